@@ -1,0 +1,54 @@
+# Everything runs from .venv, which `make env` builds once from constraints.txt.
+PYTHON ?= python3
+PRESET ?= digits_demo
+SITES ?=
+ARGS ?=
+WORKERS ?= 2
+
+BIN := .venv/bin
+STAMP := .venv/.made
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo run test test-all lint format check stop clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  variables: PRESET=$(PRESET) SITES= ARGS=\"key=value ...\" WORKERS=$(WORKERS) PYTHON=$(PYTHON)"
+
+env: $(STAMP) ## make the environment in .venv (once; several minutes the first time)
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "making .venv: PyTorch is large, this takes some minutes the first time"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[app,dev]"
+	@touch $@
+
+demo: $(STAMP) ## run UM-pFSSL on handwritten digits, 10 simulated sites (no download)
+	@$(BIN)/python -m fedapp.flower_local digits_demo
+
+run: $(STAMP) ## run a preset: make run PRESET=fashion_mnist_small SITES=20 ARGS="seed=1"
+	@$(BIN)/python -m fedapp.flower_local $(PRESET) $(if $(SITES),split.num_clients=$(SITES)) $(ARGS)
+
+test: $(STAMP) ## the fast tests
+	$(BIN)/python -m pytest -q -n $(WORKERS)
+
+test-all: $(STAMP) ## all tests, slow ones included
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m ""
+
+lint: $(STAMP) ## style and types, as CI checks them
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## rewrite the code in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+check: lint test ## what CI runs
+
+stop: $(STAMP) ## end what a killed run of this checkout left behind
+	@$(BIN)/python -m fedapp.flower_local --stop
+
+clean: ## remove caches and Flower's files; .venv and your runs stay
+	rm -rf .flwr .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -not -path "./.venv/*" -prune -exec rm -rf {} +

@@ -1,0 +1,64 @@
+"""From a Flower node to a site: which one it is, its data, its stores, and whether it may take part."""
+
+import logging
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from flwr.app import Context
+
+from fedapp.codehash import code_hash
+from fedapp.config import experiment_digest, load_run_config
+from fedapp.errors import ConfigError
+from fedapp.federation import federation_of
+from fedapp.protocol import Origin
+from fedapp.runfolder import out_root
+from fedapp.scores import ScoreStore
+from fedapp.settings import Experiment
+from fedapp.site import Site
+from fedapp.store import ModelStore
+
+log = logging.getLogger("flwr")
+
+def open_site(context: Context, origin: Origin) -> Site:
+    """Return the site that this node is, for the server's run.
+
+    Raises ConfigError when the server runs other code or another experiment, with the difference.
+    """
+    experiment = load_run_config(context.run_config)
+    _check(origin, experiment)
+    number = context.node_config.get("partition-id")
+    if not isinstance(number, int):
+        raise ConfigError("node config has no partition-id; start the node with partition-id=<k>")
+    if not 0 <= number < experiment.split.num_clients:
+        raise ConfigError(
+            f"partition-id {number}: the preset has {experiment.split.num_clients} sites, "
+            "numbered from 0; raise split.num_clients or start fewer nodes"
+        )
+    folder = _stores(context, experiment) / origin.run / "sites" / f"site-{number}"
+    store = ModelStore(folder / "models")
+    return federation_of(experiment).site(number, experiment, store, ScoreStore(folder / "scores"))
+
+
+def _check(origin: Origin, experiment: Experiment) -> None:
+    path, code = _code()
+    if origin.code != code:
+        raise ConfigError(
+            f"this site runs code {code} from {path}, the server runs {origin.code}; "
+            "install the same version on both"
+        )
+    if origin.experiment != experiment_digest(experiment):
+        raise ConfigError("this site's settings differ from the server's; use the same preset file")
+
+
+@lru_cache(maxsize=1)
+def _code() -> tuple[str, str]:
+    path, code = code_hash()
+    log.info("site code %s (%s)", path, code)
+    return path, code
+
+
+def _stores(context: Context, experiment: Experiment) -> Path:
+    """Where sites keep their stores: the node's own setting, else where runs are kept."""
+    place = context.node_config.get("store-path") or os.environ.get("FEDAPP_SITES")
+    return Path(str(place)) if place else out_root(experiment)

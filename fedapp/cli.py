@@ -1,0 +1,78 @@
+"""`fedapp`: run an experiment without Flower, list the presets, save a split."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedapp.config import load_experiment, parse_overrides, presets
+from fedapp.endblock import end_block
+from fedapp.engine import Engine
+from fedapp.errors import FedAppError
+from fedapp.federation import federation_of
+from fedapp.ledger import Ledger
+from fedapp.loopback import Loopback
+from fedapp.progress import Progress
+from fedapp.runfolder import open_run
+from fedapp.settings import Experiment
+from fedapp.standings import Row
+from fedapp.store import ModelStore
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+
+Preset = Annotated[str, typer.Argument(help="a preset's name (see `fedapp presets`) or a YAML file")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="settings to change, such as method.num_replaced=3")
+]
+
+
+def run_loopback(experiment: Experiment) -> tuple[Row, Path]:
+    """Run an experiment in this process; return its summary and its run folder."""
+    federation = federation_of(experiment)
+    folder = open_run(experiment, federation.manifest)
+    store = ModelStore(folder.pool_root)
+    with Progress() as progress:
+        transport = Loopback(experiment, federation, store)
+        summary = Engine(experiment, transport, folder, store, progress, Ledger()).run()
+    print(end_block(summary, folder.per_site(), folder.path))
+    return summary, folder.path
+
+
+@app.command()
+def run(preset: Preset, overrides: Overrides = None) -> None:
+    """Run an experiment in this process, without Flower: the same rounds, the same numbers."""
+    run_loopback(load_experiment(preset, parse_overrides(overrides or [])))
+
+
+@app.command("presets")
+def list_presets() -> None:
+    """List the presets."""
+    for name in presets():
+        experiment = load_experiment(name)
+        print(
+            f"{name:24} {experiment.method.name}, {experiment.data.name}, "
+            f"{experiment.split.num_clients} sites, {experiment.rounds.num_rounds} rounds"
+        )
+
+
+@app.command()
+def manifest(
+    preset: Preset,
+    out: Annotated[Path, typer.Option("--out", "-o", help="file to write")],
+    overrides: Overrides = None,
+) -> None:
+    """Draw the split of a preset and save it, to be shared and cited (split.manifest=FILE)."""
+    experiment = load_experiment(preset, parse_overrides(overrides or []))
+    split = federation_of(experiment).manifest
+    split.save(out)
+    print(f"{out}: {len(split.site)} images, {split.num_clients} sites, digest {split.digest()}")
+
+
+def main() -> None:
+    """Entry point: an error of ours is one line and exit code 2."""
+    try:
+        app()
+    except FedAppError as error:
+        print(f"fedapp: {error}", file=sys.stderr)
+        raise SystemExit(2) from error

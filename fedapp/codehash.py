@@ -1,0 +1,33 @@
+"""Which code this is: where it lies, and a hash that is equal wherever the code is the same."""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+PACKAGES = ("fedapp", "server_app", "client_app")
+
+
+@cache
+def code_hash() -> tuple[str, str]:
+    """Return the folder of the code and 16 hex digits over it, as at the first call.
+
+    They cover the Python files of the three packages that lie beside each other, and the presets.
+    """
+    here = Path(__file__).resolve().parent
+    # A wheel carries conf/ inside the package; a checkout and a Flower app bundle have it beside.
+    conf = here / "conf" if (here / "conf").is_dir() else here.parent / "conf"
+    return str(here.parent), hash_of(here.parent, conf)
+
+
+def hash_of(root: Path, conf: Path) -> str:
+    """Return 16 hex digits over the packages in `root` and the presets in `conf`, names and bytes."""
+    files = {f"conf/{path.name}": path for path in conf.glob("*.yaml")}
+    for package in PACKAGES:
+        for path in (root / package).rglob("*.py"):
+            files[path.relative_to(root).as_posix()] = path
+    total = hashlib.sha256()
+    for name in sorted(files):
+        content = files[name].read_bytes()
+        total.update(f"{name}\0{len(content)}\0".encode())
+        total.update(content)
+    return total.hexdigest()[:16]

@@ -1,0 +1,351 @@
+"""YAML presets and `key=value` overrides -> `Experiment`: everything is checked before a run starts.
+
+A preset is a file of `conf/` named without its ending, or the path of any YAML file. An override is
+a dotted key such as `method.num_replaced`; an empty text means "as the preset says", because Flower
+wants every key that a run may override to be present beforehand (`[tool.flwr.app.config]`).
+
+Every problem found is reported, one line each: where it stands, the key, the value, the rule.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, get_args, get_type_hints
+
+import yaml
+from pydantic import ValidationError
+
+from fedapp.data.datasets import NAMES as DATASETS
+from fedapp.errors import ConfigError
+from fedapp.methods import build_method, method_class, method_names
+from fedapp.settings import Experiment
+
+Scalar = str | int | float | bool
+"""What a setting can be: the types that a Flower run config carries."""
+
+MACHINE_KEYS = ("name", "runtime", "data.root", "data.download")
+"""Settings that differ between machines or people without changing the experiment."""
+
+_HERE = Path(__file__).resolve().parent
+# A wheel carries conf/ inside the package; a checkout and a Flower app bundle have it beside.
+_CONF = _HERE / "conf" if (_HERE / "conf").is_dir() else _HERE.parent / "conf"
+_GROUPS: dict[str, type] = {
+    key: hint for key, hint in get_type_hints(Experiment).items() if dataclasses.is_dataclass(hint)
+}
+
+
+def presets() -> list[str]:
+    """Return the names of the presets in `conf/`, sorted."""
+    return sorted(path.stem for path in _CONF.glob("*.yaml"))
+
+
+def load_experiment(
+    preset: str, overrides: Mapping[str, Scalar] = MappingProxyType({})
+) -> Experiment:
+    """Return the experiment that a preset and its overrides describe.
+
+    An override of `method.name` with another method drops the preset's `method.*` values: they
+    described the preset's method.
+
+    Raises ConfigError on an unknown preset, a damaged file, and on every unknown, wrongly typed,
+    out-of-range or contradictory setting.
+    """
+    path = _preset_path(preset)
+    plain = _read_yaml(path)
+    given = {key: value for key, value in overrides.items() if value != ""}
+    own = plain.get("method")
+    if isinstance(own, dict) and given.get("method.name", own.get("name")) != own.get("name"):
+        plain["method"] = {}
+    return _build(plain, path.stem, _label(path), given)
+
+
+def load_run_config(run_config: Mapping[str, Scalar]) -> Experiment:
+    """Return the experiment that Flower's run config describes: the key `preset` and overrides."""
+    overrides = dict(run_config)
+    preset = overrides.pop("preset", "")
+    if not isinstance(preset, str) or not preset:
+        raise ConfigError(f"run config: preset = {preset!r}: name one of {', '.join(presets())}")
+    return load_experiment(preset, overrides)
+
+
+def parse_overrides(texts: Iterable[str]) -> dict[str, Scalar]:
+    """Return overrides from `key=value` texts; a value is read as a YAML scalar.
+
+    Raises ConfigError on a text without `=`, and on a key given twice.
+    """
+    found: dict[str, Scalar] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"override '{text}': must be key=value, e.g. method.num_replaced=3")
+        if key in found:
+            raise ConfigError(f"override '{text}': {key} is given twice; keep one")
+        found[key] = _scalar(value)
+    return found
+
+
+def to_plain(experiment: Experiment) -> dict[str, Any]:
+    """Return the experiment as nested plain values; `from_plain` takes them back unchanged."""
+    plain: dict[str, Any] = {"name": experiment.name, "seed": experiment.seed}
+    plain |= {group: dataclasses.asdict(getattr(experiment, group)) for group in _GROUPS}
+    method = experiment.method
+    return plain | {"method": {"name": method.name, **dataclasses.asdict(method)}}
+
+
+def from_plain(plain: Mapping[str, Any], source: str) -> Experiment:
+    """Return the experiment that `to_plain` wrote down; `source` names it in errors.
+
+    Raises ConfigError as `load_experiment` does.
+    """
+    rest = dict(plain)
+    name = rest.pop("name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"{source}: name = {name!r}: must be the preset's name, a text")
+    return _build(rest, name, source, {})
+
+
+def config_keys() -> dict[str, str]:
+    """Return every key that can be overridden and its type; `method.*` of all methods together."""
+    keys = _shared_keys()
+    for name in method_names():
+        keys |= {f"method.{key}": kind for key, kind in _field_types(method_class(name)).items()}
+    return keys
+
+
+def experiment_digest(experiment: Experiment) -> str:
+    """Return the SHA-256, in hex, of what is computed, whoever computes it and wherever.
+
+    Everything but `MACHINE_KEYS` counts.
+    """
+    flat = {
+        key: value
+        for key, value in _flatten(to_plain(experiment)).items()
+        if key not in MACHINE_KEYS and key.partition(".")[0] not in MACHINE_KEYS
+    }
+    return hashlib.sha256(json.dumps(flat, sort_keys=True).encode()).hexdigest()
+
+
+def _build(
+    plain: Mapping[str, Any], name: str, source: str, overrides: Mapping[str, Scalar]
+) -> Experiment:
+    """Merge, check and construct; `source` names the plain values in errors."""
+    problems: list[str] = []
+    values = _flatten(plain)
+    values |= overrides
+    origin = {key: "override" if key in overrides else source for key in values}
+
+    chosen = values.get("method.name")
+    valid = set(_shared_keys())
+    try:
+        if not isinstance(chosen, str):
+            raise ConfigError(f"must be one of {', '.join(method_names())}")
+        valid |= {f"method.{key}" for key in _field_types(method_class(chosen))}
+    except ConfigError as error:
+        where = origin.get("method.name", source)
+        problems.append(f"{where}: method.name = {chosen!r}: {error}")
+        values = {k: v for k, v in values.items() if not k.startswith("method.")}
+
+    problems += _misplaced(values, valid, origin)
+    parts: dict[str, Any] = {}
+    for group in ("method", *_GROUPS):
+        prefix = f"{group}."
+        known = {
+            key.removeprefix(prefix): value
+            for key, value in values.items()
+            if key in valid and key.startswith(prefix)
+        }
+        try:
+            if group != "method":
+                parts[group] = _GROUPS[group](**known)
+            elif "name" in known:
+                parts[group] = build_method(known.pop("name"), known)
+        except ValidationError as error:
+            problems += _explain(error, group, known, origin, source)
+    try:
+        seed = {"seed": values["seed"]} if "seed" in values else {}
+        frame = Experiment(name=name, method=None, **seed)
+    except ValidationError as error:
+        problems += _explain(error, "", values, origin, source)
+    wanted = values.get("data.name")
+    if isinstance(wanted, str) and wanted not in DATASETS:
+        where = origin["data.name"]
+        problems.append(f"{where}: data.name = {wanted!r}: no such data set; {_nearest(wanted, DATASETS)}")
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return dataclasses.replace(frame, **parts)
+
+
+def _misplaced(
+    values: Mapping[str, Any], valid: set[str], origin: Mapping[str, str]
+) -> list[str]:
+    """Return one line for each key that does not belong where it stands."""
+    lines = []
+    for key in sorted(values.keys() - valid):
+        if key in {*_GROUPS, "method"}:
+            rule = f"must be a group of keys: {_listed(key, valid)}"
+        elif key in config_keys():
+            rule = f"not a setting of {values['method.name']}; valid: {_listed('method', valid)}"
+        else:
+            rule = f"unknown key; {_nearest(key, valid)}"
+        lines.append(f"{origin[key]}: {key} = {values[key]!r}: {rule}")
+    return lines
+
+
+def _explain(
+    error: ValidationError,
+    group: str,
+    known: Mapping[str, Any],
+    origin: Mapping[str, str],
+    source: str,
+) -> list[str]:
+    """Return one line for each problem: where, key, value, rule."""
+    lines = []
+    for found in error.errors():
+        parts = [group, *map(str, found["loc"][:1])]
+        key = ".".join(part for part in parts if part)
+        rule = re.sub(r"^(Input|Value error,)\s+", "", found["msg"]).removeprefix("should ")
+        if found["loc"]:
+            # Only what pydantic says of the input's type needs a remedy beyond the rule.
+            quoted = isinstance(found["input"], str) and found["type"].endswith("_type")
+            rule = f"must {rule}" if rule.startswith("be ") else rule
+            rule += "; the value is text: write it without quotes" if quoted else ""
+            lines.append(f"{origin.get(key, source)}: {key} = {found['input']!r}: {rule}")
+            continue
+        changed = [k for k in known if origin.get(f"{group}.{k}") == "override"]
+        where = f"override over {source}" if changed else source
+        named = [k for k in known if re.search(rf"\b{k}\b", rule)] or sorted(known)
+        shown = ", ".join(f"{group}.{k} = {known[k]!r}" for k in named)
+        lines.append(f"{where}: {shown}: {rule}")
+    return lines
+
+
+def _nearest(key: str, valid: Iterable[str]) -> str:
+    """Return the advice for a key that is not in `valid`."""
+    by_leaf = {name.rpartition(".")[2]: name for name in valid}
+    whole = difflib.get_close_matches(key, valid, n=1, cutoff=0.7)
+    leaf = difflib.get_close_matches(key.rpartition(".")[2], by_leaf, n=1)
+    if whole or leaf:
+        return f"did you mean '{whole[0] if whole else by_leaf[leaf[0]]}'?"
+    group = key.partition(".")[0]
+    return f"valid: {_listed(group, valid) or ', '.join(sorted({*_GROUPS, 'method', 'seed'}))}"
+
+
+def _listed(group: str, valid: Iterable[str]) -> str:
+    prefix = f"{group}."
+    return ", ".join(sorted(k.removeprefix(prefix) for k in valid if k.startswith(prefix)))
+
+
+def _shared_keys() -> dict[str, str]:
+    """Return the keys that do not depend on the method, and their types."""
+    keys = {"seed": "int"}
+    for group, cls in _GROUPS.items():
+        keys |= {f"{group}.{key}": kind for key, kind in _field_types(cls).items()}
+    return keys | {"method.name": "str"}
+
+
+def _field_types(cls: type) -> dict[str, str]:
+    """Return the settings of a group or a method and their types, as a person would write them."""
+    hints = get_type_hints(cls)
+    written: dict[str, str] = {}
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        choices = " | ".join(map(repr, get_args(hint)))
+        written[field.name] = choices or hint.__name__
+    return written
+
+
+def _flatten(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted keys one group deep; deeper values stay whole, for the type check to refuse."""
+    flat: dict[str, Any] = {}
+    for key, value in plain.items():
+        if isinstance(value, Mapping) and key in {*_GROUPS, "method"}:
+            flat |= {f"{key}.{inner}": innermost for inner, innermost in value.items()}
+        else:
+            flat[str(key)] = value
+    return flat
+
+
+class _Yaml12(yaml.SafeLoader):  # type: ignore[misc]
+    """Safe YAML with YAML 1.2's plain scalars: 1e-4 is a number, 010 is ten, `on` and 1:30 are texts."""
+
+    # A fresh table: PyYAML's own holds YAML 1.1's rules, keyed by first character.
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Return the mapping; refuse a key that stands twice, where YAML would keep the last."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key must be a plain name", key.start_mark
+                )
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{key.value}' stands twice; keep one", key.start_mark
+                )
+            seen.add(key.value)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|", ["~", "n", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.")),
+):
+    _Yaml12.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^({_pattern})$"), _first)
+# PyYAML's own takes 010 for eight.
+_Yaml12.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
+
+
+def _scalar(text: str) -> Scalar:
+    """Return the value that `text` has as a YAML scalar; what is no number or truth is text."""
+    loader = _Yaml12("")
+    if text[:1] in {"'", '"'} and text[-1] == text[0] and len(text) > 1:
+        return text[1:-1]
+    tag = loader.resolve(yaml.ScalarNode, text, (True, False))
+    if tag == "tag:yaml.org,2002:null":
+        return ""
+    value: Scalar = loader.construct_object(yaml.ScalarNode(tag, text))
+    return value
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        plain = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml12)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{_label(path)}: cannot be read ({error}); give a YAML file") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{_label(path)}{line}: {error.problem}") from None
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{_label(path)}: is not YAML ({reason}); correct it") from None
+    if not isinstance(plain, dict):
+        raise ConfigError(f"{_label(path)}: must hold groups of keys, such as data: and method:")
+    return plain
+
+
+def _preset_path(preset: str) -> Path:
+    if preset in presets():
+        return _CONF / f"{preset}.yaml"
+    path = Path(preset).expanduser()
+    if path.suffix in {".yaml", ".yml"} and path.is_file():
+        return path
+    hint = _nearest(preset, presets()) if difflib.get_close_matches(preset, presets()) else ""
+    raise ConfigError(
+        f"preset '{preset}': no such preset and no such YAML file; "
+        + (hint or f"valid: {', '.join(presets())}")
+    )
+
+
+def _label(path: Path) -> str:
+    return f"conf/{path.name}" if path.parent == _CONF else str(path)

@@ -1,0 +1,146 @@
+"""`load_dataset`: settings in, one pooled set of images out, whatever the source."""
+
+import difflib
+import fcntl
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedapp import rng
+from fedapp.data import published
+from fedapp.data.folder import list_images, read_images
+from fedapp.data.images import ImageSet, resize
+from fedapp.errors import ConfigError, DataError
+from fedapp.settings import DataSettings
+
+NAMES: tuple[str, ...] = (*published.NAMES, "folder")
+"""Every value of `data.name`."""
+
+_STALL_SECONDS = 30.0
+"""A download that stays silent for longer has failed."""
+
+
+def data_root(settings_root: str) -> Path:
+    """Return the folder that holds the data: the setting, $FEDAPP_DATA, or ~/.cache/um-pfssl."""
+    chosen = settings_root or os.environ.get("FEDAPP_DATA") or "~/.cache/um-pfssl"
+    return Path(chosen).expanduser().absolute()
+
+
+def load_dataset(settings: DataSettings, seed: int) -> ImageSet:
+    """Return the data set's train and test images as one pool, on the CPU.
+
+    `settings.subset` images are drawn with the seed and kept in the pool's order; they are resized
+    to `settings.image_size`. Absent files are fetched if `settings.download`. `DataError` where
+    files are absent or damaged, `ConfigError` where there is no set of that name.
+    """
+    name, root = settings.name, data_root(settings.root)
+    if name == "folder":
+        listing = list_images(root)
+        chosen = _draw(settings, len(listing.files), seed)
+        return read_images(listing, chosen, settings.image_size)
+    images = published.read_digits() if name == "digits" else _read(settings, root)
+    if settings.subset:
+        kept = torch.from_numpy(_draw(settings, len(images.labels), seed))
+        images = replace(images, images=images.images[kept], labels=images.labels[kept])
+    if settings.image_size:
+        images = replace(images, images=resize(images.images, settings.image_size))
+    return images
+
+
+def _draw(settings: DataSettings, count: int, seed: int) -> NDArray[np.int64]:
+    """Return the positions to use, ascending."""
+    if not settings.subset:
+        return np.arange(count)
+    if settings.subset > count:
+        raise ConfigError(
+            f"data.subset = {settings.subset}: {settings.name} has {count} images: "
+            f"choose 1 to {count}, or 0 for all"
+        )
+    order = rng.numpy_stream(seed, "subset").permutation(count)
+    return np.sort(order[: settings.subset])
+
+
+def _read(settings: DataSettings, root: Path) -> ImageSet:
+    name = settings.name
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "choose"
+        raise ConfigError(f"data.name = {name!r}: no such data set: {hint} ({', '.join(NAMES)})")
+    source = published.source(name)
+    if _absent(source, root):
+        if not settings.download:
+            raise _not_found(name, source, root, "data.download is off", "set data.download=true")
+        _fetch(name, source, root)
+    from torchvision.datasets.utils import check_integrity
+
+    for file, md5 in source.files:
+        if md5 is not None:
+            with published.reading(root / file):
+                whole = check_integrity(root / file, md5)
+            if not whole:
+                raise published.damaged(root / file, f"its MD5 is not {md5}")
+    return source.read(root)
+
+
+def _absent(source: published.Source, root: Path) -> list[str]:
+    return [file for file, _ in source.files if not (root / file).is_file()]
+
+
+def _not_found(
+    name: str, source: published.Source, root: Path, reason: str, remedy: str
+) -> DataError:
+    files = ", ".join(str(root / file) for file in _absent(source, root))
+    return DataError(
+        f"{name}: not found and {reason}: put there {files}, or set data.root or FEDAPP_DATA to "
+        f"the folder that holds them, or {remedy}"
+    )
+
+
+def _fetch(name: str, source: published.Source, root: Path) -> None:
+    """Download into a folder of its own and move whole files only.
+
+    An interrupted download leaves nothing that looks like data, and of several processes on one
+    machine that lack the files one downloads and the others wait.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with (
+            _locked(root / ".download.lock"),
+            _stall_limit(_STALL_SECONDS),
+            tempfile.TemporaryDirectory(dir=root, prefix=".download-") as staging,
+        ):
+            if _absent(source, root):
+                source.fetch(Path(staging))
+            for file in _absent(source, root):
+                (root / file).parent.mkdir(parents=True, exist_ok=True)
+                (Path(staging) / file).replace(root / file)
+    except published.FETCH_ERRORS as error:
+        reason = f"the download failed ({' '.join(str(error).split())})"
+        remedy = "run again with data.download=true on a working network"
+        raise _not_found(name, source, root, reason, remedy) from error
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed
+        yield
+
+
+@contextmanager
+def _stall_limit(seconds: float) -> Iterator[None]:
+    """Give every new connection a time limit: urllib has none of its own."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)

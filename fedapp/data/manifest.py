@@ -1,0 +1,156 @@
+"""The split as a file: owner, part and label visibility of every sample, to cite and to share."""
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from fedapp.errors import DataError, StoreError
+
+TRAIN, VAL, TEST = 0, 1, 2
+"""Values of `Manifest.split`."""
+
+_FORMAT = "um-pfssl-manifest-1"
+
+
+@dataclass(frozen=True, eq=False)
+class Manifest:
+    """Which site owns which sample, for what; checked on construction (`DataError`).
+
+    dataset: name of the data set. num_clients: K >= 1. num_classes: highest label + 1.
+    seed: of the draw, >= 0.
+    site: int32 [N], owner in [0, K). split: uint8 [N], TRAIN, VAL or TEST.
+    visible: bool [N], the owner may train on the label (D_s); always True in VAL and TEST.
+    labels_sha256: `labels_digest` of the pool that was dealt, so that the manifest is not laid over
+        the same data in another order; empty: unknown, not checked.
+    """
+
+    dataset: str
+    num_clients: int
+    num_classes: int
+    seed: int
+    site: NDArray[np.int32]
+    split: NDArray[np.uint8]
+    visible: NDArray[np.bool_]
+    labels_sha256: str = ""
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("site", np.int32), ("split", np.uint8), ("visible", np.bool_)):
+            array = getattr(self, name)
+            if array.dtype != dtype or array.shape != (len(self.site),):
+                raise DataError(
+                    f"manifest: {name} is {array.dtype} {list(array.shape)}, must be "
+                    f"{np.dtype(dtype)} [{len(self.site)}]: make the split again"
+                )
+        if self.num_clients < 1 or self.num_classes < 1 or self.seed < 0:
+            raise DataError(
+                f"manifest: {self.num_clients} sites, {self.num_classes} classes, seed {self.seed}:"
+                " must be at least 1, 1 and 0: make the split again"
+            )
+        if not np.all((self.site >= 0) & (self.site < self.num_clients)):
+            raise DataError(
+                f"manifest: a sample belongs to no site in [0, {self.num_clients - 1}]: "
+                "make the split again"
+            )
+        if np.any(self.split > TEST):
+            raise DataError("manifest: split must be 0, 1 or 2: make the split again")
+        if not np.all(self.visible | (self.split == TRAIN)):
+            raise DataError(
+                "manifest: a val or test label is hidden, only training labels may be: "
+                "make the split again"
+            )
+
+    def digest(self) -> str:
+        """Return the SHA-256 over everything, in hex; the same on every machine."""
+        total = hashlib.sha256(json.dumps(self._header(), sort_keys=True).encode())
+        for array, dtype in ((self.site, "<i4"), (self.split, "u1"), (self.visible, "u1")):
+            total.update(array.astype(dtype).tobytes())
+        return total.hexdigest()
+
+    def indices(self, site: int, split: int, visible: bool | None = None) -> NDArray[np.int64]:
+        """Return positions in the pool, ascending, of a site's samples in one split.
+
+        visible: only those whose label the site may (True) or may not (False) train on.
+        """
+        chosen = (self.site == site) & (self.split == split)
+        if visible is not None:
+            chosen &= self.visible == visible
+        return np.flatnonzero(chosen).astype(np.int64)
+
+    def save(self, path: Path | str) -> None:
+        """Write a safetensors file, whole or not at all; `StoreError` where the disk refuses."""
+        path = Path(path)
+        arrays = {"site": self.site, "split": self.split, "visible": self.visible}
+        header = {key: str(value) for key, value in self._header().items()}
+        data = save(
+            {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+            {**header, "digest": self.digest()},
+        )
+        partial: Path | None = None
+        try:
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+            partial = Path(name)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError as error:
+            if partial is not None:
+                partial.unlink(missing_ok=True)
+            raise StoreError(
+                f"{path}: manifest cannot be written ({error.strerror}): "
+                "free space or choose another folder"
+            ) from error
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """Read a manifest and compare it with the digest in it; `DataError` where it is damaged."""
+        try:
+            with safe_open(path, framework="np") as file:
+                header = file.metadata() or {}
+                arrays = {name: file.get_tensor(name) for name in ("site", "split", "visible")}
+            if header.get("format") != _FORMAT:
+                raise ValueError(f"format is {header.get('format')!r}, must be {_FORMAT!r}")
+            manifest = cls(
+                dataset=header["dataset"],
+                num_clients=int(header["num_clients"]),
+                num_classes=int(header["num_classes"]),
+                seed=int(header["seed"]),
+                labels_sha256=header["labels_sha256"],
+                **arrays,
+            )
+            if manifest.digest() != header["digest"]:
+                raise ValueError("its content differs from its digest")
+        except FileNotFoundError as error:
+            raise DataError(f"{path}: no such manifest: check the path") from error
+        except (SafetensorError, OSError, KeyError, ValueError, DataError) as error:
+            reason = " ".join(str(error).split())
+            raise DataError(
+                f"{path}: not a whole manifest ({reason}): copy it again or make the split again"
+            ) from error
+        return manifest
+
+    def _header(self) -> dict[str, str | int]:
+        return {
+            "format": _FORMAT,
+            "dataset": self.dataset,
+            "num_clients": self.num_clients,
+            "num_classes": self.num_classes,
+            "seed": self.seed,
+            "samples": len(self.site),
+            "labels_sha256": self.labels_sha256,
+        }
+
+
+def labels_digest(labels: NDArray[np.int64]) -> str:
+    """Return the SHA-256, in hex, of the labels [N] in the pool's order."""
+    return hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()

@@ -1,0 +1,294 @@
+"""Readers of the published data sets: where their files lie, how they are read and fetched.
+
+torchvision and medmnist are imported where they are used: each costs seconds, and a site with its
+own images needs neither.
+"""
+
+import http.client
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedapp.data.images import ImageSet, channel_stats
+from fedapp.errors import DataError
+
+FETCH_ERRORS = (
+    OSError,
+    EOFError,
+    RuntimeError,
+    http.client.HTTPException,
+    tarfile.TarError,
+    zlib.error,
+)
+"""What a download or the unpacking of one may raise."""
+
+Part = tuple[NDArray[np.uint8], NDArray[np.integer[Any]]]
+"""Images [n, C, H, W] and labels [n] of one of a data set's own splits."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One published data set.
+
+    files: paths under the root, each with the MD5 to check before it is read, or None.
+    read: the whole pool, from files that are there. fetch: download them under a folder.
+    """
+
+    files: tuple[tuple[str, str | None], ...]
+    read: Callable[[Path], ImageSet]
+    fetch: Callable[[Path], None]
+
+
+def source(name: str) -> Source:
+    """Return the data set of this name, one of `NAMES` but 'digits'."""
+    if name in MEDMNIST:
+        return _medmnist(name)
+    return {
+        "mnist": lambda: _idx("MNIST", (0.1307,), (0.3081,)),
+        "fashion_mnist": lambda: _idx("FashionMNIST", (0.2860,), (0.3530,)),
+        "cifar10": _cifar10,
+        "svhn": _svhn,
+        "stl10": _stl10,
+    }[name]()
+
+
+def read_digits() -> ImageSet:
+    """Return scikit-learn's 1797 handwritten digits, 8 x 8 grey; they come with the package."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    # Stored as 0 to 16; half up, in integers.
+    pixels = (digits.images.astype(np.int64) * 255 + 8) // 16
+    images = torch.from_numpy(pixels.astype(np.uint8))[:, None]
+    labels = torch.from_numpy(digits.target.astype(np.int64))
+    return ImageSet(images, labels, tuple(map(str, digits.target_names)), *channel_stats(images))
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn whatever a parser raises on damaged bytes into one line that names the file."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:  # a parser fed garbage may raise anything, SyntaxError included
+        raise damaged(path, " ".join(f"{type(error).__name__} {error}".split())) from error
+
+
+def damaged(path: Path, reason: str) -> DataError:
+    """Return the error for a file that is there but not whole."""
+    return DataError(
+        f"{path}: damaged ({reason}): delete it and run again with data.download=true, or put a "
+        "whole copy there"
+    )
+
+
+def _pool(parts: Sequence[tuple[Path, Part]], classes: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Join a data set's own splits into one contiguous tensor; names the file that does not fit.
+
+    Peak memory is the parts and the pool in uint8; the parts may be transposed views.
+    """
+    for path, (images, labels) in parts:
+        if images.dtype != np.uint8 or images.ndim != 4 or labels.shape != (len(images),):
+            raise damaged(
+                path, f"{images.dtype} images {images.shape}, labels {labels.shape} do not match"
+            )
+        if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
+            raise damaged(path, f"labels outside [0, {len(classes) - 1}]")
+        if images.shape[1:] != parts[0][1][0].shape[1:]:
+            raise damaged(path, f"images {images.shape[1:]} unlike those of {parts[0][0].name}")
+    total = sum(len(labels) for _, (_, labels) in parts)
+    pool = np.empty((total, *parts[0][1][0].shape[1:]), np.uint8)
+    np.concatenate([images for _, (images, _) in parts], out=pool)
+    labels = np.concatenate([labels.astype(np.int64) for _, (_, labels) in parts])
+    return torch.from_numpy(pool), torch.from_numpy(labels)
+
+
+def _idx(name: str, mean: tuple[float, ...], std: tuple[float, ...]) -> Source:
+    """MNIST and Fashion-MNIST: unpacked idx files, for which no checksums are published."""
+    from torchvision import datasets
+    from torchvision.datasets.mnist import read_image_file, read_label_file
+
+    kind = getattr(datasets, name)
+    pairs = [
+        (f"{name}/raw/{part}-images-idx3-ubyte", f"{name}/raw/{part}-labels-idx1-ubyte")
+        for part in ("train", "t10k")
+    ]
+
+    def part(root: Path, images: str, labels: str) -> tuple[Path, Part]:
+        with reading(root / images):
+            pixels = read_image_file(str(root / images)).numpy()[:, None]
+        with reading(root / labels):
+            return root / labels, (pixels, read_label_file(str(root / labels)).numpy())
+
+    def read(root: Path) -> ImageSet:
+        pool = _pool([part(root, *pair) for pair in pairs], kind.classes)
+        return ImageSet(*pool, tuple(kind.classes), mean, std)
+
+    return Source(
+        files=tuple((file, None) for pair in pairs for file in pair),
+        read=read,
+        fetch=lambda root: kind(root, download=True),
+    )
+
+
+def _cifar10() -> Source:
+    from torchvision.datasets import CIFAR10
+    from torchvision.datasets.utils import download_and_extract_archive
+
+    folder = CIFAR10.base_folder
+    batches = [*CIFAR10.train_list, *CIFAR10.test_list]
+    meta = (CIFAR10.meta["filename"], CIFAR10.meta["md5"])
+
+    def part(root: Path, train: bool) -> tuple[Path, Part]:
+        # The files are pickles. torchvision loads them only once their MD5 is the published one,
+        # so what is unpickled is what the data set's authors wrote.
+        with reading(root / folder):
+            stored = CIFAR10(root, train=train)
+            images = stored.data.transpose(0, 3, 1, 2)
+            return root / folder, (images, np.array(stored.targets, np.int64))
+
+    def read(root: Path) -> ImageSet:
+        # As in the published `batches.meta`.
+        classes = "airplane automobile bird cat deer dog frog horse ship truck".split()
+        pool = _pool([part(root, True), part(root, False)], classes)
+        mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+        return ImageSet(*pool, tuple(classes), mean, std)
+
+    return Source(
+        files=tuple((f"{folder}/{name}", md5) for name, md5 in (*batches, meta)),
+        read=read,
+        fetch=lambda root: download_and_extract_archive(
+            CIFAR10.url, root, filename=CIFAR10.filename, md5=CIFAR10.tgz_md5
+        ),
+    )
+
+
+def _svhn() -> Source:
+    """SVHN's 32 x 32 crops, without its 'extra' part."""
+    from torchvision.datasets import SVHN
+
+    names = {part: SVHN.split_list[part][1] for part in ("train", "test")}
+
+    def part(root: Path, name: str) -> tuple[Path, Part]:
+        with reading(root / names[name]):
+            stored = SVHN(root, split=name)
+            return root / names[name], (stored.data, stored.labels)
+
+    def fetch(root: Path) -> None:
+        for name in names:
+            SVHN(root, split=name, download=True)
+
+    def read(root: Path) -> ImageSet:
+        classes = tuple("0123456789")
+        pool = _pool([part(root, name) for name in names], classes)
+        mean, std = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
+        return ImageSet(*pool, classes, mean, std)
+
+    return Source(
+        files=tuple((names[name], SVHN.split_list[name][2]) for name in names),
+        read=read,
+        fetch=fetch,
+    )
+
+
+def _stl10() -> Source:
+    """STL-10's labelled part, 96 x 96.
+
+    Read here: torchvision's class wants the 2.6 GB of unlabelled images too, whose classes are
+    other ones.
+    """
+    from torchvision.datasets import STL10
+    from torchvision.datasets.utils import download_and_extract_archive
+
+    folder = STL10.base_folder
+    md5 = dict(map(tuple, (*STL10.train_list, *STL10.test_list)))
+    names = [(f"{part}_X.bin", f"{part}_y.bin") for part in ("train", "test")]
+
+    def part(root: Path, images: str, labels: str) -> tuple[Path, Part]:
+        with reading(root / folder / images):
+            pixels = np.fromfile(root / folder / images, np.uint8).reshape(-1, 3, 96, 96)
+        with reading(root / folder / labels):
+            numbers = np.fromfile(root / folder / labels, np.uint8).astype(np.int64) - 1
+        # Stored column by column, classes numbered from 1.
+        return root / folder / images, (pixels.transpose(0, 1, 3, 2), numbers)
+
+    def read(root: Path) -> ImageSet:
+        # As in the published `class_names.txt`.
+        classes = tuple("airplane bird car cat deer dog horse monkey ship truck".split())
+        pool = _pool([part(root, *pair) for pair in names], classes)
+        mean, std = (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713)
+        return ImageSet(*pool, classes, mean, std)
+
+    return Source(
+        files=tuple((f"{folder}/{name}", md5[name]) for pair in names for name in pair),
+        read=read,
+        fetch=lambda root: download_and_extract_archive(
+            STL10.url, root, filename=STL10.filename, md5=STL10.tgz_md5
+        ),
+    )
+
+
+MEDMNIST = (
+    "pathmnist",
+    "dermamnist",
+    "octmnist",
+    "pneumoniamnist",
+    "retinamnist",
+    "breastmnist",
+    "bloodmnist",
+    "tissuemnist",
+    "organamnist",
+    "organcmnist",
+    "organsmnist",
+)
+"""MedMNIST's 2-D sets with one label per image (all but ChestMNIST)."""
+
+
+def _medmnist(name: str) -> Source:
+    """One MedMNIST set at 28 x 28; the archive's own checksums tell whether it is whole."""
+    try:
+        from medmnist.info import INFO
+    except ImportError as error:
+        raise DataError(
+            f"{name}: the package medmnist is not installed: pip install medmnist"
+        ) from error
+    from torchvision.datasets.utils import download_url
+
+    info = INFO[name]
+    file = f"{name}.npz"
+    classes = tuple(str(info["label"][key]) for key in sorted(info["label"], key=int))
+    channels = int(info["n_channels"])
+
+    def part(archive: Any, path: Path, split: str) -> tuple[Path, Part]:
+        images = archive[f"{split}_images"]
+        if images.ndim == 3:
+            images = images[..., None]
+        return path, (images.transpose(0, 3, 1, 2), archive[f"{split}_labels"].squeeze(1))
+
+    def read(root: Path) -> ImageSet:
+        path = root / file
+        # Opened here: numpy leaves a damaged file open.
+        with reading(path), path.open("rb") as opened, np.load(opened) as archive:
+            pool = _pool([part(archive, path, s) for s in ("train", "val", "test")], classes)
+        # The normalisation of MedMNIST's own baselines.
+        return ImageSet(*pool, classes, (0.5,) * channels, (0.5,) * channels)
+
+    return Source(
+        files=((file, None),),
+        read=read,
+        fetch=lambda root: download_url(info["url"], root, filename=file, md5=info["MD5"]),
+    )
+
+
+NAMES = ("digits", "fashion_mnist", "mnist", "cifar10", "svhn", "stl10", *MEDMNIST)
+"""Every published data set."""

@@ -1,0 +1,183 @@
+"""What a person reads when a run is over. Files hold shares in [0, 1], the screen shows percent."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedapp.figures import count, duration, percent, points, size
+from fedapp.ledger import saving
+from fedapp.standings import spread
+
+Row = dict[str, Any]
+
+SHOWN = 3
+"""Sites shown of those that gained and that lost most."""
+_NAMED = 8
+"""Sites named where a list of sites could be long."""
+_FILES = (
+    "summary.json",
+    "per_site.csv",
+    "metrics.jsonl",
+    "config.yaml",
+    "run.json",
+    "manifest.safetensors",
+    "checkpoint.json",
+)
+
+
+def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
+    """Return the result of a run as plain text: at most 30 lines of 100 columns, paths apart.
+
+    summary: as in summary.json; per_site: as in per_site.csv; run: the run's folder. What was not
+    measured (a site without test images, a method without a bound) shows as a dash or not at all.
+    """
+    blocks = [
+        [_title(summary)],
+        _accuracies(summary, per_site),
+        _by_labels(per_site),
+        _movers(per_site),
+        _costs(summary),
+        _exceptions(summary, per_site),
+        _files(run),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _title(summary: Row) -> str:
+    what = [
+        str(summary.get("method", "")),
+        f"{summary.get('sites', '-')} sites",
+        f"{summary.get('rounds', '-')} rounds",
+        f"seed {summary.get('seed', '-')}",
+        duration(summary.get("wall_seconds")),
+    ]
+    return f"{summary.get('preset', 'run')}: {', '.join(filter(None, what))}"
+
+
+def _accuracies(summary: Row, per_site: Sequence[Row]) -> list[str]:
+    mean = summary.get("mean_test_accuracy") or {}
+    start = spread(_known(per_site, "warmup_accuracy"))
+    table = [
+        ("after warm-up", *(start[f"{of}_accuracy"] for of in _SPREAD)),
+        (
+            f"final, round {summary.get('rounds', '-')}",
+            mean.get("final"),
+            summary.get("std_test_accuracy"),
+            summary.get("worst_decile_accuracy"),
+        ),
+        (
+            f"best, round {_or_dash(mean.get('best_round'))}",
+            mean.get("best"),
+            summary.get("best_std_test_accuracy"),
+            summary.get("best_worst_decile_accuracy"),
+        ),
+        (
+            f"best by validation, round {_or_dash(mean.get('best_by_validation_round'))}",
+            mean.get("best_by_validation"),
+            None,
+            None,
+        ),
+    ]
+    head = _cells("Accuracy on the sites' own test images, %", "mean", "std", "worst decile")
+    return [head, *(_cells(f"  {label}", *map(percent, row)) for label, *row in table)]
+
+
+_SPREAD = ("mean_test", "std_test", "worst_decile")
+
+
+def _by_labels(per_site: Sequence[Row]) -> list[str]:
+    known = [row for row in per_site if row.get("mu") is not None]
+    groups = {
+        "mu < 0.1": [row for row in known if row["mu"] < 0.1],
+        "0.1 <= mu <= 0.5": [row for row in known if 0.1 <= row["mu"] <= 0.5],
+        "mu > 0.5": [row for row in known if row["mu"] > 0.5],
+    }
+    lines = [_cells("By share of labels, %", "sites", "after warm-up", "final", "change")]
+    for label, rows in groups.items():
+        both = [row for row in rows if _gain(row) is not None]
+        figures = ["-", "-", "-"]
+        if both:
+            start = fmean(row["warmup_accuracy"] for row in both)
+            end = fmean(row["final_accuracy"] for row in both)
+            figures = [percent(start), percent(end), points(end - start)]
+        lines.append(_cells(f"  {label}", str(len(rows)), *figures))
+    return lines
+
+
+def _movers(per_site: Sequence[Row]) -> list[str]:
+    gains = [(gain, row) for row in per_site if (gain := _gain(row)) is not None]
+    gains.sort(key=lambda mover: (-mover[0], mover[1]["site"]))
+    best = [_mover(*mover) for mover in gains if mover[0] > 0][:SHOWN]
+    worst = [_mover(*mover) for mover in reversed(gains) if mover[0] < 0][:SHOWN]
+    return [
+        "Against the site's own warm-up model, points",
+        f"  gained most  {'  '.join(best) or 'none'}",
+        f"  lost most    {'  '.join(worst) or 'none'}",
+    ]
+
+
+def _mover(gain: float, row: Row) -> str:
+    mu = "" if row.get("mu") is None else f" (mu {row['mu']:.2f})"
+    return f"site {row['site']} {points(gain)}{mu}"
+
+
+def _costs(summary: Row) -> list[str]:
+    down, up = summary.get("models_sent"), summary.get("models_up")
+    error = summary.get("pseudo_label_error")
+    lines = [
+        f"Pseudo-label error  {percent(error)}{'' if error is None else ' %, last measured'}",
+        f"Models sent         {count(down)} to sites, {count(up)} to the server",
+    ]
+    bound, greedy = summary.get("cost_bound_models"), summary.get("cost_greedy_models")
+    total = None if down is None else down + (up or 0)
+    if bound is not None:
+        share = f"; sent: {percent(total / bound)} % of it" if bound and total is not None else ""
+        lines.append(f"  paper's bound     {count(bound)} models (Eq. 28){share}")
+    if greedy is not None:
+        kept = f"; the bound saves {count(saving(greedy, bound))}" if bound is not None else ""
+        lines.append(f"  greedy search     {count(greedy)} models (Eq. 27){kept}")
+    traffic = f"{size(summary.get('bytes_down'))} to sites, {size(summary.get('bytes_up'))}"
+    return [*lines, f"Bytes sent          {traffic} to the server"]
+
+
+def _exceptions(summary: Row, per_site: Sequence[Row]) -> list[str]:
+    untested = summary.get("sites_without_test_images")
+    if untested is None:
+        untested = [row["site"] for row in per_site if row.get("test") == 0]
+    skipped = [row for row in per_site if row.get("rounds_skipped")]
+    lines = []
+    if untested:
+        lines.append(f"No test images      sites {_some([str(site) for site in untested])}")
+    if skipped:
+        named = _some([f"{row['site']} ({row['rounds_skipped']})" for row in skipped])
+        lines.append(f"Skipped             sites (rounds) {named}")
+    return lines
+
+
+def _files(run: Path) -> list[str]:
+    there = [name for name in _FILES if (run / name).exists()]
+    return [f"Files in {run}", f"  {' '.join(there)}"] if there else [f"Files in {run}"]
+
+
+def _gain(row: Row) -> float | None:
+    """Return the final accuracy less the warm-up's, or None where one is unknown."""
+    start, end = row.get("warmup_accuracy"), row.get("final_accuracy")
+    return None if start is None or end is None else end - start
+
+
+def _known(rows: Sequence[Row], key: str) -> list[float]:
+    return [row[key] for row in rows if row.get(key) is not None]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _cells(label: str, *values: str) -> str:
+    return f"{label:<42}" + "".join(f"{value:>14}" for value in values)

@@ -1,0 +1,42 @@
+"""Numbers as a person reads them. What is not known is a dash."""
+
+
+def percent(share: float | None) -> str:
+    """Return a share in [0, 1] in percent, one decimal, without the sign: 0.8125 -> "81.2"."""
+    return "-" if share is None else f"{100 * share:.1f}"
+
+
+def points(difference: float) -> str:
+    """Return a difference of shares in percentage points, with its sign: -0.031 -> "-3.1"."""
+    return f"{100 * difference:+.1f}"
+
+
+def count(number: float | None) -> str:
+    """Return a number without decimals, thousands set apart: 20000 -> "20,000"."""
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def size(number: float | None) -> str:
+    """Return bytes in decimal units: 12_345_678 -> "12.3 MB"."""
+    if number is None:
+        return "-"
+    units = ["kB", "MB", "GB", "TB"]
+    if number < 1000:
+        return f"{number:.0f} B"
+    number /= 1000
+    while number >= 999.95 and len(units) > 1:
+        number /= 1000
+        units.pop(0)
+    return f"{number:.1f} {units[0]}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time with the two units that matter: 102 -> "1 min 42 s"."""
+    if seconds is None:
+        return "-"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"

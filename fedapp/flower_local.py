@@ -1,0 +1,330 @@
+"""Run a preset on Flower's simulation, on a SuperLink of its own that ends with the run.
+
+    python -m fedapp.flower_local PRESET [key=value ...]      run
+    python -m fedapp.flower_local --stop                      end what a killed run left behind
+
+`flwr run` alone would start a SuperLink that is shared by all projects of a user, never ends, and
+imports the client code of whoever started it. Here each run has its own: own port, in memory, with
+`FLWR_HOME` inside the checkout, started in a folder that holds no code.
+
+Exit code: 0 the run completed, 1 it failed, 2 the settings are wrong, 128 + n signal n ended it.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from urllib.error import URLError
+
+import torch
+
+from fedapp.config import Scalar, load_experiment, parse_overrides
+from fedapp.errors import ConfigError, FedAppError, RunError
+from fedapp.settings import Experiment
+
+MARK = "FEDAPP_FLOWER_HOME"
+"""Environment variable that only processes of such a run carry; value: their FLWR_HOME."""
+
+_START_S = 60.0
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def run(app: Path, preset: str, overrides: Mapping[str, Scalar]) -> int:
+    """Run the Flower app in folder `app` with this preset; return 0 when the run completed.
+
+    Raises ConfigError before anything is started, RunError where Flower does not start.
+    """
+    if Path(preset).is_file():
+        preset = str(Path(preset).resolve())
+    experiment = load_experiment(preset, overrides)
+    overrides = {**overrides, **_absolute(experiment)}
+    command = [
+        _tool("flwr"),
+        "run",
+        str(app),
+        "--stream",
+        "--federation-config",
+        _federation(experiment),
+        "--run-config",
+        _run_config({"preset": preset, **overrides}),
+    ]
+    home = _home(app)
+    home.mkdir(exist_ok=True)
+    env = _environment(home, port := _free_port())
+    with _signals_as_exit(), _superlink(home, port, env):
+        print("flwr", *(f'"{c}"' if " " in c else c for c in command[1:]), flush=True)
+        code = subprocess.run(command, env=env, check=False).returncode
+        if code:
+            return 1
+        status, details = _final_status(env)
+    if status != "finished:completed":
+        print(f"error: the run ended as {status} ({details}); see its log above", file=sys.stderr)
+        return 1
+    return 0
+
+
+def stop(app: Path) -> int:
+    """End every process that runs of this checkout left behind; return how many there were."""
+    mark = f"{MARK}={_home(app)}".encode()
+    roots = {pid for pid in _pids() if mark in _read(pid, "environ").split(b"\0")}
+    found = roots | _descendants(roots)
+    _end(lambda: _alive(found | _descendants(found)))
+    return len(found)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; see the module's docstring."""
+    parser = argparse.ArgumentParser(prog="python -m fedapp.flower_local")
+    parser.add_argument("preset", nargs="?", help="name in conf/, or the path of a YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--stop", action="store_true", help="end what a killed run left behind")
+    args = parser.parse_args(argv)
+    app = Path(__file__).resolve().parents[1]
+    try:
+        if args.stop:
+            print(f"{stop(app)} processes ended")
+            return 0
+        if args.preset is None:
+            parser.error("name a preset")
+        if not (app / "server_app").is_dir():
+            raise RunError(f"{app}: holds no Flower app; run this from a checkout of the project")
+        return run(app, args.preset, parse_overrides(args.overrides))
+    except FedAppError as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+
+
+def _home(app: Path) -> Path:
+    return app / ".flwr"
+
+
+def _tool(name: str) -> str:
+    path = Path(sys.executable).parent / name
+    if not path.is_file():
+        raise RunError(f"{path}: not found; run `make env` to install Flower beside this Python")
+    return str(path)
+
+
+def _absolute(experiment: Experiment) -> dict[str, Scalar]:
+    """Return the paths among the settings, absolute: Flower's processes run in other folders."""
+    set_paths = (
+        ("data.root", experiment.data.root),
+        ("split.manifest", experiment.split.manifest),
+        ("runtime.out", experiment.runtime.out),
+    )
+    return {key: str(Path(path).expanduser().absolute()) for key, path in set_paths if path}
+
+
+def _federation(experiment: Experiment) -> str:
+    """Return Flower's federation config: one node per site, one worker per core."""
+    sites = experiment.split.num_clients
+    workers = min(len(os.sched_getaffinity(0)), sites)
+    wants_gpu = experiment.runtime.device != "cpu"
+    gpus = torch.cuda.device_count() if wants_gpu else 0
+    # Ray counts shares of a GPU in steps of 0.0001; rounding up would cost a worker.
+    share = min(1.0, int(1e4 * gpus / workers) / 1e4)
+    parts = {
+        "num-supernodes": sites,
+        "client-resources-num-cpus": 1,
+        "client-resources-num-gpus": share,
+        "init-args-num-cpus": workers,
+        "init-args-num-gpus": gpus,
+    }
+    return " ".join(f"{key}={value}" for key, value in parts.items())
+
+
+def _run_config(values: Mapping[str, Scalar]) -> str:
+    """Return the values as Flower reads them: `key=value` pairs, each value in TOML."""
+    pairs = []
+    for key, value in values.items():
+        if isinstance(value, str):
+            mark = '"' if "'" in value else "'"
+            if mark in value or not value.isprintable() or (mark == '"' and "\\" in value):
+                raise ConfigError(f"override: {key} = {value!r}: Flower cannot carry such a text")
+            pairs.append(f"{key}={mark}{value}{mark}")
+        else:
+            pairs.append(f"{key}={json.dumps(value)}")
+    return " ".join(pairs)
+
+
+def _environment(home: Path, port: int) -> dict[str, str]:
+    env = dict(os.environ)
+    for name in ("FEDAPP_DATA", "FEDAPP_OUT"):
+        if env.get(name):
+            env[name] = str(Path(env[name]).expanduser().absolute())
+    for name in ("NO_PROXY", "no_proxy"):
+        env[name] = ",".join(filter(None, [env.get(name), "127.0.0.1,localhost"]))
+    return env | {
+        MARK: str(home),
+        "FLWR_HOME": str(home),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Without it Ray warns of a coming change wherever a worker has no share of a GPU.
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        # Flower starts its other programs by name.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', os.defpath)}",
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def _superlink(home: Path, port: int, env: Mapping[str, str]) -> Iterator[None]:
+    """Hold a simulation SuperLink on `port`; in the end none of its processes is left.
+
+    It starts in `home` because Ray lets workers import from that folder before the app's bundle.
+    """
+    # Orphans below us become our children, so that all can be found and ended.
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    log = home / f"superlink-{port}.log"
+    options = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
+    try:
+        with log.open("wb") as sink:
+            link = subprocess.Popen(
+                [_tool("flower-superlink"), *options],
+                env=env,
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is ours to handle
+            )
+        _await_start(link, port, log)
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        _end(_own_remaining)
+        log.unlink(missing_ok=True)
+
+
+def _await_start(link: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline and link.poll() is None:
+        try:
+            with direct.open(f"http://127.0.0.1:{port}/health", timeout=1):
+                return
+        except (URLError, OSError):
+            time.sleep(0.2)
+    ended = "ended" if link.poll() is not None else f"is silent after {_START_S:.0f} s"
+    last = log.read_text(errors="replace").strip().rpartition("\n")[2]
+    raise RunError(f"Flower's SuperLink {ended}; its last words: {last or 'none'}")
+
+
+def _final_status(env: Mapping[str, str]) -> tuple[str, str]:
+    """Return how the only run of our SuperLink ended, such as "finished:completed", and why."""
+    while True:
+        listing = subprocess.run(
+            [_tool("flwr"), "list", "--format", "json"], env=env, check=False, capture_output=True
+        )
+        try:
+            only = json.loads(listing.stdout)["runs"][0]
+            status, details = str(only["status"]), str(only["status-details"])
+        except (ValueError, LookupError) as error:
+            raise RunError(
+                f"Flower does not tell how the run ended: {listing.stdout.decode()!r}"
+            ) from error
+        if status.startswith("finished"):
+            return status, details
+        time.sleep(1)  # the log ends a moment before the run does
+
+
+@contextmanager
+def _signals_as_exit() -> Iterator[None]:
+    """Turn the signals that end a program into SystemExit, so that everything is cleaned up."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        print("\nending the run and its processes ...", file=sys.stderr, flush=True)
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _pids() -> set[int]:
+    return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:  # gone, or another user's
+        return b""
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """Return a process's state and parent; the name in parentheses before may hold anything."""
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return (fields[0].decode(), int(fields[1])) if len(fields) > 1 else ("X", 0)
+
+
+def _descendants(roots: set[int]) -> set[int]:
+    parents = {pid: _stat(pid)[1] for pid in _pids()}
+    found: set[int] = set()
+    fresh = set(roots)
+    while fresh:
+        fresh = {pid for pid, parent in parents.items() if parent in fresh} - found
+        found |= fresh
+    return found
+
+
+def _alive(pids: set[int]) -> set[int]:
+    return {pid for pid in pids if _stat(pid)[0] not in "ZX"}
+
+
+def _end(remaining: Callable[[], set[int]]) -> None:
+    """Ask, ask again, then kill, until `remaining` is empty."""
+    for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+        for pid in remaining():
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            if not remaining():
+                return
+            time.sleep(0.1)
+
+
+def _own_remaining() -> set[int]:
+    """Return our descendants that still run, after collecting those that ended.
+
+    Adopted orphans too: in a container nobody else collects them. A program whose threads are
+    still ending counts.
+    """
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return set()
+    return _descendants({os.getpid()})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

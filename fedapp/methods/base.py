@@ -1,0 +1,178 @@
+"""What a method is: a frozen value with rules for the server and for a site.
+
+A method never sees Flower, files or sockets. The server's rule is a generator that yields the tasks
+of a phase and receives the replies, so that it reads like the paper's algorithm; a site's rule is a
+function of a task and the site's data.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedapp.data.sites import SiteData, normalise
+from fedapp.errors import RunError
+from fedapp.metrics import evaluation, predict
+from fedapp.models.resnet9 import ResNet9
+from fedapp.params import Params
+from fedapp.protocol import Evaluation, ModelRef, Reply, ScoredRef, Task
+from fedapp.rng import numpy_stream, seeded, torch_stream
+from fedapp.scores import ScoreStore
+from fedapp.settings import TrainSettings
+from fedapp.training import train
+
+
+class PoolView(Protocol):
+    """What a method may ask of the model pool."""
+
+    def latest(self, site: int) -> ModelRef:
+        """Return the newest version of a site's model."""
+
+    def trained(self) -> tuple[int, ...]:
+        """Return the sites whose model has been trained at least once, ascending."""
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What the server remembers beside the pool: each site's helper list, most related first."""
+
+    helpers: Mapping[int, tuple[ScoredRef, ...]] = field(default_factory=dict)
+
+    def with_helpers(self, replies: Sequence[Reply]) -> "ServerState":
+        """Return the state after these replies; sites that did not reply keep their list."""
+        return replace(self, helpers={**self.helpers, **{r.site: r.helpers for r in replies}})
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round as the server sees it. The pool does not change within a phase.
+
+    number: 0 is the warm-up. sites: all known sites, ascending. cohort: those that train.
+    """
+
+    number: int
+    seed: int
+    sites: tuple[int, ...]
+    cohort: frozenset[int]
+    pool: PoolView
+
+    def stream(self, purpose: str, site: int) -> np.random.Generator:
+        """Return the generator for this purpose, round and site."""
+        return numpy_stream(self.seed, purpose, self.number, site)
+
+    def task(self, site: int, action: str, **models: Sequence[ModelRef]) -> Task:
+        """Return a task for this round that builds on the site's latest model."""
+        own = self.pool.latest(site)
+        return Task(site, self.number, action, own, {k: tuple(v) for k, v in models.items()})
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """What a site's rule produced. params None: the model did not change."""
+
+    params: Params | None = None
+    helpers: tuple[ScoredRef, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+
+
+class Contents(Protocol):
+    """Models by reference, parsed and checked."""
+
+    def __call__(self, ref: ModelRef) -> Params:
+        """Return the model's tensors; every model of the task can be had."""
+
+
+@dataclass(frozen=True)
+class SiteContext:
+    """What a site's rule works with. model: one network to load weights into, on the device."""
+
+    data: SiteData
+    model: ResNet9
+    contents: Contents
+    scores: ScoreStore
+    training: TrainSettings
+    seed: int
+    device: torch.device
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 images -> float images."""
+        return normalise(images, self.data.mean, self.data.std)
+
+    def one_hot(self, labels: Tensor) -> Tensor:
+        """Labels [n] -> targets float32 [n, C]."""
+        return torch.nn.functional.one_hot(labels, self.data.num_classes).float()
+
+    def fit(self, images: Tensor, targets: Tensor, epochs: int, round_number: int) -> float:
+        """Train the context's model; return the last epoch's mean loss.
+
+        Raises RunError when training diverged, so that a broken model is never uploaded.
+        """
+        where = (round_number, self.data.site)
+        with seeded(self.device, self.seed, "train", *where):
+            shuffle = torch_stream(self.seed, "shuffle", *where)
+            loss = train(
+                self.model, images, targets, self.normalise, self.training, epochs, shuffle
+            )
+        if not math.isfinite(loss):
+            raise RunError(
+                f"site {self.data.site}, round {round_number}: the training loss is {loss}; "
+                "lower training.learning_rate"
+            )
+        return loss
+
+    def evaluate(self, *parts: str) -> dict[str, Evaluation]:
+        """Evaluate the context's model on the site's "val" and "test" images."""
+        of = {
+            "val": (self.data.val, self.data.val_labels),
+            "test": (self.data.test, self.data.test_labels),
+        }
+        return {
+            part: evaluation(predict(self.model, of[part][0], self.normalise), of[part][1].cpu())
+            for part in parts
+        }
+
+    def params(self) -> Params:
+        """Return a copy of the context's model on the CPU."""
+        return {n: t.detach().cpu().clone() for n, t in self.model.state_dict().items()}
+
+
+class Method(ABC):
+    """Base of every method; methods derive from it only, never from one another."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def server_round(
+        self, state: ServerState, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
+        """Run one round: yield the tasks of each phase, receive its replies, return the state.
+
+        Replies come in site order; sites that failed or were silent are absent.
+        """
+
+    @abstractmethod
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Do a task at a site."""
+
+    def cost_bound(self, num_clients: int, sample_rate: float, num_rounds: int) -> float | None:
+        """Return the paper's bound on the models sent, or None where there is none."""
+        return None
+
+
+def warm_up(task: Task, site: SiteContext) -> SiteReport:
+    """Supervised training on the labelled images alone (Alg. 1, line 5).
+
+    A site without labels keeps w_0, version 0.
+    """
+    site.model.load_state_dict(site.contents(task.own))
+    if not len(site.data.labels) or not site.training.warmup_epochs:
+        return SiteReport(evaluations=site.evaluate("val", "test"))
+    targets = site.one_hot(site.data.labels)
+    loss = site.fit(site.data.labelled, targets, site.training.warmup_epochs, task.round)
+    return SiteReport(site.params(), (), {"loss": loss}, site.evaluate("val", "test"))

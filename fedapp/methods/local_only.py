@@ -1,0 +1,52 @@
+"""LocalOnly: no federation. Each site trains on its own labelled images, in the same cohorts.
+
+The reference that a federated method must beat: same epochs, same draws, nothing sent to peers.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from fedapp.methods.base import (
+    Method,
+    Round,
+    ServerState,
+    SiteContext,
+    SiteReport,
+    Task,
+    warm_up,
+)
+from fedapp.protocol import Reply
+from fedapp.settings import CLOSED
+
+
+@dataclass(frozen=True, config=CLOSED)
+class LocalOnly(Method):
+    """No hyper-parameters of its own."""
+
+    name: ClassVar[str] = "local_only"
+
+    def server_round(
+        self, state: ServerState, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
+        """Let the cohort train; in round 0 everybody warms up."""
+        if rnd.number == 0:
+            yield [rnd.task(site, "warmup") for site in rnd.sites]
+        else:
+            yield [rnd.task(site, "train") for site in sorted(rnd.cohort)]
+        return state
+
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Train on D_s for the round's epochs; a site without labels stays as it is."""
+        if task.action == "warmup":
+            return warm_up(task, site)
+        site.model.load_state_dict(site.contents(task.own))
+        if not len(site.data.labels):
+            return SiteReport()
+        targets = site.one_hot(site.data.labels)
+        loss = site.fit(site.data.labelled, targets, site.training.local_epochs, task.round)
+        return SiteReport(site.params(), (), {"loss": loss}, site.evaluate("val", "test"))
+
+
+METHOD = LocalOnly

@@ -1,0 +1,196 @@
+"""UM-pFSSL (Shi, Chen, Zhang: Uncertainty Minimization for Personalized Federated Semi-Supervised
+Learning, final version): helpers chosen by uncertainty label a site's unlabelled images.
+
+The server's rule is Algorithm 1 with Algorithms 2 and 3 folded into one message per site and round;
+docs/CHOICES.md lists every place where the paper is silent and what is done there.
+
+DEVIATION: `corr_variant="mutual_information"` is ours; the paper's score is "published".
+"""
+
+from collections.abc import Generator, Sequence
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from fedapp.ledger import cost_bound
+from fedapp.methods.base import (
+    Method,
+    Round,
+    ServerState,
+    SiteContext,
+    SiteReport,
+    warm_up,
+)
+from fedapp.metrics import predict
+from fedapp.params import weighted_mean
+from fedapp.protocol import ModelRef, Reply, ScoredRef, Task
+from fedapp.relation import CorrVariant, Metric, admit, certainty, least_uncertain, relation
+from fedapp.rng import seeded
+from fedapp.scores import Score, ScoreKey
+from fedapp.settings import CLOSED, Count, NonNegative
+from fedapp.training import recalibrate
+from fedapp.uncertainty import mc_probabilities
+
+
+@dataclass(frozen=True, config=CLOSED)
+class UmPfssl(Method):
+    """Fields are the paper's hyper-parameters; defaults are its setting (Sec. VI-A)."""
+
+    name: ClassVar[str] = "um_pfssl"
+
+    helper_list_size: Annotated[int, Field(ge=1)] = 5
+    """M, models in a site's list, its own included; 1: no helpers."""
+    num_replaced: NonNegative = 2
+    """R, helpers up for replacement, below M."""
+    search_rounds: NonNegative = 30
+    """F: helpers are searched while t < F."""
+    update_every: Count = 10
+    """nu: stored helpers are refreshed when t % nu == 0."""
+    mc_samples: Count = 10
+    """T of Eq. 9, MC-dropout passes; the paper is silent."""
+    helper_scope: Literal["all", "sampled"] = "all"
+    """Who searches: all sites (final paper) or the cohort (preprint)."""
+    corr_variant: CorrVariant = "published"
+    """First term of Corr: published (Eq. 14), preprint (its Eq. 13), mutual_information."""
+    metric: Metric = "both"
+    """Table III: both terms of Corr, entropy alone (EN) or accuracy alone (TA)."""
+    recalibrate: bool = False
+    """Recompute batch-norm statistics on the site's own images after averaging."""
+
+    def __post_init__(self) -> None:
+        if self.num_replaced >= self.helper_list_size:
+            raise ValueError("num_replaced must be below helper_list_size")
+
+    # --- server -----------------------------------------------------------------------------------
+
+    def server_round(
+        self, state: ServerState, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
+        """Algorithm 1, one round."""
+        if rnd.number == 0:
+            yield [rnd.task(site, "warmup") for site in rnd.sites]
+            return state
+        refreshing = rnd.number % self.update_every == 0
+        tasks = []
+        for site in rnd.sites:
+            trains = site in rnd.cohort
+            searches = self._searches(rnd, trains)
+            if not (trains or searches or refreshing):
+                continue
+            helpers = [h.model for h in state.helpers.get(site, ())]
+            if refreshing:
+                helpers = self._refreshed(helpers, rnd)
+            newcomers = self._newcomers(site, helpers, rnd, trains, searches)
+            action = "train" if trains else "search"
+            tasks.append(rnd.task(site, action, helpers=helpers, newcomers=newcomers))
+        replies = yield tasks
+        return state.with_helpers(replies)
+
+    def _searches(self, rnd: Round, trains: bool) -> bool:
+        return rnd.number < self.search_rounds and (self.helper_scope == "all" or trains)
+
+    def _refreshed(self, helpers: list[ModelRef], rnd: Round) -> list[ModelRef]:
+        """UpdateHelper (Alg. 2): the newest version of all helpers but the R lowest."""
+        keep = max(len(helpers) - self.num_replaced, 0)
+        return [rnd.pool.latest(ref.site) for ref in helpers[:keep]] + helpers[keep:]
+
+    def _newcomers(
+        self, site: int, helpers: Sequence[ModelRef], rnd: Round, trains: bool, searches: bool
+    ) -> list[ModelRef]:
+        """R models to try (Alg. 3, line 7), or more where a list that trains is not full."""
+        free = self.helper_list_size - 1 - len(helpers)
+        wanted = max(self.num_replaced if searches else 0, free if trains else 0)
+        listed = {site, *(ref.site for ref in helpers)}
+        others = [peer for peer in rnd.pool.trained() if peer not in listed]
+        drawn = rnd.stream("newcomers", site).permutation(len(others))[:wanted]
+        return [rnd.pool.latest(others[i]) for i in drawn.tolist()]
+
+    def cost_bound(self, num_clients: int, sample_rate: float, num_rounds: int) -> float:
+        """Cost_2 in models (Eq. 28)."""
+        return cost_bound(
+            num_clients=num_clients,
+            sample_rate=sample_rate,
+            num_rounds=num_rounds,
+            helper_list_size=self.helper_list_size,
+            num_replaced=self.num_replaced,
+            search_rounds=self.search_rounds,
+            update_every=self.update_every,
+        )
+
+    # --- site -------------------------------------------------------------------------------------
+
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Do the site's part of Algorithms 1 to 3."""
+        if task.action == "warmup":
+            return warm_up(task, site)
+        helpers = admit(
+            [ScoredRef(ref, self._relation(ref, site)) for ref in task.models["helpers"]],
+            [ScoredRef(ref, self._relation(ref, site)) for ref in task.models["newcomers"]],
+            self.helper_list_size - 1,
+            self.num_replaced,
+        )
+        if task.action == "search":
+            return SiteReport(helpers=helpers)
+        return self._train(task, site, helpers)
+
+    def _train(
+        self, task: Task, site: SiteContext, helpers: tuple[ScoredRef, ...]
+    ) -> SiteReport:
+        """Aggregate, pseudo-label, train (Alg. 1, lines 17 to 23)."""
+        data = site.data
+        members = list(helpers)
+        if task.own.version > 0 or not helpers:  # w_0 knows nothing: no vote beside real helpers
+            members.insert(0, ScoredRef(task.own, self._relation(task.own, site)))
+        own = site.contents(task.own)
+        mean = weighted_mean(((m.score, site.contents(m.model)) for m in members), own)
+        site.model.load_state_dict(mean)
+        if self.recalibrate:
+            recalibrate(site.model, torch.cat([data.labelled, data.unlabelled]), site.normalise)
+        before = site.evaluate("test")["test"]
+
+        images, targets = data.labelled, site.one_hot(data.labels)
+        metrics: dict[str, float] = {}
+        if len(data.unlabelled) and (helpers or task.own.version > 0):
+            soft, _ = least_uncertain([self._score(m.model, site).probabilities for m in members])
+            images = torch.cat([images, data.unlabelled])
+            targets = torch.cat([targets, soft.to(targets)])
+            if data.audit is not None:
+                wrong, total = data.audit.pseudo_label_errors(soft.argmax(1))
+                metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}
+        if not len(images):  # no labels, and nobody to ask: the model stays as it was
+            return SiteReport(helpers=helpers, metrics=metrics)
+        metrics["loss"] = site.fit(images, targets, site.training.local_epochs, task.round)
+        evaluations = {"test_before": before, **site.evaluate("val", "test")}
+        return SiteReport(site.params(), helpers, metrics, evaluations)
+
+    def _relation(self, ref: ModelRef, site: SiteContext) -> float:
+        """Corr(k|j) (Eq. 13), from the score of the model's content."""
+        score = self._score(ref, site)
+        sure = None
+        if len(score.probabilities):
+            sure = certainty(score.probabilities, self.corr_variant)
+        return relation(site.data.mu, sure, score.accuracy, self.metric)
+
+    def _score(self, ref: ModelRef, site: SiteContext) -> Score:
+        """Score a model's content on the site's data, once."""
+        dropout = site.model.dropout.p
+        key = ScoreKey(ref.digest, site.data.fingerprint, self.mc_samples, dropout, site.seed)
+
+        def compute() -> Score:
+            site.model.load_state_dict(site.contents(ref))
+            with seeded(site.device, site.seed, "score", site.data.site, ref.digest):
+                probabilities = mc_probabilities(
+                    site.model, site.data.unlabelled, self.mc_samples, site.normalise
+                )
+            accuracy = None
+            if len(site.data.labels):
+                predicted = predict(site.model, site.data.labelled, site.normalise).argmax(1)
+                accuracy = (predicted == site.data.labels.cpu()).double().mean().item()
+            return Score(probabilities, accuracy)
+
+        return site.scores.get(key, compute)
+
+
+METHOD = UmPfssl

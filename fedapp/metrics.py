@@ -1,0 +1,42 @@
+"""Evaluation of a model on one site, as sums that can be added over sites."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedapp.models.resnet9 import ResNet9
+from fedapp.protocol import Evaluation
+from fedapp.uncertainty import SCORING_BATCH, Normalise
+
+BINS = 15
+"""Confidence bins of the calibration sums."""
+
+
+@torch.inference_mode()
+def predict(model: ResNet9, images: Tensor, normalise: Normalise) -> Tensor:
+    """Return softmax probabilities without dropout, float32 [n, C], on the CPU."""
+    model.eval()
+    out = [torch.softmax(model(normalise(b)), 1).cpu() for b in images.split(SCORING_BATCH)]
+    return torch.cat(out) if len(images) else torch.empty(0, model.head.out_features)
+
+
+def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:
+    """Sum up predictions: probabilities [n, C], labels int64 [n], both on the CPU; n >= 0."""
+    classes = probabilities.shape[1]
+    confidence, predicted = probabilities.max(1) if len(labels) else (torch.empty(0), labels)
+    confusion = torch.bincount(labels * classes + predicted, minlength=classes * classes)
+    bins = (confidence * BINS).ceil().long().sub_(1).clamp_(0, BINS - 1)
+    correct = (predicted == labels).double()
+    return Evaluation(
+        confusion=tuple(map(tuple, confusion.reshape(classes, classes).tolist())),
+        bin_count=tuple(torch.bincount(bins, minlength=BINS).tolist()),
+        bin_correct=tuple(torch.bincount(bins, correct, BINS).long().tolist()),
+        bin_confidence=tuple(torch.bincount(bins, confidence.double(), BINS).tolist()),
+    )
+
+
+def worst_decile(accuracies: Sequence[float]) -> float:
+    """Mean accuracy of the worst tenth of the sites (at least one site); needs one accuracy."""
+    count = max(len(accuracies) // 10, 1)
+    return sum(sorted(accuracies)[:count]) / count

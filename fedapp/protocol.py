@@ -1,0 +1,219 @@
+"""Every message between the server and a site, as frozen values.
+
+Models travel by reference (`ModelRef`); the driver attaches the bytes only of content that the
+receiver does not hold. Nothing here knows how the bytes are carried.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
+
+SCHEMA = 1
+"""Version of the message format; both sides refuse any other."""
+
+INITIAL_SITE = -1
+"""Stands for the site of w_0, the model every site starts from."""
+
+
+CLOSED = {"extra": "forbid", "strict": True}
+"""Pydantic reads these classes from the wire: unknown fields and silent conversions are refused."""
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+SiteId = Annotated[int, Field(ge=INITIAL_SITE, lt=2**31)]
+Number = Annotated[int, Field(ge=0, lt=2**53)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=64, pattern="^[a-z_]+$")]
+Text = Annotated[str, Field(max_length=4000)]
+
+
+@dataclass(frozen=True)
+class ModelRef:
+    """One version of one site's model; `digest` is the SHA-256 of its safetensors bytes, in hex."""
+
+    __pydantic_config__ = CLOSED
+
+    site: SiteId
+    version: Number
+    digest: Digest
+
+
+@dataclass(frozen=True)
+class ScoredRef:
+    """A helper and its relation Corr(k|j) to the site that lists it."""
+
+    __pydantic_config__ = CLOSED
+
+    model: ModelRef
+    score: Finite
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Sums over one site's samples, so that sites can be added without error.
+
+    confusion: [C][C] counts, true class x predicted class.
+    bin_count, bin_correct: [B] samples and correct ones per confidence bin ((i, i + 1] / B).
+    bin_confidence: [B] sum of the top probability in each bin.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    confusion: tuple[tuple[Number, ...], ...]
+    bin_count: tuple[Number, ...]
+    bin_correct: tuple[Number, ...]
+    bin_confidence: tuple[Finite, ...]
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return sum(map(sum, self.confusion))
+
+    @property
+    def correct(self) -> int:
+        """Number of samples on the diagonal of the confusion matrix."""
+        return sum(row[c] for c, row in enumerate(self.confusion))
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of correct samples, or None where there are no samples."""
+        return self.correct / self.samples if self.samples else None
+
+
+@dataclass(frozen=True)
+class Task:
+    """Work for one site in one round. `models` gives, for each role, the models it refers to.
+
+    `own` is the site's current model as the server knows it: the server's record is the truth, so
+    a site whose disk is empty or ahead (a run resumed after a crash) continues from the same model.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    site: SiteId
+    round: Number
+    action: Name
+    own: ModelRef
+    models: Mapping[Name, tuple[ModelRef, ...]] = field(default_factory=dict)
+
+    def refs(self) -> tuple[ModelRef, ...]:
+        """Every model the task refers to, each content once, in a fixed order."""
+        every = [self.own, *(ref for role in sorted(self.models) for ref in self.models[role])]
+        return tuple({ref.digest: ref for ref in every}.values())
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a site did.
+
+    model: digest of the site's model now (equal to the task's `own` when it did not train).
+    helpers: its helper list, most related first, itself excluded; this is also its request for the
+        next round: what it holds (by digest) and how the entries rank.
+    held: digests in the site's store after the round.
+    metrics: named numbers, counts where the server must add them up.
+    evaluations: "val", "test", and "test_before" where the site trained.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    site: SiteId
+    round: Number
+    model: Digest
+    helpers: tuple[ScoredRef, ...] = ()
+    held: tuple[Digest, ...] = ()
+    metrics: Mapping[Name, Finite] = field(default_factory=dict)
+    evaluations: Mapping[Name, Evaluation] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The site lacks these contents (new disk, damaged file): send them and it does the task."""
+
+    __pydantic_config__ = CLOSED
+
+    site: SiteId
+    round: Number
+    digests: tuple[Digest, ...]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The site could not do the task, and why; the run goes on without it this round."""
+
+    __pydantic_config__ = CLOSED
+
+    site: SiteId
+    round: Number
+    reason: Text
+
+
+@dataclass(frozen=True)
+class Hello:
+    """First question to a node: who are you? Answered with `SiteFacts`."""
+
+    __pydantic_config__ = CLOSED
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What the server runs; rides with every request. A site that runs other code or another
+    experiment refuses with the difference.
+
+    run: name of the run, a folder at the site. code: hash of the server's code.
+    experiment: digest of the settings that both sides must share.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    run: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$")]
+    code: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    experiment: Digest
+
+
+@dataclass(frozen=True)
+class SiteFacts:
+    """What the server must know of a site before round 0. Counts are images.
+
+    manifest: digest of the split the site holds a part of.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    site: SiteId
+    channels: Number
+    classes: tuple[Text, ...]
+    labelled: Number
+    unlabelled: Number
+    val: Number
+    test: Number
+    manifest: Digest
+
+    @property
+    def mu(self) -> float:
+        """|D_s| / (|D_s| + |D_u|) (Eq. 2); 0 without training images."""
+        return self.labelled / max(self.labelled + self.unlabelled, 1)
+
+
+Request = Task | Hello
+Answer = Reply | Missing | Refusal | SiteFacts
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A task and the digests of the contents that go with it."""
+
+    task: Task
+    attach: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """An answer and the contents that came with it, by digest, not yet checked.
+
+    head_bytes: size of the answer as it came, without the contents.
+    """
+
+    answer: Answer
+    payloads: Mapping[str, bytes] = field(default_factory=dict)
+    head_bytes: int = 0

@@ -1,0 +1,43 @@
+"""Random draws keyed by (seed, purpose, round, site).
+
+No generator is carried from one draw to the next, so neither resuming a run, nor the number of
+workers, nor the order of replies can change a result.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+Key = int | str
+
+
+def key(seed: int, purpose: str, *parts: Key) -> int:
+    """Return a 63-bit integer that depends on every part and on nothing else.
+
+    Parts keep their type and their borders: ("a", 1), ("a", "1") and ("a1",) all differ.
+    """
+    text = json.dumps([seed, purpose, *parts])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def numpy_stream(seed: int, purpose: str, *parts: Key) -> np.random.Generator:
+    """Return a fresh NumPy generator for this purpose."""
+    return np.random.default_rng(key(seed, purpose, *parts))
+
+
+def torch_stream(seed: int, purpose: str, *parts: Key) -> torch.Generator:
+    """Return a fresh CPU torch generator for this purpose."""
+    return torch.Generator().manual_seed(key(seed, purpose, *parts))
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int, purpose: str, *parts: Key) -> Iterator[None]:
+    """Seed torch's global generators (dropout draws from them) and restore them afterwards."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(key(seed, purpose, *parts))
+        yield

@@ -1,0 +1,137 @@
+"""Every setting of an experiment but the method's own: closed, typed, checked on construction.
+
+Paper = "Uncertainty Minimization for Personalized Federated Semi-Supervised Learning", final version.
+The descriptions give unit and source; `conf/*.yaml` repeats them beside the values.
+"""
+
+from dataclasses import field
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+"""Unknown keys, silent conversions, NaN and infinity are refused."""
+
+Count = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True, config=CLOSED)
+class DataSettings:
+    """Which images, and where they lie."""
+
+    name: str = "digits"
+    """Data set: see `fedapp.data.datasets.NAMES`."""
+    root: str = ""
+    """Folder that holds the data; empty: $FEDAPP_DATA, else ~/.cache/um-pfssl."""
+    download: bool = True
+    """Fetch the data when they are not under `root`."""
+    subset: NonNegative = 0
+    """Images to use, drawn at random from train and test pooled; 0: all."""
+    image_size: Annotated[int, Field(ge=0, le=96)] = 0
+    """Side in pixels to resize to, 8 to 96; 0: as stored."""
+
+    def __post_init__(self) -> None:
+        if 0 < self.image_size < 8:
+            raise ValueError("image_size must be 0 (as stored) or in [8, 96]")
+
+
+@dataclass(frozen=True, config=CLOSED)
+class SplitSettings:
+    """How the images are dealt to the sites (paper, Sec. VI-A)."""
+
+    num_clients: Annotated[int, Field(ge=1, le=100_000)] = 10
+    """K, sites."""
+    dirichlet_alpha: Positive = 0.5
+    """alpha of Dir_K: label skew between sites; small = each site sees few classes."""
+    label_alpha: Positive = 0.5
+    """alpha of Dir_2: how unevenly sites are labelled; small = all or nothing."""
+    train_share: Share = 0.7
+    """Share of all images for training; 0.7 in the paper."""
+    val_share: Share = 0.1
+    """Share of all images for validation; 0.1 in the paper; the rest is for testing."""
+
+    manifest: str = ""
+    """File of a saved split to use instead of drawing one; empty: draw."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.train_share <= self.train_share + self.val_share < 1:
+            raise ValueError("train_share must be above 0 and train_share + val_share below 1")
+
+
+@dataclass(frozen=True, config=CLOSED)
+class ModelSettings:
+    """The network every site trains."""
+
+    name: Literal["resnet9"] = "resnet9"
+    width: Annotated[int, Field(ge=1, le=512)] = 64
+    """Channels of the first layer; 64 = about 6.6 M parameters."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """p, dropout rate after the last two batch norms."""
+
+
+@dataclass(frozen=True, config=CLOSED)
+class TrainSettings:
+    """Local training: SGD with momentum (paper, Sec. VI-A)."""
+
+    local_epochs: NonNegative = 5
+    """E, passes over a site's training images per round."""
+    warmup_epochs: NonNegative = 5
+    """Supervised passes over a site's labelled images before round 1; the paper is silent."""
+    batch_size: Annotated[int, Field(ge=2)] = 64
+    """B, images."""
+    learning_rate: Positive = 1e-4
+    """eta."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+
+
+@dataclass(frozen=True, config=CLOSED)
+class RoundSettings:
+    """The federation's clock."""
+
+    num_rounds: NonNegative = 200
+    """T, rounds after the warm-up."""
+    sample_rate: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """tau, share of sites that train in a round."""
+    deadline_s: Positive = 3600.0
+    """Seconds a phase of a round may take before silent sites are skipped."""
+    join_wait_s: Annotated[float, Field(ge=0)] = 10.0
+    """Seconds to wait at the start for all sites; then those that are here are used."""
+    min_reply_share: Share = 0.5
+    """A phase with fewer answers than this share of its tasks ends the run."""
+
+
+@dataclass(frozen=True, config=CLOSED)
+class RuntimeSettings:
+    """Where and how the work is done; `device` and `threads` can change the last bits of a result."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: CUDA where there is one."""
+    threads: Count = 1
+    """CPU threads per site; fixed so that every driver gives the same bits."""
+    out: str = ""
+    """Folder for run folders; empty: $FEDAPP_OUT, else ~/um-pfssl-runs."""
+    run_name: str = ""
+    """Name of the run folder; empty: preset, seed and start time."""
+    resume: bool = False
+    """Continue the run in the folder `run_name` from its last whole round."""
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Experiment:
+    """One run, wholly described."""
+
+    name: str
+    """Preset's name."""
+    method: Any
+    """A `Method`: built by `fedapp.methods.build_method` from the name and its own fields."""
+    seed: NonNegative = 0
+    data: DataSettings = field(default_factory=DataSettings)
+    split: SplitSettings = field(default_factory=SplitSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainSettings = field(default_factory=TrainSettings)
+    rounds: RoundSettings = field(default_factory=RoundSettings)
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)

@@ -1,0 +1,158 @@
+"""The site's side of a task: take in models, do the method's rule, give an answer.
+
+The same code runs at a hospital, in a simulated site and in the loopback driver.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from fedapp.data.sites import SiteData
+from fedapp.errors import FedAppError, ProtocolError, StoreError
+from fedapp.methods.base import SiteContext, SiteReport
+from fedapp.models import build_model, initial_params
+from fedapp.params import Params, Schema, digest_of, from_bytes, max_bytes, schema_of, to_bytes
+from fedapp.protocol import Answer, Incoming, Missing, ModelRef, Refusal, Reply, SiteFacts, Task
+from fedapp.scores import ScoreStore
+from fedapp.settings import Experiment
+from fedapp.store import ModelStore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One site, ready to work.
+
+    prune: drop contents the site no longer needs; False where the store is shared with others.
+    """
+
+    experiment: Experiment
+    data: SiteData
+    classes: tuple[str, ...]
+    manifest: str
+    store: ModelStore
+    scores: ScoreStore
+    device: torch.device
+    prune: bool = True
+
+    @property
+    def channels(self) -> int:
+        """Colour channels of the site's images."""
+        return self.data.labelled.shape[1]
+
+    def facts(self) -> SiteFacts:
+        """Introduce the site to the server."""
+        return SiteFacts(
+            site=self.data.site,
+            channels=self.channels,
+            classes=self.classes,
+            labelled=len(self.data.labels),
+            unlabelled=len(self.data.unlabelled),
+            val=len(self.data.val_labels),
+            test=len(self.data.test_labels),
+            manifest=self.manifest,
+        )
+
+    def handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
+        """Do a task; whatever goes wrong becomes an answer, never an exception."""
+        try:
+            with torch_threads(self.experiment.runtime.threads):
+                return self._handle(task, payloads)
+        except FedAppError as error:
+            return Incoming(Refusal(task.site, task.round, str(error)[:4000]))
+        except Exception as error:  # the server must hear of it: silence would block the round
+            log.exception("site %d failed in round %d", task.site, task.round)
+            reason = f"{type(error).__name__}: {error}"
+            return Incoming(Refusal(task.site, task.round, reason[:4000]))
+
+    def _handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
+        network = build_model(self.experiment.model, self.channels, len(self.classes))
+        schema = schema_of(network.state_dict())
+        self._take_in(task, payloads, schema)
+        missing = tuple(ref.digest for ref in task.refs() if not self._holds(ref))
+        if missing:
+            return Incoming(Missing(task.site, task.round, missing))
+
+        def contents(ref: ModelRef) -> Params:
+            return from_bytes(self.store.get(ref.digest), schema, f"model of site {ref.site}")
+
+        context = SiteContext(
+            data=self.data.to(self.device),
+            model=network.to(self.device),
+            contents=contents,
+            scores=self.scores,
+            training=self.experiment.training,
+            seed=self.experiment.seed,
+            device=self.device,
+        )
+        scored_before = self.scores.computed
+        report = self.experiment.method.site_round(task, context)
+        return self._answer(task, report, self.scores.computed - scored_before)
+
+    def _take_in(self, task: Task, payloads: Mapping[str, bytes], schema: Schema) -> None:
+        """Keep the contents that came along; where the task starts from w_0, make it."""
+        wanted = {ref.digest: ref for ref in task.refs()}
+        for digest, blob in payloads.items():
+            if digest not in wanted or len(blob) > max_bytes(schema) or digest_of(blob) != digest:
+                raise ProtocolError(f"content {digest[:12]} from the server is not what it names")
+            from_bytes(blob, schema, f"model of site {wanted[digest].site} from the server")
+            self.store.put(blob)
+        if task.own.version == 0 and not self.store.has(task.own.digest):
+            settings, classes = self.experiment.model, len(self.classes)
+            first = initial_params(settings, self.channels, classes, self.experiment.seed)
+            blob = to_bytes(first)
+            if digest_of(blob) == task.own.digest:  # else another torch version: ask for the bytes
+                self.store.put(blob)
+
+    def _holds(self, ref: ModelRef) -> bool:
+        """Whether the content is here and whole; a damaged file is removed by the store."""
+        try:
+            return self.store.has(ref.digest) and bool(self.store.get(ref.digest))
+        except StoreError as error:
+            log.warning("%s; asking the server for it", error)
+            return False
+
+    def _answer(self, task: Task, report: SiteReport, scored: int) -> Incoming:
+        payloads = {}
+        digest = task.own.digest
+        if report.params is not None:
+            blob = to_bytes(report.params)
+            digest = self.store.put(blob)
+            if digest != task.own.digest:
+                payloads[digest] = blob
+        held = sorted({digest, *(helper.model.digest for helper in report.helpers)})
+        if self.prune:
+            self.store.keep_only(held)
+        self.scores.keep_only(held)
+        answer: Answer = Reply(
+            site=task.site,
+            round=task.round,
+            model=digest,
+            helpers=report.helpers,
+            held=tuple(held),
+            metrics={**report.metrics, "models_scored": scored},
+            evaluations=report.evaluations,
+        )
+        return Incoming(answer, payloads)
+
+
+@contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """Fix torch's CPU threads: convolutions give other bits with another number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def pick_device(setting: str) -> torch.device:
+    """Return the device that `runtime.device` asks for."""
+    if setting == "auto":
+        setting = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(setting)

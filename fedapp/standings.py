@@ -1,0 +1,158 @@
+"""How every site stands: its latest evaluations, and the rows and sums made of them.
+
+A site's model changes only when it trains, so the evaluation it sent then stays exact until it
+trains again: every round's mean counts all sites, without asking them.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedapp.metrics import worst_decile
+from fedapp.protocol import Evaluation, Reply, ScoredRef, SiteFacts
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Standing:
+    """One site's record; `latest` holds the last evaluation of each part."""
+
+    facts: SiteFacts
+    latest: dict[str, Evaluation] = field(default_factory=dict)
+    warmup_accuracy: float | None = None
+    best_round_accuracy: float | None = None
+    rounds_trained: int = 0
+    rounds_skipped: int = 0
+
+    def accuracy(self, part: str) -> float | None:
+        """Accuracy on "val", "test" or "test_before"; None without images."""
+        return self.latest[part].accuracy if part in self.latest else None
+
+    def take(self, reply: Reply) -> None:
+        """Record a reply."""
+        self.latest |= reply.evaluations
+        if reply.round == 0:
+            self.warmup_accuracy = self.accuracy("test")
+        elif reply.evaluations:
+            self.rounds_trained += 1
+
+
+@dataclass
+class Standings:
+    """All sites, and the best rounds so far by mean test and by mean validation accuracy."""
+
+    sites: dict[int, Standing]
+    best: Row | None = None
+    best_by_validation: Row | None = None
+    pseudo_label_error: float | None = None
+
+    def accuracies(self, part: str) -> list[float]:
+        """Accuracies of all sites that have images of this part, in site order."""
+        every = (self.sites[k].accuracy(part) for k in sorted(self.sites))
+        return [a for a in every if a is not None]
+
+    def close_round(self, number: int, replies: Sequence[Reply], skipped: Mapping[int, str]) -> Row:
+        """Record a round's replies and return its row of `metrics.jsonl`."""
+        for reply in replies:
+            self.sites[reply.site].take(reply)
+        for site in skipped:
+            self.sites[site].rounds_skipped += 1
+        error = _pseudo_label_error(replies)
+        self.pseudo_label_error = error if error is not None else self.pseudo_label_error
+        row: Row = {
+            "round": number,
+            **spread(self.accuracies("test")),
+            "mean_val_accuracy": _mean(self.accuracies("val")),
+            "mean_test_accuracy_before_training": _mean(
+                [
+                    r.evaluations["test_before"].accuracy or 0.0
+                    for r in replies
+                    if "test_before" in r.evaluations and r.evaluations["test_before"].samples
+                ]
+            ),
+            "pseudo_label_error": error,
+            "trained": sum("test" in r.evaluations for r in replies),
+            "skipped": {str(site): reason for site, reason in sorted(skipped.items())},
+            "models_scored": int(sum(r.metrics.get("models_scored", 0) for r in replies)),
+        }
+        if _better(row, self.best, "mean_test_accuracy"):
+            self.best = row
+            for standing in self.sites.values():
+                standing.best_round_accuracy = standing.accuracy("test")
+        if _better(row, self.best_by_validation, "mean_val_accuracy"):
+            self.best_by_validation = row
+        return row
+
+    def per_site(self, helpers: Mapping[int, Sequence[ScoredRef]]) -> list[Row]:
+        """Return one row per site for `per_site.csv`."""
+        return [
+            {
+                "site": number,
+                "mu": round(site.facts.mu, 6),
+                "train": site.facts.labelled + site.facts.unlabelled,
+                "labelled": site.facts.labelled,
+                "val": site.facts.val,
+                "test": site.facts.test,
+                "warmup_accuracy": site.warmup_accuracy,
+                "final_accuracy": site.accuracy("test"),
+                "best_round_accuracy": site.best_round_accuracy,
+                "before_training_accuracy": site.accuracy("test_before"),
+                "val_accuracy": site.accuracy("val"),
+                "rounds_trained": site.rounds_trained,
+                "rounds_skipped": site.rounds_skipped,
+                "helpers": " ".join(
+                    f"{h.model.site}:{h.score:.3f}" for h in helpers.get(number, ())
+                ),
+            }
+            for number, site in sorted(self.sites.items())
+        ]
+
+    def summary(self) -> Row:
+        """Return the accuracy part of `summary.json`; "best" is by test, as the paper reports."""
+        final = spread(self.accuracies("test"))
+        best, chosen = self.best or {}, self.best_by_validation or {}
+        return {
+            "mean_test_accuracy": {
+                "best": best.get("mean_test_accuracy"),
+                "best_round": best.get("round"),
+                "final": final["mean_test_accuracy"],
+                "best_by_validation": chosen.get("mean_test_accuracy"),
+                "best_by_validation_round": chosen.get("round"),
+            },
+            "std_test_accuracy": final["std_test_accuracy"],
+            "worst_decile_accuracy": final["worst_decile_accuracy"],
+            "best_std_test_accuracy": best.get("std_test_accuracy"),
+            "best_worst_decile_accuracy": best.get("worst_decile_accuracy"),
+            "pseudo_label_error": self.pseudo_label_error,
+            "sites_without_test_images": [
+                k for k, site in sorted(self.sites.items()) if not site.facts.test
+            ],
+        }
+
+
+def spread(accuracies: Sequence[float]) -> Row:
+    """Mean, population standard deviation and worst decile over sites; None where there are none."""
+    return {
+        "mean_test_accuracy": _mean(accuracies),
+        "std_test_accuracy": statistics.pstdev(accuracies) if accuracies else None,
+        "worst_decile_accuracy": worst_decile(accuracies) if accuracies else None,
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _better(row: Row, than: Row | None, name: str) -> bool:
+    if row[name] is None:
+        return False
+    return than is None or bool(row[name] > than[name])
+
+
+def _pseudo_label_error(replies: Sequence[Reply]) -> float | None:
+    """Wrong pseudo-labels over all pseudo-labels of the round (Fig. 8); None where unmeasured."""
+    total = sum(r.metrics.get("pseudo_total", 0) for r in replies)
+    wrong = sum(r.metrics.get("pseudo_wrong", 0) for r in replies)
+    return wrong / total if total else None

@@ -1,0 +1,186 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedapp.data.datasets import load_dataset
+from fedapp.data.folder import list_images
+from fedapp.data.images import ImageSet
+from fedapp.errors import ConfigError, DataError
+from fedapp.settings import DataSettings
+
+
+def write(path: Path, level: int = 7, mode: str = "L", size: tuple[int, int] = (10, 12)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", size, level).convert(mode).save(path)
+    return path
+
+
+def load(root: Path, subset: int = 0, image_size: int = 0, seed: int = 0) -> ImageSet:
+    settings = DataSettings(name="folder", root=str(root), subset=subset, image_size=image_size)
+    return load_dataset(settings, seed)
+
+
+def test_one_folder_per_class(tmp_path: Path) -> None:
+    write(tmp_path / "dog" / "b.PNG", 20)
+    write(tmp_path / "dog" / "a.png", 10)
+    write(tmp_path / "cat" / "z.jpg", 30)
+    write(tmp_path / "cat" / "y.jpeg", 40)
+    write(tmp_path / "cat" / ".hidden.png", 50)
+    write(tmp_path / ".thumbs" / "t.png", 60)
+    (tmp_path / "dog" / "notes.txt").write_text("no image")
+    (tmp_path / "empty").mkdir()
+    images = load(tmp_path)
+    assert images.classes == ("cat", "dog")
+    assert images.labels.tolist() == [0, 0, 1, 1]
+    assert images.images.shape == (4, 1, 12, 10)
+    assert images.images[:, 0, 0, 0].tolist() == [40, 30, 10, 20]  # by class, then by name
+    assert images.mean == pytest.approx((25 / 255,))
+
+
+def test_train_and_test_are_pooled(tmp_path: Path) -> None:
+    write(tmp_path / "test" / "cat" / "0.png", 1)
+    write(tmp_path / "train" / "cat" / "0.png", 2)
+    write(tmp_path / "train" / "dog" / "0.png", 3)
+    images = load(tmp_path)
+    assert images.classes == ("cat", "dog")
+    assert sorted(zip(images.images[:, 0, 0, 0].tolist(), images.labels.tolist(), strict=True)) == [
+        (1, 0),
+        (2, 0),
+        (3, 1),
+    ]
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    write(tmp_path / "train" / "0.png")
+    write(tmp_path / "bus" / "0.png")
+    assert load(tmp_path).classes == ("bus", "train")
+
+
+def test_one_class_called_train(tmp_path: Path) -> None:
+    write(tmp_path / "train" / "0.png")
+    assert load(tmp_path).classes == ("train",)
+
+
+@pytest.mark.parametrize(
+    ("modes", "channels"),
+    [
+        (["L", "L"], 1),
+        (["L", "LA"], 1),
+        (["1"], 1),
+        (["RGB"], 3),
+        (["L", "RGB"], 3),
+        (["P"], 3),
+        (["RGBA"], 3),
+    ],
+)
+def test_grey_or_colour_comes_from_the_files(
+    tmp_path: Path, modes: list[str], channels: int
+) -> None:
+    for index, mode in enumerate(modes):
+        write(tmp_path / "a" / f"{index}.png", 255, mode)
+    images = load(tmp_path)
+    assert images.images.shape[1] == channels == len(images.mean)
+    assert (images.images == 255).all()
+
+
+def test_colours_keep_their_order(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    Image.new("RGB", (8, 9), (10, 20, 30)).save(tmp_path / "a" / "0.png")
+    assert load(tmp_path).images[0, :, 4, 4].tolist() == [10, 20, 30]
+
+
+def test_a_palette_with_transparency(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    image = Image.new("P", (8, 8), 0)
+    image.putpalette([9, 8, 7] + [0] * 765)
+    image.save(tmp_path / "a" / "0.png", transparency=b"\x00\xff")
+    assert load(tmp_path).images[0, :, 0, 0].tolist() == [9, 8, 7]
+
+
+def test_different_sizes_need_image_size(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "0.png", 5, size=(10, 12))
+    odd = write(tmp_path / "a" / "1.png", 5, size=(12, 10))
+    with pytest.raises(
+        DataError, match=r"1\.png: 10 x 12 pixels.*0\.png.*data\.image_size"
+    ) as caught:
+        load(tmp_path)
+    assert str(odd) in str(caught.value)
+    assert load(tmp_path, image_size=16).images.shape == (2, 1, 16, 16)
+
+
+def test_large_images_need_image_size(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "0.png", 5, size=(300, 200))
+    with pytest.raises(DataError, match=r"0\.png: 200 x 300 pixels.*data\.image_size"):
+        load(tmp_path)
+    assert load(tmp_path, image_size=96).images.shape == (1, 1, 96, 96)
+
+
+def test_large_files_are_decoded_in_order(tmp_path: Path) -> None:
+    """Noise does not compress: files large enough for several threads."""
+    noise = np.random.default_rng(0).integers(0, 256, (200, 96, 96, 3), np.uint8)
+    (tmp_path / "a").mkdir()
+    for index, image in enumerate(noise):
+        Image.fromarray(image).save(tmp_path / "a" / f"{index:03}.png")
+    expected = torch.from_numpy(noise).permute(0, 3, 1, 2)
+    assert torch.equal(load(tmp_path).images, expected)
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+@pytest.mark.parametrize("keep", [0, 10, 60, 200])
+def test_a_damaged_image_is_named(tmp_path: Path, suffix: str, keep: int) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
+    for index in range(3):
+        write(tmp_path / "a" / f"{index}.{suffix}")
+    bad = tmp_path / "a" / f"1.{suffix}"
+    Image.fromarray(noise).save(bad)
+    bad.write_bytes(bad.read_bytes()[:keep])
+    with pytest.raises(DataError, match=r"damaged or not an image") as caught:
+        load(tmp_path, image_size=8)
+    assert str(bad) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_damage_inside_an_image_never_escapes_as_another_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "a" / "0.png")
+    data = path.read_bytes()
+    for position in range(len(data)):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 0xFF]) + data[position + 1 :])
+        try:
+            load(tmp_path, image_size=8)
+        except DataError as error:
+            assert str(path) in str(error)
+
+
+def test_sixteen_bit_grey_is_refused_rather_than_clipped(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    Image.fromarray(np.full((8, 8), 60_000, np.uint16)).save(tmp_path / "a" / "0.png")
+    with pytest.raises(DataError, match=r"0\.png: pixels of type 'I;16'.*8-bit"):
+        load(tmp_path)
+
+
+def test_a_subset_is_drawn_before_anything_is_decoded(tmp_path: Path) -> None:
+    for index in range(20):
+        write(tmp_path / "ab"[index % 2] / f"{index}.png", index)
+    chosen = load(tmp_path, subset=7)
+    levels = chosen.images[:, 0, 0, 0].tolist()
+    assert len(set(levels)) == 7
+    assert [level % 2 for level in levels] == chosen.labels.tolist()
+    assert torch.equal(chosen.images, load(tmp_path, subset=7).images)
+    assert not torch.equal(chosen.images, load(tmp_path, subset=7, seed=1).images)
+    left_out = next(i for i in range(20) if i not in levels)
+    (tmp_path / "ab"[left_out % 2] / f"{left_out}.png").write_bytes(b"damaged")
+    assert torch.equal(chosen.images, load(tmp_path, subset=7).images)
+    with pytest.raises(ConfigError, match=r"data\.subset = 21: folder has 20 images"):
+        load(tmp_path, subset=21)
+
+
+def test_folders_without_images_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no images of the form <class>"):
+        load(tmp_path)
+    write(tmp_path / "0.png")  # not in a class
+    with pytest.raises(DataError, match="no images of the form <class>"):
+        list_images(tmp_path)
+    with pytest.raises(DataError, match=r"absent: cannot be listed.*FEDAPP_DATA"):
+        load(tmp_path / "absent")

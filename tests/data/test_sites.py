@@ -1,0 +1,222 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedapp.data.images import ImageSet
+from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
+from fedapp.data.partition import partition
+from fedapp.data.sites import Audit, Dealt, SiteData, normalise
+from fedapp.errors import DataError
+from fedapp.settings import SplitSettings
+
+CPU = torch.device("cpu")
+
+
+def pool(count: int, classes: int = 3) -> ImageSet:
+    """Return images whose pixels spell their number in the pool, so that they can be followed."""
+    number = torch.arange(count)
+    images = torch.zeros(count, 1, 8, 8, dtype=torch.uint8)
+    images[:, 0, 0, 0], images[:, 0, 0, 1] = (number // 256).byte(), (number % 256).byte()
+    names = tuple("abcdefgh"[:classes])
+    return ImageSet(images, number % classes, names, (0.5,), (0.5,))
+
+
+def numbers(images: torch.Tensor) -> list[int]:
+    return (images[:, 0, 0, 0].long() * 256 + images[:, 0, 0, 1].long()).tolist()
+
+
+@given(st.integers(1, 200), st.sampled_from([1, 3, 40]), st.sampled_from([1e-6, 0.5, 1e6]))
+@settings(deadline=None, max_examples=40)
+def test_each_site_gets_what_the_manifest_says(count: int, clients: int, alpha: float) -> None:
+    images = pool(count)
+    split = SplitSettings(num_clients=clients, dirichlet_alpha=alpha, label_alpha=alpha)
+    manifest = partition(images.labels, split, 1, "x")
+    dealt = Dealt(images, manifest, CPU)
+    for k in range(clients):
+        data = dealt.site(k)
+        assert data.site == k
+        for part, found, labels in (
+            (manifest.indices(k, TRAIN, True), data.labelled, data.labels),
+            (manifest.indices(k, TRAIN, False), data.unlabelled, None),
+            (manifest.indices(k, VAL), data.val, data.val_labels),
+            (manifest.indices(k, TEST), data.test, data.test_labels),
+        ):
+            assert numbers(found) == part.tolist()
+            assert found.dtype == torch.uint8
+            if labels is not None:
+                assert torch.equal(labels, images.labels[part])
+        hidden = images.labels[manifest.indices(k, TRAIN, False)]
+        assert data.audit is not None
+        assert data.audit.pseudo_label_errors(hidden) == (0, len(hidden))
+        assert data.audit.pseudo_label_errors(hidden + 1) == (len(hidden), len(hidden))
+
+
+def sites(seed: int = 0) -> tuple[ImageSet, Manifest, Dealt]:
+    images = pool(400)
+    manifest = partition(images.labels, SplitSettings(num_clients=4), seed, "x")
+    return images, manifest, Dealt(images, manifest, CPU)
+
+
+def test_nothing_is_copied_per_site() -> None:
+    _, _, dealt = sites()
+    storages = {
+        part.untyped_storage().data_ptr()
+        for k in range(4)
+        for part in (
+            dealt.site(k).labelled,
+            dealt.site(k).unlabelled,
+            dealt.site(k).val,
+            dealt.site(k).test,
+        )
+    }
+    assert len(storages) == 1
+    assert dealt.site(2) is dealt.site(2)
+
+
+def test_hidden_labels_are_not_behind_the_visible_ones() -> None:
+    """A view shares its storage: even that must hold visible labels only."""
+    _, manifest, dealt = sites()
+    behind = dealt.site(1).labels.untyped_storage().nbytes() // 8
+    assert behind == int(manifest.visible.sum()) < len(manifest.visible)
+
+
+def test_a_site_has_no_hidden_labels_in_its_fields() -> None:
+    _, _, dealt = sites()
+    data = dealt.site(0)
+    public = [n for n in dir(data.audit) if not n.startswith("_")]
+    assert public == ["pseudo_label_errors", "to"]
+    assert "tensor" not in repr(data.audit)
+
+
+def empty_site(**changes: object) -> SiteData:
+    images, labels = torch.zeros(0, 1, 8, 8, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)
+    data = SiteData(
+        site=0,
+        labelled=images,
+        labels=labels,
+        unlabelled=images,
+        val=images,
+        val_labels=labels,
+        test=images,
+        test_labels=labels,
+        num_classes=3,
+        mean=(0.5,),
+        std=(0.5,),
+        audit=None,
+    )
+    return replace(data, **changes)  # type: ignore[arg-type]
+
+
+def test_mu_at_its_ends() -> None:
+    two = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    six = torch.zeros(6, 1, 8, 8, dtype=torch.uint8)
+    assert empty_site().mu == 0.0
+    assert empty_site(unlabelled=two).mu == 0.0
+    assert empty_site(labelled=two, labels=torch.tensor([0, 1])).mu == 1.0
+    assert empty_site(labelled=two, labels=torch.tensor([0, 1]), unlabelled=six).mu == 0.25
+
+
+def test_the_fingerprint_changes_with_what_scores_depend_on_and_nothing_else() -> None:
+    _, _, dealt = sites()
+    data = dealt.site(0)
+    changed = [
+        replace(data, labelled=data.labelled + 1),
+        replace(data, labels=(data.labels + 1) % 3),
+        replace(data, unlabelled=data.unlabelled + 1),
+        replace(data, unlabelled=data.unlabelled[1:]),
+        replace(data, mean=(0.4,)),
+        replace(data, std=(0.4,)),
+        replace(data, num_classes=4),
+        dealt.site(1),
+        empty_site(),
+    ]
+    assert len({d.fingerprint for d in (data, *changed)}) == len(changed) + 1
+    same = replace(data, site=9, val=data.test, val_labels=data.test_labels, audit=None)
+    assert same.fingerprint == data.fingerprint == Dealt(*sites()[:2], CPU).site(0).fingerprint
+    assert len(data.fingerprint) == 16
+
+
+def test_images_cannot_pass_from_one_part_to_the_other_unnoticed() -> None:
+    image = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
+    left = empty_site(labelled=image, labels=torch.tensor([0]))
+    right = empty_site(unlabelled=image)
+    assert left.fingerprint != right.fingerprint
+
+
+def test_to_the_same_device_is_the_same_value() -> None:
+    data = sites()[2].site(0)
+    assert data.to(CPU) is data
+    moved = data.to(torch.device("meta"))
+    assert moved.test_labels.device.type == moved.labelled.device.type == "meta"
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
+def test_a_site_on_the_gpu_is_the_same_site() -> None:
+    images, manifest, dealt = sites()
+    there = Dealt(images, manifest, torch.device("cuda"))
+    for k in range(4):
+        here, data = dealt.site(k), there.site(k)
+        assert data.unlabelled.is_cuda and data.to(torch.device("cuda")) is data
+        assert data.fingerprint == here.fingerprint == here.to(torch.device("cuda")).fingerprint
+        assert torch.equal(data.test_labels.cpu(), here.test_labels)
+        guess = torch.zeros(len(here.unlabelled), dtype=torch.int64)
+        assert here.audit is not None and data.audit is not None
+        expected = here.audit.pseudo_label_errors(guess)
+        assert data.audit.pseudo_label_errors(guess.cuda()) == expected
+        assert data.audit.pseudo_label_errors(guess) == expected
+        assert torch.equal(
+            normalise(data.test, (0.2,), (0.3,)).cpu(), normalise(here.test, (0.2,), (0.3,))
+        )
+
+
+def test_audit_by_hand() -> None:
+    audit = Audit(torch.tensor([0, 1, 2, 2]))
+    assert audit.pseudo_label_errors(torch.tensor([0, 2, 2, 0])) == (2, 4)
+    assert Audit(torch.zeros(0, dtype=torch.int64)).pseudo_label_errors(
+        torch.zeros(0, dtype=torch.int64)
+    ) == (0, 0)
+
+
+@pytest.mark.parametrize("wrong", [torch.tensor([0, 1]), torch.rand(4), torch.zeros(4, 3)])
+def test_audit_refuses_what_are_no_classes(wrong: torch.Tensor) -> None:
+    with pytest.raises(DataError, match=r"must be int64 \[4\]"):
+        Audit(torch.tensor([0, 1, 2, 2])).pseudo_label_errors(wrong)
+
+
+def test_a_manifest_of_other_data_is_refused() -> None:
+    images, manifest, _ = sites()
+    with pytest.raises(DataError, match="400 images of 3 classes, the data are 399 images"):
+        Dealt(pool(399), manifest, CPU)
+    with pytest.raises(DataError, match="of 3 classes, the data are 400 images of 2 classes"):
+        Dealt(pool(400, 2), manifest, CPU)
+    with pytest.raises(DataError, match="another order"):
+        Dealt(replace(images, labels=images.labels.flip(0)), manifest, CPU)
+    Dealt(replace(images, labels=images.labels.flip(0)), replace(manifest, labels_sha256=""), CPU)
+
+
+@pytest.mark.parametrize("k", [-1, 4])
+def test_a_site_that_is_not_dealt_to_is_refused(k: int) -> None:
+    with pytest.raises(DataError, match=f"site {k}: .* sites 0 to 3"):
+        sites()[2].site(k)
+
+
+def test_normalise_by_hand() -> None:
+    images = torch.tensor([0, 255, 51], dtype=torch.uint8).view(1, 3, 1, 1).expand(2, 3, 8, 8)
+    mean, std = (0.5, 0.5, 0.2), (0.5, 0.25, 0.1)
+    out = normalise(images, mean, std)
+    assert out.dtype == torch.float32 and out.shape == (2, 3, 8, 8)
+    assert out[1, :, 3, 3].tolist() == pytest.approx([-1.0, 2.0, 0.0], abs=1e-6)
+    assert normalise(images[:0], mean, std).shape == (0, 3, 8, 8)
+
+
+def test_normalise_every_grey_level() -> None:
+    levels = torch.arange(256, dtype=torch.uint8).view(256, 1, 1, 1)
+    expected = (np.arange(256) / 255 - 0.2860) / 0.3530
+    out = normalise(levels, (0.2860,), (0.3530,)).flatten().numpy()
+    assert np.allclose(out, expected, rtol=0, atol=1e-6)
+    assert levels.flatten().tolist() == list(range(256))  # the images are left as they are

@@ -1,0 +1,98 @@
+"""Messages as JSON: round trips, and everything that must be refused."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedapp.codec import MAX_BYTES, decode_answer, decode_origin, decode_request, encode
+from fedapp.errors import ProtocolError
+from fedapp.protocol import (
+    Evaluation,
+    Hello,
+    Missing,
+    ModelRef,
+    Origin,
+    Refusal,
+    Reply,
+    ScoredRef,
+    SiteFacts,
+    Task,
+)
+
+D = "ab" * 32
+REF = ModelRef(3, 2, D)
+TASK = Task(1, 4, "train", REF, {"helpers": (REF,), "newcomers": ()})
+REPLY = Reply(
+    1, 4, D, (ScoredRef(REF, 0.5),), (D,), {"loss": 0.25}, {"test": Evaluation(((1, 0), (0, 2)), (3,), (3,), (2.5,))}
+)  # fmt: skip
+ANSWERS = [REPLY, Missing(1, 4, (D,)), Refusal(1, 4, "why"), SiteFacts(1, 3, ("a",), 1, 2, 3, 4, D)]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda a: type(a).__name__)
+def test_answers_come_back_equal(answer):
+    assert decode_answer(encode(answer)) == answer
+
+
+def test_requests_come_back_equal():
+    assert decode_request(encode(TASK)) == TASK
+    assert decode_request(encode(Hello())) == Hello()
+    origin = Origin("run-1", "0" * 16, D)
+    assert decode_origin(encode(origin)) == origin
+
+
+def test_a_request_is_not_an_answer():
+    with pytest.raises(ProtocolError, match="an answer was due, Task came"):
+        decode_answer(encode(TASK))
+    with pytest.raises(ProtocolError, match="a request was due, Reply came"):
+        decode_request(encode(REPLY))
+    with pytest.raises(ProtocolError, match="an origin was due"):
+        decode_origin(encode(REPLY))
+
+
+def head(kind="Reply", schema=1, **changes):
+    body = json.loads(encode(REPLY))["body"] | changes
+    return json.dumps({"schema": schema, "kind": kind, "body": body}).encode()
+
+
+@pytest.mark.parametrize(("data", "says"), [
+    (b"", "not JSON"),
+    (b"\xff\xfe", "not JSON"),
+    (b"[1]", "exactly schema, kind and body"),
+    (b"[" * 100_000, "not JSON"),
+    (bytes(MAX_BYTES + 1), "at most"),
+    (head(schema=2), "same version"),
+    (head(kind="Bogus"), "unknown message kind 'Bogus'"),
+    (head(kind=["x"]), "unknown message kind"),
+    (head(site="1"), "site: Input should be a valid integer"),
+    (head(site=-2), "site: Input should be greater"),
+    (head(round=True), "round: Input should be a valid integer"),
+    (head(model="../../etc/passwd"), "model: String should match"),
+    (head(held=[D[:-1]]), "held.0: String should match"),
+    (head(extra=1), "extra: Unexpected"),
+    (head(metrics={"loss": math.inf}), "metrics.loss: Input should be a finite number"),
+    (head(metrics={"Not A Name": 1}), "String should match"),
+    (head(helpers=[{"model": {"site": 1, "version": 0, "digest": D}}]), "score: Field required"),
+])  # fmt: skip
+def test_what_is_not_exactly_right_is_refused_with_its_name(data, says):
+    with pytest.raises(ProtocolError, match=says):
+        decode_answer(data)
+
+
+def test_nan_is_never_sent():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        encode(Reply(1, 1, D, metrics={"loss": math.nan}))
+
+
+@settings(max_examples=300)
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+))  # fmt: skip
+def test_arbitrary_bodies_end_in_a_protocol_error_or_a_message(body):
+    for kind in ("Reply", "Missing", "SiteFacts", "Task"):
+        data = json.dumps({"schema": 1, "kind": kind, "body": body}).encode()
+        with pytest.raises(ProtocolError):
+            decode_answer(data)

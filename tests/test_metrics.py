@@ -1,0 +1,39 @@
+"""Evaluation sums against scikit-learn and by hand."""
+
+import pytest
+import torch
+from sklearn.metrics import confusion_matrix
+
+from fedapp.metrics import BINS, evaluation, worst_decile
+
+
+def test_confusion_matrix_is_scikit_learns():
+    stream = torch.Generator().manual_seed(0)
+    rows = torch.softmax(torch.randn(200, 4, generator=stream), 1)
+    labels = torch.randint(0, 4, (200,), generator=stream)
+    result = evaluation(rows, labels)
+    expected = confusion_matrix(labels, rows.argmax(1), labels=range(4)).tolist()
+    assert [list(row) for row in result.confusion] == expected
+    assert result.samples == 200
+    assert result.accuracy == pytest.approx((rows.argmax(1) == labels).float().mean().item())
+
+
+def test_calibration_bins_by_hand():
+    # confidences 1.0 (last bin), 0.5 (bin ceil(7.5) - 1 = 7); the first right, the second wrong
+    result = evaluation(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0, 1]))
+    assert result.bin_count[BINS - 1] == result.bin_count[7] == 1
+    assert result.bin_correct[BINS - 1] == 1 and result.bin_correct[7] == 0
+    assert result.bin_confidence[BINS - 1] == 1.0 and result.bin_confidence[7] == 0.5
+    assert sum(result.bin_count) == 2
+
+
+def test_no_samples():
+    result = evaluation(torch.empty(0, 3), torch.empty(0, dtype=torch.long))
+    assert result.samples == 0 and result.accuracy is None
+    assert sum(result.bin_count) == 0
+
+
+def test_worst_decile_is_the_mean_of_the_worst_tenth():
+    assert worst_decile([0.1 * k for k in range(10)]) == 0.0
+    assert worst_decile([0.5, 0.9]) == 0.5
+    assert worst_decile([k / 20 for k in range(20)]) == pytest.approx((0 + 0.05) / 2)

@@ -1,0 +1,102 @@
+"""The training loop: batches, a step by hand, one image, determinism, recalibration."""
+
+import pytest
+import torch
+
+from fedapp.losses import soft_target_loss
+from fedapp.models import ResNet9
+from fedapp.rng import seeded, torch_stream
+from fedapp.settings import TrainSettings
+from fedapp.training import batches, recalibrate, train
+
+CPU = torch.device("cpu")
+SETTINGS = TrainSettings(batch_size=4, learning_rate=0.05, momentum=0.9)
+
+
+def scale(images):
+    return images.float() / 255
+
+
+def small(dropout=0.0):
+    with seeded(CPU, 0, "test model"):
+        return ResNet9(1, 2, width=2, dropout=dropout)
+
+
+def pictures(count):
+    return torch.randint(
+        0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(7)
+    )
+
+
+def targets(count):
+    return torch.eye(2)[torch.arange(count) % 2]
+
+
+def run(model, count, epochs=1, settings=SETTINGS):
+    with seeded(CPU, 0, "train"):
+        shuffle = torch_stream(0, "shuffle")
+        return train(model, pictures(count), targets(count), scale, settings, epochs, shuffle)
+
+
+@pytest.mark.parametrize(("count", "sizes"), [
+    (0, []), (1, [1]), (4, [4]), (5, [5]), (6, [4, 2]), (8, [4, 4]), (9, [4, 5]),
+])  # fmt: skip
+def test_no_image_is_lost_and_no_batch_holds_one_alone(count, sizes):
+    cut = list(batches(torch.arange(count), 4))
+    assert [len(b) for b in cut] == sizes
+    assert sorted(torch.cat(cut).tolist() if cut else []) == list(range(count))
+
+
+def test_one_step_is_sgd_by_hand():
+    model, twin = small(), small()
+    loss = run(model, 4)
+    twin.train()
+    order = torch.randperm(4, generator=torch_stream(0, "shuffle"))
+    by_hand = soft_target_loss(twin(scale(pictures(4)[order])), targets(4)[order])
+    by_hand.backward()
+    assert loss == pytest.approx(by_hand.item())
+    for trained, parameter in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(trained, parameter - 0.05 * parameter.grad)
+
+
+def test_no_epochs_and_no_images_change_nothing():
+    model = small()
+    before = {n: t.clone() for n, t in model.state_dict().items()}
+    assert run(model, 4, epochs=0) == 0.0
+    assert run(model, 0) == 0.0
+    assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
+
+
+def test_a_single_image_trains_with_frozen_batch_norm():
+    model = small()
+    weight, statistics = model.head.weight.clone(), model.stem.norm.running_mean.clone()
+    run(model, 1)
+    assert not torch.equal(weight, model.head.weight)
+    assert torch.equal(statistics, model.stem.norm.running_mean)
+
+
+def test_same_key_same_bits_and_loss_falls():
+    one, two = small(dropout=0.5), small(dropout=0.5)
+    first = run(one, 9)
+    assert first == run(two, 9)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert run(one, 9, epochs=30) < first
+
+
+def test_recalibrate_gives_the_statistics_of_the_images():
+    model, images = small(), pictures(10)
+    tracked = model.stem.norm.num_batches_tracked.clone()
+    recalibrate(model, images, scale)
+    activations = model.stem.conv(scale(images)).detach()
+    norm = model.stem.norm
+    torch.testing.assert_close(norm.running_mean, activations.mean((0, 2, 3)))
+    torch.testing.assert_close(norm.running_var, activations.transpose(0, 1).flatten(1).var(1))
+    assert torch.equal(norm.num_batches_tracked, tracked) and norm.momentum == 0.1
+    assert not model.training
+
+
+def test_recalibrate_leaves_a_model_with_too_few_images_alone():
+    model = small()
+    before = model.stem.norm.running_mean.clone()
+    recalibrate(model, pictures(1), scale)
+    assert torch.equal(before, model.stem.norm.running_mean)
