@@ -1,4 +1,4 @@
-"""YAML presets and `key=value` overrides -> `Experiment`: everything is checked before a run starts.
+"""YAML presets and `key=value` overrides -> `Experiment`, all checked before a run starts.
 
 A preset is a file of `conf/` named without its ending, or the path of any YAML file. An override is
 a dotted key such as `method.num_replaced`; an empty text means "as the preset says", because Flower
@@ -35,7 +35,9 @@ _HERE = Path(__file__).resolve().parent
 # A wheel carries conf/ inside the package; a checkout and a Flower app bundle have it beside.
 _CONF = _HERE / "conf" if (_HERE / "conf").is_dir() else _HERE.parent / "conf"
 _GROUPS: dict[str, type] = {
-    key: hint for key, hint in get_type_hints(Experiment).items() if dataclasses.is_dataclass(hint)
+    key: hint
+    for key, hint in get_type_hints(Experiment).items()
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint)
 }
 
 
@@ -173,16 +175,14 @@ def _build(
         problems += _explain(error, "", values, origin, source)
     wanted = values.get("data.name")
     if isinstance(wanted, str) and wanted not in DATASETS:
-        where = origin["data.name"]
-        problems.append(f"{where}: data.name = {wanted!r}: no such data set; {_nearest(wanted, DATASETS)}")
+        rule = f"no such data set; {_nearest(wanted, DATASETS)}"
+        problems.append(f"{origin['data.name']}: data.name = {wanted!r}: {rule}")
     if problems:
         raise ConfigError("\n".join(problems))
     return dataclasses.replace(frame, **parts)
 
 
-def _misplaced(
-    values: Mapping[str, Any], valid: set[str], origin: Mapping[str, str]
-) -> list[str]:
+def _misplaced(values: Mapping[str, Any], valid: set[str], origin: Mapping[str, str]) -> list[str]:
     """Return one line for each key that does not belong where it stands."""
     lines = []
     for key in sorted(values.keys() - valid):
@@ -191,7 +191,7 @@ def _misplaced(
         elif key in config_keys():
             rule = f"not a setting of {values['method.name']}; valid: {_listed('method', valid)}"
         else:
-            rule = f"unknown key; {_nearest(key, valid)}"
+            rule = f"unknown key; {_nearest_key(key, valid)}"
         lines.append(f"{origin[key]}: {key} = {values[key]!r}: {rule}")
     return lines
 
@@ -224,15 +224,21 @@ def _explain(
     return lines
 
 
-def _nearest(key: str, valid: Iterable[str]) -> str:
-    """Return the advice for a key that is not in `valid`."""
+def _nearest(name: str, names: Iterable[str]) -> str:
+    """Return the advice for a name that is not one of `names`."""
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(sorted(names))}"
+
+
+def _nearest_key(key: str, valid: Iterable[str]) -> str:
+    """Return the advice for a dotted key that is not in `valid`; a key may lack its group."""
     by_leaf = {name.rpartition(".")[2]: name for name in valid}
     whole = difflib.get_close_matches(key, valid, n=1, cutoff=0.7)
     leaf = difflib.get_close_matches(key.rpartition(".")[2], by_leaf, n=1)
     if whole or leaf:
         return f"did you mean '{whole[0] if whole else by_leaf[leaf[0]]}'?"
-    group = key.partition(".")[0]
-    return f"valid: {_listed(group, valid) or ', '.join(sorted({*_GROUPS, 'method', 'seed'}))}"
+    in_group = _listed(key.partition(".")[0], valid)
+    return f"valid: {in_group or ', '.join(sorted({*_GROUPS, 'method', 'seed'}))}"
 
 
 def _listed(group: str, valid: Iterable[str]) -> str:
@@ -271,7 +277,7 @@ def _flatten(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Yaml12(yaml.SafeLoader):  # type: ignore[misc]
-    """Safe YAML with YAML 1.2's plain scalars: 1e-4 is a number, 010 is ten, `on` and 1:30 are texts."""
+    """Safe YAML with YAML 1.2's scalars: 1e-4 is a number, 010 is ten, `on` and 1:30 are texts."""
 
     # A fresh table: PyYAML's own holds YAML 1.1's rules, keyed by first character.
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
@@ -300,7 +306,9 @@ for _tag, _pattern, _first in (
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
     ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.")),
 ):
-    _Yaml12.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^({_pattern})$"), _first)
+    _Yaml12.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"^({_pattern})$"), _first
+    )
 # PyYAML's own takes 010 for eight.
 _Yaml12.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
 
@@ -340,11 +348,8 @@ def _preset_path(preset: str) -> Path:
     path = Path(preset).expanduser()
     if path.suffix in {".yaml", ".yml"} and path.is_file():
         return path
-    hint = _nearest(preset, presets()) if difflib.get_close_matches(preset, presets()) else ""
-    raise ConfigError(
-        f"preset '{preset}': no such preset and no such YAML file; "
-        + (hint or f"valid: {', '.join(presets())}")
-    )
+    hint = _nearest(preset, presets())
+    raise ConfigError(f"preset '{preset}': no such preset and no such YAML file; {hint}")
 
 
 def _label(path: Path) -> str:

@@ -94,7 +94,8 @@ class ScoreStore:
         if self._root is None:
             self._memory[name] = score
             return
-        accuracy = torch.tensor(-1.0 if score.accuracy is None else score.accuracy).double()
+        known = -1.0 if score.accuracy is None else score.accuracy
+        accuracy = torch.tensor(known, dtype=torch.float64)
         blob = save({"probabilities": score.probabilities.contiguous(), "accuracy": accuracy})
         path = self._root / name
         half = path.with_name(f"{path.name}.{os.getpid()}.tmp")

@@ -9,7 +9,9 @@ import pickle
 import struct
 import tarfile
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import medmnist
@@ -354,6 +356,24 @@ def test_absent_files_are_downloaded(
     assert {p.name for p in (root / "FashionMNIST/raw").iterdir()} == set(IDX)
     assert not list(root.glob(".download-*"))  # no packed files, no folder left behind
     assert load("fashion_mnist", root).labels.shape == (40,)
+
+
+def test_of_several_that_lack_the_files_one_downloads(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_fashion(tmp_path / "server", server, monkeypatch)
+    download, calls = FashionMNIST.download, []
+
+    def slow(self: FashionMNIST) -> None:
+        calls.append(self.root)
+        time.sleep(0.2)  # long enough for the others to find the files absent
+        download(self)
+
+    monkeypatch.setattr(FashionMNIST, "download", slow)
+    with ThreadPoolExecutor(3) as pool:
+        loads = [pool.submit(load, "fashion_mnist", tmp_path, download=True) for _ in range(3)]
+    assert [len(future.result().labels) for future in loads] == [40] * 3
+    assert len(calls) == 1
 
 
 def test_a_download_keeps_files_that_are_there(
