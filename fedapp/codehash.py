@@ -20,7 +20,7 @@ def code_hash() -> tuple[str, str]:
 
 
 def hash_of(root: Path, conf: Path) -> str:
-    """Return 16 hex digits over the packages in `root` and the presets in `conf`, names and bytes."""
+    """Return 16 hex digits over the packages in `root` and the presets in `conf`."""
     files = {f"conf/{path.name}": path for path in conf.glob("*.yaml")}
     for package in PACKAGES:
         for path in (root / package).rglob("*.py"):

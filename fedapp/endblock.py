@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 SHOWN = 3
 """Sites shown of those that gained and that lost most."""
-_NAMED = 8
+_NAMED = 5
 """Sites named where a list of sites could be long."""
 _FILES = (
     "summary.json",
@@ -146,12 +146,13 @@ def _exceptions(summary: Row, per_site: Sequence[Row]) -> list[str]:
     if untested is None:
         untested = [row["site"] for row in per_site if row.get("test") == 0]
     skipped = [row for row in per_site if row.get("rounds_skipped")]
+    skipped.sort(key=lambda row: (-row["rounds_skipped"], row["site"]))
     lines = []
     if untested:
         lines.append(f"No test images      sites {_some([str(site) for site in untested])}")
     if skipped:
         named = _some([f"{row['site']} ({row['rounds_skipped']})" for row in skipped])
-        lines.append(f"Skipped             sites (rounds) {named}")
+        lines.append(f"Skipped (rounds)    sites {named}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Models by content: a file is named by the SHA-256 of its bytes, so the name proves the content."""
+"""Models by content: a file is named by the SHA-256 of its bytes; the name proves the content."""
 
 import hashlib
 import logging
