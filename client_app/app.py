@@ -27,7 +27,7 @@ def handle(message: Message, context: Context) -> Message:
             incoming = Incoming(site.facts())
         else:
             incoming = site.handle(request, payloads)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the server must hear of it
+    except Exception as error:
         log.exception("request not understood")
         reason = f"{type(error).__name__}: {error}"[:4000]
         incoming = Incoming(Refusal(-1, 0, reason))

@@ -1,4 +1,4 @@
-"""From a Flower node to a site: which one it is, its data, its stores, and whether it may take part."""
+"""From a Flower node to a site: which one it is, its data and stores, and may it take part."""
 
 import logging
 import os
@@ -19,6 +19,7 @@ from fedapp.site import Site
 from fedapp.store import ModelStore
 
 log = logging.getLogger("flwr")
+
 
 def open_site(context: Context, origin: Origin) -> Site:
     """Return the site that this node is, for the server's run.

@@ -21,7 +21,9 @@ from fedapp.store import ModelStore
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
-Preset = Annotated[str, typer.Argument(help="a preset's name (see `fedapp presets`) or a YAML file")]
+Preset = Annotated[
+    str, typer.Argument(help="a preset's name (see `fedapp presets`) or a YAML file")
+]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="settings to change, such as method.num_replaced=3")
 ]

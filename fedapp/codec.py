@@ -1,4 +1,4 @@
-"""Protocol values <-> JSON bytes. Parsing is closed and strict: what is not exactly right is refused.
+"""Protocol values <-> JSON bytes. Parsing is closed and strict: only what is exactly right passes.
 
 Both drivers encode and decode every message, so what loopback tests is what travels.
 """
@@ -27,7 +27,8 @@ MAX_BYTES = 4 * 2**20
 """Largest honest head: a few kB; a confusion matrix of 1000 classes would be 2 MB."""
 
 _KINDS: dict[str, TypeAdapter[Any]] = {
-    kind.__name__: TypeAdapter(kind) for kind in (Task, Hello, Reply, Missing, Refusal, SiteFacts, Origin)
+    kind.__name__: TypeAdapter(kind)
+    for kind in (Task, Hello, Reply, Missing, Refusal, SiteFacts, Origin)
 }
 
 
@@ -79,7 +80,9 @@ def _decode(data: bytes) -> Request | Answer | Origin:
     if adapter is None:
         raise ProtocolError(f"unknown message kind {str(head['kind'])[:40]!r}")
     try:
-        message: Request | Answer | Origin = adapter.validate_json(json.dumps(head["body"]), strict=True)
+        message: Request | Answer | Origin = adapter.validate_json(
+            json.dumps(head["body"]), strict=True
+        )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -5,15 +5,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedapp.costs import saving
 from fedapp.figures import count, duration, percent, points, size
-from fedapp.ledger import saving
 from fedapp.standings import spread
 
 Row = dict[str, Any]
 
 SHOWN = 3
 """Sites shown of those that gained and that lost most."""
-_NAMED = 5
+_NAMED = 4
 """Sites named where a list of sites could be long."""
 _FILES = (
     "summary.json",
@@ -46,13 +46,13 @@ def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
 
 def _title(summary: Row) -> str:
     what = [
-        str(summary.get("method", "")),
-        f"{summary.get('sites', '-')} sites",
-        f"{summary.get('rounds', '-')} rounds",
-        f"seed {summary.get('seed', '-')}",
+        str(summary["method"]),
+        f"{summary['sites']} sites",
+        f"{summary['rounds']} rounds",
+        f"seed {summary['seed']}",
         duration(summary.get("wall_seconds")),
     ]
-    return f"{summary.get('preset', 'run')}: {', '.join(filter(None, what))}"
+    return f"{summary['preset']}: {', '.join(what)}"
 
 
 def _accuracies(summary: Row, per_site: Sequence[Row]) -> list[str]:
@@ -61,7 +61,7 @@ def _accuracies(summary: Row, per_site: Sequence[Row]) -> list[str]:
     table = [
         ("after warm-up", *(start[f"{of}_accuracy"] for of in _SPREAD)),
         (
-            f"final, round {summary.get('rounds', '-')}",
+            f"final, round {summary['rounds']}",
             mean.get("final"),
             summary.get("std_test_accuracy"),
             summary.get("worst_decile_accuracy"),
@@ -135,7 +135,8 @@ def _costs(summary: Row) -> list[str]:
         share = f"; sent: {percent(total / bound)} % of it" if bound and total is not None else ""
         lines.append(f"  paper's bound     {count(bound)} models (Eq. 28){share}")
     if greedy is not None:
-        kept = f"; the bound saves {count(saving(greedy, bound))}" if bound is not None else ""
+        saved = saving(greedy, bound) if bound is not None else 0.0
+        kept = f"; the bound saves {count(saved)}" if saved > 0 else ""
         lines.append(f"  greedy search     {count(greedy)} models (Eq. 27){kept}")
     traffic = f"{size(summary.get('bytes_down'))} to sites, {size(summary.get('bytes_up'))}"
     return [*lines, f"Bytes sent          {traffic} to the server"]

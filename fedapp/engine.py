@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from fedapp.codec import encode
+from fedapp.costs import cost_greedy
 from fedapp.errors import FedAppError, ProtocolError, RunError
-from fedapp.ledger import Ledger, cost_greedy
+from fedapp.ledger import Ledger
 from fedapp.methods.base import Method, Round, ServerState
 from fedapp.models import build_model, initial_params
 from fedapp.params import Schema, digest_of, from_bytes, schema_of, to_bytes
@@ -127,9 +128,7 @@ class Engine:
 
     def _round(self, number: int, state: RunState) -> Row:
         sites = tuple(sorted(state.standings.sites))
-        rnd = Round(
-            number, self.experiment.seed, sites, self._cohort(number, sites), self._pool
-        )
+        rnd = Round(number, self.experiment.seed, sites, self._cohort(number, sites), self._pool)
         method: Method = self.experiment.method
         phases = method.server_round(state.server, rnd)
         every: list[Reply] = []
@@ -186,7 +185,9 @@ class Engine:
         for site in tasks_by_site.keys() - replies.keys() - failed.keys():
             failed[site] = f"no answer within {self.experiment.rounds.deadline_s:g} s"
         for site, reason in sorted(failed.items()):
-            self.progress.note(f"site {site} skipped in round {tasks_by_site[site].round}: {reason}")
+            self.progress.note(
+                f"site {site} skipped in round {tasks_by_site[site].round}: {reason}"
+            )
         skipped |= failed
         self._check_turnout(tasks, replies, failed)
         return [replies[site] for site in sorted(replies)]
@@ -206,9 +207,7 @@ class Engine:
     def _outgoing(self, task: Task, held: Collection[str]) -> Outgoing:
         """Attach what the site does not hold; w_0 it makes itself."""
         w_0 = self._pool.initial.digest
-        attach = tuple(
-            r.digest for r in task.refs() if r.digest not in held and r.digest != w_0
-        )
+        attach = tuple(r.digest for r in task.refs() if r.digest not in held and r.digest != w_0)
         return self._counted(Outgoing(task, attach))
 
     def _healing(self, task: Task, missing: Missing) -> Outgoing:
@@ -278,21 +277,23 @@ class Engine:
 
     def _finish(self, state: RunState) -> Row:
         rounds, sites = self.experiment.rounds, len(state.standings.sites)
-        shape = {
-            "num_clients": sites,
-            "sample_rate": rounds.sample_rate,
-            "num_rounds": rounds.num_rounds,
-        }
         summary = {
             "preset": self.experiment.name,
             "method": self.experiment.method.name,
             "seed": self.experiment.seed,
             "sites": sites,
+            "manifest": state.standings.sites[min(state.standings.sites)].facts.manifest,
             "rounds": rounds.num_rounds,
             **state.standings.summary(),
             **self._traffic(),
-            "cost_bound_models": self.experiment.method.cost_bound(**shape),
-            "cost_greedy_models": cost_greedy(**shape),
+            "cost_bound_models": self.experiment.method.cost_bound(
+                sites, rounds.sample_rate, rounds.num_rounds
+            ),
+            "cost_greedy_models": cost_greedy(
+                num_clients=sites,
+                sample_rate=rounds.sample_rate,
+                num_rounds=rounds.num_rounds,
+            ),
             "wall_seconds": round(state.wall_seconds, 3),
         }
         self.folder.write_per_site(state.standings.per_site(state.server.helpers))

@@ -1,6 +1,5 @@
 """The sites of a split data set, as one process sees them: loaded, dealt and kept once."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -57,20 +56,10 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
     images = load_dataset(data, seed)
     if split.manifest:
         manifest = Manifest.load(split.manifest)
-        here: Mapping[str, object] = {
-            "num_clients": split.num_clients,
-            "num_classes": len(images.classes),
-            "samples": len(images.labels),
-        }
-        there = {
-            "num_clients": manifest.num_clients,
-            "num_classes": manifest.num_classes,
-            "samples": len(manifest.site),
-        }
-        if here != there:
+        if manifest.num_clients != split.num_clients:
             raise ConfigError(
-                f"split.manifest {split.manifest}: made for {there}, this experiment has {here}; "
-                "use the preset it was made with"
+                f"split.manifest {split.manifest}: deals to {manifest.num_clients} sites, but "
+                f"split.num_clients = {split.num_clients}; use the preset it was made with"
             )
     else:
         manifest = partition(images.labels, split, seed, data.name)

@@ -1,6 +1,6 @@
-"""What was sent: models and bytes by round, site, direction and kind; and what the paper allows.
+"""What was sent: models and bytes by round, site, direction and kind.
 
-Costs are in models (|w| = 1), as the paper counts; bytes are those of the messages themselves.
+Bytes are those of the messages themselves: JSON heads and models, without Flower's own framing.
 """
 
 from collections.abc import Sequence
@@ -69,37 +69,3 @@ class Ledger:
                     "a new run"
                 ) from error
         return ledger
-
-
-def cost_greedy(*, num_clients: int, sample_rate: float, num_rounds: int) -> float:
-    """Return Cost_1 = tau K^2 n (Eq. 27), in models.
-
-    Every sampled site uploads its model and downloads those of all K - 1 others, every round.
-    """
-    return sample_rate * num_clients**2 * num_rounds
-
-
-def cost_bound(
-    *,
-    num_clients: int,
-    sample_rate: float,
-    num_rounds: int,
-    helper_list_size: int,
-    num_replaced: int,
-    search_rounds: int,
-    update_every: int,
-) -> float:
-    """Return Cost_2 = K M n / nu + F R K + tau K n (Eq. 28), in models, downloads and uploads.
-
-    The paper leaves out the first models (w_0), the warm-up's uploads and the models that fill a
-    list which is not full. F R K presumes F <= n; a shorter run stays further below.
-    """
-    refreshed = num_clients * helper_list_size * num_rounds / update_every
-    searched = search_rounds * num_replaced * num_clients
-    uploaded = sample_rate * num_clients * num_rounds
-    return refreshed + searched + uploaded
-
-
-def saving(greedy: float, bound: float) -> float:
-    """Return Delta = Cost_1 - Cost_2 (Eq. 29), in models; negative where greedy is cheaper."""
-    return greedy - bound

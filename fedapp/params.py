@@ -47,7 +47,9 @@ def from_bytes(blob: bytes, schema: Schema, owner: str) -> Params:
     try:
         params = load(blob)
     except (SafetensorError, ValueError, KeyError) as error:
-        raise ProtocolError(f"{owner}: not a safetensors model ({error}); upload it again") from error
+        raise ProtocolError(
+            f"{owner}: not a safetensors model ({error}); upload it again"
+        ) from error
     if params.keys() != schema.keys():
         missing, extra = sorted(schema.keys() - params), sorted(params.keys() - schema)
         raise ProtocolError(f"{owner}: missing tensors {missing}, unexpected tensors {extra}")

@@ -4,7 +4,7 @@ Models travel by reference (`ModelRef`); the driver attaches the bytes only of c
 receiver does not hold. Nothing here knows how the bytes are carried.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -157,9 +157,9 @@ class Hello:
 
 @dataclass(frozen=True)
 class Origin:
-    """What the server runs; rides with every request. A site that runs other code or another
-    experiment refuses with the difference.
+    """What the server runs; rides with every request.
 
+    A site that runs other code or another experiment refuses with the difference.
     run: name of the run, a folder at the site. code: hash of the server's code.
     experiment: digest of the settings that both sides must share.
     """

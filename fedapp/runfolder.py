@@ -285,7 +285,9 @@ def out_root(experiment: Experiment) -> Path:
 
 def versions() -> dict[str, str]:
     """Return what a result may depend on; nothing in it names the machine or its owner."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    # Not platform.platform(): a kernel's release often carries its owner's name.
+    system = (platform.system(), platform.machine(), *platform.libc_ver())
+    found = {"python": platform.python_version(), "platform": " ".join(filter(None, system))}
     for name in _PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

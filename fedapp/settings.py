@@ -1,6 +1,6 @@
 """Every setting of an experiment but the method's own: closed, typed, checked on construction.
 
-Paper = "Uncertainty Minimization for Personalized Federated Semi-Supervised Learning", final version.
+Paper: "Uncertainty Minimization for Personalized Federated Semi-Supervised Learning", final form.
 The descriptions give unit and source; `conf/*.yaml` repeats them beside the values.
 """
 
@@ -106,7 +106,7 @@ class RoundSettings:
 
 @dataclass(frozen=True, config=CLOSED)
 class RuntimeSettings:
-    """Where and how the work is done; `device` and `threads` can change the last bits of a result."""
+    """Where and how the work is done; `device` and `threads` can change a result's last bits."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA where there is one."""

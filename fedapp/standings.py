@@ -133,7 +133,7 @@ class Standings:
 
 
 def spread(accuracies: Sequence[float]) -> Row:
-    """Mean, population standard deviation and worst decile over sites; None where there are none."""
+    """Mean, population standard deviation and worst decile over sites; None without sites."""
     return {
         "mean_test_accuracy": _mean(accuracies),
         "std_test_accuracy": statistics.pstdev(accuracies) if accuracies else None,

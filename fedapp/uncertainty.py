@@ -31,9 +31,7 @@ def mc_dropout(model: nn.Module) -> Iterator[None]:
 
 
 @torch.inference_mode()
-def mc_probabilities(
-    model: ResNet9, images: Tensor, passes: int, normalise: Normalise
-) -> Tensor:
+def mc_probabilities(model: ResNet9, images: Tensor, passes: int, normalise: Normalise) -> Tensor:
     """P_w(y|x): the mean of `passes` dropout samples of the softmax (Eq. 9).
 
     images: uint8 [n, c, h, w], n >= 0, on the model's device. Returns float32 [n, C] on the CPU,
@@ -57,4 +55,5 @@ def entropy(probabilities: Tensor) -> Tensor:
 
     probabilities: [..., C], rows sum to 1. Returns [...].
     """
-    return torch.special.entr(probabilities).sum(-1)
+    out: Tensor = torch.special.entr(probabilities).sum(-1)
+    return out

@@ -23,9 +23,7 @@ _MODELS = "models"
 _STYPE = "safetensors"
 
 
-def write_request(
-    origin: Origin, request: Request, payloads: Mapping[str, bytes]
-) -> RecordDict:
+def write_request(origin: Origin, request: Request, payloads: Mapping[str, bytes]) -> RecordDict:
     """Return the records of a request and its contents."""
     heads = ConfigRecord({"origin": encode(origin), "message": encode(request)})
     return _records(heads, payloads)

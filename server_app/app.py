@@ -6,7 +6,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedapp.codehash import code_hash
-from fedapp.config import experiment_digest, load_run_config, to_plain
+from fedapp.config import experiment_digest, load_run_config
 from fedapp.endblock import end_block
 from fedapp.errors import FedAppError
 from fedapp.progress import Progress

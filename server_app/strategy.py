@@ -1,8 +1,8 @@
 """The Flower strategy: carries the engine's tasks to the nodes and their answers back.
 
-Model pool, update records and helper requests are the engine's; this class is its transport. Flower's
-own round loop presumes one global model, so `start` runs the engine's rounds; each phase of a round
-still goes through `configure_train` and `aggregate_train`.
+Model pool, update records and helper requests are the engine's; this class is its transport.
+Flower's own round loop presumes one global model, so `start` runs the engine's rounds; each phase
+of a round still goes through `configure_train` and `aggregate_train`.
 """
 
 import logging
@@ -69,9 +69,7 @@ class PoolStrategy(Strategy):
             self._message(
                 self._nodes[out.task.site],
                 "train.task",
-                wire.write_request(
-                    self._origin, out.task, {d: self._fetch(d) for d in out.attach}
-                ),
+                wire.write_request(self._origin, out.task, {d: self._fetch(d) for d in out.attach}),
             )
             for out in self._outbox
         ]

@@ -25,9 +25,8 @@ from fedapp.protocol import (
 D = "ab" * 32
 REF = ModelRef(3, 2, D)
 TASK = Task(1, 4, "train", REF, {"helpers": (REF,), "newcomers": ()})
-REPLY = Reply(
-    1, 4, D, (ScoredRef(REF, 0.5),), (D,), {"loss": 0.25}, {"test": Evaluation(((1, 0), (0, 2)), (3,), (3,), (2.5,))}
-)  # fmt: skip
+RESULT = Evaluation(((1, 0), (0, 2)), (3,), (3,), (2.5,))
+REPLY = Reply(1, 4, D, (ScoredRef(REF, 0.5),), (D,), {"loss": 0.25}, {"test": RESULT})
 ANSWERS = [REPLY, Missing(1, 4, (D,)), Refusal(1, 4, "why"), SiteFacts(1, 3, ("a",), 1, 2, 3, 4, D)]
 
 
@@ -89,7 +88,7 @@ def test_nan_is_never_sent():
 @settings(max_examples=300)
 @given(st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=8), x, max_size=3),
 ))  # fmt: skip
 def test_arbitrary_bodies_end_in_a_protocol_error_or_a_message(body):
     for kind in ("Reply", "Missing", "SiteFacts", "Task"):

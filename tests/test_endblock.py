@@ -94,7 +94,7 @@ def test_many_sites_still_fit() -> None:
     assert len(lines) <= 30
     assert max(map(len, lines)) <= 100
     assert text.isascii()
-    assert "and 95 more" in text
+    assert "and 96 more" in text
 
 
 def test_movers_are_the_extremes_in_order() -> None:
@@ -115,9 +115,10 @@ def test_movers_are_the_extremes_in_order() -> None:
 )
 @pytest.mark.parametrize("rounds", [0, 1])
 def test_nothing_known(per_site: list[dict[str, Any]], rounds: int) -> None:
-    bare = {"sites": len(per_site), "rounds": rounds, "seed": 0, "mean_test_accuracy": None}
-    nothing = {key: None for key in SUMMARY}
-    for summary in (bare, nothing, {}, {**SUMMARY, "mean_test_accuracy": {"best": None}}):
+    bare = {key: SUMMARY[key] for key in ("preset", "method", "sites", "seed")}
+    bare["rounds"] = rounds
+    nothing = {**dict.fromkeys(SUMMARY), **bare}
+    for summary in (bare, nothing, {**SUMMARY, "mean_test_accuracy": {"best": None}}):
         text = end_block(summary, per_site, Path("/run"))
         assert "None" not in text
         assert "nan" not in text
@@ -129,6 +130,7 @@ def test_a_method_without_a_bound() -> None:
     text = end_block({**SUMMARY, "cost_bound_models": None}, PER_SITE, Path("/run"))
     assert "Eq. 28" not in text
     assert "20,000 models (Eq. 27)\n" in text
+    assert "saves" not in end_block({**SUMMARY, "cost_greedy_models": 16.0}, PER_SITE, Path("/r"))
     zero = {"cost_bound_models": 0.0, "models_sent": 0, "models_up": 0}
     assert "0 models (Eq. 28)\n" in end_block({**SUMMARY, **zero}, PER_SITE, Path("/run"))
 

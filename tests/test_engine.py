@@ -174,7 +174,9 @@ BAD = {
         "50000000 bytes, but this model has at most",
     ),
     "lies about content": (
-        lambda t, i: Incoming(replace(i.answer, model="1" * 64), {"1" * 64: [*i.payloads.values()][0]}),
+        lambda t, i: Incoming(
+            replace(i.answer, model="1" * 64), {"1" * 64: next(iter(i.payloads.values()))}
+        ),
         "not the content it names",
     ),
     "no upload": (lambda t, i: Incoming(replace(i.answer, model="2" * 64)), "did not come along"),
@@ -210,7 +212,7 @@ def test_too_few_answers_end_the_run_with_a_reason_and_a_checkpoint(run):
     def nobody(task, incoming):
         return None if task.round == 2 else incoming
 
-    with pytest.raises(RunError, match="round 2: 0 of .* sites answered.*runtime.resume=true"):
+    with pytest.raises(RunError, match=r"round 2: 0 of .* sites answered.*runtime.resume=true"):
         run("poor", nobody)
     _, folder = run("poor", runtime__resume=True)
     assert results(folder) == results(run("whole")[1])

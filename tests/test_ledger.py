@@ -3,8 +3,9 @@ import random
 
 import pytest
 
+from fedapp.costs import cost_bound, cost_greedy, saving
 from fedapp.errors import StoreError
-from fedapp.ledger import Ledger, cost_bound, cost_greedy, saving
+from fedapp.ledger import Ledger
 
 PAPER = {"num_clients": 100, "sample_rate": 0.1, "num_rounds": 200}
 LIST = {"helper_list_size": 5, "num_replaced": 2, "search_rounds": 30, "update_every": 10}

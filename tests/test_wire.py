@@ -50,10 +50,13 @@ class Huge(bytes):
         return 2 * 2**30
 
 
+ONE = Array("uint8", (1,), "safetensors", b"x")
 MANY = RecordDict(
-    {"heads": ConfigRecord({"message": b"{}"}),
-     "models": ArrayRecord({f"{k:064x}": Array("uint8", (1,), "safetensors", b"x") for k in range(65)})}
-)  # fmt: skip
+    {
+        "heads": ConfigRecord({"message": b"{}"}),
+        "models": ArrayRecord({f"{k:064x}": ONE for k in range(65)}),
+    }
+)
 
 
 @pytest.mark.parametrize(("records", "says"), [

@@ -14,10 +14,9 @@ from fedapp.methods.base import (
     ServerState,
     SiteContext,
     SiteReport,
-    Task,
     warm_up,
 )
-from fedapp.protocol import Reply
+from fedapp.protocol import Reply, Task
 from fedapp.settings import CLOSED
 
 

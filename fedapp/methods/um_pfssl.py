@@ -1,5 +1,7 @@
-"""UM-pFSSL (Shi, Chen, Zhang: Uncertainty Minimization for Personalized Federated Semi-Supervised
-Learning, final version): helpers chosen by uncertainty label a site's unlabelled images.
+"""UM-pFSSL: helpers chosen by uncertainty label a site's unlabelled images.
+
+Shi, Chen, Zhang: Uncertainty Minimization for Personalized Federated Semi-Supervised Learning, the
+final version; the preprint's differing choices are options.
 
 The server's rule is Algorithm 1 with Algorithms 2 and 3 folded into one message per site and round;
 docs/CHOICES.md lists every place where the paper is silent and what is done there.
@@ -14,7 +16,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fedapp.ledger import cost_bound
+from fedapp.costs import cost_bound
 from fedapp.methods.base import (
     Method,
     Round,
@@ -135,9 +137,7 @@ class UmPfssl(Method):
             return SiteReport(helpers=helpers)
         return self._train(task, site, helpers)
 
-    def _train(
-        self, task: Task, site: SiteContext, helpers: tuple[ScoredRef, ...]
-    ) -> SiteReport:
+    def _train(self, task: Task, site: SiteContext, helpers: tuple[ScoredRef, ...]) -> SiteReport:
         """Aggregate, pseudo-label, train (Alg. 1, lines 17 to 23)."""
         data = site.data
         members = list(helpers)

@@ -1,0 +1,34 @@
+"""What all tests share: one CPU thread, no timed properties, nothing read or written at home."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
+
+
+def pytest_configure() -> None:
+    # Results of CPU convolutions depend on the number of threads; two workers share the machine.
+    torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "cuda" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.fixture(autouse=True)
+def away_from_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Point the project's folders at an empty one, whatever the developer has set."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("FEDAPP_DATA", str(home / "data"))
+    monkeypatch.setenv("FEDAPP_OUT", str(home / "runs"))
+    return home

@@ -1,0 +1,210 @@
+"""A SuperLink of one's own: what Flower is handed, and that nothing is left behind."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from flwr.common.config import parse_config_args
+from flwr.supercore.utils import simulation_config_from_json
+
+from fedapp import flower_local
+from fedapp.config import load_experiment
+from fedapp.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_federation_has_a_node_per_site_and_at_most_a_worker_per_core(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    for sites, workers in ((10, 4), (3, 3)):
+        experiment = load_experiment("digits_demo", {"split.num_clients": sites})
+        read = parse_config_args([flower_local._federation(experiment)])
+        assert (read["num-supernodes"], read["init-args-num-cpus"]) == (sites, workers)
+        assert (read["client-resources-num-cpus"], read["client-resources-num-gpus"]) == (1, 0.0)
+        config = simulation_config_from_json({k.replace("-", "_"): v for k, v in read.items()})
+        assert config.num_supernodes == sites
+
+
+@pytest.mark.parametrize(("cores", "gpus"), [(16, 1), (3, 1), (7, 2), (2, 4)])
+def test_workers_share_the_gpus_evenly_and_all_fit(monkeypatch, cores, gpus):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    experiment = load_experiment("digits_demo", {"split.num_clients": 50})
+    read = parse_config_args([flower_local._federation(experiment)])
+    share = read["client-resources-num-gpus"]
+    assert read["init-args-num-gpus"] == gpus
+    assert int(gpus / share) >= cores > 0.99 * gpus / share * min(1, cores / gpus)
+    on_cpu = load_experiment("digits_demo", {"runtime.device": "cpu"})
+    assert "client-resources-num-gpus=0.0" in flower_local._federation(on_cpu)
+
+
+def test_the_run_config_reads_back_with_its_types():
+    values = {
+        "preset": "a_b",
+        "seed": 3,
+        "training.learning_rate": 1e-05,
+        "data.root": "/o'hara/x y",
+        "data.download": False,
+        "runtime.out": "C:\\x",
+        "runtime.run_name": "",
+    }
+    assert parse_config_args([flower_local._run_config(values)]) == values
+
+
+@pytest.mark.parametrize("text", ["'\"", "a\nb", "'\\"])
+def test_a_text_that_flower_cannot_carry_is_refused(text):
+    with pytest.raises(ConfigError, match=r"data\.root"):
+        flower_local._run_config({"data.root": text})
+
+
+def test_paths_are_made_absolute_for_processes_in_other_folders(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    experiment = load_experiment("digits_demo", {"data.root": "d", "runtime.out": "~/runs"})
+    assert flower_local._absolute(experiment) == {
+        "data.root": str(tmp_path / "d"),
+        "runtime.out": str(Path.home() / "runs"),
+    }
+    monkeypatch.setenv("FEDAPP_DATA", "here")
+    assert flower_local._environment(tmp_path, 1)["FEDAPP_DATA"] == str(tmp_path / "here")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["digit_demo"], "error: preset 'digit_demo': no such preset"),
+        (["digits_demo", "seed=x"], "error: override: seed = 'x': must be a valid integer"),
+        (["digits_demo", "seed"], "error: override 'seed': must be key=value"),
+    ],
+)
+def test_wrong_settings_end_it_before_anything_starts(monkeypatch, capsys, arguments, words):
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert flower_local.main(arguments) == 2
+    assert capsys.readouterr().err.startswith(words)
+
+
+def test_orphans_in_sessions_of_their_own_are_found_and_ended(monkeypatch, tmp_path):
+    """A marked process and a child of it that left its session, as Ray's do; both ignore TERM."""
+    deaf = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    child = f"{deaf}print(1, flush=True); time.sleep(60)"
+    parent = (
+        "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]], "
+        f"start_new_session=True); {deaf}time.sleep(60)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", parent, child],
+        env=os.environ | {flower_local.MARK: str(tmp_path / ".flwr")},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        tree = {process.pid} | flower_local._descendants({process.pid})
+        assert len(tree) == 2
+        # Kill at once: the patience with deaf processes is for people, not for tests.
+        monkeypatch.setattr(signal, "SIGTERM", signal.SIGKILL)
+        assert flower_local.stop(tmp_path / "another checkout") == 0
+        assert flower_local.stop(tmp_path) == 2
+        assert not flower_local._alive(tree)
+
+
+# --- with Flower itself ---------------------------------------------------------------------------
+
+SERVER = """
+import time
+from flwr.serverapp import ServerApp
+from fedapp.config import load_run_config
+app = ServerApp()
+@app.main()
+def main(grid, context):
+    experiment = load_run_config(context.run_config)
+    print("NODES", len(list(grid.get_node_ids())), "FILE", __file__, flush=True)
+    if experiment.runtime.run_name == "fails":
+        raise RuntimeError("as asked")
+    if experiment.runtime.run_name == "waits":
+        time.sleep(600)
+"""
+CLIENT = "from flwr.clientapp import ClientApp\napp = ClientApp()\n"
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """A copy of the project with two apps that do nothing."""
+    for name in ("fedapp", "conf", "pyproject.toml", "LICENSE"):
+        source = ROOT / name
+        copy = shutil.copytree if source.is_dir() else shutil.copy
+        copy(source, tmp_path / name)
+    (tmp_path / "README.md").write_text("toy")
+    for package, code in (("server_app", SERVER), ("client_app", CLIENT)):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+        (tmp_path / package / "app.py").write_text(code)
+    return tmp_path
+
+
+def start(toy: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fedapp.flower_local", "digits_demo", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=toy, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+
+def left_behind(toy: Path) -> list[str]:
+    """Command lines of processes that name the toy's folder."""
+    every = ((pid, flower_local._read(pid, "cmdline").decode()) for pid in flower_local._pids())
+    return [line for pid, line in every if str(toy) in line and pid != os.getpid()]
+
+
+@pytest.mark.slow
+def test_a_run_that_completes_runs_the_bundles_code_on_all_sites(toy):
+    with start(toy, "split.num_clients=3") as process:
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert f"NODES 3 FILE {toy}/.flwr/apps/" in output
+    assert not left_behind(toy)
+    assert not list((toy / ".flwr").glob("superlink-*"))
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_says_so_in_its_exit_code(toy):
+    with start(toy, "runtime.run_name=fails") as process:
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, output
+    assert "error: the run ended as finished:failed" in output
+    assert not left_behind(toy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_interrupted_leaves_nothing(toy, number):
+    with start(toy, "runtime.run_name=waits") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("NODES"):
+                break
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, output
+    assert not left_behind(toy)
+
+
+@pytest.mark.slow
+def test_stop_ends_what_a_killed_run_left_behind(toy):
+    with start(toy, "runtime.run_name=waits") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("NODES"):
+                break
+        process.kill()
+    assert left_behind(toy)
+    assert flower_local.stop(toy) > 2
+    for _ in range(50):
+        if not left_behind(toy):
+            return
+        time.sleep(0.1)
+    raise AssertionError(left_behind(toy))

@@ -1,0 +1,178 @@
+"""What ships: pins, the keys that Flower lets a run override, presets, bundle, Makefile."""
+
+import re
+import tomllib
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from flwr.cli.build import build_fab_from_files
+from flwr.cli.utils import collect_files
+from flwr.common.config import flatten_dict, fuse_dicts, parse_config_args
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from fedapp.config import config_keys, load_run_config, presets
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PINS = dict(
+    line.split("==")
+    for line in (ROOT / "constraints.txt").read_text().splitlines()
+    if not line.startswith("#")
+)
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+
+
+# --- pins -----------------------------------------------------------------------------------------
+
+
+def test_constraints_are_exact_public_versions_without_addresses():
+    text = (ROOT / "constraints.txt").read_text()
+    assert "://" not in text and "@" not in text
+    for name, version in PINS.items():
+        assert re.fullmatch(r"[a-z0-9-]+", name), name
+        assert re.fullmatch(r"[0-9]+(\.[0-9]+)*(\.post[0-9]+)?", version), (name, version)
+    assert list(PINS) == sorted(PINS)
+
+
+def test_torch_and_torchvision_are_a_pair():
+    assert (PINS["torch"], PINS["torchvision"]) == ("2.12.1", "0.27.1")
+
+
+@pytest.mark.parametrize("line", EXTRAS["app"] + EXTRAS["dev"])
+def test_every_range_holds_its_pin(line):
+    requirement = Requirement(line)
+    assert requirement.specifier.contains(PINS[requirement.name]), line
+    assert "://" not in line
+
+
+def test_a_plain_flwr_run_has_nothing_to_install():
+    assert PROJECT["project"]["dependencies"] == []
+    assert "dependency-groups" not in PROJECT
+
+
+def test_no_file_names_a_package_index():
+    shipped = [
+        "pyproject.toml",
+        "constraints.txt",
+        "Makefile",
+        ".ci/run",
+        ".pre-commit-config.yaml",
+    ]
+    for name in shipped:
+        assert not re.search(r"https?://|index-url|find-links", (ROOT / name).read_text()), name
+
+
+def test_python_3_11_is_enough():
+    assert SpecifierSet(PROJECT["project"]["requires-python"]).contains("3.11.0")
+
+
+# --- Flower's run config --------------------------------------------------------------------------
+
+
+def test_flower_knows_every_setting_and_no_other():
+    listed = flatten_dict(PROJECT["tool"]["flwr"]["app"]["config"])
+    assert set(listed) == {"preset", *config_keys()}
+    assert listed.pop("preset") == "digits_demo"
+    assert set(listed.values()) == {""}, "a value here would override every preset"
+
+
+def test_a_command_lines_overrides_reach_the_experiment_with_their_types():
+    defaults = flatten_dict(PROJECT["tool"]["flwr"]["app"]["config"])
+    line = (
+        "preset='fashion_mnist' method.num_replaced=3 training.learning_rate=1e-3 "
+        "data.download=false data.root='/a b'"
+    )
+    experiment = load_run_config(fuse_dicts(defaults, parse_config_args([line])))
+    assert experiment.name == "fashion_mnist"
+    assert experiment.method.num_replaced == 3
+    assert experiment.training.learning_rate == 1e-3
+    assert (experiment.data.download, experiment.data.root) == (False, "/a b")
+
+
+def test_flower_itself_refuses_an_unknown_key():
+    defaults = flatten_dict(PROJECT["tool"]["flwr"]["app"]["config"])
+    with pytest.raises(ValueError, match="nom_rounds"):
+        fuse_dicts(defaults, parse_config_args(["rounds.nom_rounds=3"]))
+
+
+# --- presets --------------------------------------------------------------------------------------
+
+PRESETS = sorted((ROOT / "conf").glob("*.yaml"))
+
+
+def test_the_promised_presets_are_there():
+    promised = {
+        "digits_demo", "fashion_mnist_small", "fashion_mnist", "cifar10", "pathmnist",
+        "organamnist",
+    }  # fmt: skip
+    assert promised <= set(presets())
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+def test_every_key_of_a_preset_is_commented(path):
+    for line in path.read_text().splitlines():
+        if re.match(r"\s*\w+: *[^\s#]", line):
+            assert re.search(r" # \S", line), line
+
+
+@pytest.mark.parametrize("name", ["fashion_mnist", "cifar10", "pathmnist", "organamnist"])
+def test_presets_named_after_the_paper_have_its_settings(name):
+    """Sec. VI-A of the final paper; K and tau of the medical sets: Sec. VI-E."""
+    experiment = load_run_config({"preset": name})
+    medical = name in {"pathmnist", "organamnist"}
+    method, training, rounds = experiment.method, experiment.training, experiment.rounds
+    assert (method.helper_list_size, method.num_replaced, method.search_rounds) == (5, 2, 30)
+    assert (method.update_every, method.corr_variant, method.metric) == (10, "published", "both")
+    assert (method.helper_scope, method.recalibrate) == ("all", False)
+    assert (training.local_epochs, training.batch_size) == (5, 64)
+    assert (training.learning_rate, training.momentum) == (1e-4, 0.9)
+    assert (rounds.num_rounds, rounds.sample_rate) == (200, 1.0 if medical else 0.1)
+    split = experiment.split
+    assert split.num_clients == (20 if medical else 100)
+    assert (split.dirichlet_alpha, split.label_alpha) == (0.5, 0.5)
+    assert (split.train_share, split.val_share, experiment.model.dropout) == (0.7, 0.1, 0.5)
+    assert (experiment.data.name, experiment.data.subset) == (name, 0)
+
+
+# --- Flower app bundle and wheel ------------------------------------------------------------------
+
+
+def test_the_flower_bundle_holds_the_program_and_nothing_else():
+    shipped = ("fedapp", "server_app", "client_app", "conf", "tests", "docs")
+    files = {
+        name: path
+        for name, path in collect_files(ROOT).items()
+        if "/" not in name or name.startswith(shipped)
+    }
+    bundle, _ = build_fab_from_files(files)
+    names = set(zipfile.ZipFile(BytesIO(bundle)).namelist()) - {".info/CONTENT"}
+    packages = {"fedapp", "server_app", "client_app"}
+    code = {p.relative_to(ROOT).as_posix() for k in packages for p in (ROOT / k).rglob("*.py")}
+    conf = {f"conf/{path.name}" for path in PRESETS}
+    assert names == code | conf | {"pyproject.toml", "README.md", "LICENSE"}
+    assert len(bundle) < 1_000_000
+
+
+def test_the_wheel_carries_the_presets_and_no_general_names():
+    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel == {"packages": ["fedapp"], "force-include": {"conf": "fedapp/conf"}}
+
+
+def test_the_licence_is_apache_2():
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License" in text and "END OF TERMS AND CONDITIONS" in text
+    assert PROJECT["project"]["license"] == "Apache-2.0"
+
+
+# --- Makefile -------------------------------------------------------------------------------------
+
+
+def test_every_target_is_explained():
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.M)
+    assert phony
+    for target in phony[1].split():
+        assert re.search(rf"^{target}:.* ## \S", makefile, re.M), target
