@@ -28,8 +28,11 @@ from fedapp.settings import Experiment
 Scalar = str | int | float | bool
 """What a setting can be: the types that a Flower run config carries."""
 
-MACHINE_KEYS = ("name", "runtime", "data.root", "data.download")
-"""Settings that differ between machines or people without changing the experiment."""
+MACHINE_KEYS = ("name", "runtime", "data.root", "data.download", "split.manifest")
+"""Settings that differ between machines or people without changing the experiment.
+
+The split that `split.manifest` names is compared by its own digest.
+"""
 
 _HERE = Path(__file__).resolve().parent
 # A wheel carries conf/ inside the package; a checkout and a Flower app bundle have it beside.

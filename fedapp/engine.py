@@ -114,11 +114,7 @@ class Engine:
             standings = Standings({f.site: Standing(f) for f in facts})
             return RunState(-1, ServerState(), standings, {site: [] for site in sites})
         state = _state_of(checkpoint)
-        if sorted(state.standings.sites) != list(sites):
-            raise RunError(
-                f"checkpoint of {len(state.standings.sites)} sites, but {len(sites)} are here; "
-                "start the same number of sites to resume"
-            )
+        check_same_sites(state.standings, facts)
         self._pool = ModelPool.from_plain(self.store, checkpoint["pool"])
         self.ledger = Ledger.from_plain(checkpoint["ledger"])
         self.progress.note(f"resuming after round {state.round}")
@@ -311,6 +307,23 @@ def _state_of(checkpoint: Mapping[str, Any]) -> RunState:
             "resume with the version that wrote it, or start anew"
         ) from error
     return state
+
+
+def check_same_sites(standings: Standings, facts: Sequence[SiteFacts]) -> None:
+    """Check that a run resumes with the sites and the data that it had."""
+    before = {k: standing.facts for k, standing in standings.sites.items()}
+    now = {f.site: f for f in facts}
+    if before.keys() != now.keys():
+        raise RunError(
+            f"checkpoint of sites {sorted(before)}, but sites {sorted(now)} are here; "
+            "start the same sites to resume"
+        )
+    changed = sorted(k for k in now if now[k] != before[k])
+    if changed:
+        raise RunError(
+            f"site {changed[0]} holds other data than before: {now[changed[0]]}, was "
+            f"{before[changed[0]]}; restore its data to resume, or start anew"
+        )
 
 
 def check_agreement(facts: Sequence[SiteFacts]) -> SiteFacts:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load, save
 
 from fedapp.config import experiment_digest
-from fedapp.engine import Engine, check_agreement
+from fedapp.engine import Engine, check_agreement, check_same_sites
 from fedapp.errors import RunError
 from fedapp.federation import federation_of
 from fedapp.ledger import Ledger
@@ -21,6 +21,7 @@ from fedapp.progress import Progress
 from fedapp.protocol import Incoming, Missing, ModelRef, Refusal, ScoredRef, SiteFacts
 from fedapp.runfolder import open_run
 from fedapp.scores import ScoreStore
+from fedapp.standings import Standing, Standings
 from fedapp.store import ModelStore
 from tests.small import small
 
@@ -124,6 +125,16 @@ def test_resume_refuses_another_experiment(run):
     run("mine")
     with pytest.raises(RunError):
         run("mine", runtime__resume=True, training__learning_rate=0.5)
+
+
+def test_resume_refuses_other_sites_and_other_data():
+    facts = SiteFacts(0, 1, ("a", "b"), 1, 1, 1, 1, "0" * 64)
+    standings = Standings({0: Standing(facts)})
+    check_same_sites(standings, [facts])
+    with pytest.raises(RunError, match=r"checkpoint of sites \[0\], but sites \[0, 1\] are here"):
+        check_same_sites(standings, [facts, replace(facts, site=1)])
+    with pytest.raises(RunError, match="site 0 holds other data than before"):
+        check_same_sites(standings, [replace(facts, labelled=2)])
 
 
 def tampering(change, site=2, round_number=1):
