@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 
 from client_app.node import open_site
 from fedapp import wire
+from fedapp.errors import FedAppError
 from fedapp.protocol import Hello, Incoming, Refusal
 
 log = logging.getLogger("flwr")
@@ -21,14 +22,20 @@ app = ClientApp()
 def handle(message: Message, context: Context) -> Message:
     """Answer one request."""
     try:
-        origin, request, payloads = wire.read_request(message.content)
-        site = open_site(context, origin)
-        if isinstance(request, Hello):
-            incoming = Incoming(site.facts())
-        else:
-            incoming = site.handle(request, payloads)
+        return Message(wire.write_answer(_answer(message, context)), reply_to=message)
+    except FedAppError as error:
+        log.error("%s", error)
+        reason = str(error)
     except Exception as error:
-        log.exception("request not understood")
-        reason = f"{type(error).__name__}: {error}"[:4000]
-        incoming = Incoming(Refusal(-1, 0, reason))
-    return Message(wire.write_answer(incoming), reply_to=message)
+        log.exception("a request could not be answered")
+        reason = f"{type(error).__name__}: {error}"
+    refusal = Incoming(Refusal(-1, 0, reason[:4000]))
+    return Message(wire.write_answer(refusal), reply_to=message)
+
+
+def _answer(message: Message, context: Context) -> Incoming:
+    origin, request, payloads = wire.read_request(message.content)
+    site = open_site(context, origin)
+    if isinstance(request, Hello):
+        return Incoming(site.facts())
+    return site.handle(request, payloads)

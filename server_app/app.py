@@ -1,12 +1,15 @@
 """Flower's ServerApp: configuration in, rounds, result out."""
 
+import json
 import logging
+import shlex
+from collections.abc import Mapping
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedapp.codehash import code_hash
-from fedapp.config import experiment_digest, load_run_config
+from fedapp.config import Scalar, experiment_digest, load_run_config
 from fedapp.endblock import end_block
 from fedapp.errors import FedAppError
 from fedapp.progress import Progress
@@ -24,8 +27,14 @@ def main(grid: Grid, context: Context) -> None:
     try:
         _run(grid, context)
     except FedAppError as error:
-        log.error("%s", error)
-        raise SystemExit(1) from error
+        _say_once(error)
+        raise  # a SystemExit would pass for success: in simulation this is not the main thread
+
+
+def _say_once(error: FedAppError) -> None:
+    """Log the error in a line; drop Flower's own record of it, which is a long traceback."""
+    log.error("%s", error)
+    log.addFilter(lambda record: not record.exc_info or record.exc_info[1] is not error)
 
 
 def _run(grid: Grid, context: Context) -> None:
@@ -35,6 +44,16 @@ def _run(grid: Grid, context: Context) -> None:
     folder: RunFolder = open_run(experiment)
     origin = Origin(folder.path.name, code, experiment_digest(experiment))
     with Progress() as progress:
-        strategy = PoolStrategy(experiment, origin, folder, progress)
+        everybody = _command(experiment.split.num_clients, context.run_config)
+        strategy = PoolStrategy(experiment, origin, folder, progress, everybody)
         strategy.start(grid)
     print(end_block(strategy.outcome, folder.per_site(), folder.path), flush=True)
+
+
+def _command(sites: int, run_config: Mapping[str, Scalar]) -> str:
+    """Return the command that runs the same on so many simulated sites."""
+    pairs = [f"{key}={json.dumps(value)}" for key, value in run_config.items() if value != ""]
+    return (
+        f"flwr run . --stream --federation-config num-supernodes={sites} "
+        f"--run-config {shlex.quote(' '.join(pairs))}"
+    )

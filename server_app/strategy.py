@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -18,7 +18,7 @@ from fedapp.engine import Engine, Fetch
 from fedapp.errors import ProtocolError, RunError
 from fedapp.ledger import Ledger
 from fedapp.progress import Progress
-from fedapp.protocol import Hello, Incoming, Origin, Outgoing, Refusal, SiteFacts, Task
+from fedapp.protocol import Answer, Hello, Incoming, Origin, Outgoing, Refusal, SiteFacts, Task
 from fedapp.runfolder import RunFolder
 from fedapp.settings import Experiment
 from fedapp.standings import Row
@@ -31,14 +31,23 @@ FIRST_POLL_S, LAST_POLL_S = 0.02, 1.0
 
 
 class PoolStrategy(Strategy):
-    """Runs one experiment over the nodes of a grid."""
+    """Runs one experiment over the nodes of a grid.
+
+    everybody: the command that simulates all sites, said to whoever starts fewer.
+    """
 
     def __init__(
-        self, experiment: Experiment, origin: Origin, folder: RunFolder, progress: Progress
+        self,
+        experiment: Experiment,
+        origin: Origin,
+        folder: RunFolder,
+        progress: Progress,
+        everybody: str,
     ) -> None:
         self._experiment = experiment
         self._origin = origin
         self._progress = progress
+        self._everybody = everybody
         self._nodes: dict[int, int] = {}
         self._outbox: Sequence[Outgoing] = ()
         self._inbox: list[Incoming] = []
@@ -97,20 +106,29 @@ class PoolStrategy(Strategy):
     # --- the engine's transport -------------------------------------------------------------------
 
     def introduce(self) -> Sequence[SiteFacts]:
-        """Ask every node who it is; note which node is which site."""
+        """Ask every node who it is; note which node is which site.
+
+        Raises RunError where there is no node, or where every one that answers refuses.
+        """
         nodes = self._wait_for_nodes()
         hello = wire.write_request(self._origin, Hello(), {})
         messages = [self._message(node, "query.hello", hello) for node in nodes]
         found: dict[int, SiteFacts] = {}
-        for reply in self._replies(messages, self._experiment.rounds.deadline_s):
-            answer = self._parse(reply).answer
-            node = reply.metadata.src_node_id
+        reasons: list[str] = []
+        for message, reply in self._replies(messages, self._experiment.rounds.deadline_s):
+            node, answer = message.metadata.dst_node_id, self._parse(reply).answer
             if isinstance(answer, SiteFacts) and answer.site not in found:
                 found[answer.site] = answer
                 self._nodes[answer.site] = node
-            else:
-                reason = answer.reason if isinstance(answer, Refusal) else "site number taken"
+                continue
+            reason = _why_not(answer)
+            if reason not in reasons:  # a hundred sites may lack the same file
+                reasons.append(reason)
                 self._progress.note(f"node {node} cannot take part: {reason}")
+        if reasons and not found:
+            raise RunError(f"none of {len(nodes)} nodes can take part: {reasons[0]}")
+        if len(found) < len(nodes):
+            self._progress.note(f"{len(nodes) - len(found)} of {len(nodes)} nodes left out")
         return list(found.values())
 
     def exchange(
@@ -120,8 +138,9 @@ class PoolStrategy(Strategy):
         self._outbox, self._fetch = outbox, fetch
         number = outbox[0].task.round
         messages = self.configure_train(number, ArrayRecord(), ConfigRecord(), self._grid)
-        tasks = [out.task for out in outbox]
-        for reply in self._replies(messages, deadline_s, tasks):
+        tasks = {self._nodes[out.task.site]: out.task for out in outbox}
+        for message, reply in self._replies(messages, deadline_s):
+            self._asked = {message.metadata.message_id: tasks[message.metadata.dst_node_id]}
             self.aggregate_train(number, [reply])
             yield self._inbox.pop()
 
@@ -141,8 +160,7 @@ class PoolStrategy(Strategy):
         if len(nodes) < wanted:
             self._progress.note(
                 f"{len(nodes)} of {wanted} sites are here and will be used; in simulation, all: "
-                f"flwr run . --stream --federation-config 'num-supernodes={wanted}' "
-                f"--run-config \"preset='{self._experiment.name}'\""
+                f"{self._everybody}"
             )
         return nodes
 
@@ -151,17 +169,26 @@ class PoolStrategy(Strategy):
         return Message(content, dst_node_id=node, message_type=message_type, ttl=ttl)
 
     def _replies(
-        self, messages: Iterable[Message], deadline_s: float, tasks: Sequence[Task] = ()
-    ) -> Iterator[Message]:
-        """Push the messages and poll for their replies until all came or the time is over."""
+        self, messages: Iterable[Message], deadline_s: float
+    ) -> Iterator[tuple[Message, Message]]:
+        """Push the messages and poll for their replies until all came or the time is over.
+
+        Yields each reply with the message that it answers: a reply that Flower makes up for a node
+        that is gone does not name the node. What Flower does not take is answered with an error.
+        """
+        messages = list(messages)
         end, pause = time.monotonic() + deadline_s, FIRST_POLL_S
-        pending = list(self._grid.push_messages(messages))
-        self._asked = dict(zip(pending, tasks, strict=False))
+        taken = set(self._grid.push_messages(messages))
+        pending: dict[str, Message] = {}
+        for message in messages:
+            if message.metadata.message_id in taken:
+                pending[message.metadata.message_id] = message
+            else:
+                yield message, Message(Error(0, "not sent; is the node gone?"), reply_to=message)
         while pending and time.monotonic() < end:
-            replies = list(self._grid.pull_messages(pending))
-            answered = {reply.metadata.reply_to_message_id for reply in replies}
-            pending = [message for message in pending if message not in answered]
-            yield from replies
+            replies = list(self._grid.pull_messages(list(pending)))
+            for reply in replies:
+                yield pending.pop(reply.metadata.reply_to_message_id), reply
             pause = FIRST_POLL_S if replies else min(2 * pause, LAST_POLL_S)
             if pending:
                 time.sleep(min(pause, max(end - time.monotonic(), 0)))
@@ -183,9 +210,18 @@ class PoolStrategy(Strategy):
     def _parse(self, reply: Message) -> Incoming:
         """Parse any reply; what cannot be read, or Flower's own error, becomes a refusal."""
         if reply.has_error():
-            error = reply.error
-            return Incoming(Refusal(-1, 0, f"Flower error {error.code}: {error.reason}"[:4000]))
+            reason = " ".join(str(reply.error.reason).split())[:400]
+            return Incoming(Refusal(-1, 0, f"Flower error {reply.error.code}: {reason}"))
         try:
             return wire.read_answer(reply.content)
         except ProtocolError as error:
             return Incoming(Refusal(-1, 0, f"unreadable answer: {error}"[:4000]))
+
+
+def _why_not(answer: Answer) -> str:
+    """Return why a node with this answer to "who are you" cannot take part."""
+    if isinstance(answer, Refusal):
+        return answer.reason
+    if isinstance(answer, SiteFacts):
+        return f"site number {answer.site} is taken; give every node its own partition-id"
+    return f"answered with {type(answer).__name__} when asked who it is"
