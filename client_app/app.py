@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 
 from client_app.node import open_site
 from fedapp import wire
-from fedapp.errors import FedAppError
+from fedapp.errors import FedAppError, ProtocolError
 from fedapp.protocol import Hello, Incoming, Refusal
 
 log = logging.getLogger("flwr")
@@ -38,4 +38,7 @@ def _answer(message: Message, context: Context) -> Incoming:
     site = open_site(context, origin)
     if isinstance(request, Hello):
         return Incoming(site.facts())
+    if request.site != (here := site.data.site):
+        # Flower knows a node by its key: one restarted with another number still gets its tasks.
+        raise ProtocolError(f"a task for site {request.site}, but this node is site {here} now")
     return site.handle(request, payloads)

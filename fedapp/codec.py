@@ -23,8 +23,8 @@ from fedapp.protocol import (
     Task,
 )
 
-MAX_BYTES = 4 * 2**20
-"""Largest honest head: a few kB; a confusion matrix of 1000 classes would be 2 MB."""
+MAX_BYTES = 16 * 2**20
+"""Largest honest head: a few kB; three confusion matrices of 1000 classes would be 6 MB."""
 
 _KINDS: dict[str, TypeAdapter[Any]] = {
     kind.__name__: TypeAdapter(kind)
@@ -33,9 +33,15 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
 
 
 def encode(message: Request | Answer | Origin) -> bytes:
-    """Return the message as JSON, with its kind and the schema number."""
+    """Return the message as JSON, with its kind and the schema number.
+
+    Raises ProtocolError where it holds NaN or infinity.
+    """
     head = {"schema": SCHEMA, "kind": type(message).__name__, "body": asdict(message)}
-    return json.dumps(head, allow_nan=False, separators=(",", ":")).encode()
+    try:
+        return json.dumps(head, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError as error:
+        raise ProtocolError(f"{head['kind']} message holds NaN or infinity") from error
 
 
 def decode_request(data: bytes) -> Request:

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedapp.checks import agreed, check_reply, check_same_sites
 from fedapp.codec import encode
 from fedapp.costs import cost_greedy
-from fedapp.errors import FedAppError, ProtocolError, RunError
+from fedapp.errors import ProtocolError, RunError, StoreError
 from fedapp.ledger import Ledger
 from fedapp.methods.base import Method, Round, ServerState
 from fedapp.models import build_model, initial_params
@@ -82,7 +83,8 @@ class Engine:
     def run(self) -> Row:
         """Run warm-up and rounds, or the rest of them; return the summary."""
         began = time.monotonic()
-        facts = sorted(self.transport.introduce(), key=lambda f: f.site)
+        clients = self.experiment.split.num_clients
+        facts = agreed(self.transport.introduce(), clients, self.progress.note)
         state = self._prepare(facts)
         earlier = state.wall_seconds
         rounds = self.experiment.rounds.num_rounds
@@ -99,7 +101,9 @@ class Engine:
     # --- before the first round -------------------------------------------------------------------
 
     def _prepare(self, facts: Sequence[SiteFacts]) -> RunState:
-        first = check_agreement(facts)
+        first = facts[0]
+        self._facts = {site.site: site for site in facts}
+        self.folder.note_manifest(first.manifest)
         settings, seed = self.experiment.model, self.experiment.seed
         self._classes = len(first.classes)
         self._schema: Schema = schema_of(
@@ -143,7 +147,8 @@ class Engine:
         """Draw ceil(tau K) sites; the warm-up is everybody's."""
         if number == 0:
             return frozenset(sites)
-        size = math.ceil(self.experiment.rounds.sample_rate * len(sites) - 1e-9)
+        share = self.experiment.rounds.sample_rate * len(sites)
+        size = max(math.ceil(share - 1e-9), 1)  # 0.07 * 100 is a little above 7
         stream = numpy_stream(self.experiment.seed, "cohort", number)
         return frozenset(stream.permutation(sites)[:size].tolist())
 
@@ -160,7 +165,8 @@ class Engine:
         while outbox:
             again: list[Outgoing] = []
             left = max(deadline - time.monotonic(), 0.0)
-            for incoming in self.transport.exchange(outbox, self._pool.get, left):
+            contents, outbox = self._contents(outbox, failed)
+            for incoming in self.transport.exchange(outbox, contents.__getitem__, left):
                 answer = incoming.answer
                 task = tasks_by_site.get(getattr(answer, "site", -1))
                 if task is None:
@@ -174,7 +180,7 @@ class Engine:
                         continue
                     replies[task.site] = self._accept(task, incoming)
                     held[task.site] = list(replies[task.site].held)
-                except FedAppError as error:
+                except ProtocolError as error:
                     failed[task.site] = str(error)
                 self.progress.phase(tasks[0].action, len(replies) + len(failed), len(tasks))
             outbox = again
@@ -204,22 +210,39 @@ class Engine:
         """Attach what the site does not hold; w_0 it makes itself."""
         w_0 = self._pool.initial.digest
         attach = tuple(r.digest for r in task.refs() if r.digest not in held and r.digest != w_0)
-        return self._counted(Outgoing(task, attach))
+        return Outgoing(task, attach)
+
+    def _contents(
+        self, outbox: Sequence[Outgoing], failed: dict[int, str]
+    ) -> tuple[dict[str, bytes], list[Outgoing]]:
+        """Read every content of a phase once; a task whose content is damaged fails its site."""
+        contents: dict[str, bytes] = {}
+        ready = []
+        for outgoing in outbox:
+            try:
+                for digest in outgoing.attach:
+                    if digest not in contents:
+                        contents[digest] = self._pool.get(digest)
+            except StoreError as error:
+                failed[outgoing.task.site] = f"the server lost a model it needs: {error}"
+                continue
+            ready.append(outgoing)
+            self._count_down(outgoing, contents)
+        return contents, ready
 
     def _healing(self, task: Task, missing: Missing) -> Outgoing:
         asked = {ref.digest for ref in task.refs()}
         if not missing.digests or not asked.issuperset(missing.digests):
             raise ProtocolError("asked for contents that are not part of its task")
         log.info("site %d lacks %d models; sending them", task.site, len(missing.digests))
-        return self._counted(Outgoing(task, missing.digests))
+        return Outgoing(task, tuple(dict.fromkeys(missing.digests)))
 
-    def _counted(self, outgoing: Outgoing) -> Outgoing:
+    def _count_down(self, outgoing: Outgoing, contents: Mapping[str, bytes]) -> None:
         task, count = outgoing.task, len(outgoing.attach)
-        size = sum(map(self.store.size, outgoing.attach))
         self.ledger.add(task.round, task.site, "down", "message", 0, len(encode(task)))
         if count:
+            size = sum(len(contents[digest]) for digest in outgoing.attach)
             self.ledger.add(task.round, task.site, "down", "model", count, size)
-        return outgoing
 
     def _count_up(self, task: Task, incoming: Incoming) -> None:
         self.ledger.add(task.round, task.site, "up", "message", 0, incoming.head_bytes)
@@ -234,15 +257,7 @@ class Engine:
             raise ProtocolError(f"the site refused: {reply.reason}")
         if not isinstance(reply, Reply):
             raise ProtocolError(f"answered with {type(reply).__name__}, a Reply was due")
-        if reply.round != task.round:
-            raise ProtocolError(f"answer for round {reply.round} in round {task.round}")
-        known = {ref.digest: ref for ref in task.refs()}
-        if any(known.get(h.model.digest) != h.model for h in reply.helpers):
-            raise ProtocolError("its helper list names a model that it was not offered")
-        for part, result in reply.evaluations.items():
-            rows = [len(row) for row in result.confusion]
-            if rows != [self._classes] * self._classes:
-                raise ProtocolError(f"confusion matrix {part} is not {self._classes} x the same")
+        check_reply(task, reply, self._facts[task.site])
         if reply.model == task.own.digest:
             return reply
         if incoming.payloads.keys() != {reply.model}:
@@ -292,6 +307,8 @@ class Engine:
             ),
             "wall_seconds": round(state.wall_seconds, 3),
         }
+        self.folder.write_evaluations(state.standings.evaluations())
+        self.folder.write_traffic(self.ledger.rows())
         self.folder.write_per_site(state.standings.per_site(state.server.helpers))
         self.folder.write_summary(summary)
         return summary
@@ -307,37 +324,3 @@ def _state_of(checkpoint: Mapping[str, Any]) -> RunState:
             "resume with the version that wrote it, or start anew"
         ) from error
     return state
-
-
-def check_same_sites(standings: Standings, facts: Sequence[SiteFacts]) -> None:
-    """Check that a run resumes with the sites and the data that it had."""
-    before = {k: standing.facts for k, standing in standings.sites.items()}
-    now = {f.site: f for f in facts}
-    if before.keys() != now.keys():
-        raise RunError(
-            f"checkpoint of sites {sorted(before)}, but sites {sorted(now)} are here; "
-            "start the same sites to resume"
-        )
-    changed = sorted(k for k in now if now[k] != before[k])
-    if changed:
-        raise RunError(
-            f"site {changed[0]} holds other data than before: {now[changed[0]]}, was "
-            f"{before[changed[0]]}; restore its data to resume, or start anew"
-        )
-
-
-def check_agreement(facts: Sequence[SiteFacts]) -> SiteFacts:
-    """Check that the sites hold the same kind of data; return the first's facts."""
-    if not facts:
-        raise RunError("no site answered; start at least one node and run again")
-    first = facts[0]
-    for other in facts[1:]:
-        for name in ("channels", "classes", "manifest"):
-            if getattr(other, name) != getattr(first, name):
-                raise RunError(
-                    f"site {other.site} has {name} {getattr(other, name)!r}, site {first.site} "
-                    f"{getattr(first, name)!r}; all sites need the same"
-                )
-    if len({f.site for f in facts}) != len(facts):
-        raise RunError("two nodes say that they are the same site; give each its own number")
-    return first

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from fedapp.codec import decode_answer, decode_request, encode
 from fedapp.engine import Fetch
+from fedapp.errors import ProtocolError
 from fedapp.federation import Federation
-from fedapp.protocol import Incoming, Outgoing, SiteFacts, Task
+from fedapp.protocol import Incoming, Outgoing, Refusal, Reply, SiteFacts, Task
 from fedapp.scores import ScoreStore
 from fedapp.settings import Experiment
 from fedapp.site import Site
@@ -40,5 +41,10 @@ class Loopback:
 
 def carried(incoming: Incoming) -> Incoming:
     """Return the answer as it arrives after a journey through the codec."""
-    head = encode(incoming.answer)
+    try:
+        head = encode(incoming.answer)
+    except ProtocolError as error:
+        answer = incoming.answer
+        assert isinstance(answer, Reply)  # nothing else holds a float
+        return carried(Incoming(Refusal(answer.site, answer.round, str(error))))
     return Incoming(decode_answer(head), incoming.payloads, len(head))

@@ -1,5 +1,6 @@
 """The model pool: every site's latest model, and the update records that say who has changed."""
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -8,6 +9,9 @@ from typing import Any, Self
 from fedapp.errors import ProtocolError, StoreError
 from fedapp.protocol import INITIAL_SITE, ModelRef
 from fedapp.store import ModelStore
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -70,10 +74,6 @@ class ModelPool:
         """Return the sites whose model has been trained at least once, ascending."""
         return tuple(sorted(site for site, record in self._records.items() if record.version > 0))
 
-    def changed_since(self, ref: ModelRef) -> bool:
-        """Whether the site's model has another content now; w_0 never has."""
-        return self._record(ref.site).digest != ref.digest
-
     def get(self, digest: str) -> bytes:
         """Return a content. Raises StoreError where it is absent or damaged."""
         return self.store.get(digest)
@@ -93,7 +93,7 @@ class ModelPool:
     def from_plain(cls, store: ModelStore, plain: Mapping[str, Sequence[Any]]) -> Self:
         """Return the pool that `to_plain` wrote down.
 
-        Raises StoreError where a record is damaged or its content is not in the store.
+        Raises StoreError where a record is damaged.
         """
         records = {}
         for site, fields in plain.items():
@@ -106,11 +106,8 @@ class ModelPool:
                     f"update record of site {site} is damaged ({fields!r}): restore the run folder "
                     "from a copy or start a new run"
                 ) from error
-            if not store.has(record.digest):
-                raise StoreError(
-                    f"the pool lacks the model of site {site}, version {record.version}: restore "
-                    "the run folder from a copy or start a new run"
-                )
+            if not store.has(record.digest):  # its site still has it: only peers must wait
+                log.warning("the pool lacks the model of site %s, version %d", site, version)
         return cls(store, records)
 
     def _record(self, site: int) -> UpdateRecord:

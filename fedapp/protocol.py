@@ -21,7 +21,7 @@ CLOSED = {"extra": "forbid", "strict": True}
 """Pydantic reads these classes from the wire: unknown fields and silent conversions are refused."""
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-SiteId = Annotated[int, Field(ge=INITIAL_SITE, lt=2**31)]
+SiteId = Annotated[int, Field(ge=0, lt=2**31)]
 Number = Annotated[int, Field(ge=0, lt=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern="^[a-z_]+$")]
@@ -34,7 +34,7 @@ class ModelRef:
 
     __pydantic_config__ = CLOSED
 
-    site: SiteId
+    site: Annotated[int, Field(ge=INITIAL_SITE, lt=2**31)]
     version: Number
     digest: Digest
 

@@ -142,6 +142,7 @@ class RunFolder:
                 facts.get("code"),
                 code_hash()[1],
             )
+        folder._warn_of_other_bits(plain_config)
         folder._drop_metrics_after((folder.load_checkpoint() or {"round": -1})["round"])
         return folder
 
@@ -183,12 +184,21 @@ class RunFolder:
 
     def write_per_site(self, rows: Sequence[Row]) -> None:
         """Write per_site.csv; columns as they first come up, None as an empty field."""
-        columns = list(dict.fromkeys(key for row in rows for key in row)) or ["site"]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        self._write("per_site.csv", text.getvalue())
+        self._write("per_site.csv", _csv(rows, "site"))
+
+    def write_traffic(self, rows: Sequence[Row]) -> None:
+        """Write traffic.csv: models and bytes by round, site, direction and kind."""
+        self._write("traffic.csv", _csv(rows, "round"))
+
+    def write_evaluations(self, evaluations: Mapping[str, Any]) -> None:
+        """Write evaluations.json: each site's latest confusion matrix and calibration sums."""
+        self._write("evaluations.json", json.dumps(evaluations, separators=(",", ":")) + "\n")
+
+    def note_manifest(self, digest: str) -> None:
+        """Note in run.json which split the sites hold, where the server itself does not know."""
+        facts = self._read_json("run.json") or {}
+        if facts.get("manifest") is None:
+            self._write("run.json", _pretty({**facts, "manifest": digest}))
 
     def per_site(self) -> list[Row]:
         """Return the rows of per_site.csv with numbers as numbers and empty fields as None."""
@@ -250,6 +260,18 @@ class RunFolder:
         ]
         more = [f"{len(found) - 3} more"] if len(found) > 3 else []
         return "; ".join(found[:3] + more) or "by another version of this software"
+
+    def _warn_of_other_bits(self, plain_config: Mapping[str, Any]) -> None:
+        old = _flat(yaml.safe_load((self.path / "config.yaml").read_bytes()))
+        new = _flat(_json_values(plain_config))
+        for key in ("runtime.device", "runtime.threads"):
+            if old.get(key) != new.get(key):
+                log.warning(
+                    "%s was %s, now %s: the last bits of its rounds may differ",
+                    key,
+                    old.get(key),
+                    new.get(key),
+                )
 
     def _drop_metrics_after(self, last: int) -> None:
         path = self.path / "metrics.jsonl"
@@ -355,6 +377,15 @@ def _flat(plain: Mapping[str, Any]) -> Row:
         inner = value if isinstance(value, dict) else {"": value}
         flat |= {f"{key}.{name}".rstrip("."): item for name, item in inner.items()}
     return flat
+
+
+def _csv(rows: Sequence[Row], first: str) -> str:
+    columns = list(dict.fromkeys(key for row in rows for key in row)) or [first]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def _field(text: str) -> int | float | str | None:

@@ -23,10 +23,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ScoreKey:
-    """Everything a score depends on."""
+    """Everything a score depends on, but for the last bits that a GPU changes."""
 
     model: str
     """Digest of the model."""
+    site: int
     data: str
     """Fingerprint of the site's training data."""
     passes: int
@@ -42,10 +43,15 @@ class ScoreKey:
 
 @dataclass(frozen=True)
 class Score:
-    """probabilities: MC-dropout P(y|x) of D_u [n_u, C]; accuracy: on D_s, None without labels."""
+    """What a model says of the site's training images.
+
+    probabilities: MC-dropout P(y|x) of D_u [n_u, C]; accuracy: on D_s, None without labels.
+    usable: False where the model gave NaN for some image: finite weights can still overflow.
+    """
 
     probabilities: Tensor
     accuracy: float | None
+    usable: bool = True
 
 
 class ScoreStore:
@@ -69,23 +75,22 @@ class ScoreStore:
 
     def keep_only(self, models: Collection[str]) -> None:
         """Forget the scores of every other model."""
-        if self._root is None:
-            kept = {n: s for n, s in self._memory.items() if n.split("-")[0] in models}
-            self._memory = kept
-        else:
+        self._memory = {n: s for n, s in self._memory.items() if n.split("-")[0] in models}
+        if self._root is not None:
             for path in self._root.iterdir():
-                if path.name.split("-")[0] not in models:
+                if path.name.split("-")[0] not in models or path.suffix == ".tmp":
                     path.unlink(missing_ok=True)
 
     def _read(self, name: str) -> Score | None:
-        if self._root is None:
-            return self._memory.get(name)
-        if not (path := self._root / name).exists():
+        if name in self._memory:
+            return self._memory[name]
+        if self._root is None or not (path := self._root / name).exists():
             return None
         try:
             tensors = load(path.read_bytes())
             accuracy = tensors["accuracy"].item()
-            return Score(tensors["probabilities"], None if accuracy < 0 else accuracy)
+            usable = bool(tensors["usable"].item())
+            return Score(tensors["probabilities"], None if accuracy < 0 else accuracy, usable)
         except (SafetensorError, KeyError, ValueError, OSError):
             log.warning("score file %s is damaged; scoring the model again", path)
             return None
@@ -96,7 +101,12 @@ class ScoreStore:
             return
         known = -1.0 if score.accuracy is None else score.accuracy
         accuracy = torch.tensor(known, dtype=torch.float64)
-        blob = save({"probabilities": score.probabilities.contiguous(), "accuracy": accuracy})
+        tensors = {
+            "probabilities": score.probabilities.contiguous(),
+            "accuracy": accuracy,
+            "usable": torch.tensor(score.usable),
+        }
+        blob = save(tensors)
         path = self._root / name
         half = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
@@ -104,4 +114,5 @@ class ScoreStore:
             half.replace(path)
         except OSError as error:  # a cache: a full disk costs time, not the round
             half.unlink(missing_ok=True)
+            self._memory[name] = score
             log.warning("score not kept in %s (%s); it will be computed again", path, error)

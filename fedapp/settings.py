@@ -100,6 +100,8 @@ class RoundSettings:
     """Seconds a phase of a round may take before silent sites are skipped."""
     join_wait_s: Annotated[float, Field(ge=0)] = 10.0
     """Seconds to wait at the start for all sites; then those that are here are used."""
+    hello_s: Positive = 600.0
+    """Seconds to wait for the sites' first answers; a site may have to download its data."""
     min_reply_share: Share = 0.5
     """A phase with fewer answers than this share of its tasks ends the run."""
 

@@ -1,12 +1,12 @@
 """How every site stands: its latest evaluations, and the rows and sums made of them.
 
 A site's model changes only when it trains, so the evaluation it sent then stays exact until it
-trains again: every round's mean counts all sites, without asking them.
+trains again: every round's mean counts all sites that were ever evaluated, without asking them.
 """
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fedapp.metrics import worst_decile
@@ -35,7 +35,7 @@ class Standing:
         self.latest |= reply.evaluations
         if reply.round == 0:
             self.warmup_accuracy = self.accuracy("test")
-        elif reply.evaluations:
+        elif "loss" in reply.metrics:
             self.rounds_trained += 1
 
 
@@ -66,24 +66,28 @@ class Standings:
             **spread(self.accuracies("test")),
             "mean_val_accuracy": _mean(self.accuracies("val")),
             "mean_test_accuracy_before_training": _mean(
-                [
-                    r.evaluations["test_before"].accuracy or 0.0
-                    for r in replies
-                    if "test_before" in r.evaluations and r.evaluations["test_before"].samples
-                ]
+                [a for r in replies if (a := _accuracy(r, "test_before")) is not None]
             ),
+            "sites_evaluated": len(self.accuracies("test")),
             "pseudo_label_error": error,
-            "trained": sum("test" in r.evaluations for r in replies),
+            "trained": sum("loss" in r.metrics for r in replies),
             "skipped": {str(site): reason for site, reason in sorted(skipped.items())},
             "models_scored": int(sum(r.metrics.get("models_scored", 0) for r in replies)),
         }
-        if _better(row, self.best, "mean_test_accuracy"):
+        if number > 0 and _better(row, self.best, "mean_test_accuracy"):
             self.best = row
             for standing in self.sites.values():
                 standing.best_round_accuracy = standing.accuracy("test")
-        if _better(row, self.best_by_validation, "mean_val_accuracy"):
+        if number > 0 and _better(row, self.best_by_validation, "mean_val_accuracy"):
             self.best_by_validation = row
         return row
+
+    def evaluations(self) -> Row:
+        """Return every site's latest evaluation sums, as JSON can hold them."""
+        return {
+            str(number): {part: asdict(result) for part, result in sorted(site.latest.items())}
+            for number, site in sorted(self.sites.items())
+        }
 
     def per_site(self, helpers: Mapping[int, Sequence[ScoredRef]]) -> list[Row]:
         """Return one row per site for `per_site.csv`."""
@@ -110,7 +114,7 @@ class Standings:
         ]
 
     def summary(self) -> Row:
-        """Return the accuracy part of `summary.json`; "best" is by test, as the paper reports."""
+        """Return the accuracy part of `summary.json`; "best" is by test, over rounds from 1, as the paper's."""
         final = spread(self.accuracies("test"))
         best, chosen = self.best or {}, self.best_by_validation or {}
         return {
@@ -146,9 +150,17 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _better(row: Row, than: Row | None, name: str) -> bool:
+    """More sites counted first (a mean without the weakest sites is no better), then the mean."""
     if row[name] is None:
         return False
-    return than is None or bool(row[name] > than[name])
+    if than is None:
+        return True
+    measured, before = row["sites_evaluated"], than["sites_evaluated"]
+    return bool((measured, row[name]) > (before, than[name]))
+
+
+def _accuracy(reply: Reply, part: str) -> float | None:
+    return reply.evaluations[part].accuracy if part in reply.evaluations else None
 
 
 def _pseudo_label_error(replies: Sequence[Reply]) -> float | None:

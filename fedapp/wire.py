@@ -13,8 +13,8 @@ from fedapp.codec import decode_answer, decode_origin, decode_request, encode
 from fedapp.errors import ProtocolError
 from fedapp.protocol import Incoming, Origin, Request
 
-MAX_MODELS = 64
-"""Contents in one message; a list of M plus R newcomers is far below."""
+MAX_MODELS = 128
+"""Contents in one message: a list of at most 64, and as many newcomers."""
 MAX_MODEL_BYTES = 2**30
 """Bytes of one content; the receiver also checks it against the model's own size."""
 

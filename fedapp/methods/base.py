@@ -28,7 +28,7 @@ from fedapp.training import train
 
 
 class PoolView(Protocol):
-    """What a method may ask of the model pool."""
+    """What a method may ask of the model pool. It changes between phases, never within one."""
 
     def latest(self, site: int) -> ModelRef:
         """Return the newest version of a site's model."""
@@ -50,7 +50,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Round:
-    """One round as the server sees it. The pool does not change within a phase.
+    """One round as the server sees it.
 
     number: 0 is the warm-up. sites: all known sites, ascending. cohort: those that train.
     """
@@ -132,14 +132,28 @@ class SiteContext:
             "val": (self.data.val, self.data.val_labels),
             "test": (self.data.test, self.data.test_labels),
         }
-        return {
-            part: evaluation(predict(self.model, of[part][0], self.normalise), of[part][1].cpu())
-            for part in parts
-        }
+        results = {}
+        for part in parts:
+            images, labels = of[part]
+            probabilities = predict(self.model, images, self.normalise)
+            if not bool(probabilities.isfinite().all()):
+                raise RunError(
+                    f"site {self.data.site}: the model answers NaN on its {part} images; "
+                    "lower training.learning_rate"
+                )
+            results[part] = evaluation(probabilities, labels.cpu())
+        return results
 
     def params(self) -> Params:
-        """Return a copy of the context's model on the CPU."""
-        return {n: t.detach().cpu().clone() for n, t in self.model.state_dict().items()}
+        """Return a copy of the context's model on the CPU. Raises RunError where it diverged."""
+        params = {n: t.detach().cpu().clone() for n, t in self.model.state_dict().items()}
+        for name, tensor in params.items():
+            if not bool(tensor.isfinite().all()):
+                raise RunError(
+                    f"site {self.data.site}: {name} is NaN or infinite after training; "
+                    "lower training.learning_rate"
+                )
+        return params
 
 
 class Method(ABC):

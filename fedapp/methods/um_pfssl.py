@@ -9,6 +9,7 @@ docs/CHOICES.md lists every place where the paper is silent and what is done the
 DEVIATION: `corr_variant="mutual_information"` is ours; the paper's score is "published".
 """
 
+import logging
 from collections.abc import Generator, Sequence
 from typing import Annotated, ClassVar, Literal
 
@@ -26,7 +27,7 @@ from fedapp.methods.base import (
     warm_up,
 )
 from fedapp.metrics import predict
-from fedapp.params import weighted_mean
+from fedapp.params import Params, weighted_mean
 from fedapp.protocol import ModelRef, Reply, ScoredRef, Task
 from fedapp.relation import CorrVariant, Metric, admit, certainty, least_uncertain, relation
 from fedapp.rng import seeded
@@ -35,6 +36,8 @@ from fedapp.settings import CLOSED, Count, NonNegative
 from fedapp.training import recalibrate
 from fedapp.uncertainty import mc_probabilities
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, config=CLOSED)
 class UmPfssl(Method):
@@ -42,7 +45,7 @@ class UmPfssl(Method):
 
     name: ClassVar[str] = "um_pfssl"
 
-    helper_list_size: Annotated[int, Field(ge=1)] = 5
+    helper_list_size: Annotated[int, Field(ge=1, le=64)] = 5
     """M, models in a site's list, its own included; 1: no helpers."""
     num_replaced: NonNegative = 2
     """R, helpers up for replacement, below M."""
@@ -74,24 +77,21 @@ class UmPfssl(Method):
         if rnd.number == 0:
             yield [rnd.task(site, "warmup") for site in rnd.sites]
             return state
-        refreshing = rnd.number % self.update_every == 0
         tasks = []
         for site in rnd.sites:
             trains = site in rnd.cohort
-            searches = self._searches(rnd, trains)
-            if not (trains or searches or refreshing):
-                continue
-            helpers = [h.model for h in state.helpers.get(site, ())]
-            if refreshing:
-                helpers = self._refreshed(helpers, rnd)
+            in_scope = trains or self.helper_scope == "all"
+            stored = [helper.model for helper in state.helpers.get(site, ())]
+            helpers = stored
+            if in_scope and rnd.number % self.update_every == 0:
+                helpers = self._refreshed(stored, rnd)
+            searches = in_scope and rnd.number < self.search_rounds
             newcomers = self._newcomers(site, helpers, rnd, trains, searches)
-            action = "train" if trains else "search"
-            tasks.append(rnd.task(site, action, helpers=helpers, newcomers=newcomers))
+            if trains or newcomers or helpers != stored:  # else nothing to tell or to ask
+                action = "train" if trains else "search"
+                tasks.append(rnd.task(site, action, helpers=helpers, newcomers=newcomers))
         replies = yield tasks
         return state.with_helpers(replies)
-
-    def _searches(self, rnd: Round, trains: bool) -> bool:
-        return rnd.number < self.search_rounds and (self.helper_scope == "all" or trains)
 
     def _refreshed(self, helpers: list[ModelRef], rnd: Round) -> list[ModelRef]:
         """UpdateHelper (Alg. 2): the newest version of all helpers but the R lowest."""
@@ -128,8 +128,8 @@ class UmPfssl(Method):
         if task.action == "warmup":
             return warm_up(task, site)
         helpers = admit(
-            [ScoredRef(ref, self._relation(ref, site)) for ref in task.models["helpers"]],
-            [ScoredRef(ref, self._relation(ref, site)) for ref in task.models["newcomers"]],
+            self._scored(task.models["helpers"], site),
+            self._scored(task.models["newcomers"], site),
             self.helper_list_size - 1,
             self.num_replaced,
         )
@@ -142,53 +142,72 @@ class UmPfssl(Method):
         data = site.data
         members = list(helpers)
         if task.own.version > 0 or not helpers:  # w_0 knows nothing: no vote beside real helpers
-            members.insert(0, ScoredRef(task.own, self._relation(task.own, site)))
-        own = site.contents(task.own)
-        mean = weighted_mean(((m.score, site.contents(m.model)) for m in members), own)
-        site.model.load_state_dict(mean)
+            members = [*self._scored([task.own], site), *members]
+        # Every score before the mean is loaded: scoring a model loads it into the same network.
+        answers = [self._score(member.model, site).probabilities for member in members]
+
+        site.model.load_state_dict(self._mean(task, site, members))
         if self.recalibrate:
             recalibrate(site.model, torch.cat([data.labelled, data.unlabelled]), site.normalise)
         before = site.evaluate("test")["test"]
 
         images, targets = data.labelled, site.one_hot(data.labels)
         metrics: dict[str, float] = {}
-        if len(data.unlabelled) and (helpers or task.own.version > 0):
-            soft, _ = least_uncertain([self._score(m.model, site).probabilities for m in members])
+        if len(data.unlabelled) and answers and (helpers or task.own.version > 0):
+            soft, _ = least_uncertain(answers)
             images = torch.cat([images, data.unlabelled])
             targets = torch.cat([targets, soft.to(targets)])
             if data.audit is not None:
                 wrong, total = data.audit.pseudo_label_errors(soft.argmax(1))
                 metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}
-        if not len(images):  # no labels, and nobody to ask: the model stays as it was
-            return SiteReport(helpers=helpers, metrics=metrics)
-        metrics["loss"] = site.fit(images, targets, site.training.local_epochs, task.round)
+        if len(images):
+            metrics["loss"] = site.fit(images, targets, site.training.local_epochs, task.round)
+        elif not helpers:  # no images to learn from and nobody to ask: the model stays as it was
+            return SiteReport()
         evaluations = {"test_before": before, **site.evaluate("val", "test")}
         return SiteReport(site.params(), helpers, metrics, evaluations)
 
-    def _relation(self, ref: ModelRef, site: SiteContext) -> float:
-        """Corr(k|j) (Eq. 13), from the score of the model's content."""
-        score = self._score(ref, site)
-        sure = None
-        if len(score.probabilities):
-            sure = certainty(score.probabilities, self.corr_variant)
-        return relation(site.data.mu, sure, score.accuracy, self.metric)
+    def _mean(self, task: Task, site: SiteContext, members: Sequence[ScoredRef]) -> Params:
+        """Relation-weighted mean of the members' models (Alg. 1, line 18)."""
+        weights = [member.score for member in members]
+        if task.own.version == 0 and not any(weights):  # any peer's model is better than w_0
+            weights = [1.0] * len(members)
+        models = (site.contents(member.model) for member in members)
+        return weighted_mean(zip(weights, models, strict=True), site.contents(task.own))
+
+    def _scored(self, refs: Sequence[ModelRef], site: SiteContext) -> list[ScoredRef]:
+        """Return the models with their relation Corr(k|j) (Eq. 13); broken ones are left out."""
+        scored = []
+        for ref in refs:
+            score = self._score(ref, site)
+            if not score.usable:
+                log.warning("the model of site %d answers NaN here; it is left out", ref.site)
+                continue
+            sure = None
+            if len(score.probabilities):
+                sure = certainty(score.probabilities, self.corr_variant)
+            corr = relation(site.data.mu, sure, score.accuracy, self.metric)
+            scored.append(ScoredRef(ref, corr))
+        return scored
 
     def _score(self, ref: ModelRef, site: SiteContext) -> Score:
         """Score a model's content on the site's data, once."""
         dropout = site.model.dropout.p
-        key = ScoreKey(ref.digest, site.data.fingerprint, self.mc_samples, dropout, site.seed)
+        data = site.data
+        key = ScoreKey(ref.digest, data.site, data.fingerprint, self.mc_samples, dropout, site.seed)
 
         def compute() -> Score:
             site.model.load_state_dict(site.contents(ref))
-            with seeded(site.device, site.seed, "score", site.data.site, ref.digest):
-                probabilities = mc_probabilities(
-                    site.model, site.data.unlabelled, self.mc_samples, site.normalise
+            with seeded(site.device, site.seed, "score", data.site, ref.digest):
+                uncertain = mc_probabilities(
+                    site.model, data.unlabelled, self.mc_samples, site.normalise
                 )
+            plain = predict(site.model, data.labelled, site.normalise)
+            usable = bool(uncertain.isfinite().all() and plain.isfinite().all())
             accuracy = None
-            if len(site.data.labels):
-                predicted = predict(site.model, site.data.labelled, site.normalise).argmax(1)
-                accuracy = (predicted == site.data.labels.cpu()).double().mean().item()
-            return Score(probabilities, accuracy)
+            if len(data.labels):
+                accuracy = (plain.argmax(1) == data.labels.cpu()).double().mean().item()
+            return Score(uncertain, accuracy, usable)
 
         return site.scores.get(key, compute)
 

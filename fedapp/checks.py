@@ -1,0 +1,118 @@
+"""What the server demands of sites before it believes them."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from fedapp.errors import ProtocolError, RunError
+from fedapp.metrics import BINS
+from fedapp.protocol import Evaluation, ModelRef, Reply, SiteFacts, Task
+from fedapp.standings import Standings
+
+MAX_METRICS = 32
+_PARTS = {"val": "val", "test": "test", "test_before": "test"}
+
+
+def check_reply(task: Task, reply: Reply, facts: SiteFacts) -> None:
+    """Check everything but the upload's content. Raises ProtocolError naming the rule."""
+    if (reply.site, reply.round) != (task.site, task.round):
+        raise ProtocolError(
+            f"answer of site {reply.site} for round {reply.round}; asked was site {task.site} "
+            f"for round {task.round}"
+        )
+    offered = {task.own, *(ref for refs in task.models.values() for ref in refs)}
+    _check_helpers(task, reply, offered)
+    for part, result in reply.evaluations.items():
+        if part not in _PARTS:
+            raise ProtocolError(f"evaluation {part!r}; must be one of {sorted(_PARTS)}")
+        _check_evaluation(part, result, len(facts.classes), getattr(facts, _PARTS[part]))
+    _check_metrics(reply.metrics, facts, len(offered))
+
+
+def _check_helpers(task: Task, reply: Reply, offered: Collection[ModelRef]) -> None:
+    listed = [helper.model for helper in reply.helpers]
+    if not set(listed) <= set(offered):
+        raise ProtocolError("its helper list names a model that it was not offered")
+    sites = [ref.site for ref in listed]
+    if len(set(sites)) != len(sites) or task.site in sites:
+        raise ProtocolError("its helper list names a site twice, or itself")
+    if len(reply.held) > len(offered) + 1:
+        raise ProtocolError(f"says that it holds {len(reply.held)} models; it saw {len(offered)}")
+
+
+def _check_evaluation(part: str, result: Evaluation, classes: int, samples: int) -> None:
+    if [len(row) for row in result.confusion] != [classes] * classes:
+        raise ProtocolError(f"confusion matrix {part} is not {classes} x {classes}")
+    if result.samples != samples:
+        raise ProtocolError(f"evaluation {part} is of {result.samples} images, it has {samples}")
+    count, correct, sure = result.bin_count, result.bin_correct, result.bin_confidence
+    lengths = {len(count), len(correct), len(sure)}
+    if lengths != {BINS} or sum(count) != samples or sum(correct) != result.correct:
+        raise ProtocolError(f"calibration bins of {part} do not add up to its confusion matrix")
+    if any(
+        not (c <= n and -1e-6 <= s <= n + 1e-6)
+        for n, c, s in zip(count, correct, sure, strict=True)
+    ):
+        raise ProtocolError(f"calibration bins of {part} hold more than they count")
+
+
+def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts, models: int) -> None:
+    if len(metrics) > MAX_METRICS:
+        raise ProtocolError(f"{len(metrics)} metrics; at most {MAX_METRICS}")
+    for name, limit in (
+        ("pseudo_total", facts.unlabelled),
+        ("pseudo_wrong", metrics.get("pseudo_total", 0)),
+        ("models_scored", models),
+    ):
+        value = metrics.get(name, 0)
+        if value != int(value) or not 0 <= value <= limit:
+            raise ProtocolError(f"metric {name} = {value:g}; must be a count in [0, {limit:g}]")
+
+
+def agreed(
+    facts: Sequence[SiteFacts], num_clients: int, say: Callable[[str], None]
+) -> list[SiteFacts]:
+    """Return the sites that can work together, ascending; `say` why others are left out.
+
+    All must hold the same kind of images, the same classes and parts of the same split; where they
+    differ, the majority goes on. Raises RunError where nobody is left.
+    """
+    fitting: dict[int, SiteFacts] = {}
+    for site in facts:
+        if not 0 <= site.site < num_clients:
+            say(f"site {site.site} left out: the preset's {num_clients} sites count from 0")
+        elif site.site in fitting:
+            say(f"a second node that says it is site {site.site} is left out")
+        else:
+            fitting[site.site] = site
+    if not fitting:
+        raise RunError("no site answered that can take part; start at least one and run again")
+    kinds = Counter(_kind(fitting[k]) for k in sorted(fitting))
+    [(kind, _)] = kinds.most_common(1)
+    for number, site in sorted(fitting.items()):
+        for name, mine, ours in zip(
+            ("channels", "classes", "manifest"), _kind(site), kind, strict=True
+        ):
+            if mine != ours:
+                say(f"site {number} left out: its {name} is {mine!r}, most sites have {ours!r}")
+    return [site for _, site in sorted(fitting.items()) if _kind(site) == kind]
+
+
+def _kind(facts: SiteFacts) -> tuple[int, tuple[str, ...], str]:
+    return facts.channels, facts.classes, facts.manifest
+
+
+def check_same_sites(standings: Standings, facts: Sequence[SiteFacts]) -> None:
+    """Check that a run resumes with the sites and the data that it had. Raises RunError."""
+    before = {k: standing.facts for k, standing in standings.sites.items()}
+    now = {f.site: f for f in facts}
+    if before.keys() != now.keys():
+        raise RunError(
+            f"checkpoint of sites {sorted(before)}, but sites {sorted(now)} are here; "
+            "start the same sites to resume"
+        )
+    changed = sorted(k for k in now if now[k] != before[k])
+    if changed:
+        raise RunError(
+            f"site {changed[0]} holds other data than before: {now[changed[0]]}, was "
+            f"{before[changed[0]]}; restore its data to resume, or start anew"
+        )

@@ -1,0 +1,125 @@
+"""Flower's two halves joined in one process: the real ClientApp behind a grid in memory."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from flwr.app import Context, Message, RecordDict
+from flwr.serverapp import Grid
+
+from client_app.app import app as client
+from fedapp.codehash import code_hash
+from fedapp.config import experiment_digest, load_experiment, to_plain
+from fedapp.progress import Progress
+from fedapp.protocol import Origin
+from fedapp.runfolder import RunFolder, open_run
+from fedapp.settings import Experiment
+from server_app.strategy import PoolStrategy
+
+Node = Callable[[Message], Message | None]
+"""Answers a message; None: says nothing."""
+
+COMMAND = "flwr run . with everybody"
+
+
+class MemoryGrid(Grid):
+    """Nodes are functions. What they answer waits until it is pulled, in the order `order` gives.
+
+    gone: nodes whose messages Flower does not take: a simulation leaves their ids out, a SuperLink
+    puts None in their place (`says_none`).
+    """
+
+    def __init__(self, nodes: Mapping[int, Node]) -> None:
+        self.nodes = dict(nodes)
+        self.pushes: list[list[Message]] = []
+        self.pulls = 0
+        self.gone: set[int] = set()
+        self.says_none = False
+        self.order: Callable[[list[Message]], list[Message]] = list
+        self._waiting: dict[str, Message] = {}
+        self._numbers = itertools.count(1)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        self.pushes.append([])
+        ids: list[Any] = []
+        for message in messages:
+            number = f"message-{next(self._numbers)}"
+            message.metadata.__dict__["_message_id"] = number  # as both of Flower's grids do
+            if message.metadata.dst_node_id in self.gone:
+                ids += [None] if self.says_none else []
+                continue
+            ids.append(number)
+            self.pushes[-1].append(message)
+            reply = self.nodes[message.metadata.dst_node_id](message)
+            if reply is not None:
+                self._waiting[number] = reply
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        self.pulls += 1
+        asked = set(message_ids)
+        assert None not in asked
+        ready = [number for number in self._waiting if number in asked]
+        return self.order([self._waiting.pop(number) for number in ready])
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def create_message(self, *arguments: Any, **named: Any) -> Message:
+        raise NotImplementedError
+
+    def send_and_receive(self, *arguments: Any, **named: Any) -> Iterable[Message]:
+        raise NotImplementedError
+
+
+def preset(experiment: Experiment, folder: Path) -> str:
+    """Write the experiment as a preset file named after it; return its path."""
+    plain = to_plain(experiment)
+    path = folder / f"{plain.pop('name')}.yaml"
+    path.write_text(yaml.safe_dump(plain, sort_keys=False))
+    assert load_experiment(str(path)) == experiment
+    return str(path)
+
+
+def node(run_config: Mapping[str, Any], **node_config: Any) -> Node:
+    """Return a node that runs the real ClientApp; every message meets it with an empty memory."""
+
+    def answer(message: Message) -> Message:
+        context = Context(
+            run_id=1,
+            node_id=message.metadata.dst_node_id,
+            node_config=node_config,
+            state=RecordDict(),
+            run_config=dict(run_config),
+        )
+        return client(message, context)
+
+    return answer
+
+
+def sites(run_config: Mapping[str, Any], count: int) -> dict[int, Node]:
+    """Return nodes 100, 101, ... that are sites 0, 1, ..."""
+    return {100 + k: node(run_config, **{"partition-id": k}) for k in range(count)}
+
+
+def origin_of(experiment: Experiment, run: str = "run") -> Origin:
+    return Origin(run, code_hash()[1], experiment_digest(experiment))
+
+
+def serve(experiment: Experiment, grid: Grid) -> tuple[dict[str, Any], RunFolder]:
+    """Run the experiment over the grid as the ServerApp does; return its summary and folder."""
+    folder = open_run(experiment)
+    origin = origin_of(experiment, folder.path.name)
+    with Progress() as progress:
+        strategy = PoolStrategy(experiment, origin, folder, progress, COMMAND)
+        strategy.start(grid)
+    return strategy.outcome, folder

@@ -1,0 +1,42 @@
+"""What must be equal between two runs of one experiment, and the loopback run to compare with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedapp.engine import Engine
+from fedapp.federation import federation_of
+from fedapp.ledger import Ledger
+from fedapp.loopback import Loopback
+from fedapp.progress import Progress
+from fedapp.runfolder import open_run
+from fedapp.settings import Experiment
+from fedapp.store import ModelStore
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl without the clock."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [_untimed(json.loads(line)) for line in lines]
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """Rows, every site's model by digest, helper lists, evaluations, and all traffic."""
+    return {"rows": rows(folder), **_untimed(json.loads((folder / "checkpoint.json").read_text()))}
+
+
+def _untimed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _untimed(inner) for k, inner in value.items() if k != "wall_seconds"}
+    return [_untimed(inner) for inner in value] if isinstance(value, list) else value
+
+
+def loopback(experiment: Experiment) -> Path:
+    """Run the experiment without Flower; return its folder."""
+    federation = federation_of(experiment)
+    folder = open_run(experiment, federation.manifest)
+    store = ModelStore(folder.pool_root)
+    with Progress() as progress:
+        transport = Loopback(experiment, federation, store)
+        Engine(experiment, transport, folder, store, progress, Ledger()).run()
+    return folder.path

@@ -1,0 +1,114 @@
+"""Runs in Flower's real simulation, on a copy of the app with its own folders for everything."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedapp import flower_local
+
+ROOT = Path(__file__).parents[2]
+
+DRIVER = (
+    "import sys; from fedapp import flower_local; {}; sys.exit(flower_local.main(sys.argv[1:]))"
+)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of the app, the home of those who run it, and a folder for Ray.
+
+    scratch: not below the others, since Ray's sockets need a short path.
+    """
+
+    app: Path
+    home: Path
+    scratch: Path
+
+    def left_processes(self) -> dict[int, str]:
+        """Processes of runs of this copy, which all carry its mark, and their command lines."""
+        mark = f"{flower_local.MARK}={self.app / '.flwr'}".encode()
+        return {
+            pid: flower_local._read(pid, "cmdline").replace(b"\0", b" ").decode()
+            for pid in flower_local._pids()
+            if mark in flower_local._read(pid, "environ").split(b"\0")
+        }
+
+    def files(self) -> set[Path]:
+        """Files of the copy and of the home, but for what Flower keeps in its own folder."""
+        found = {path for root in (self.app, self.home) for path in root.rglob("*")}
+        return {
+            path
+            for path in found
+            if path.is_file() and not {".flwr", "__pycache__"} & set(path.parts)
+        }
+
+
+@contextmanager
+def copy_of_app(folder: Path) -> Iterator[Copy]:
+    """Copy what a user has; in the end, check that nothing is left that was not there."""
+    scratch = Path(tempfile.mkdtemp(prefix="ray-"))
+    copy = Copy(folder / "app", folder / "home", scratch)
+    copy.home.mkdir()
+    copy.app.mkdir()
+    for name in ("fedapp", "server_app", "client_app", "conf"):
+        shutil.copytree(ROOT / name, copy.app / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "LICENSE", "README.md"):
+        shutil.copy(ROOT / name, copy.app / name)
+    before = copy.files()
+    try:
+        yield copy
+        assert copy.left_processes() == {}
+        assert copy.files() == before
+        assert not list((copy.app / ".flwr").glob("superlink-*"))
+    finally:
+        for pid in copy.left_processes():
+            os.kill(pid, 9)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def simulate(
+    copy: Copy,
+    arguments: Sequence[str],
+    *,
+    actors: int | None = None,
+    patch: str = "pass",
+    watch: Callable[[str, int], None] = lambda line, pid: None,
+) -> tuple[int, str]:
+    """Run `python -m fedapp.flower_local`; return its exit code and all that it said.
+
+    actors: cores that the run may use, of which each becomes a Ray actor; None: all.
+    patch: a statement about `flower_local` to execute before. watch: is told each line, and the
+    process, while the run goes on.
+    """
+
+    def fewer_cores() -> None:
+        if actors is not None:
+            os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:actors]))
+
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("FLWR_", "RAY_"))}
+    process = subprocess.Popen(
+        [sys.executable, "-c", DRIVER.format(patch), *arguments],
+        cwd=copy.app,
+        env=env | {"HOME": str(copy.home), "RAY_TMPDIR": str(copy.scratch)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=fewer_cores,
+    )
+    lines = []
+    with process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                watch(line, process.pid)
+        except BaseException:  # also pytest's, where a run hangs
+            process.terminate()
+            raise
+    return process.returncode, "".join(lines)

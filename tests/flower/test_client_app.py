@@ -1,0 +1,252 @@
+"""The ClientApp answers every message, whatever is in it and whatever goes wrong at the site."""
+
+import errno
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from client_app.app import app
+from fedapp import wire
+from fedapp.codec import encode
+from fedapp.models import initial_params
+from fedapp.params import digest_of, to_bytes
+from fedapp.protocol import (
+    SCHEMA,
+    Hello,
+    Missing,
+    ModelRef,
+    Refusal,
+    Reply,
+    SiteFacts,
+    Task,
+)
+from tests.flower.grids import node, origin_of, preset
+from tests.small import small
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    return small(runtime__out=str(tmp_path / "runs"))
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Send records to a node of an experiment; return its answer. It must always be a message."""
+
+    def go(experiment, records, kind="train.task", **node_config):
+        message = Message(records, dst_node_id=7, message_type=kind, ttl=60.0)
+        message.metadata.__dict__["_message_id"] = "asked"
+        answer = node({"preset": preset(experiment, tmp_path)}, **node_config)
+        reply = answer(message)
+        assert isinstance(reply, Message) and not reply.has_error()
+        assert reply.metadata.reply_to_message_id == "asked"
+        return wire.read_answer(reply.content).answer
+
+    return go
+
+
+def me(number=2):
+    return {"partition-id": number}
+
+
+def hello(experiment, /, **changes):
+    return wire.write_request(replace(origin_of(experiment), **changes), Hello(), {})
+
+
+def warm_up(experiment, site=2):
+    blob = to_bytes(initial_params(experiment.model, 1, 10, experiment.seed))
+    return Task(site, 0, "warmup", ModelRef(site, 0, digest_of(blob)))
+
+
+def task(experiment, site=2):
+    return wire.write_request(origin_of(experiment), warm_up(experiment, site), {})
+
+
+def test_one_handler_is_registered_under_both_message_types():
+    assert sorted(app._registered_funcs) == ["query.hello", "train.task"]
+
+
+def test_an_honest_hello_and_an_honest_task(ask, experiment, tmp_path):
+    facts = ask(experiment, hello(experiment), "query.hello", **me())
+    assert isinstance(facts, SiteFacts) and facts.site == 2
+    reply = ask(experiment, task(experiment), **me())
+    assert isinstance(reply, Reply) and (reply.site, reply.round) == (2, 0)
+    assert list((tmp_path / "runs/run/sites/site-2/models").glob(f"*/{reply.model}.safetensors"))
+
+
+def heads(**values):
+    return RecordDict({"heads": ConfigRecord(values)})
+
+
+def other_schema(experiment):
+    head = json.loads(encode(warm_up(experiment))) | {"schema": SCHEMA + 1}
+    return heads(origin=encode(origin_of(experiment)), message=json.dumps(head).encode())
+
+
+def with_models(arrays):
+    def records(experiment):
+        return RecordDict({**task(experiment), "models": ArrayRecord(arrays)})
+
+    return records
+
+
+GARBAGE = {
+    "nothing": (lambda e: RecordDict(), "message holds records"),
+    "other records": (lambda e: RecordDict({"a": MetricRecord({"b": 1})}), "message holds records"),
+    "no origin": (lambda e: heads(message=encode(Hello())), "must be a ConfigRecord with"),
+    "texts": (lambda e: heads(origin="x", message="y"), "must hold bytes"),
+    "no JSON": (
+        lambda e: heads(origin=encode(origin_of(e)), message=b"\xff\x00"),
+        "message head is not JSON",
+    ),
+    "deep JSON": (
+        lambda e: heads(origin=encode(origin_of(e)), message=b"[" * 200_000),
+        "message head is not JSON",
+    ),
+    "huge head": (
+        lambda e: heads(origin=encode(origin_of(e)), message=b" " * (5 * 2**20)),
+        "message head of 5242880 bytes",
+    ),
+    "another schema": (other_schema, "run the same version of um-pfssl on both sides"),
+    "an answer": (
+        lambda e: heads(origin=encode(origin_of(e)), message=encode(Refusal(2, 0, ""))),
+        "a request was due, Refusal came",
+    ),
+    "origin and message swapped": (
+        lambda e: heads(origin=encode(Hello()), message=encode(origin_of(e))),
+        "an origin was due, Hello came",
+    ),
+    "a run name that leaves the folder": (
+        lambda e: hello(e, run="../../elsewhere"),
+        "Origin message: run",
+    ),
+    "a model as floats": (
+        with_models({"0" * 64: Array("float32", (1,), "numpy.ndarray", b"1234")}),
+        "must be one flat safetensors uint8 array",
+    ),
+    "a model that is not what it names": (
+        with_models({"0" * 64: Array("uint8", (3,), "safetensors", b"abc")}),
+        "content 000000000000 from the server is not what it names",
+    ),
+    "other code": (lambda e: hello(e, code="0" * 16), "install the same version on both"),
+    "another experiment": (
+        lambda e: hello(e, experiment="0" * 64),
+        "this site's settings differ from the server's",
+    ),
+    "a task for another site": (lambda e: task(e, 3), "for site 3, but this node is site 2 now"),
+}
+
+
+@pytest.mark.parametrize("kind", ["query.hello", "train.task"])
+@pytest.mark.parametrize("name", GARBAGE)
+def test_what_is_not_right_is_refused_with_the_reason(ask, experiment, name, kind):
+    records, reason = GARBAGE[name]
+    answer = ask(experiment, records(experiment), kind, **me())
+    assert isinstance(answer, Refusal)
+    assert reason in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (None, "node config has no partition-id"),
+        ("2", "node config has no partition-id"),
+        (2.0, "node config has no partition-id"),
+        (5, "partition-id 5: the preset has 5 sites"),
+        (-1, "partition-id -1: the preset has 5 sites"),
+        (2**40, "raise split.num_clients or start fewer nodes"),
+    ],
+)
+def test_a_node_without_a_usable_number_refuses(ask, experiment, number, reason):
+    config = {} if number is None else me(number)
+    answer = ask(experiment, hello(experiment), "query.hello", **config)
+    assert isinstance(answer, Refusal)
+    assert reason in answer.reason
+
+
+def test_the_request_decides_not_the_message_type(ask, experiment):
+    assert isinstance(ask(experiment, hello(experiment), "train.task", **me()), SiteFacts)
+    assert isinstance(ask(experiment, task(experiment), "query.hello", **me()), Reply)
+
+
+def test_a_task_on_models_that_are_not_there_asks_for_them(ask, experiment):
+    lost = ModelRef(2, 4, "ab" * 32)
+    request = wire.write_request(origin_of(experiment), Task(2, 5, "train", lost), {})
+    assert ask(experiment, request, **me()) == Missing(2, 5, (lost.digest,))
+
+
+def test_an_action_of_another_method_is_refused(ask, experiment):
+    request = replace(warm_up(experiment), action="dance")
+    answer = ask(experiment, wire.write_request(origin_of(experiment), request, {}), **me())
+    assert isinstance(answer, Refusal)
+
+
+def test_absent_data_are_named(ask, tmp_path):
+    experiment = small(runtime__out=str(tmp_path), data__name="fashion_mnist", data__download=False)
+    for records, kind in ((hello(experiment), "query.hello"), (task(experiment), "train.task")):
+        answer = ask(experiment, records, kind, **me())
+        assert isinstance(answer, Refusal)
+        assert "fashion_mnist" in answer.reason and "data.root" in answer.reason
+        assert "\n" not in answer.reason
+
+
+def test_settings_that_are_wrong_at_the_node_are_named(experiment):
+    message = Message(hello(experiment), dst_node_id=7, message_type="query.hello", ttl=60.0)
+    for run_config, reason in (
+        ({}, "preset = ''"),
+        ({"preset": "absent"}, "preset 'absent': no such preset"),
+        ({"preset": "digits_demo", "method.num_replaced": 99}, "num_replaced = 99"),
+    ):
+        answer = wire.read_answer(node(run_config, **me())(message).content).answer
+        assert isinstance(answer, Refusal)
+        assert reason in answer.reason
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_training_that_diverges_is_answered(ask, experiment, epochs):
+    """After one epoch the loss may still be finite and the model already useless."""
+    experiment = replace(
+        experiment,
+        training=replace(experiment.training, learning_rate=1e6, warmup_epochs=epochs),
+    )
+    answers = [ask(experiment, task(experiment, k), **me(k)) for k in range(5)]
+    refusals = [answer for answer in answers if isinstance(answer, Refusal)]
+    assert refusals
+    if epochs == 3:
+        assert all("lower training.learning_rate" in refusal.reason for refusal in refusals)
+
+
+def test_a_full_disk_at_the_site_is_named_and_the_next_task_works(ask, experiment, monkeypatch):
+    whole = Path.replace
+
+    def full(self, target):
+        if self.parent.parent.name == "models":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return whole(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        answer = ask(experiment, task(experiment), **me())
+    assert isinstance(answer, Refusal)
+    assert "No space left on device" in answer.reason and "free space there" in answer.reason
+    assert isinstance(ask(experiment, task(experiment), **me()), Reply)
+
+
+def test_a_store_folder_that_cannot_be_made_is_answered(ask, experiment, tmp_path):
+    (tmp_path / "file").touch()
+    store = {"store-path": str(tmp_path / "file")}
+    answer = ask(experiment, hello(experiment), "query.hello", **me(), **store)
+    assert isinstance(answer, Refusal)
+    assert str(tmp_path / "file") in answer.reason
+
+
+def test_a_node_keeps_its_store_where_it_is_told(ask, experiment, tmp_path, monkeypatch):
+    ask(experiment, task(experiment), **me(), **{"store-path": str(tmp_path / "mine")})
+    assert list((tmp_path / "mine/run/sites/site-2/models").iterdir())
+    monkeypatch.setenv("FEDAPP_SITES", str(tmp_path / "env"))
+    ask(experiment, task(experiment), **me())
+    assert list((tmp_path / "env/run/sites/site-2/models").iterdir())
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,153 @@
+"""Runs with real processes: a SuperLink, Flower's simulation and its Ray actors.
+
+The number of actors is the number of cores that a run may use, but no more than sites.
+"""
+
+import os
+import re
+import signal
+
+import pytest
+
+from fedapp import flower_local
+from fedapp.config import load_experiment
+from tests.flower.grids import preset
+from tests.flower.results import loopback, results, rows
+from tests.flower.simulation import copy_of_app, simulate
+from tests.small import small
+
+CORES = len(os.sched_getaffinity(0))
+
+
+@pytest.fixture
+def copy(tmp_path):
+    with copy_of_app(tmp_path) as copy:
+        yield copy
+
+
+def actors(output):
+    return set(re.findall(r"ClientAppActor pid=(\d+)", output))
+
+
+def errors(output):
+    """Lines that tell of a fault, without their colours."""
+    plain = re.sub(r"\x1b\[\d+m", "", output)
+    return [line for line in plain.splitlines() if re.match(r"(ERROR|error)\b", line)]
+
+
+def same_bits(copy, tmp_path, count):
+    experiment = small(runtime__out=str(tmp_path / "runs"))
+    file = preset(experiment, tmp_path)
+    code, output = simulate(copy, [file, "runtime.run_name=flower"], actors=count)
+    assert code == 0, output
+    assert f"init-args-num-cpus={count}" in output
+    assert len(actors(output)) == count, output
+    whole = loopback(load_experiment(file, {"runtime.run_name": "loopback"}))
+    assert results(tmp_path / "runs/flower") == results(whole)
+    assert (tmp_path / "runs/flower/per_site.csv").read_text() == (
+        whole / "per_site.csv"
+    ).read_text()
+    assert errors(output) == []
+    [served] = set(re.findall(r"server code (\S+ \(\w+\))", output))
+    assert set(re.findall(r"site code (\S+ \(\w+\))", output)) == {served}
+    assert served.startswith(str(copy.app / ".flwr/apps"))
+
+
+def test_a_run_with_flower_is_the_loopback_run_bit_for_bit(copy, tmp_path):
+    same_bits(copy, tmp_path, min(CORES, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CORES == 1, reason="the fast test has one actor here")
+def test_the_number_of_actors_does_not_matter(copy, tmp_path):
+    same_bits(copy, tmp_path, 1)
+
+
+@pytest.mark.slow
+def test_with_fewer_nodes_than_sites_those_are_used_and_the_command_is_said(copy, tmp_path):
+    out = f"runtime.out={tmp_path / 'runs'}"
+    wanted = ["split.num_clients=6", "model.width=4", "training.warmup_epochs=1"]
+    short = ["rounds.num_rounds=2", "training.local_epochs=1", "rounds.join_wait_s=1.0"]
+    four = "client-resources-num-cpus=1 init-args-num-cpus=1 num-supernodes=4"
+    patch = f"flower_local._federation = lambda _: '{four}'"
+    arguments = ["digits_demo", *wanted, *short, out, "runtime.run_name=four"]
+    code, output = simulate(copy, arguments, patch=patch)
+    assert code == 0, output
+    assert "4 of 6 sites are here and will be used; in simulation, all: flwr run . --stream " in (
+        output
+    )
+    [said] = re.findall(r"all: flwr run \. --stream (.*)", output)
+    assert said.startswith("--federation-config num-supernodes=6 --run-config '")
+    for pair in ('preset="digits_demo"', "split.num_clients=6", 'runtime.run_name="four"'):
+        assert pair in said
+    assert "digits_demo: 4 sites, 2 rounds" in output
+    assert [row["skipped"] for row in rows(tmp_path / "runs/four")] == [{}, {}, {}]
+
+
+def test_a_wrong_value_ends_it_before_anything_starts(copy):
+    code, output = simulate(copy, ["digits_demo", "method.num_replaced=99"])
+    assert code == 2
+    [line] = output.splitlines()
+    assert line.startswith("error: override over conf/digits_demo.yaml: method.")
+    assert "method.num_replaced = 99" in line and "must be below helper_list_size" in line
+    assert not (copy.app / ".flwr").exists()
+
+
+@pytest.mark.slow
+def test_a_wrong_value_in_plain_flwr_run_is_one_line_and_a_failed_run(copy):
+    patch = "flower_local._run_config = lambda _: \"preset='digits_demo' method.num_replaced=99\""
+    code, output = simulate(copy, ["digits_demo"], patch=patch)
+    assert code == 1, output
+    assert "Traceback" not in output
+    reason = "method.num_replaced = 99: num_replaced must be below helper_list_size"
+    said = [line for line in errors(output) if reason in line]
+    # Flower's log has it once; then flower_local says how the run ended.
+    assert len(said) == 2, output
+    assert said[1].startswith("error: the run ended as finished:failed (")
+
+
+@pytest.mark.slow
+def test_a_wrong_key_in_plain_flwr_run_is_refused_by_flower_itself(copy):
+    patch = "flower_local._run_config = lambda _: \"preset='digits_demo' method.num_replacd=3\""
+    code, output = simulate(copy, ["digits_demo"], patch=patch)
+    assert code == 1, output
+    assert "method.num_replacd" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_absent_data_end_the_run_with_one_reason_and_no_flood(copy, tmp_path):
+    arguments = ["fashion_mnist_small", "data.download=false", f"data.root={tmp_path / 'data'}"]
+    code, output = simulate(copy, [*arguments, f"runtime.out={tmp_path / 'runs'}"])
+    assert code == 1, output
+    assert "Traceback" not in output
+    assert output.count("cannot take part: ") == 1
+    assert "none of 20 nodes can take part: " in errors(output)[-1]
+    assert str(tmp_path / "data") in errors(output)[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victims", [1, CORES])
+def test_killed_actors_end_the_run_with_a_reason_and_it_can_go_on(copy, tmp_path, victims):
+    rounds = 40
+    experiment = small(runtime__out=str(tmp_path / "runs"), rounds__num_rounds=rounds)
+    arguments = [preset(experiment, tmp_path), "runtime.run_name=killed"]
+    killed = []
+
+    def kill(line, pid):
+        if line.startswith("round") and not killed:
+            tree = sorted(flower_local._descendants({pid}))
+            ours = [p for p in tree if flower_local._read(p, "cmdline").startswith(b"ray::Client")]
+            killed.extend(ours[:victims])
+            for victim in killed:
+                os.kill(victim, signal.SIGKILL)
+
+    code, output = simulate(copy, arguments, watch=kill)
+    assert len(killed) == victims
+    assert code == 1, output
+    assert re.search(r"round \d+: \d of \d sites answered, rounds.min_reply_share = 0.5", output)
+    assert "runtime.resume=true" in errors(output)[-1]
+    assert "Flower error 0: " in errors(output)[-1]
+    code, output = simulate(copy, [*arguments, "runtime.resume=true"])
+    assert code == 0, output
+    assert [row["round"] for row in rows(tmp_path / "runs/killed")] == list(range(rounds + 1))

@@ -1,0 +1,326 @@
+"""PoolStrategy over a grid in memory: whole runs with real sites, and all that goes wrong."""
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+
+from fedapp import wire
+from fedapp.errors import RunError
+from fedapp.protocol import Hello, Incoming, Missing, SiteFacts, Task
+from server_app import strategy
+from tests.flower.grids import COMMAND, MemoryGrid, node, preset, serve, sites
+from tests.flower.results import loopback, results, rows
+from tests.small import small
+
+FACTS = SiteFacts(0, 1, ("a", "b"), 1, 1, 1, 1, "0" * 64)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """The strategy's clock, which only its own sleep moves: nothing here depends on speed."""
+    now = SimpleNamespace(seconds=1000.0, sleeps=[])
+
+    def sleep(seconds):
+        now.sleeps.append(seconds)
+        now.seconds += seconds
+
+    fake = SimpleNamespace(monotonic=lambda: now.seconds, sleep=sleep)
+    monkeypatch.setattr(strategy, "time", fake)
+    return now
+
+
+@pytest.fixture
+def federation(tmp_path):
+    """Make an experiment and the grid of its sites; `count` nodes instead of all."""
+
+    def make(count=None, **changes):
+        experiment = small(runtime__out=str(tmp_path / "runs"), **changes)
+        run_config = {"preset": preset(experiment, tmp_path)}
+        wanted = experiment.split.num_clients if count is None else count
+        return experiment, MemoryGrid(sites(run_config, wanted))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The results of the same experiment without Flower."""
+    return results(loopback(small(runtime__out=str(tmp_path_factory.mktemp("loopback")))))
+
+
+def request_of(message):
+    return wire.read_request(message.content)[1]
+
+
+def reply_with(message, answer, payloads=None):
+    return Message(wire.write_answer(Incoming(answer, payloads or {})), reply_to=message)
+
+
+def disturb(grid, number, mischief, site=2):
+    """Let site 2 pass its reply through `mischief(message, reply)` in one round."""
+    honest = grid.nodes[100 + site]
+
+    def disturbed(message):
+        request, reply = request_of(message), honest(message)
+        due = isinstance(request, Task) and request.round == number
+        return mischief(message, reply) if due else reply
+
+    grid.nodes[100 + site] = disturbed
+
+
+# --- honest sites ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [list, lambda replies: replies[::-1], lambda r: r[1::2] + r[::2]])
+def test_the_run_is_the_loopback_run_whatever_the_order_of_replies(
+    federation, whole, order, capsys
+):
+    experiment, grid = federation()
+    grid.order = order
+    summary, folder = serve(experiment, grid)
+    assert results(folder.path) == whole
+    assert summary["models_sent"] == sum(
+        len(wire.read_request(message.content)[2]) for push in grid.pushes for message in push
+    )
+    assert "left out" not in capsys.readouterr().out
+
+
+def test_each_phase_is_one_push_of_timed_typed_messages(federation):
+    experiment, grid = federation()
+    serve(experiment, grid)
+    assert len(grid.pushes) == 1 + 1 + experiment.rounds.num_rounds  # hello, warm-up, rounds
+    kinds = [{message.metadata.message_type for message in push} for push in grid.pushes]
+    assert kinds == [{"query.hello"}] + [{"train.task"}] * (len(grid.pushes) - 1)
+    assert len(grid.pushes[1]) == experiment.split.num_clients
+    for message in (message for push in grid.pushes for message in push):
+        assert message.metadata.ttl == experiment.rounds.deadline_s
+    for push in grid.pushes:
+        assert len({message.metadata.dst_node_id for message in push}) == len(push)
+
+
+def test_one_model_goes_to_many_sites_as_the_same_bytes(federation):
+    experiment, grid = federation()
+    serve(experiment, grid)
+    for push in grid.pushes:
+        sent = {}
+        for message in push:
+            for digest, blob in wire.read_request(message.content)[2].items():
+                assert sent.setdefault(digest, blob) is blob
+
+
+# --- one bad site ---------------------------------------------------------------------------------
+
+
+def error(code, reason):
+    return lambda message, reply: Message(Error(code, reason), reply_to=message)
+
+
+def changed(**changes):
+    def mischief(message, reply):
+        incoming = wire.read_answer(reply.content)
+        return reply_with(message, replace(incoming.answer, **changes), incoming.payloads)
+
+    return mischief
+
+
+def made_by_flower(message, reply):
+    """An error that the SuperLink makes up for a node: its sender is the SuperLink."""
+    made = Message(Error(3, "expired"), reply_to=message)
+    made.metadata.__dict__["_src_node_id"] = 1
+    return made
+
+
+def heads(message_head):
+    records = RecordDict({"heads": ConfigRecord({"message": message_head})})
+    return lambda message, reply: Message(records, reply_to=message)
+
+
+BAD = {
+    "silent": (lambda message, reply: None, r"no answer within 60 s"),
+    "unknown error": (error(0, "ray\n  died"), r"^the site refused: Flower error 0: ray died$"),
+    "raised": (error(2, "boom"), r"Flower error 2: boom$"),
+    "expired": (error(3, "too late"), r"Flower error 3: too late$"),
+    "node gone": (error(5, "gone"), r"Flower error 5: gone$"),
+    "crashed": (error(8, None), r"Flower error 8: None$"),
+    "Flower speaks for it": (made_by_flower, r"Flower error 3: expired$"),
+    "long error": (error(8, "x" * 10_000), r"Flower error 8: x{400}$"),
+    "nothing in it": (
+        lambda message, reply: Message(RecordDict(), reply_to=message),
+        r"unreadable answer: message holds records \[\]",
+    ),
+    "no answer in it": (
+        heads(b"{"),
+        r"unreadable answer: message head is not JSON",
+    ),
+    "a request in it": (
+        heads(wire.encode(Hello())),
+        r"unreadable answer: an answer was due, Hello came",
+    ),
+    "another site": (changed(site=1), r"answered as site 1, round 1$"),
+    "another round": (changed(round=0), r"answered as site 2, round 0$"),
+    "facts": (
+        lambda message, reply: reply_with(message, replace(FACTS, site=2)),
+        r"introduced itself instead of working$",
+    ),
+    "another site misses": (
+        lambda message, reply: reply_with(message, Missing(1, 1, ("0" * 64,))),
+        r"answered as site 1, round 1$",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_one_bad_site_is_skipped_named_and_counted_and_harms_no_other(federation, name, capsys):
+    mischief, reason = BAD[name]
+    experiment, grid = federation(rounds__num_rounds=2, rounds__sample_rate=1.0)
+    disturb(grid, 1, mischief)
+    summary, folder = serve(experiment, grid)
+    every = rows(folder.path)
+    assert list(every[1]["skipped"]) == ["2"]
+    assert re.search(reason, every[1]["skipped"]["2"]), every[1]["skipped"]
+    assert every[0]["skipped"] == every[2]["skipped"] == {}
+    assert every[1]["trained"] == 4
+    assert re.search(r"^site 2 skipped in round 1: ", capsys.readouterr().out, re.M)
+    assert summary["mean_test_accuracy"]["final"] is not None
+
+
+@pytest.mark.parametrize("says_none", [False, True])
+def test_a_message_that_flower_does_not_take_costs_only_its_own_site(federation, says_none):
+    experiment, grid = federation(rounds__num_rounds=2, rounds__sample_rate=1.0)
+    grid.says_none = says_none
+
+    def leave(message, reply):
+        grid.gone.add(102)
+        return reply
+
+    disturb(grid, 0, leave)
+    _, folder = serve(experiment, grid)
+    assert [list(row["skipped"]) for row in rows(folder.path)] == [[], ["2"], ["2"]]
+    assert "not sent; is the node gone?" in rows(folder.path)[1]["skipped"]["2"]
+
+
+def test_a_reply_that_comes_twice_counts_once(federation, whole):
+    experiment, grid = federation()
+    grid.order = lambda replies: replies + replies
+    _, folder = serve(experiment, grid)
+    assert results(folder.path) == whole
+
+
+def test_polling_slows_down_and_ends_at_the_deadline(federation, clock):
+    experiment, grid = federation(rounds__num_rounds=1, rounds__sample_rate=1.0)
+    disturb(grid, 1, lambda message, reply: None)
+    began = clock.seconds
+    serve(experiment, grid)
+    # Less what the engine's own, real clock took off the deadline before the messages went.
+    assert 30 < clock.seconds - began <= experiment.rounds.deadline_s
+    assert max(clock.sleeps) <= strategy.LAST_POLL_S
+    assert grid.pulls < 3 + 60 / strategy.LAST_POLL_S + 10
+
+
+def test_an_answer_after_the_deadline_is_not_waited_for_and_harms_no_later_round(federation):
+    experiment, grid = federation(rounds__num_rounds=2, rounds__sample_rate=1.0)
+    late = {}
+
+    def dawdle(message, reply):
+        late[message.metadata.message_id] = reply
+
+    disturb(grid, 1, dawdle)
+    wait = grid.push_messages
+
+    def push(messages):
+        grid._waiting |= late  # by now it has arrived
+        return wait(messages)
+
+    grid.push_messages = push
+    _, folder = serve(experiment, grid)
+    assert [list(row["skipped"]) for row in rows(folder.path)] == [[], ["2"], []]
+    assert len(late) == 1
+
+
+def test_too_many_bad_sites_end_the_run_with_the_reason(federation):
+    experiment, grid = federation()
+    for site in range(4):
+        disturb(grid, 0, error(0, "actor died"), site)
+    with pytest.raises(RunError, match=r"round 0: 1 of 5 sites answered.*Flower error 0: actor di"):
+        serve(experiment, grid)
+
+
+# --- who takes part -------------------------------------------------------------------------------
+
+
+def test_fewer_nodes_than_sites_are_used_and_the_command_for_all_is_said(federation, capsys, clock):
+    experiment, grid = federation(count=3)
+    summary, _ = serve(experiment, grid)
+    assert summary["sites"] == 3
+    assert f"3 of 5 sites are here and will be used; in simulation, all: {COMMAND}" in (
+        capsys.readouterr().out
+    )
+    assert sum(clock.sleeps) == pytest.approx(experiment.rounds.join_wait_s, abs=0.1)
+
+
+def test_nodes_that_come_while_the_server_waits_take_part(federation, monkeypatch):
+    experiment, grid = federation()
+    later = {105 - 1: grid.nodes.pop(104)}
+
+    def join():
+        if len(grid.nodes) == 4 and strategy.time.monotonic() > 1003:
+            grid.nodes |= later
+        return list(grid.nodes)
+
+    monkeypatch.setattr(grid, "get_node_ids", join)
+    assert serve(experiment, grid)[0]["sites"] == 5
+
+
+def test_without_nodes_the_run_ends_with_the_remedy(federation):
+    experiment, grid = federation(count=0)
+    with pytest.raises(RunError, match=r"no node within rounds.join_wait_s = 10 s; start SuperNod"):
+        serve(experiment, grid)
+
+
+def test_a_node_with_a_taken_number_is_left_out(federation, capsys):
+    experiment, grid = federation(count=4)
+    grid.nodes[200] = grid.nodes[103]
+    summary, _ = serve(experiment, grid)
+    assert summary["sites"] == 4
+    out = capsys.readouterr().out
+    assert "node 200 cannot take part: site number 3 is taken; give every node its own" in out
+    assert "1 of 5 nodes left out" in out
+
+
+def test_a_node_that_is_more_than_the_preset_has_is_left_out(federation, capsys, tmp_path):
+    experiment, grid = federation()
+    grid.nodes[300] = node({"preset": preset(experiment, tmp_path)}, **{"partition-id": 5})
+    assert serve(experiment, grid)[0]["sites"] == 5
+    assert "node 300 cannot take part: partition-id 5: the preset has 5 sites" in (
+        capsys.readouterr().out
+    )
+
+
+def test_nodes_that_err_or_talk_nonsense_at_the_start_are_left_out(federation, capsys):
+    experiment, grid = federation()
+    grid.nodes[101] = lambda message: made_by_flower(message, None)
+    grid.nodes[103] = lambda message: reply_with(message, Missing(3, 0, ()))
+    summary, _ = serve(experiment, grid)
+    assert summary["sites"] == 3
+    out = capsys.readouterr().out
+    assert "node 101 cannot take part: Flower error 3: expired" in out
+    assert "node 103 cannot take part: answered with Missing when asked who it is" in out
+
+
+def test_where_no_node_can_take_part_the_reason_is_said_once(federation, capsys, tmp_path):
+    experiment, grid = federation()
+    other = preset(replace(experiment, name="other", seed=9), tmp_path)
+    grid.nodes = sites({"preset": other}, 5)
+    with pytest.raises(RunError, match="none of 5 nodes can take part: this site's settings diff"):
+        serve(experiment, grid)
+    assert capsys.readouterr().out.count("cannot take part") == 1
+
+
+def test_where_all_nodes_are_silent_the_run_ends(federation):
+    experiment, grid = federation()
+    grid.nodes = dict.fromkeys(grid.nodes, lambda message: None)
+    with pytest.raises(RunError, match="no site answered"):
+        serve(experiment, grid)
