@@ -8,7 +8,7 @@ import logging
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from client_app.node import open_site
+from client_app.node import alone, open_site
 from fedapp import wire
 from fedapp.errors import FedAppError, ProtocolError
 from fedapp.protocol import Hello, Incoming, Refusal
@@ -41,4 +41,5 @@ def _answer(message: Message, context: Context) -> Incoming:
     if request.site != (here := site.data.site):
         # Flower knows a node by its key: one restarted with another number still gets its tasks.
         raise ProtocolError(f"a task for site {request.site}, but this node is site {here} now")
-    return site.handle(request, payloads)
+    with alone(site):
+        return site.handle(request, payloads)

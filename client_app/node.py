@@ -2,14 +2,17 @@
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from flwr.app import Context
 
 from fedapp.codehash import code_hash
 from fedapp.config import experiment_digest, load_run_config
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, RunError
 from fedapp.federation import federation_of
 from fedapp.protocol import Origin
 from fedapp.runfolder import out_root
@@ -19,6 +22,9 @@ from fedapp.site import Site
 from fedapp.store import ModelStore
 
 log = logging.getLogger("flwr")
+
+BUSY_S = 5.0
+"""Seconds to wait for an earlier task of the same site."""
 
 
 def open_site(context: Context, origin: Origin) -> Site:
@@ -39,6 +45,26 @@ def open_site(context: Context, origin: Origin) -> Site:
     folder = _stores(context, experiment) / origin.run / "sites" / f"site-{number}"
     store = ModelStore(folder / "models")
     return federation_of(experiment).site(number, experiment, store, ScoreStore(folder / "scores"))
+
+
+@contextmanager
+def alone(site: Site) -> Iterator[None]:
+    """Let one task at a time use a site's stores.
+
+    After a deadline the server goes on while the site may still be at work; in simulation Flower
+    then runs the next task beside it. Raises RunError where the earlier one does not end.
+    """
+    lock = FileLock(site.store.root.parent / "busy.lock")
+    try:
+        lock.acquire(timeout=BUSY_S)
+    except Timeout as error:
+        raise RunError(
+            f"site {site.data.site} is still at work on an earlier round; raise rounds.deadline_s"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _check(origin: Origin, experiment: Experiment) -> None:

@@ -62,6 +62,8 @@ def from_bytes(blob: bytes, schema: Schema, owner: str) -> Params:
             )
         if dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
             raise ProtocolError(f"{owner}: tensor {name} holds NaN or infinity; training diverged")
+        if name.endswith("running_var") and bool((tensor < 0).any()):
+            raise ProtocolError(f"{owner}: tensor {name} is negative; a variance cannot be")
     return params
 
 

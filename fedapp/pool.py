@@ -10,7 +10,6 @@ from fedapp.errors import ProtocolError, StoreError
 from fedapp.protocol import INITIAL_SITE, ModelRef
 from fedapp.store import ModelStore
 
-
 log = logging.getLogger(__name__)
 
 

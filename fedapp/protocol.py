@@ -139,11 +139,14 @@ class Missing:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The site could not do the task, and why; the run goes on without it this round."""
+    """The site could not do the task, and why; the run goes on without it this round.
+
+    site: INITIAL_SITE where it could not even tell which site it is.
+    """
 
     __pydantic_config__ = CLOSED
 
-    site: SiteId
+    site: Annotated[int, Field(ge=INITIAL_SITE, lt=2**31)]
     round: Number
     reason: Text
 

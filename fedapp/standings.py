@@ -114,7 +114,10 @@ class Standings:
         ]
 
     def summary(self) -> Row:
-        """Return the accuracy part of `summary.json`; "best" is by test, over rounds from 1, as the paper's."""
+        """Return the accuracy part of `summary.json`.
+
+        "best" is by test accuracy over the rounds from 1, as the paper reports it.
+        """
         final = spread(self.accuracies("test"))
         best, chosen = self.best or {}, self.best_by_validation or {}
         return {

@@ -32,7 +32,7 @@ class ModelStore:
     """
 
     def __init__(self, root: Path, memory_bytes: int = 256 * 2**20) -> None:
-        self._root = root
+        self.root = root
         self._memory_bytes = memory_bytes
         self._memory: OrderedDict[str, bytes] = OrderedDict()
         self._memory_used = 0
@@ -106,11 +106,11 @@ class ModelStore:
         """Return a content's file; refuse anything but a digest, which may come from elsewhere."""
         if not _DIGEST.fullmatch(digest):
             raise StoreError(f"{digest[:80]!r} names no content: must be 64 hex digits of SHA-256")
-        return self._root / digest[:2] / f"{digest}{ENDING}"
+        return self.root / digest[:2] / f"{digest}{ENDING}"
 
     def _files(self) -> Iterator[Path]:
         """Yield every file two levels deep; other processes may add and remove some meanwhile."""
-        return self._root.glob("[0-9a-f][0-9a-f]/*")
+        return self.root.glob("[0-9a-f][0-9a-f]/*")
 
     def _read(self, digest: str) -> bytes:
         path = self._path(digest)

@@ -115,7 +115,7 @@ class PoolStrategy(Strategy):
         messages = [self._message(node, "query.hello", hello) for node in nodes]
         found: dict[int, SiteFacts] = {}
         reasons: list[str] = []
-        for message, reply in self._replies(messages, self._experiment.rounds.deadline_s):
+        for message, reply in self._replies(messages, self._experiment.rounds.hello_s):
             node, answer = message.metadata.dst_node_id, self._parse(reply).answer
             if isinstance(answer, SiteFacts) and answer.site not in found:
                 found[answer.site] = answer

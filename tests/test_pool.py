@@ -41,17 +41,6 @@ def test_upload_is_a_new_version_only_with_new_content(pool: ModelPool) -> None:
     assert pool.latest(2).version == 0
 
 
-def test_changed_since_asks_for_content(pool: ModelPool) -> None:
-    first = pool.latest(1)
-    assert not pool.changed_since(first)
-    pool.upload(1, b"a", 1)
-    assert pool.changed_since(first)
-    assert not pool.changed_since(pool.latest(1))
-    assert not pool.changed_since(pool.initial)
-    pool.upload(1, b"w_0", 2)  # back to the same content: nothing to fetch
-    assert not pool.changed_since(first)
-
-
 def test_unknown_site(pool: ModelPool) -> None:
     for ask in (pool.latest, lambda k: pool.upload(k, b"a", 1)):
         with pytest.raises(ProtocolError, match="site 7 has no record"):
@@ -87,17 +76,14 @@ def test_records_survive_json(pool: ModelPool, tmp_path: Path) -> None:
     assert again.trained() == (2,)
 
 
-def test_resuming_without_a_content_is_refused(pool: ModelPool, tmp_path: Path) -> None:
+def test_resuming_without_a_content_is_noted(
+    pool: ModelPool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     ref = pool.upload(2, b"a", 4)
     (tmp_path / ref.digest[:2] / f"{ref.digest}.safetensors").unlink()
-    with pytest.raises(StoreError, match="lacks the model of site 2, version 1: restore"):
-        ModelPool.from_plain(ModelStore(tmp_path), pool.to_plain())
-
-
-@pytest.mark.parametrize("fields", [[1, "a"], ["x", "0" * 64, 1], None, [1, "../x", 1]])
-def test_damaged_record(tmp_path: Path, fields: object) -> None:
-    with pytest.raises(StoreError, match=r"damaged|64 hex digits"):
-        ModelPool.from_plain(ModelStore(tmp_path), {"3": fields})  # type: ignore[dict-item]
+    again = ModelPool.from_plain(ModelStore(tmp_path), pool.to_plain())
+    assert again.latest(2) == ref  # site 2 holds it and goes on from it
+    assert "the pool lacks the model of site 2, version 1" in caplog.text
 
 
 def test_a_refused_upload_changes_no_record(

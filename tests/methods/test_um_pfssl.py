@@ -85,7 +85,11 @@ def test_newcomers_are_drawn_evenly():
 def test_refresh_every_nu_rounds_all_but_the_r_lowest():
     sent = tasks(10, state_of(1, 2, 3), cohort=(), pool=Pool(version=9))
     assert sent[0].models["helpers"] == (ref(1, 9), ref(2, 9), ref(3, 1))
-    assert sorted(sent) == list(SITES)
+    assert sorted(sent) == [0]  # the others have nothing to refresh: no message
+    unchanged = tasks(10, state_of(1, 2, 3), cohort=())
+    assert unchanged == {}
+    sampled = replace(METHOD, helper_scope="sampled")
+    assert tasks(10, state_of(1, 2, 3), cohort=(5,), method=sampled, pool=Pool(9)).keys() == {5}
     kept = tasks(11, state_of(1, 2, 3), cohort=(0,), pool=Pool(version=9))
     assert kept[0].models["helpers"] == (ref(1), ref(2), ref(3))
 

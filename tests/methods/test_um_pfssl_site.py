@@ -1,0 +1,261 @@
+"""UM-pFSSL at a site: what is averaged, with which weights, what is trained on what."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from fedapp.data.sites import Audit, SiteData
+from fedapp.methods.base import SiteContext
+from fedapp.methods.um_pfssl import UmPfssl
+from fedapp.metrics import predict
+from fedapp.models import build_model, initial_params
+from fedapp.params import weighted_mean
+from fedapp.protocol import ModelRef, Task
+from fedapp.relation import certainty, least_uncertain, relation
+from fedapp.rng import seeded
+from fedapp.scores import ScoreStore
+from fedapp.settings import ModelSettings, TrainSettings
+from fedapp.uncertainty import mc_probabilities
+
+CPU = torch.device("cpu")
+SETTINGS = ModelSettings(width=2)
+PASSES = 3
+METHOD = UmPfssl(helper_list_size=3, num_replaced=1, mc_samples=PASSES)
+
+
+def ref(site, version=1):
+    return ModelRef(site, version, f"{site:032x}{version:032x}")
+
+
+def model_of(site):
+    """Another network for every site, with statistics that differ too."""
+    params = initial_params(SETTINGS, 1, 3, seed=site)
+    stream = torch.Generator().manual_seed(site)
+    for name, tensor in params.items():
+        if name.endswith("running_mean"):
+            tensor.copy_(torch.randn(tensor.shape, generator=stream))
+        elif name.endswith("num_batches_tracked"):
+            tensor.fill_(site)
+        elif name == "head.weight":
+            tensor.mul_(3)
+    return params
+
+
+def images(count, seed):
+    stream = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=stream)
+
+
+def data_of(labelled=4, unlabelled=6):
+    return SiteData(
+        site=0,
+        labelled=images(labelled, 1),
+        labels=torch.arange(labelled) % 3,
+        unlabelled=images(unlabelled, 2),
+        val=images(3, 3),
+        val_labels=torch.tensor([0, 1, 2]),
+        test=images(4, 4),
+        test_labels=torch.tensor([0, 1, 2, 0]),
+        num_classes=3,
+        mean=(0.5,),
+        std=(0.25,),
+        audit=Audit(torch.arange(unlabelled) % 3),
+    )
+
+
+@dataclass(frozen=True)
+class Spy(SiteContext):
+    """Notes what `fit` is given; training itself is tested elsewhere."""
+
+    seen: list = None
+
+    def fit(self, images, targets, epochs, round_number):
+        params = {n: t.clone() for n, t in self.model.state_dict().items()}
+        self.seen.append((images, targets, params))
+        return 0.5
+
+
+class Forgetful(ScoreStore):
+    """A score cache whose disk is always full and whose memory is short."""
+
+    def get(self, key, compute):
+        return compute()
+
+
+def context(data, scores=None, contents=model_of):
+    return Spy(
+        data=data,
+        model=build_model(SETTINGS, 1, 3),
+        contents=lambda r: contents(r.site),
+        scores=scores or ScoreStore(),
+        training=TrainSettings(),
+        seed=5,
+        device=CPU,
+        seen=[],
+    )
+
+
+def score(site, data):
+    """Corr and MC probabilities of a peer's model, from the formulas, without the method."""
+    model = build_model(SETTINGS, 1, 3)
+    model.load_state_dict(model_of(site))
+
+    def scale(x):
+        return (x.float() / 255 - 0.5) / 0.25
+
+    with seeded(CPU, 5, "score", 0, ref(site).digest):
+        rows = mc_probabilities(model, data.unlabelled, PASSES, scale)
+    right = predict(model, data.labelled, scale).argmax(1) == data.labels
+    accuracy = right.double().mean().item() if len(data.labels) else None
+    sure = certainty(rows, "published") if len(data.unlabelled) else None
+    return relation(data.mu, sure, accuracy, "both"), rows
+
+
+def train_task(own_version=1, helpers=(1,), newcomers=(2,)):
+    models = {"helpers": tuple(map(ref, helpers)), "newcomers": tuple(map(ref, newcomers))}
+    return Task(0, 1, "train", ref(0, own_version), models)
+
+
+def trained_on(site):
+    [(images_, targets, params)] = site.seen
+    return images_, targets, params
+
+
+def assert_equal(params, expected):
+    for name, tensor in expected.items():
+        torch.testing.assert_close(params[name], tensor, msg=name)
+
+
+@pytest.mark.parametrize("scores", [ScoreStore, Forgetful])
+def test_a_site_with_both_kinds_trains_the_weighted_mean_on_labels_and_surest_answers(scores):
+    data = data_of()
+    site = context(data, scores())
+    report = METHOD.site_round(train_task(), site)
+    own, first, second = (score(k, data) for k in (0, 1, 2))
+
+    mean = weighted_mean(
+        [(own[0], model_of(0)), (first[0], model_of(1)), (second[0], model_of(2))], model_of(0)
+    )
+    seen_images, seen_targets, params = trained_on(site)
+    assert_equal(params, mean)
+    order = sorted([(1, first), (2, second)], key=lambda h: -h[1][0])
+    soft, _ = least_uncertain([own[1], *(h[1][1] for h in order)])
+    assert torch.equal(seen_images, torch.cat([data.labelled, data.unlabelled]))
+    torch.testing.assert_close(seen_targets[:4], torch.eye(3)[data.labels])
+    torch.testing.assert_close(seen_targets[4:], soft)
+
+    wrong = (soft.argmax(1) != torch.arange(6) % 3).sum().item()
+    assert (report.metrics["pseudo_wrong"], report.metrics["pseudo_total"]) == (wrong, 6)
+    assert [h.model.site for h in report.helpers] == [k for k, _ in order]
+    for helper in report.helpers:
+        assert helper.score == pytest.approx({1: first, 2: second}[helper.model.site][0])
+    assert report.evaluations.keys() == {"test_before", "test", "val"}
+
+
+def test_mu_one_trains_on_labels_alone_and_weighs_by_accuracy():
+    data = data_of(unlabelled=0)
+    site = context(data)
+    METHOD.site_round(train_task(), site)
+    weights = {k: score(k, data)[0] for k in (0, 1, 2)}
+    seen_images, _, params = trained_on(site)
+    assert torch.equal(seen_images, data.labelled)
+    assert_equal(params, weighted_mean([(w, model_of(k)) for k, w in weights.items()], model_of(0)))
+
+
+def test_mu_zero_trains_on_pseudo_labels_alone_and_weighs_by_certainty():
+    data = data_of(labelled=0)
+    site = context(data)
+    METHOD.site_round(train_task(), site)
+    weights = {k: score(k, data)[0] for k in (0, 1, 2)}
+    seen_images, _, params = trained_on(site)
+    assert torch.equal(seen_images, data.unlabelled)
+    assert_equal(params, weighted_mean([(w, model_of(k)) for k, w in weights.items()], model_of(0)))
+
+
+def test_w_0_has_no_vote_beside_helpers():
+    data = data_of(labelled=0)
+    site = context(data)
+    METHOD.site_round(train_task(own_version=0, newcomers=()), site)
+    _, targets, params = trained_on(site)
+    floats = {n: t for n, t in model_of(1).items() if t.is_floating_point()}
+    assert_equal(params, floats)
+    torch.testing.assert_close(targets, score(1, data)[1])
+
+
+def test_unrelated_helpers_are_still_better_than_w_0():
+    """Mutual information of a single image is 0 for every helper: the plain mean, not w_0."""
+    data = data_of(labelled=0, unlabelled=1)
+    site = context(data)
+    method = replace(METHOD, corr_variant="mutual_information")
+    method.site_round(train_task(own_version=0, helpers=(1, 2), newcomers=()), site)
+    mean = weighted_mean([(1.0, model_of(1)), (1.0, model_of(2))], model_of(0))
+    assert_equal(trained_on(site)[2], mean)
+
+
+def test_a_site_without_training_images_takes_the_mean_and_does_not_train():
+    site = context(data_of(labelled=0, unlabelled=0))
+    report = METHOD.site_round(train_task(own_version=0), site)
+    assert site.seen == [] and "loss" not in report.metrics
+    mean = weighted_mean([(1.0, model_of(1)), (1.0, model_of(2))], model_of(0))
+    assert_equal(report.params, mean)
+
+
+def test_a_site_with_nothing_to_learn_from_stays_as_it_is():
+    site = context(data_of(labelled=0, unlabelled=0))
+    report = METHOD.site_round(train_task(own_version=0, helpers=(), newcomers=()), site)
+    assert report.params is None and report.evaluations == {}
+
+
+def test_no_labels_and_no_helpers_at_version_0_is_no_ground_for_pseudo_labels():
+    site = context(data_of(labelled=0))
+    METHOD.site_round(train_task(own_version=0, helpers=(), newcomers=()), site)
+    assert site.seen == []
+
+
+def test_searching_ranks_and_admits_without_training():
+    data = data_of()
+    site = context(data)
+    report = METHOD.site_round(replace(train_task(), action="search"), site)
+    assert report.params is None and site.seen == []
+    assert {h.model.site for h in report.helpers} == {1, 2}
+
+
+def broken(site):
+    """Finite weights that overflow: site 2's head answers NaN."""
+    params = model_of(site)
+    if site == 2:
+        params["head.weight"].fill_(3e38)
+    return params
+
+
+def test_a_model_that_answers_nan_is_left_out_everywhere():
+    data = data_of()
+    site = context(data, contents=broken)
+    report = METHOD.site_round(train_task(), site)
+    assert [h.model.site for h in report.helpers] == [1]
+    _, targets, params = trained_on(site)
+    assert targets.isfinite().all()
+    assert all(t.isfinite().all() for t in params.values())
+    assert_equal(
+        params,
+        weighted_mean([(score(k, data)[0], model_of(k)) for k in (0, 1)], model_of(0)),
+    )
+
+
+def test_recalibration_changes_the_statistics_and_nothing_else():
+    data = data_of()
+    plain, recalibrated = context(data), context(data)
+    METHOD.site_round(train_task(), plain)
+    replace(METHOD, recalibrate=True).site_round(train_task(), recalibrated)
+    for name, tensor in trained_on(plain)[2].items():
+        same = torch.equal(tensor, trained_on(recalibrated)[2][name])
+        assert same == ("running" not in name), name
+
+
+def test_scores_are_computed_once_per_content():
+    site = context(data_of())
+    METHOD.site_round(train_task(), site)
+    assert site.scores.computed == 3  # itself, the helper, the newcomer
+    METHOD.site_round(replace(train_task(helpers=(1, 2), newcomers=()), round=2), site)
+    assert site.scores.computed == 3
