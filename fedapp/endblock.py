@@ -19,6 +19,8 @@ _FILES = (
     "summary.json",
     "per_site.csv",
     "metrics.jsonl",
+    "evaluations.json",
+    "traffic.csv",
     "config.yaml",
     "run.json",
     "manifest.safetensors",

@@ -61,8 +61,6 @@ class ScoreStore:
         self._root = root
         self._memory: dict[str, Score] = {}
         self.computed = 0
-        if root is not None:
-            root.mkdir(parents=True, exist_ok=True)
 
     def get(self, key: ScoreKey, compute: Callable[[], Score]) -> Score:
         """Return the score of this key, computing and keeping it where it is new."""
@@ -76,7 +74,7 @@ class ScoreStore:
     def keep_only(self, models: Collection[str]) -> None:
         """Forget the scores of every other model."""
         self._memory = {n: s for n, s in self._memory.items() if n.split("-")[0] in models}
-        if self._root is not None:
+        if self._root is not None and self._root.is_dir():
             for path in self._root.iterdir():
                 if path.name.split("-")[0] not in models or path.suffix == ".tmp":
                     path.unlink(missing_ok=True)
@@ -110,6 +108,7 @@ class ScoreStore:
         path = self._root / name
         half = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
+            self._root.mkdir(parents=True, exist_ok=True)
             half.write_bytes(blob)
             half.replace(path)
         except OSError as error:  # a cache: a full disk costs time, not the round
