@@ -12,6 +12,7 @@ from flwr.app import Context
 
 from fedapp.codehash import code_hash
 from fedapp.config import experiment_digest, load_run_config
+from fedapp.disk import refused
 from fedapp.errors import ConfigError, RunError
 from fedapp.federation import federation_of
 from fedapp.protocol import Origin
@@ -43,6 +44,10 @@ def open_site(context: Context, origin: Origin) -> Site:
             "numbered from 0; raise split.num_clients or start fewer nodes"
         )
     folder = _stores(context, experiment) / origin.run / "sites" / f"site-{number}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refused(folder, error) from error
     store = ModelStore(folder / "models")
     return federation_of(experiment).site(number, experiment, store, ScoreStore(folder / "scores"))
 
