@@ -153,23 +153,14 @@ def test_a_site_with_both_kinds_trains_the_weighted_mean_on_labels_and_surest_an
     assert report.evaluations.keys() == {"test_before", "test", "val"}
 
 
-def test_mu_one_trains_on_labels_alone_and_weighs_by_accuracy():
-    data = data_of(unlabelled=0)
+@pytest.mark.parametrize(("labelled", "unlabelled"), [(4, 0), (0, 6)], ids=["mu 1", "mu 0"])
+def test_at_the_ends_of_mu_one_kind_of_image_weighs_and_trains(labelled, unlabelled):
+    data = data_of(labelled, unlabelled)
     site = context(data)
     METHOD.site_round(train_task(), site)
-    weights = {k: score(k, data)[0] for k in (0, 1, 2)}
     seen_images, _, params = trained_on(site)
-    assert torch.equal(seen_images, data.labelled)
-    assert_equal(params, weighted_mean([(w, model_of(k)) for k, w in weights.items()], model_of(0)))
-
-
-def test_mu_zero_trains_on_pseudo_labels_alone_and_weighs_by_certainty():
-    data = data_of(labelled=0)
-    site = context(data)
-    METHOD.site_round(train_task(), site)
+    assert torch.equal(seen_images, data.labelled if labelled else data.unlabelled)
     weights = {k: score(k, data)[0] for k in (0, 1, 2)}
-    seen_images, _, params = trained_on(site)
-    assert torch.equal(seen_images, data.unlabelled)
     assert_equal(params, weighted_mean([(w, model_of(k)) for k, w in weights.items()], model_of(0)))
 
 
