@@ -86,6 +86,8 @@ class TrainSettings:
     learning_rate: Positive = 1e-4
     """eta."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    batches: Literal["joint", "paired"] = "joint"
+    """joint: drawn from labelled and unlabelled images together; paired: B of each a step."""
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -22,10 +22,31 @@ def batches(order: Tensor, size: int) -> Iterator[Tensor]:
     yield from cut
 
 
+def paired(
+    labelled: int, total: int, size: int, shuffle: torch.Generator, device: torch.device
+) -> Iterator[Tensor]:
+    """One epoch of mini-batches that each hold both kinds of images, labelled ones first.
+
+    Images 0 ... labelled - 1 have labels, the others up to `total` have none; there are both. Each
+    part gives min(size, its length) images a step; the larger part is seen once, the other as often
+    as it takes.
+    """
+    lengths = (labelled, total - labelled)
+    steps = -(-max(lengths) // size)
+    parts = []
+    for start, length in zip((0, labelled), lengths, strict=True):
+        take = min(size, length)
+        rounds = -(-steps * take // length)
+        order = torch.cat([torch.randperm(length, generator=shuffle) for _ in range(rounds)])
+        parts.append((order[: steps * take] + start).to(device).split(take))
+    yield from map(torch.cat, zip(*parts, strict=True))
+
+
 def train(
     model: ResNet9,
     images: Tensor,
     targets: Tensor,
+    labelled: int,
     normalise: Normalise,
     settings: TrainSettings,
     epochs: int,
@@ -33,28 +54,42 @@ def train(
 ) -> float:
     """Train in place by SGD with momentum; return the last epoch's mean loss, 0 without training.
 
-    images: uint8 [n, c, h, w]; targets: float32 [n, C], one-hot for labelled images, soft
-    pseudo-labels for the others; both on the model's device. Dropout draws from torch's global
+    images: uint8 [n, c, h, w]; targets: float32 [n, C], one-hot for the first `labelled` images,
+    soft pseudo-labels for the others; both on the model's device. Dropout draws from torch's global
     generator: call it inside `rng.seeded`. A site with a single image keeps batch norm in eval
     mode (see `batches`).
     """
-    total = torch.zeros((), device=images.device)
-    if not len(images) or not epochs:
+    count, size = len(images), settings.batch_size
+    total, seen = torch.zeros((), device=images.device), 0
+    if not count or not epochs:
         return 0.0
     model.train()
-    if len(images) == 1:
+    if count == 1:
         freeze_batch_norm(model)
+    in_pairs = settings.batches == "paired" and 0 < labelled < count
+    mu, border = labelled / count, min(labelled, size)
     optimiser = torch.optim.SGD(model.parameters(), settings.learning_rate, settings.momentum)
     for _ in range(epochs):
         total.zero_()
-        order = torch.randperm(len(images), generator=shuffle).to(images.device)
-        for batch in batches(order, settings.batch_size):
-            loss = soft_target_loss(model(normalise(images[batch])), targets[batch])
+        seen = 0
+        if in_pairs:
+            epoch = paired(labelled, count, size, shuffle, images.device)
+        else:
+            epoch = batches(torch.randperm(count, generator=shuffle).to(images.device), size)
+        for batch in epoch:
+            logits, wanted = model(normalise(images[batch])), targets[batch]
+            if in_pairs:
+                loss_s = soft_target_loss(logits[:border], wanted[:border])
+                loss_u = soft_target_loss(logits[border:], wanted[border:])
+                loss = mu * loss_s + (1 - mu) * loss_u
+            else:
+                loss = soft_target_loss(logits, wanted)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             optimiser.step()
             total += loss.detach() * len(batch)
-    return (total / len(images)).item()  # the only sync
+            seen += len(batch)
+    return (total / seen).item()  # the only sync
 
 
 def freeze_batch_norm(model: nn.Module) -> None:

@@ -1,5 +1,7 @@
 """The training loop: batches, a step by hand, one image, determinism, recalibration."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from fedapp.losses import soft_target_loss
 from fedapp.models import ResNet9
 from fedapp.rng import seeded, torch_stream
 from fedapp.settings import TrainSettings
-from fedapp.training import batches, recalibrate, train
+from fedapp.training import batches, paired, recalibrate, train
 
 CPU = torch.device("cpu")
 SETTINGS = TrainSettings(batch_size=4, learning_rate=0.05, momentum=0.9)
@@ -32,10 +34,10 @@ def targets(count):
     return torch.eye(2)[torch.arange(count) % 2]
 
 
-def run(model, count, epochs=1, settings=SETTINGS):
+def run(model, count, epochs=1, settings=SETTINGS, labelled=0):
     with seeded(CPU, 0, "train"):
-        shuffle = torch_stream(0, "shuffle")
-        return train(model, pictures(count), targets(count), scale, settings, epochs, shuffle)
+        shuffle, wanted = torch_stream(0, "shuffle"), targets(count)
+        return train(model, pictures(count), wanted, labelled, scale, settings, epochs, shuffle)
 
 
 @pytest.mark.parametrize(("count", "sizes"), [
@@ -57,6 +59,45 @@ def test_one_step_is_sgd_by_hand():
     assert loss == pytest.approx(by_hand.item())
     for trained, parameter in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(trained, parameter - 0.05 * parameter.grad)
+
+
+PAIRED = replace(SETTINGS, batches="paired")
+
+
+@pytest.mark.parametrize(("labelled", "total", "steps", "sizes"), [
+    (3, 10, 2, (3, 4)), (9, 10, 3, (4, 1)), (1, 2, 1, (1, 1)), (4, 12, 2, (4, 4)),
+])  # fmt: skip
+def test_paired_batches_hold_both_kinds_and_miss_no_image(labelled, total, steps, sizes):
+    epoch = list(paired(labelled, total, 4, torch_stream(0, "shuffle"), CPU))
+    assert len(epoch) == steps
+    for batch in epoch:
+        assert ((batch < labelled).tolist()) == [True] * sizes[0] + [False] * sizes[1]
+    larger = range(labelled) if labelled > total - labelled else range(labelled, total)
+    seen = torch.cat(epoch).tolist()
+    assert set(range(total)) == set(seen)
+    assert all(seen.count(k) <= 2 for k in larger)
+
+
+def test_a_paired_step_is_equation_1_by_hand():
+    model, twin = small(), small()
+    loss = run(model, 5, settings=PAIRED, labelled=2)
+    twin.train()
+    [batch] = paired(2, 5, 4, torch_stream(0, "shuffle"), CPU)
+    logits = twin(scale(pictures(5)[batch]))
+    wanted = targets(5)[batch]
+    by_hand = 0.4 * soft_target_loss(logits[:2], wanted[:2])  # mu = 2 / 5
+    by_hand = by_hand + 0.6 * soft_target_loss(logits[2:], wanted[2:])
+    by_hand.backward()
+    assert loss == pytest.approx(by_hand.item())
+    for trained, parameter in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(trained, parameter - 0.05 * parameter.grad)
+
+
+@pytest.mark.parametrize("labelled", [0, 6])
+def test_paired_with_one_kind_only_is_joint(labelled):
+    one, two = small(), small()
+    assert run(one, 6, 2, PAIRED, labelled) == run(two, 6, 2, SETTINGS, labelled)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
 def test_no_epochs_and_no_images_change_nothing():

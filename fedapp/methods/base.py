@@ -108,16 +108,26 @@ class SiteContext:
         """Labels [n] -> targets float32 [n, C]."""
         return torch.nn.functional.one_hot(labels, self.data.num_classes).float()
 
-    def fit(self, images: Tensor, targets: Tensor, epochs: int, round_number: int) -> float:
+    def fit(
+        self, images: Tensor, targets: Tensor, labelled: int, epochs: int, round_number: int
+    ) -> float:
         """Train the context's model; return the last epoch's mean loss.
 
+        The first `labelled` images have labels, the others pseudo-labels.
         Raises RunError when training diverged, so that a broken model is never uploaded.
         """
         where = (round_number, self.data.site)
         with seeded(self.device, self.seed, "train", *where):
             shuffle = torch_stream(self.seed, "shuffle", *where)
             loss = train(
-                self.model, images, targets, self.normalise, self.training, epochs, shuffle
+                self.model,
+                images,
+                targets,
+                labelled,
+                self.normalise,
+                self.training,
+                epochs,
+                shuffle,
             )
         if not math.isfinite(loss):
             raise RunError(
@@ -188,5 +198,6 @@ def warm_up(task: Task, site: SiteContext) -> SiteReport:
     if not len(site.data.labels) or not site.training.warmup_epochs:
         return SiteReport(evaluations=site.evaluate("val", "test"))
     targets = site.one_hot(site.data.labels)
-    loss = site.fit(site.data.labelled, targets, site.training.warmup_epochs, task.round)
+    count, epochs = len(site.data.labels), site.training.warmup_epochs
+    loss = site.fit(site.data.labelled, targets, count, epochs, task.round)
     return SiteReport(site.params(), (), {"loss": loss}, site.evaluate("val", "test"))

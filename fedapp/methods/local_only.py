@@ -44,7 +44,8 @@ class LocalOnly(Method):
         if not len(site.data.labels):
             return SiteReport()
         targets = site.one_hot(site.data.labels)
-        loss = site.fit(site.data.labelled, targets, site.training.local_epochs, task.round)
+        count, epochs = len(site.data.labels), site.training.local_epochs
+        loss = site.fit(site.data.labelled, targets, count, epochs, task.round)
         return SiteReport(site.params(), (), {"loss": loss}, site.evaluate("val", "test"))
 
 

@@ -161,7 +161,8 @@ class UmPfssl(Method):
                 wrong, total = data.audit.pseudo_label_errors(soft.argmax(1))
                 metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}
         if len(images):
-            metrics["loss"] = site.fit(images, targets, site.training.local_epochs, task.round)
+            count, epochs = len(data.labels), site.training.local_epochs
+            metrics["loss"] = site.fit(images, targets, count, epochs, task.round)
         elif not helpers:  # no images to learn from and nobody to ask: the model stays as it was
             return SiteReport()
         evaluations = {"test_before": before, **site.evaluate("val", "test")}
