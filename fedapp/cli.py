@@ -14,7 +14,7 @@ from fedapp.federation import federation_of
 from fedapp.ledger import Ledger
 from fedapp.loopback import Loopback
 from fedapp.progress import Progress
-from fedapp.runfolder import open_run
+from fedapp.runfolder import check_run, open_run
 from fedapp.settings import Experiment
 from fedapp.standings import Row
 from fedapp.store import ModelStore
@@ -31,12 +31,22 @@ Overrides = Annotated[
 
 def run_loopback(experiment: Experiment) -> tuple[Row, Path]:
     """Run an experiment in this process; return its summary and its run folder."""
+    check_run(experiment)
     federation = federation_of(experiment)
     folder = open_run(experiment, federation.manifest)
     store = ModelStore(folder.pool_root)
-    with Progress() as progress:
-        transport = Loopback(experiment, federation, store)
-        summary = Engine(experiment, transport, folder, store, progress, Ledger()).run()
+    again = f"runtime.resume=true runtime.run_name={folder.path.name}"
+    try:
+        with Progress() as progress:
+            progress.note(f"run folder {folder.path}")
+            transport = Loopback(experiment, federation, store)
+            summary = Engine(experiment, transport, folder, store, progress, Ledger()).run()
+    except FedAppError:
+        folder.discard_unless_begun()
+        raise
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; go on with the same settings and {again}", file=sys.stderr)
+        raise
     print(end_block(summary, folder.per_site(), folder.path))
     return summary, folder.path
 
@@ -78,3 +88,7 @@ def main() -> None:
     except FedAppError as error:
         print(f"fedapp: {error}", file=sys.stderr)
         raise SystemExit(2) from error
+
+
+if __name__ == "__main__":
+    main()

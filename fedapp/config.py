@@ -214,7 +214,7 @@ def _explain(
         rule = re.sub(r"^(Input|Value error,)\s+", "", found["msg"]).removeprefix("should ")
         if found["loc"]:
             # Only what pydantic says of the input's type needs a remedy beyond the rule.
-            quoted = isinstance(found["input"], str) and found["type"].endswith("_type")
+            quoted = found["type"].endswith("_type") and _is_number(found["input"])
             rule = f"must {rule}" if rule.startswith("be ") else rule
             rule += "; the value is text: write it without quotes" if quoted else ""
             lines.append(f"{origin.get(key, source)}: {key} = {found['input']!r}: {rule}")
@@ -225,6 +225,13 @@ def _explain(
         shown = ", ".join(f"{group}.{k} = {known[k]!r}" for k in named)
         lines.append(f"{where}: {shown}: {rule}")
     return lines
+
+
+def _is_number(value: object) -> bool:
+    try:
+        return isinstance(value, str) and float(value) is not None
+    except ValueError:
+        return False
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

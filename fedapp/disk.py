@@ -59,6 +59,8 @@ def refused(path: Path, error: OSError, needed: int = 0) -> StoreError:
     facts.append(f"{size(shutil.disk_usage(folder).free)} free")
     if error.errno in _NO_ROOM:
         remedy = "free space there; what was written before is kept"
+    elif error.errno in {errno.ENOTDIR, errno.EEXIST}:
+        remedy = "a file is in the way; choose another folder (FEDAPP_OUT or runtime.out)"
     else:
         remedy = f"make {folder} writable or choose another folder (FEDAPP_OUT or runtime.out)"
     return StoreError(f"{path}: cannot be written ({', '.join(facts)}): {remedy}")

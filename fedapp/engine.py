@@ -197,14 +197,19 @@ class Engine:
     def _check_turnout(
         self, tasks: Sequence[Task], replies: Collection[int], failed: Mapping[int, str]
     ) -> None:
+        """Check that enough sites answered, of those that train and of the others."""
         share = self.experiment.rounds.min_reply_share
-        if len(replies) < share * len(tasks):
-            site, reason = min(failed.items())
-            raise RunError(
-                f"round {tasks[0].round}: {len(replies)} of {len(tasks)} sites answered, "
-                f"rounds.min_reply_share = {share:g} asks for more; site {site} said: {reason}. "
-                "Mend the sites and run again with runtime.resume=true"
-            )
+        for action in sorted({task.action for task in tasks}):
+            asked = {task.site for task in tasks if task.action == action}
+            answered = asked & set(replies)
+            if len(answered) < share * len(asked):
+                site = min(asked - answered)
+                raise RunError(
+                    f"round {tasks[0].round}: {len(answered)} of {len(asked)} sites answered "
+                    f"({action}), rounds.min_reply_share = {share:g} asks for more; site {site} "
+                    f"said: {failed[site]}. Mend the sites and go on with runtime.resume=true "
+                    f"runtime.run_name={self.folder.path.name}"
+                )
 
     def _outgoing(self, task: Task, held: Collection[str]) -> Outgoing:
         """Attach what the site does not hold; w_0 it makes itself."""

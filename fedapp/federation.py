@@ -30,7 +30,7 @@ class Federation:
         experiment: Experiment,
         store: ModelStore,
         scores: ScoreStore,
-        prune: bool = True,
+        own_store: bool = True,
     ) -> Site:
         """Return a site that works on its part of the data."""
         return Site(
@@ -41,7 +41,7 @@ class Federation:
             store=store,
             scores=scores,
             device=pick_device(experiment.runtime.device),
-            prune=prune,
+            own_store=own_store,
         )
 
 
@@ -54,6 +54,11 @@ def federation_of(experiment: Experiment) -> Federation:
 @lru_cache(maxsize=1)
 def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str) -> Federation:
     images = load_dataset(data, seed)
+    if split.num_clients > len(images.labels):
+        raise ConfigError(
+            f"split.num_clients = {split.num_clients}: must be at most the number of images, "
+            f"{len(images.labels)}"
+        )
     if split.manifest:
         manifest = Manifest.load(split.manifest)
         if manifest.num_clients != split.num_clients:

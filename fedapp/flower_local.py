@@ -23,6 +23,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from urllib.error import URLError
 
@@ -30,6 +31,7 @@ import torch
 
 from fedapp.config import Scalar, load_experiment, parse_overrides
 from fedapp.errors import ConfigError, FedAppError, RunError
+from fedapp.runfolder import check_run
 from fedapp.settings import Experiment
 
 MARK = "FEDAPP_FLOWER_HOME"
@@ -58,17 +60,19 @@ def run(app: Path, preset: str, overrides: Mapping[str, Scalar]) -> int:
         "--run-config",
         _run_config({"preset": preset, **overrides}),
     ]
+    check_run(experiment)
     home = _home(app)
     home.mkdir(exist_ok=True)
     env = _environment(home, port := _free_port())
-    with _signals_as_exit(), _superlink(home, port, env):
+    with _signals_as_exit(), _ray_folder(env), _superlink(home, port, env):
         print("flwr", *(f'"{c}"' if " " in c else c for c in command[1:]), flush=True)
         code = subprocess.run(command, env=env, check=False).returncode
         if code:
             return 1
         status, details = _final_status(env)
     if status != "finished:completed":
-        print(f"error: the run ended as {status} ({details}); see its log above", file=sys.stderr)
+        reason = details.removeprefix("Simulation failed with exception: ")
+        print(f"error: the run ended as {status}: {reason}", file=sys.stderr)
         return 1
     return 0
 
@@ -173,6 +177,7 @@ def _environment(home: Path, port: int) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONUNBUFFERED": "1",  # rounds show at once, also through a pipe
         # Without it Ray warns of a coming change wherever a worker has no share of a GPU.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         # Flower starts its other programs by name.
@@ -185,6 +190,14 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@contextmanager
+def _ray_folder(env: dict[str, str]) -> Iterator[None]:
+    """Give Ray a folder of its own for its logs and sockets, and remove it afterwards."""
+    with TemporaryDirectory(prefix="um-", ignore_cleanup_errors=True) as folder:
+        env["RAY_TMPDIR"] = folder
+        yield
 
 
 @contextmanager

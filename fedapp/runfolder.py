@@ -128,7 +128,7 @@ class RunFolder:
         if facts.get("experiment") != digest:
             raise RunError(
                 f"{path}: a run with other settings ({folder._differences(plain_config)}); give "
-                "the settings in its config.yaml, or start anew with runtime.resume=false"
+                "the settings in its config.yaml, or start anew under another runtime.run_name"
             )
         if manifest and facts.get("manifest") not in {None, manifest.digest()}:
             raise RunError(
@@ -145,6 +145,11 @@ class RunFolder:
         folder._warn_of_other_bits(plain_config)
         folder._drop_metrics_after((folder.load_checkpoint() or {"round": -1})["round"])
         return folder
+
+    def discard_unless_begun(self) -> None:
+        """Remove the folder of a run that ended before its first checkpoint: it holds nothing."""
+        if not (self.path / "checkpoint.json").exists():
+            rmtree(self.path, ignore_errors=True)
 
     def append_metrics(self, row: Row) -> None:
         """Add a round's row (it has "round"). NaN and infinity become null: JSON has neither.
@@ -299,6 +304,15 @@ def open_run(experiment: Experiment, manifest: Savable | None = None) -> RunFold
     return RunFolder.open(root / runtime.run_name, plain, manifest, digest)
 
 
+def check_run(experiment: Experiment) -> None:
+    """Check early what `open_run` would refuse: no run to resume, another one, or a name taken."""
+    runtime, root = experiment.runtime, out_root(experiment)
+    if runtime.resume:
+        open_run(experiment)
+    elif runtime.run_name and (root / runtime.run_name).exists():
+        raise RunError(_taken(root / runtime.run_name))
+
+
 def out_root(experiment: Experiment) -> Path:
     """Return the folder of run folders: `runtime.out`, else $FEDAPP_OUT, else ~/um-pfssl-runs."""
     named = experiment.runtime.out or os.environ.get("FEDAPP_OUT")
@@ -336,13 +350,17 @@ def _make(root: Path, name: str, default: str) -> Path:
             if not root.is_dir():
                 raise refused(path, error) from error
             if name:
-                raise RunError(
-                    f"{path}: there is such a run; choose another runtime.run_name, or continue "
-                    "it with runtime.resume=true"
-                ) from None
+                raise RunError(_taken(path)) from None
             tried += 1
         except OSError as error:
             raise refused(path, error) from error
+
+
+def _taken(path: Path) -> str:
+    return (
+        f"{path}: there is such a run; choose another runtime.run_name, or continue it with "
+        "runtime.resume=true"
+    )
 
 
 def _newest(root: Path) -> str:

@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 class Site:
     """One site, ready to work.
 
-    prune: drop contents the site no longer needs; False where the store is shared with others.
+    own_store: the store is this site's alone: it drops what it no longer needs, and trouble with it
+        is this site's trouble. A shared store (loopback) is the server's.
     """
 
     experiment: Experiment
@@ -37,7 +38,7 @@ class Site:
     store: ModelStore
     scores: ScoreStore
     device: torch.device
-    prune: bool = True
+    own_store: bool = True
 
     @property
     def channels(self) -> int:
@@ -58,11 +59,17 @@ class Site:
         )
 
     def handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
-        """Do a task; whatever goes wrong becomes an answer, never an exception."""
+        """Do a task; whatever goes wrong becomes an answer, never an exception.
+
+        But for a StoreError of a shared store: a full disk there must end the run, not be taken for
+        the refusal of one site after the other.
+        """
         try:
             with torch_threads(self.experiment.runtime.threads):
                 return self._handle(task, payloads)
         except FedAppError as error:
+            if isinstance(error, StoreError) and not self.own_store:
+                raise
             return Incoming(Refusal(task.site, task.round, str(error)[:4000]))
         except Exception as error:  # the server must hear of it: silence would block the round
             log.exception("site %d failed in round %d", task.site, task.round)
@@ -125,7 +132,7 @@ class Site:
             if digest != task.own.digest:
                 payloads[digest] = blob
         held = sorted({digest, *(helper.model.digest for helper in report.helpers)})
-        if self.prune:
+        if self.own_store:
             self.store.keep_only(held)
         self.scores.keep_only(held)
         answer: Answer = Reply(

@@ -43,10 +43,15 @@ def _run(grid: Grid, context: Context) -> None:
     log.info("server code %s (%s)", path, code)
     folder: RunFolder = open_run(experiment)
     origin = Origin(folder.path.name, code, experiment_digest(experiment))
-    with Progress() as progress:
-        everybody = _command(experiment.split.num_clients, context.run_config)
-        strategy = PoolStrategy(experiment, origin, folder, progress, everybody)
-        strategy.start(grid)
+    everybody = _command(experiment.split.num_clients, context.run_config)
+    try:
+        with Progress() as progress:
+            progress.note(f"run folder {folder.path}")
+            strategy = PoolStrategy(experiment, origin, folder, progress, everybody)
+            strategy.start(grid)
+    except FedAppError:
+        folder.discard_unless_begun()
+        raise
     print(end_block(strategy.outcome, folder.per_site(), folder.path), flush=True)
 
 

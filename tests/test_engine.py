@@ -224,7 +224,9 @@ def test_too_few_answers_end_the_run_with_a_reason_and_a_checkpoint(run):
     def nobody(task, incoming):
         return None if task.round == 2 else incoming
 
-    with pytest.raises(RunError, match=r"round 2: 0 of .* sites answered.*runtime.resume=true"):
+    with pytest.raises(
+        RunError, match=r"round 2: 0 of .* answered.*runtime.resume=true runtime.run_name=poor"
+    ):
         run("poor", nobody)
     _, folder = run("poor", runtime__resume=True)
     assert results(folder) == results(run("whole")[1])
@@ -294,6 +296,34 @@ def test_a_repeated_missing_is_sent_and_counted_once(run, tmp_path):
     summary, folder = run(tamper=greedy)
     assert summary["models_sent"] == run("plain")[0]["models_sent"] + 1
     assert rows(folder)[1]["skipped"] == {}
+
+
+def test_a_full_shared_store_is_not_taken_for_unwilling_sites(run, monkeypatch):
+    """In loopback the sites write to the server's own store."""
+    real = ModelStore.put
+
+    def full(self, blob, *, durable=False):
+        if full.left == 0:
+            raise StoreError("pool: No space left on device")
+        full.left -= 1
+        return real(self, blob, durable=durable)
+
+    full.left = 9
+    monkeypatch.setattr(ModelStore, "put", full)
+    with pytest.raises(StoreError, match="No space left"):
+        run("full")
+
+
+def test_a_round_in_which_nobody_could_train_is_no_round(run):
+    """Searching sites that answer do not make up for training sites that fail."""
+
+    def sick(task, incoming):
+        if task.round == 1 and task.action == "train":
+            return Incoming(Refusal(task.site, task.round, "sick"))
+        return incoming
+
+    with pytest.raises(RunError, match=r"round 1: 0 of 3 sites answered \(train\).*sick"):
+        run(tamper=sick)
 
 
 def test_a_full_pool_is_the_servers_trouble_not_the_sites(run, monkeypatch):
