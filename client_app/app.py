@@ -4,6 +4,7 @@ A handler that raises or returns nothing would leave the round waiting, and a Su
 """
 
 import logging
+from functools import lru_cache
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -24,13 +25,19 @@ def handle(message: Message, context: Context) -> Message:
     try:
         return Message(wire.write_answer(_answer(message, context)), reply_to=message)
     except FedAppError as error:
-        log.error("%s", error)
         reason = str(error)
+        _say_once(reason)
     except Exception as error:
         log.exception("a request could not be answered")
         reason = f"{type(error).__name__}: {error}"
     refusal = Incoming(Refusal(-1, 0, reason[:4000]))
     return Message(wire.write_answer(refusal), reply_to=message)
+
+
+@lru_cache(maxsize=256)
+def _say_once(reason: str) -> None:
+    """Log a reason once a process: in simulation a hundred sites may lack the same file."""
+    log.error("%s", reason)
 
 
 def _answer(message: Message, context: Context) -> Incoming:
