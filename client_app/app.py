@@ -4,6 +4,7 @@ A handler that raises or returns nothing would leave the round waiting, and a Su
 """
 
 import logging
+from dataclasses import replace
 from functools import lru_cache
 
 from flwr.app import Context, Message
@@ -42,11 +43,13 @@ def _say_once(reason: str) -> None:
 
 def _answer(message: Message, context: Context) -> Incoming:
     origin, request, payloads = wire.read_request(message.content)
-    site = open_site(context, origin)
+    site, folder = open_site(context, origin)
     if isinstance(request, Hello):
         return Incoming(site.facts())
     if request.site != (here := site.data.site):
         # Flower knows a node by its key: one restarted with another number still gets its tasks.
         raise ProtocolError(f"a task for site {request.site}, but this node is site {here} now")
-    with alone(site):
-        return site.handle(request, payloads)
+    with alone(site, folder):
+        incoming = site.handle(request, payloads)
+    # The server finds the new model where it lies, in the pool.
+    return replace(incoming, payloads={}) if site.shares_pool else incoming

@@ -15,6 +15,8 @@ from fedapp.config import experiment_digest, load_run_config
 from fedapp.disk import refused
 from fedapp.errors import ConfigError, RunError
 from fedapp.federation import federation_of
+from fedapp.params import digest_of
+from fedapp.pool import read_key
 from fedapp.protocol import Origin
 from fedapp.runfolder import out_root
 from fedapp.scores import ScoreStore
@@ -28,8 +30,8 @@ BUSY_S = 5.0
 """Seconds to wait for an earlier task of the same site."""
 
 
-def open_site(context: Context, origin: Origin) -> Site:
-    """Return the site that this node is, for the server's run.
+def open_site(context: Context, origin: Origin) -> tuple[Site, Path]:
+    """Return the site that this node is, for the server's run, and its folder.
 
     Raises ConfigError when the server runs other code or another experiment, with the difference.
     """
@@ -43,23 +45,28 @@ def open_site(context: Context, origin: Origin) -> Site:
             f"partition-id {number}: the preset has {experiment.split.num_clients} sites, "
             "numbered from 0; raise split.num_clients or start fewer nodes"
         )
-    folder = _stores(context, experiment) / origin.run / "sites" / f"site-{number}"
+    place = _own_place(context)
+    run = (place or out_root(experiment)) / origin.run
+    folder = run / "sites" / f"site-{number}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise refused(folder, error) from error
-    store = ModelStore(folder / "models")
-    return federation_of(experiment).site(number, experiment, store, ScoreStore(folder / "scores"))
+    scores = ScoreStore(folder / "scores")
+    key = read_key(run / "pool") if place is None else ""
+    shares = bool(key) and digest_of(key.encode()) == origin.pool
+    store = _pool(run / "pool") if shares else ModelStore(folder / "models")
+    return federation_of(experiment).site(number, experiment, store, scores, shares), folder
 
 
 @contextmanager
-def alone(site: Site) -> Iterator[None]:
+def alone(site: Site, folder: Path) -> Iterator[None]:
     """Let one task at a time use a site's stores.
 
     After a deadline the server goes on while the site may still be at work; in simulation Flower
     then runs the next task beside it. Raises RunError where the earlier one does not end.
     """
-    lock = FileLock(site.store.root.parent / "busy.lock")
+    lock = FileLock(folder / "busy.lock")
     try:
         lock.acquire(timeout=BUSY_S)
     except Timeout as error:
@@ -90,7 +97,16 @@ def _code() -> tuple[str, str]:
     return path, code
 
 
-def _stores(context: Context, experiment: Experiment) -> Path:
-    """Where sites keep their stores: the node's own setting, else where runs are kept."""
+def _own_place(context: Context) -> Path | None:
+    """Where this node was told to keep its stores; None: where runs are kept.
+
+    There it may find the server's pool, when both are on one machine, and then needs no copy.
+    """
     place = context.node_config.get("store-path") or os.environ.get("FEDAPP_SITES")
-    return Path(str(place)) if place else out_root(experiment)
+    return Path(str(place)) if place else None
+
+
+@lru_cache(maxsize=1)
+def _pool(root: Path) -> ModelStore:
+    """Open the server's pool once a process, so that the sites in it share what was read."""
+    return ModelStore(root)

@@ -43,6 +43,24 @@ def write_atomic(path: Path, data: bytes, *, durable: bool) -> None:
         raise
 
 
+def append_durable(path: Path, data: bytes) -> None:
+    """Add to a file and wait until it is on the disk.
+
+    Raises StoreError where the disk refuses; the file then is as before.
+    """
+    before: int | None = None
+    try:
+        with path.open("ab") as file:
+            before = file.tell()
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        if before is not None:
+            os.truncate(path, before)
+        raise refused(path, error, len(data)) from error
+
+
 def make_durable(path: Path) -> None:
     """Bring a written file to the disk. Raises StoreError."""
     try:

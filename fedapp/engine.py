@@ -20,7 +20,7 @@ from fedapp.errors import ProtocolError, RunError, StoreError
 from fedapp.ledger import Ledger
 from fedapp.methods.base import Method, Round, ServerState
 from fedapp.models import build_model, initial_params
-from fedapp.params import Schema, digest_of, from_bytes, schema_of, to_bytes
+from fedapp.params import Schema, from_bytes, schema_of, to_bytes
 from fedapp.pool import ModelPool
 from fedapp.progress import Progress
 from fedapp.protocol import (
@@ -113,14 +113,14 @@ class Engine:
         checkpoint = self.folder.load_checkpoint() if self.experiment.runtime.resume else None
         if checkpoint is None:
             self._pool = ModelPool(self.store)
-            w_0 = to_bytes(initial_params(settings, first.channels, self._classes, seed))
-            self._pool.start(sites, w_0)
+            w_0 = initial_params(settings, first.channels, self._classes, seed)
+            self._pool.start(sites, to_bytes(w_0, self.experiment.transport))
             standings = Standings({f.site: Standing(f) for f in facts})
             return RunState(-1, ServerState(), standings, {site: [] for site in sites})
         state = _state_of(checkpoint)
         check_same_sites(state.standings, facts)
         self._pool = ModelPool.from_plain(self.store, checkpoint["pool"])
-        self.ledger = Ledger.from_plain(checkpoint["ledger"])
+        self.ledger = Ledger.from_totals(checkpoint["ledger"])
         self.progress.note(f"resuming after round {state.round}")
         return state
 
@@ -164,14 +164,18 @@ class Engine:
         outbox = [self._outgoing(task, held[task.site]) for task in tasks]
         while outbox:
             again: list[Outgoing] = []
+            unsent: set[int] = set()
             left = max(deadline - time.monotonic(), 0.0)
-            contents, outbox = self._contents(outbox, failed)
-            for incoming in self.transport.exchange(outbox, contents.__getitem__, left):
+            sizes = self._sizes(outbox, failed)
+            outbox = [outgoing for outgoing in outbox if outgoing.task.site in sizes]
+            for incoming in self.transport.exchange(outbox, self._pool.get, left):
                 answer = incoming.answer
                 task = tasks_by_site.get(getattr(answer, "site", -1))
                 if task is None:
                     log.warning("an answer from a site that was not asked is ignored")
                     continue
+                if not incoming.sent:
+                    unsent.add(task.site)
                 self._count_up(task, incoming)
                 try:
                     if isinstance(answer, Missing) and task.site not in healed:
@@ -183,6 +187,9 @@ class Engine:
                 except ProtocolError as error:
                     failed[task.site] = str(error)
                 self.progress.phase(tasks[0].action, len(replies) + len(failed), len(tasks))
+            for outgoing in outbox:
+                if outgoing.task.site not in unsent:
+                    self._count_down(outgoing, sizes[outgoing.task.site])
             outbox = again
         for site in tasks_by_site.keys() - replies.keys() - failed.keys():
             failed[site] = f"no answer within {self.experiment.rounds.deadline_s:g} s"
@@ -217,23 +224,18 @@ class Engine:
         attach = tuple(r.digest for r in task.refs() if r.digest not in held and r.digest != w_0)
         return Outgoing(task, attach)
 
-    def _contents(
-        self, outbox: Sequence[Outgoing], failed: dict[int, str]
-    ) -> tuple[dict[str, bytes], list[Outgoing]]:
-        """Read every content of a phase once; a task whose content is damaged fails its site."""
-        contents: dict[str, bytes] = {}
-        ready = []
+    def _sizes(self, outbox: Sequence[Outgoing], failed: dict[int, str]) -> dict[int, int]:
+        """Return the bytes of contents for each site that can be sent its task.
+
+        A task whose content the pool lacks fails its site.
+        """
+        sizes = {}
         for outgoing in outbox:
             try:
-                for digest in outgoing.attach:
-                    if digest not in contents:
-                        contents[digest] = self._pool.get(digest)
+                sizes[outgoing.task.site] = sum(map(self.store.size, outgoing.attach))
             except StoreError as error:
                 failed[outgoing.task.site] = f"the server lost a model it needs: {error}"
-                continue
-            ready.append(outgoing)
-            self._count_down(outgoing, contents)
-        return contents, ready
+        return sizes
 
     def _healing(self, task: Task, missing: Missing) -> Outgoing:
         asked = {ref.digest for ref in task.refs()}
@@ -242,11 +244,10 @@ class Engine:
         log.info("site %d lacks %d models; sending them", task.site, len(missing.digests))
         return Outgoing(task, tuple(dict.fromkeys(missing.digests)))
 
-    def _count_down(self, outgoing: Outgoing, contents: Mapping[str, bytes]) -> None:
+    def _count_down(self, outgoing: Outgoing, size: int) -> None:
         task, count = outgoing.task, len(outgoing.attach)
         self.ledger.add(task.round, task.site, "down", "message", 0, len(encode(task)))
         if count:
-            size = sum(len(contents[digest]) for digest in outgoing.attach)
             self.ledger.add(task.round, task.site, "down", "model", count, size)
 
     def _count_up(self, task: Task, incoming: Incoming) -> None:
@@ -268,10 +269,9 @@ class Engine:
         if incoming.payloads.keys() != {reply.model}:
             raise ProtocolError("its new model did not come along, or more than that came")
         blob = incoming.payloads[reply.model]
-        from_bytes(blob, self._schema, f"site {task.site}'s upload")
-        if digest_of(blob) != reply.model:
-            raise ProtocolError("its upload is not the content it names")
-        self._pool.upload(task.site, blob, task.round)
+        owner = f"site {task.site}'s upload"
+        from_bytes(blob, self._schema, owner, self.experiment.transport)
+        self._pool.upload(task.site, reply.model, blob, task.round)
         return reply
 
     # --- records ----------------------------------------------------------------------------------
@@ -281,11 +281,12 @@ class Engine:
 
     def _record(self, row: Row, state: RunState) -> None:
         self.folder.append_metrics(row)
+        self.folder.append_traffic(self.ledger.close_round())
         plain: dict[str, Any] = {
             "round": state.round,
             "state": TypeAdapter(RunState).dump_python(state, mode="json"),
             "pool": self._pool.to_plain(),
-            "ledger": self.ledger.to_plain(),
+            "ledger": self.ledger.totals(),
         }
         self.folder.save_checkpoint(plain)
         listed = (h.model.digest for helpers in state.server.helpers.values() for h in helpers)
@@ -313,7 +314,6 @@ class Engine:
             "wall_seconds": round(state.wall_seconds, 3),
         }
         self.folder.write_evaluations(state.standings.evaluations())
-        self.folder.write_traffic(self.ledger.rows())
         self.folder.write_per_site(state.standings.per_site(state.server.helpers))
         self.folder.write_summary(summary)
         return summary

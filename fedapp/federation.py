@@ -30,7 +30,7 @@ class Federation:
         experiment: Experiment,
         store: ModelStore,
         scores: ScoreStore,
-        own_store: bool = True,
+        shares_pool: bool = False,
     ) -> Site:
         """Return a site that works on its part of the data."""
         return Site(
@@ -41,7 +41,7 @@ class Federation:
             store=store,
             scores=scores,
             device=pick_device(experiment.runtime.device),
-            own_store=own_store,
+            shares_pool=shares_pool,
         )
 
 

@@ -3,8 +3,9 @@
 Bytes are those of the messages themselves: JSON heads and models, without Flower's own framing.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal, Self, get_args
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, Self, get_args
 
 from fedapp.errors import StoreError
 
@@ -13,14 +14,20 @@ Direction = Literal["up", "down"]
 Kind = Literal["model", "message"]
 """model: contents of models; message: everything around them."""
 
-Key = tuple[int, int, Direction, Kind]
+COLUMNS = ("round", "site", "direction", "kind", "models", "bytes")
+
+_NOTHING = MappingProxyType({"models_sent": 0, "models_up": 0, "bytes_up": 0, "bytes_down": 0})
 
 
 class Ledger:
-    """Sums of what was sent."""
+    """Totals of the run, and the rows of the round under way.
 
-    def __init__(self) -> None:
-        self._sums: dict[Key, tuple[int, int]] = {}
+    Whole rounds are for the disk: in memory nothing grows with rounds.
+    """
+
+    def __init__(self, totals: Mapping[str, int] = _NOTHING) -> None:
+        self._totals = dict(totals)
+        self._open: dict[tuple[int, int, Direction, Kind], tuple[int, int]] = {}
 
     def add(
         self, round: int, site: int, direction: Direction, kind: Kind, models: int, bytes: int
@@ -31,41 +38,34 @@ class Ledger:
         if models < 0 or bytes < 0:
             raise ValueError(f"{models} models, {bytes} bytes: must not be negative")
         key = (round, site, direction, kind)
-        before = self._sums.get(key, (0, 0))
-        self._sums[key] = (before[0] + models, before[1] + bytes)
+        before = self._open.get(key, (0, 0))
+        self._open[key] = (before[0] + models, before[1] + bytes)
+        self._totals["models_up" if direction == "up" else "models_sent"] += models
+        self._totals[f"bytes_{direction}"] += bytes
 
-    def totals(self, round: int | None = None) -> dict[str, int]:
-        """Return sums over all rounds, or over one.
+    def totals(self) -> dict[str, int]:
+        """Return sums over all rounds.
 
         models_sent: models from the server to the sites; models_up: back; bytes_down, bytes_up:
         bytes, messages included.
         """
-        sums = {"models_sent": 0, "models_up": 0, "bytes_up": 0, "bytes_down": 0}
-        for (number, _, direction, _), (models, size) in self._sums.items():
-            if round is None or number == round:
-                sums["models_up" if direction == "up" else "models_sent"] += models
-                sums[f"bytes_{direction}"] += size
-        return sums
+        return dict(self._totals)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one row per round, site, direction and kind, in this order."""
-        names = ("round", "site", "direction", "kind", "models", "bytes")
-        return [dict(zip(names, row, strict=True)) for row in self.to_plain()]
-
-    def to_plain(self) -> list[list[Any]]:
-        """Return what JSON can hold: [round, site, direction, kind, models, bytes] each."""
-        return [[*key, *sums] for key, sums in sorted(self._sums.items())]
+    def close_round(self) -> list[tuple[int | str, ...]]:
+        """Return the open rows, in the order of `COLUMNS`, sorted, and forget them."""
+        rows: list[tuple[int | str, ...]] = [
+            (*key, *sums) for key, sums in sorted(self._open.items())
+        ]
+        self._open.clear()
+        return rows
 
     @classmethod
-    def from_plain(cls, plain: Sequence[Sequence[Any]]) -> Self:
-        """Return the ledger that `to_plain` wrote down. Raises StoreError where it is damaged."""
-        ledger = cls()
-        for row in plain:
-            try:
-                ledger.add(*row)
-            except (TypeError, ValueError) as error:
-                raise StoreError(
-                    f"ledger row {row!r} is damaged: restore the run folder from a copy or start "
-                    "a new run"
-                ) from error
-        return ledger
+    def from_totals(cls, plain: Mapping[str, object]) -> Self:
+        """Return a ledger that goes on from these totals. Raises StoreError if damaged."""
+        counts = {name: value for name, value in plain.items() if type(value) is int and value >= 0}
+        if counts.keys() != _NOTHING.keys() or len(counts) != len(plain):
+            raise StoreError(
+                f"the ledger's totals {dict(plain)!r} are damaged: restore the run folder from a "
+                "copy or start a new run"
+            )
+        return cls(counts)

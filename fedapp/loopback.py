@@ -21,7 +21,7 @@ class Loopback:
 
     def __init__(self, experiment: Experiment, federation: Federation, store: ModelStore) -> None:
         self._sites: dict[int, Site] = {
-            k: federation.site(k, experiment, store, ScoreStore(), own_store=False)
+            k: federation.site(k, experiment, store, ScoreStore(), shares_pool=True)
             for k in range(experiment.split.num_clients)
         }
 

@@ -1,16 +1,22 @@
 """The model pool: every site's latest model, and the update records that say who has changed."""
 
 import logging
+import os
+import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
+from fedapp.disk import write_atomic
 from fedapp.errors import ProtocolError, StoreError
 from fedapp.protocol import INITIAL_SITE, ModelRef
 from fedapp.store import ModelStore
 
 log = logging.getLogger(__name__)
+
+_KEY = "key"
 
 
 @dataclass(frozen=True)
@@ -57,14 +63,16 @@ class ModelPool:
         record = self._record(site)
         return ModelRef(site, record.version, record.digest)
 
-    def upload(self, site: int, blob: bytes, round: int) -> ModelRef:
-        """Take in a site's model; content equal to its latest is no new version.
+    def upload(self, site: int, named: str, blob: bytes, round: int) -> ModelRef:
+        """Take in a site's model, `named` by its digest; content equal to its latest is no version.
 
-        Raises ProtocolError on an unknown site, StoreError where the disk refuses: the record then
-        stays as it was.
+        Raises ProtocolError on an unknown site and on another content than was named, StoreError
+        where the disk refuses: the record then stays as it was.
         """
         record = self._record(site)
         digest = self.store.put(blob, durable=True)
+        if digest != named:  # it goes with the next `keep`
+            raise ProtocolError("its upload is not the content it names")
         if digest != record.digest:
             self._records[site] = UpdateRecord(record.version + 1, digest, round)
         return self.latest(site)
@@ -115,3 +123,22 @@ class ModelPool:
                 f"site {site} has no record in the pool: it must be there when the run starts"
             )
         return self._records[site]
+
+
+def make_key(root: Path) -> str:
+    """Lay a fresh key into a pool's folder: who can name it can read the pool. Raises StoreError.
+
+    Sites on the server's machine so prove that models need not be sent to them.
+    """
+    key = secrets.token_hex(16)
+    write_atomic(root / _KEY, key.encode(), durable=False)
+    return key
+
+
+def read_key(root: Path) -> str:
+    """Return the key of the pool in this folder; empty where there is none to be used."""
+    try:
+        key = (root / _KEY).read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return key if os.access(root, os.W_OK) else ""

@@ -165,6 +165,8 @@ class Origin:
     A site that runs other code or another experiment refuses with the difference.
     run: name of the run, a folder at the site. code: hash of the server's code.
     experiment: digest of the settings that both sides must share.
+    pool: SHA-256 of the key in the server's model pool: a site that can read that key works on the
+        pool itself and is sent no contents. Empty: contents always travel.
     """
 
     __pydantic_config__ = CLOSED
@@ -172,6 +174,7 @@ class Origin:
     run: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$")]
     code: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     experiment: Digest
+    pool: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,7 @@ class SiteFacts:
     """What the server must know of a site before round 0. Counts are images.
 
     manifest: digest of the split the site holds a part of.
+    pool_key: the key that the site read in the server's pool, as proof; empty: it cannot read it.
     """
 
     __pydantic_config__ = CLOSED
@@ -191,6 +195,7 @@ class SiteFacts:
     val: Number
     test: Number
     manifest: Digest
+    pool_key: Annotated[str, Field(pattern="^([0-9a-f]{32})?$")] = ""
 
     @property
     def mu(self) -> float:
@@ -215,8 +220,10 @@ class Incoming:
     """An answer and the contents that came with it, by digest, not yet checked.
 
     head_bytes: size of the answer as it came, without the contents.
+    sent: False where the task could not even be sent; the answer, a `Refusal`, says why.
     """
 
     answer: Answer
     payloads: Mapping[str, bytes] = field(default_factory=dict)
     head_bytes: int = 0
+    sent: bool = True

@@ -4,6 +4,7 @@
 - run.json: versions, code, digests of settings and manifest, start
 - manifest.safetensors: who holds which image, where the server knows it
 - metrics.jsonl: one JSON object per round, appended
+- traffic.csv: models and bytes by round, site, direction and kind, appended
 - per_site.csv: one row per site, at the end
 - summary.json: the result, at the end
 - checkpoint.json: state after the last whole round
@@ -29,8 +30,9 @@ import yaml
 
 from fedapp.codehash import code_hash
 from fedapp.config import MACHINE_KEYS, experiment_digest, to_plain
-from fedapp.disk import refused, write_atomic
+from fedapp.disk import append_durable, refused, write_atomic
 from fedapp.errors import FedAppError, RunError, StoreError
+from fedapp.ledger import COLUMNS
 from fedapp.settings import Experiment
 
 log = logging.getLogger(__name__)
@@ -143,7 +145,7 @@ class RunFolder:
                 code_hash()[1],
             )
         folder._warn_of_other_bits(plain_config)
-        folder._drop_metrics_after((folder.load_checkpoint() or {"round": -1})["round"])
+        folder._drop_rows_after((folder.load_checkpoint() or {"round": -1})["round"])
         return folder
 
     def discard_unless_begun(self) -> None:
@@ -156,19 +158,15 @@ class RunFolder:
 
         Raises StoreError where the disk refuses; the file then is as before.
         """
-        path = self.path / "metrics.jsonl"
-        line = (json.dumps(_json_values(row), allow_nan=False) + "\n").encode()
-        before: int | None = None
-        try:
-            with path.open("ab") as file:
-                before = file.tell()
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            if before is not None:
-                os.truncate(path, before)
-            raise refused(path, error, len(line)) from error
+        line = json.dumps(_json_values(row), allow_nan=False) + "\n"
+        append_durable(self.path / "metrics.jsonl", line.encode())
+
+    def append_traffic(self, rows: Sequence[Sequence[int | str]]) -> None:
+        """Add a round's rows of the ledger to traffic.csv. Raises StoreError as above."""
+        path = self.path / "traffic.csv"
+        head = () if path.exists() else (COLUMNS,)
+        lines = (",".join(map(str, row)) + "\n" for row in (*head, *rows))
+        append_durable(path, "".join(lines).encode())
 
     def metrics(self) -> list[Row]:
         """Return the rows of whole lines; a line cut by a crash, and what follows, is left out."""
@@ -190,10 +188,6 @@ class RunFolder:
     def write_per_site(self, rows: Sequence[Row]) -> None:
         """Write per_site.csv; columns as they first come up, None as an empty field."""
         self._write("per_site.csv", _csv(rows, "site"))
-
-    def write_traffic(self, rows: Sequence[Row]) -> None:
-        """Write traffic.csv: models and bytes by round, site, direction and kind."""
-        self._write("traffic.csv", _csv(rows, "round"))
 
     def write_evaluations(self, evaluations: Mapping[str, Any]) -> None:
         """Write evaluations.json: each site's latest confusion matrix and calibration sums."""
@@ -278,14 +272,20 @@ class RunFolder:
                     new.get(key),
                 )
 
-    def _drop_metrics_after(self, last: int) -> None:
-        path = self.path / "metrics.jsonl"
-        if not path.exists():
-            return
+    def _drop_rows_after(self, last: int) -> None:
+        """Cut metrics and traffic back to the last whole round."""
         kept = [row for row in self.metrics() if row.get("round", math.inf) <= last]
-        text = "".join(json.dumps(row) + "\n" for row in kept).encode()
-        if text != path.read_bytes():
-            write_atomic(path, text, durable=True)
+        self._rewrite("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+        path = self.path / "traffic.csv"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        whole = (line for line in lines[1:] if line.endswith("\n") and line[:1].isdigit())
+        upto = [line for line in whole if int(line.split(",")[0]) <= last]
+        self._rewrite("traffic.csv", "".join(lines[:1] + upto))
+
+    def _rewrite(self, name: str, text: str) -> None:
+        path = self.path / name
+        if path.exists() and path.read_text() != text:
+            write_atomic(path, text.encode(), durable=True)
 
 
 def open_run(experiment: Experiment, manifest: Savable | None = None) -> RunFolder:

@@ -109,6 +109,16 @@ class RoundSettings:
 
 
 @dataclass(frozen=True, config=CLOSED)
+class TransportSettings:
+    """How a model is written down: on the wire, on disk and for its digest."""
+
+    precision: Literal["float32", "float16"] = "float32"
+    """Of the weights; float16 halves what is sent and rounds every model that is uploaded."""
+    compression: Literal["none", "zlib"] = "none"
+    """zlib: 14 % fewer bytes, lossless; pays on links below about 50 Mbit/s."""
+
+
+@dataclass(frozen=True, config=CLOSED)
 class RuntimeSettings:
     """Where and how the work is done; `device` and `threads` can change a result's last bits."""
 
@@ -116,6 +126,8 @@ class RuntimeSettings:
     """auto: CUDA where there is one."""
     threads: Count = 1
     """CPU threads per site; fixed so that every driver gives the same bits."""
+    in_flight_mib: Count = 4096
+    """MiB of models that may be under way between server and sites; bounds the server's memory."""
     out: str = ""
     """Folder for run folders; empty: $FEDAPP_OUT, else ~/um-pfssl-runs."""
     run_name: str = ""
@@ -138,4 +150,5 @@ class Experiment:
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainSettings = field(default_factory=TrainSettings)
     rounds: RoundSettings = field(default_factory=RoundSettings)
+    transport: TransportSettings = field(default_factory=TransportSettings)
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)

@@ -15,6 +15,7 @@ from fedapp.errors import FedAppError, ProtocolError, StoreError
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.models import build_model, initial_params
 from fedapp.params import Params, Schema, digest_of, from_bytes, max_bytes, schema_of, to_bytes
+from fedapp.pool import read_key
 from fedapp.protocol import Answer, Incoming, Missing, ModelRef, Refusal, Reply, SiteFacts, Task
 from fedapp.scores import ScoreStore
 from fedapp.settings import Experiment
@@ -27,8 +28,9 @@ log = logging.getLogger(__name__)
 class Site:
     """One site, ready to work.
 
-    own_store: the store is this site's alone: it drops what it no longer needs, and trouble with it
-        is this site's trouble. A shared store (loopback) is the server's.
+    shares_pool: the store is the server's own pool, on the same machine: nothing is copied, and the
+        server alone removes contents. Otherwise the store is this site's: it holds what its task
+        names and no more (for UM-pFSSL M + R models), and trouble with it is this site's trouble.
     """
 
     experiment: Experiment
@@ -38,7 +40,7 @@ class Site:
     store: ModelStore
     scores: ScoreStore
     device: torch.device
-    own_store: bool = True
+    shares_pool: bool = False
 
     @property
     def channels(self) -> int:
@@ -56,6 +58,7 @@ class Site:
             val=len(self.data.val_labels),
             test=len(self.data.test_labels),
             manifest=self.manifest,
+            pool_key=read_key(self.store.root) if self.shares_pool else "",
         )
 
     def handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
@@ -68,7 +71,7 @@ class Site:
             with torch_threads(self.experiment.runtime.threads):
                 return self._handle(task, payloads)
         except FedAppError as error:
-            if isinstance(error, StoreError) and not self.own_store:
+            if isinstance(error, StoreError) and self.shares_pool:
                 raise
             return Incoming(Refusal(task.site, task.round, str(error)[:4000]))
         except Exception as error:  # the server must hear of it: silence would block the round
@@ -85,7 +88,8 @@ class Site:
             return Incoming(Missing(task.site, task.round, missing))
 
         def contents(ref: ModelRef) -> Params:
-            return from_bytes(self.store.get(ref.digest), schema, f"model of site {ref.site}")
+            blob, owner = self.store.get(ref.digest), f"model of site {ref.site}"
+            return from_bytes(blob, schema, owner, self.experiment.transport)
 
         context = SiteContext(
             data=self.data.to(self.device),
@@ -103,15 +107,19 @@ class Site:
     def _take_in(self, task: Task, payloads: Mapping[str, bytes], schema: Schema) -> None:
         """Keep the contents that came along; where the task starts from w_0, make it."""
         wanted = {ref.digest: ref for ref in task.refs()}
+        transport = self.experiment.transport
+        if not self.shares_pool:
+            self.store.keep_only(wanted)
         for digest, blob in payloads.items():
             if digest not in wanted or len(blob) > max_bytes(schema) or digest_of(blob) != digest:
                 raise ProtocolError(f"content {digest[:12]} from the server is not what it names")
-            from_bytes(blob, schema, f"model of site {wanted[digest].site} from the server")
+            owner = f"model of site {wanted[digest].site} from the server"
+            from_bytes(blob, schema, owner, transport)
             self.store.put(blob)
         if task.own.version == 0 and not self.store.has(task.own.digest):
             settings, classes = self.experiment.model, len(self.classes)
             first = initial_params(settings, self.channels, classes, self.experiment.seed)
-            blob = to_bytes(first)
+            blob = to_bytes(first, transport)
             if digest_of(blob) == task.own.digest:  # else another torch version: ask for the bytes
                 self.store.put(blob)
 
@@ -126,13 +134,16 @@ class Site:
     def _answer(self, task: Task, report: SiteReport, scored: int) -> Incoming:
         payloads = {}
         digest = task.own.digest
+        helpers = {helper.model.digest for helper in report.helpers}
         if report.params is not None:
-            blob = to_bytes(report.params)
+            blob = to_bytes(report.params, self.experiment.transport)
+            if not self.shares_pool:
+                self.store.keep_only({digest, *helpers})  # make room before the new model comes
             digest = self.store.put(blob)
             if digest != task.own.digest:
                 payloads[digest] = blob
-        held = sorted({digest, *(helper.model.digest for helper in report.helpers)})
-        if self.own_store:
+        held = sorted({digest, *helpers})
+        if not self.shares_pool:
             self.store.keep_only(held)
         self.scores.keep_only(held)
         answer: Answer = Reply(

@@ -6,19 +6,34 @@ of a round still goes through `configure_train` and `aggregate_train`.
 """
 
 import logging
+import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedapp import wire
 from fedapp.engine import Engine, Fetch
-from fedapp.errors import ProtocolError, RunError
+from fedapp.errors import ProtocolError, RunError, StoreError
 from fedapp.ledger import Ledger
+from fedapp.params import digest_of
+from fedapp.pool import make_key
 from fedapp.progress import Progress
-from fedapp.protocol import Answer, Hello, Incoming, Origin, Outgoing, Refusal, SiteFacts, Task
+from fedapp.protocol import (
+    Answer,
+    Hello,
+    Incoming,
+    Origin,
+    Outgoing,
+    Refusal,
+    Reply,
+    SiteFacts,
+    Task,
+)
 from fedapp.runfolder import RunFolder
 from fedapp.settings import Experiment
 from fedapp.standings import Row
@@ -28,6 +43,8 @@ log = logging.getLogger(__name__)
 
 FIRST_POLL_S, LAST_POLL_S = 0.02, 1.0
 """Polling starts fast and slows down while nothing comes."""
+
+NOT_SENT = "not sent; is the node gone?"
 
 
 class PoolStrategy(Strategy):
@@ -45,16 +62,18 @@ class PoolStrategy(Strategy):
         everybody: str,
     ) -> None:
         self._experiment = experiment
-        self._origin = origin
         self._progress = progress
         self._everybody = everybody
         self._nodes: dict[int, int] = {}
+        self._neighbours: set[int] = set()
         self._outbox: Sequence[Outgoing] = ()
         self._inbox: list[Incoming] = []
         self._asked: dict[str, Task] = {}
-        store = ModelStore(folder.pool_root)
-        self._fetch: Fetch = store.get
-        self._engine = Engine(experiment, self, folder, store, progress, Ledger())
+        self._store = ModelStore(folder.pool_root)
+        self._key = make_key(folder.pool_root)
+        self._origin = replace(origin, pool=digest_of(self._key.encode()))
+        self._fetch: Fetch = self._store.get
+        self._engine = Engine(experiment, self, folder, self._store, progress, Ledger())
         self.outcome: Row = {}
 
     def start(  # type: ignore[override]  # Flower's arguments describe one global model
@@ -73,15 +92,21 @@ class PoolStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return one message per task of the phase, with the contents its site does not hold."""
-        return [
-            self._message(
-                self._nodes[out.task.site],
-                "train.task",
-                wire.write_request(self._origin, out.task, {d: self._fetch(d) for d in out.attach}),
-            )
-            for out in self._outbox
-        ]
+        """Return one message per task, with the contents that its site can neither hold nor read.
+
+        A task whose content is damaged in the pool is answered here, in the inbox.
+        """
+        messages = []
+        for out in self._outbox:
+            travels = () if out.task.site in self._neighbours else out.attach
+            try:
+                payloads = {digest: self._fetch(digest) for digest in travels}
+            except StoreError as error:
+                self._inbox.append(_unsent(out.task, f"the server lost a model it needs: {error}"))
+                continue
+            records = wire.write_request(self._origin, out.task, payloads)
+            messages.append(self._message(self._nodes[out.task.site], "train.task", records))
+        return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -112,14 +137,17 @@ class PoolStrategy(Strategy):
         """
         nodes = self._wait_for_nodes()
         hello = wire.write_request(self._origin, Hello(), {})
-        messages = [self._message(node, "query.hello", hello) for node in nodes]
+        wave = [self._message(node, "query.hello", hello) for node in nodes]
         found: dict[int, SiteFacts] = {}
         reasons: list[str] = []
-        for message, reply in self._replies(messages, self._experiment.rounds.hello_s):
-            node, answer = message.metadata.dst_node_id, self._parse(reply).answer
+        for message, reply in self._replies(_once(wave), self._experiment.rounds.hello_s):
+            node = message.metadata.dst_node_id
+            answer = Refusal(-1, 0, NOT_SENT) if reply is None else self._parse(reply).answer
             if isinstance(answer, SiteFacts) and answer.site not in found:
-                found[answer.site] = answer
+                found[answer.site] = replace(answer, pool_key="")  # of this start, not of the site
                 self._nodes[answer.site] = node
+                if secrets.compare_digest(answer.pool_key, self._key):
+                    self._neighbours.add(answer.site)
                 continue
             reason = _why_not(answer)
             if reason not in reasons:  # a hundred sites may lack the same file
@@ -134,15 +162,63 @@ class PoolStrategy(Strategy):
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
     ) -> Iterator[Incoming]:
-        """Push a phase's tasks in one call, yield answers as they come, stop at the deadline."""
-        self._outbox, self._fetch = outbox, fetch
-        number = outbox[0].task.round
-        messages = self.configure_train(number, ArrayRecord(), ConfigRecord(), self._grid)
-        tasks = {self._nodes[out.task.site]: out.task for out in outbox}
-        for message, reply in self._replies(messages, deadline_s):
-            self._asked = {message.metadata.message_id: tasks[message.metadata.dst_node_id]}
+        """Push a phase's tasks, yield answers as they come, stop at the deadline.
+
+        They go in one push where `runtime.in_flight_mib` allows, else as answers make room.
+        """
+        self._fetch = fetch
+        number = outbox[0].task.round if outbox else 0
+        limit = self._models_at_once(outbox)
+        queue, flying = deque(outbox), dict[int, Outgoing]()
+
+        def more() -> list[Message]:
+            messages: list[Message] = []
+            while not messages and (wave := self._wave(queue, flying.values(), limit)):
+                self._outbox = wave
+                nothing = ArrayRecord(), ConfigRecord()
+                messages = list(self.configure_train(number, *nothing, self._grid))
+                by_node = {self._nodes[out.task.site]: out for out in wave}
+                sent = [message.metadata.dst_node_id for message in messages]
+                flying.update({node: by_node[node] for node in sent})
+            return messages
+
+        for message, reply in self._replies(more, deadline_s):
+            task = flying.pop(message.metadata.dst_node_id).task
+            if reply is None:
+                yield _unsent(task, NOT_SENT)
+                continue
+            self._asked = {message.metadata.message_id: task}
             self.aggregate_train(number, [reply])
             yield self._inbox.pop()
+        yield from self._inbox
+        self._inbox.clear()
+        for out in queue:
+            yield _unsent(out.task, "not sent: the round's time was over")
+
+    def _models_at_once(self, outbox: Sequence[Outgoing]) -> int:
+        """Return how many models `runtime.in_flight_mib` has room for."""
+        digests = {digest for out in outbox for digest in (out.task.own.digest, *out.attach)}
+        known = [self._store.size(digest) for digest in digests if self._store.has(digest)]
+        return self._experiment.runtime.in_flight_mib * 2**20 // max(known, default=1)
+
+    def _wave(
+        self, queue: deque[Outgoing], flying: Iterable[Outgoing], limit: int
+    ) -> list[Outgoing]:
+        """Take from the queue what there is room for beside what is under way; one, if nothing is.
+
+        A model that goes to several sites counts once; each task brings one back.
+        """
+        away = [out for out in flying if out.task.site not in self._neighbours]
+        models = {digest for out in away for digest in out.attach}
+        back, wave = len(away), list[Outgoing]()
+        while queue:
+            if queue[0].task.site not in self._neighbours:
+                models |= set(queue[0].attach)
+                back += 1
+                if back > 1 and len(models) + back > limit:
+                    break
+            wave.append(queue.popleft())
+        return wave
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -169,26 +245,32 @@ class PoolStrategy(Strategy):
         return Message(content, dst_node_id=node, message_type=message_type, ttl=ttl)
 
     def _replies(
-        self, messages: Iterable[Message], deadline_s: float
-    ) -> Iterator[tuple[Message, Message]]:
-        """Push the messages and poll for their replies until all came or the time is over.
+        self, more: Callable[[], Iterable[Message]], deadline_s: float
+    ) -> Iterator[tuple[Message, Message | None]]:
+        """Push messages and poll for their replies until all came or the time is over.
 
-        Yields each reply with the message that it answers: a reply that Flower makes up for a node
-        that is gone does not name the node. What Flower does not take is answered with an error.
+        more: returns the messages to push next; it is asked again after each poll. Yields each
+        reply with the message that it answers: a reply that Flower makes up for a node that is gone
+        does not name the node. None answers a message that Flower did not take.
         """
-        messages = list(messages)
         end, pause = time.monotonic() + deadline_s, FIRST_POLL_S
-        taken = set(self._grid.push_messages(messages))
-        pending = {m.metadata.message_id: m for m in messages if m.metadata.message_id in taken}
-        for message in messages:
-            if message.metadata.message_id not in pending:
-                yield message, Message(Error(0, "not sent; is the node gone?"), reply_to=message)
-        while pending and time.monotonic() < end:
+        pending: dict[str, Message] = {}
+        while time.monotonic() < end:
+            messages = list(more())
+            taken = set(self._grid.push_messages(messages)) if messages else set()
+            for message in messages:
+                if (number := message.metadata.message_id) in taken:
+                    pending[number] = message
+                else:
+                    yield message, None
+            if not pending:
+                if messages:
+                    continue
+                break
             replies = list(self._grid.pull_messages(list(pending)))
             for reply in replies:
-                message = pending.pop(reply.metadata.reply_to_message_id, None)
-                if message is not None:
-                    yield message, reply
+                if (asked := pending.pop(reply.metadata.reply_to_message_id, None)) is not None:
+                    yield asked, reply
             pause = FIRST_POLL_S if replies else min(2 * pause, LAST_POLL_S)
             if pending:
                 time.sleep(min(pause, max(end - time.monotonic(), 0)))
@@ -205,7 +287,18 @@ class PoolStrategy(Strategy):
         if (answer.site, answer.round) != (task.site, task.round):
             reason = f"answered as site {answer.site}, round {answer.round}"
             return Incoming(Refusal(task.site, task.round, reason))
+        if isinstance(answer, Reply) and task.site in self._neighbours:
+            return self._with_upload(task, answer, incoming.head_bytes)
         return incoming
+
+    def _with_upload(self, task: Task, reply: Reply, head_bytes: int) -> Incoming:
+        """Read a neighbour's new model where it put it: in the pool."""
+        if reply.model == task.own.digest:
+            return Incoming(reply, {}, head_bytes)
+        try:
+            return Incoming(reply, {reply.model: self._store.get(reply.model)}, head_bytes)
+        except StoreError as error:
+            return Incoming(Refusal(task.site, task.round, f"its new model is not there: {error}"))
 
     def _parse(self, reply: Message) -> Incoming:
         """Parse any reply; what cannot be read, or Flower's own error, becomes a refusal."""
@@ -216,6 +309,16 @@ class PoolStrategy(Strategy):
             return wire.read_answer(reply.content)
         except ProtocolError as error:
             return Incoming(Refusal(-1, 0, f"unreadable answer: {error}"[:4000]))
+
+
+def _once(messages: list[Message]) -> Callable[[], list[Message]]:
+    """Return a function that gives the messages at its first call, and then none."""
+    waves = [messages]
+    return lambda: waves.pop() if waves else []
+
+
+def _unsent(task: Task, reason: str) -> Incoming:
+    return Incoming(Refusal(task.site, task.round, reason[:4000]), sent=False)
 
 
 def _why_not(answer: Answer) -> str:

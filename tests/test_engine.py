@@ -327,7 +327,7 @@ def test_a_round_in_which_nobody_could_train_is_no_round(run):
 
 
 def test_a_full_pool_is_the_servers_trouble_not_the_sites(run, monkeypatch):
-    def full(self, site, blob, round):
+    def full(self, site, named, blob, round):
         raise StoreError("pool: No space left on device")
 
     monkeypatch.setattr("fedapp.pool.ModelPool.upload", full)
@@ -367,6 +367,7 @@ class Remote(Loopback):
 
     def __init__(self, experiment, federation, root):
         self.root = root
+        self.experiment = experiment
         self._sites = {
             k: federation.site(
                 k, experiment, ModelStore(root / f"{k}/models"), ScoreStore(root / f"{k}/scores")
@@ -385,8 +386,8 @@ class Remote(Loopback):
             yield carried(self._sites[out.task.site].handle(out.task, payloads))
 
 
-def remote_run(tmp_path, name, mischief=None):
-    experiment = small(runtime__out=str(tmp_path), runtime__run_name=name)
+def remote_run(tmp_path, name, mischief=None, **changes):
+    experiment = small(runtime__out=str(tmp_path), runtime__run_name=name, **changes)
     federation = federation_of(experiment)
     folder = open_run(experiment, federation.manifest)
     store = ModelStore(folder.pool_root)
@@ -405,6 +406,28 @@ def test_sites_with_their_own_disks_give_the_same_run_and_the_ledger_is_what_was
     summary, folder, transport = remote_run(tmp_path, "remote")
     assert rows(folder) == rows(whole)
     assert summary["models_sent"] == transport.sent > 0
+
+
+def test_a_sites_store_never_holds_more_than_its_list_and_what_is_up_for_replacement(
+    tmp_path, monkeypatch
+):
+    """At most M + R models, at any moment and for any site."""
+    most = {}
+    real = ModelStore.put
+
+    def put(self, blob, *, durable=False):
+        digest = real(self, blob, durable=durable)
+        if self.root.name == "models":
+            most[self.root] = max(most.get(self.root, 0), len(self.digests()))
+        return digest
+
+    monkeypatch.setattr(ModelStore, "put", put)
+    _, _, transport = remote_run(tmp_path, "bounded", rounds__num_rounds=8, rounds__sample_rate=0.6)
+    method = transport.experiment.method
+    assert len(most) == 5
+    assert 3 <= max(most.values()) <= method.helper_list_size + method.num_replaced
+    for root in most:
+        assert len(ModelStore(root).digests()) <= method.helper_list_size
 
 
 def test_a_site_that_lost_its_disk_is_healed_and_nothing_changes(run, tmp_path):

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from fedapp.errors import ProtocolError, StoreError
-from fedapp.pool import ModelPool, UpdateRecord
+from fedapp.params import digest_of
+from fedapp.pool import ModelPool, UpdateRecord, make_key, read_key
 from fedapp.protocol import INITIAL_SITE, ModelRef
 from fedapp.store import ModelStore
 
@@ -30,28 +31,41 @@ def test_every_site_starts_from_w_0(tmp_path: Path) -> None:
 
 def test_upload_is_a_new_version_only_with_new_content(pool: ModelPool) -> None:
     old = pool.latest(1)
-    assert pool.upload(1, b"w_0", 0) == old  # a site without labels uploads w_0
-    new = pool.upload(1, b"a", 3)
+    assert pool.upload(1, digest_of(b"w_0"), b"w_0", 0) == old  # a site without labels uploads w_0
+    new = pool.upload(1, digest_of(b"a"), b"a", 3)
     assert new == ModelRef(1, 1, new.digest) == pool.latest(1)
-    assert pool.upload(1, b"a", 4) == new
+    assert pool.upload(1, digest_of(b"a"), b"a", 4) == new
     assert pool.records[1] == UpdateRecord(1, new.digest, 3)
-    assert pool.upload(1, b"b", 5).version == 2
-    assert pool.upload(0, b"b", 5).version == 1
+    assert pool.upload(1, digest_of(b"b"), b"b", 5).version == 2
+    assert pool.upload(0, digest_of(b"b"), b"b", 5).version == 1
     assert pool.trained() == (0, 1)
     assert pool.latest(2).version == 0
 
 
+def test_another_content_than_was_named_is_refused_and_changes_nothing(pool: ModelPool) -> None:
+    before = dict(pool.records)
+    with pytest.raises(ProtocolError, match="not the content it names"):
+        pool.upload(1, digest_of(b"b"), b"a", 1)
+    assert pool.records == before
+
+
+def test_the_pools_key_is_new_each_time_and_absent_elsewhere(tmp_path: Path) -> None:
+    first, second = make_key(tmp_path), make_key(tmp_path)
+    assert first != second == read_key(tmp_path)
+    assert read_key(tmp_path / "nowhere") == ""
+
+
 def test_unknown_site(pool: ModelPool) -> None:
-    for ask in (pool.latest, lambda k: pool.upload(k, b"a", 1)):
+    for ask in (pool.latest, lambda k: pool.upload(k, digest_of(b"a"), b"a", 1)):
         with pytest.raises(ProtocolError, match="site 7 has no record"):
             ask(7)
     assert 7 not in pool.records
 
 
 def test_keep_drops_what_nobody_refers_to(pool: ModelPool) -> None:
-    helper = pool.upload(1, b"a", 1)
-    dropped = pool.upload(1, b"b", 2)
-    last = pool.upload(1, b"c", 3)
+    helper = pool.upload(1, digest_of(b"a"), b"a", 1)
+    dropped = pool.upload(1, digest_of(b"b"), b"b", 2)
+    last = pool.upload(1, digest_of(b"c"), b"c", 3)
     pool.keep({helper.digest})
     assert pool.store.digests() == {pool.initial.digest, helper.digest, last.digest}
     assert dropped.digest not in pool.store.digests()
@@ -62,13 +76,13 @@ def test_keep_drops_what_nobody_refers_to(pool: ModelPool) -> None:
 def test_w_0_is_kept_when_every_site_has_left_it(tmp_path: Path) -> None:
     pool = ModelPool(ModelStore(tmp_path))
     first = pool.start((0,), b"w_0")
-    pool.upload(0, b"a", 1)
+    pool.upload(0, digest_of(b"a"), b"a", 1)
     pool.keep()
     assert pool.get(first.digest) == b"w_0"
 
 
 def test_records_survive_json(pool: ModelPool, tmp_path: Path) -> None:
-    pool.upload(2, b"a", 4)
+    pool.upload(2, digest_of(b"a"), b"a", 4)
     plain = json.loads(json.dumps(pool.to_plain()))
     again = ModelPool.from_plain(ModelStore(tmp_path), plain)
     assert again.records == pool.records
@@ -79,7 +93,7 @@ def test_records_survive_json(pool: ModelPool, tmp_path: Path) -> None:
 def test_resuming_without_a_content_is_noted(
     pool: ModelPool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ref = pool.upload(2, b"a", 4)
+    ref = pool.upload(2, digest_of(b"a"), b"a", 4)
     (tmp_path / ref.digest[:2] / f"{ref.digest}.safetensors").unlink()
     again = ModelPool.from_plain(ModelStore(tmp_path), pool.to_plain())
     assert again.latest(2) == ref  # site 2 holds it and goes on from it
@@ -96,7 +110,7 @@ def test_a_refused_upload_changes_no_record(
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(StoreError, match="No space left"):
-        pool.upload(1, b"a", 1)
+        pool.upload(1, digest_of(b"a"), b"a", 1)
     assert pool.records == before
     assert pool.get(pool.latest(1).digest) == b"w_0"
 
@@ -104,7 +118,7 @@ def test_a_refused_upload_changes_no_record(
 def test_the_order_of_saving_and_collecting_matters(pool: ModelPool, tmp_path: Path) -> None:
     """Saved, then collected: whenever the process dies, the saved records can be resumed."""
     saved = pool.to_plain()
-    pool.upload(1, b"a", 1)
+    pool.upload(1, digest_of(b"a"), b"a", 1)
     ModelPool.from_plain(ModelStore(tmp_path), saved)  # died before saving
     saved = pool.to_plain()
     pool.keep()

@@ -22,7 +22,8 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 def results(folder: Path) -> dict[str, Any]:
     """Rows, every site's model by digest, helper lists, evaluations, and all traffic."""
-    return {"rows": rows(folder), **_untimed(json.loads((folder / "checkpoint.json").read_text()))}
+    checkpoint = _untimed(json.loads((folder / "checkpoint.json").read_text()))
+    return {"rows": rows(folder), "traffic": (folder / "traffic.csv").read_text(), **checkpoint}
 
 
 def _untimed(value: Any) -> Any:

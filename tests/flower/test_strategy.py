@@ -8,8 +8,9 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from fedapp import wire
-from fedapp.errors import RunError
-from fedapp.protocol import Hello, Incoming, Missing, SiteFacts, Task
+from fedapp.errors import RunError, StoreError
+from fedapp.protocol import Hello, Incoming, Missing, ModelRef, Origin, Outgoing, SiteFacts, Task
+from fedapp.store import ModelStore
 from server_app import strategy
 from tests.flower.grids import COMMAND, MemoryGrid, node, preset, serve, sites
 from tests.flower.results import loopback, results, rows
@@ -51,6 +52,18 @@ def whole(tmp_path_factory):
     return results(loopback(small(runtime__out=str(tmp_path_factory.mktemp("loopback")))))
 
 
+@pytest.fixture
+def apart(monkeypatch, tmp_path):
+    """Sites on other machines than the server's: models must travel."""
+    monkeypatch.setenv("FEDAPP_SITES", str(tmp_path / "elsewhere"))
+
+
+def travelled(grid):
+    """Models in all messages to the sites."""
+    messages = (message for push in grid.pushes for message in push)
+    return sum(len(wire.read_request(message.content)[2]) for message in messages)
+
+
 def request_of(message):
     return wire.read_request(message.content)[1]
 
@@ -76,16 +89,93 @@ def disturb(grid, number, mischief, site=2):
 
 @pytest.mark.parametrize("order", [list, lambda replies: replies[::-1], lambda r: r[1::2] + r[::2]])
 def test_the_run_is_the_loopback_run_whatever_the_order_of_replies(
-    federation, whole, order, capsys
+    federation, whole, order, apart, capsys
 ):
     experiment, grid = federation()
     grid.order = order
     summary, folder = serve(experiment, grid)
     assert results(folder.path) == whole
-    assert summary["models_sent"] == sum(
-        len(wire.read_request(message.content)[2]) for push in grid.pushes for message in push
-    )
+    assert summary["models_sent"] == travelled(grid)
     assert "left out" not in capsys.readouterr().out
+
+
+def test_sites_beside_the_pool_give_the_same_run_and_no_model_travels(federation, whole):
+    experiment, grid = federation()
+    replies = []
+    grid.order = lambda pulled: replies.extend(pulled) or pulled
+    _, folder = serve(experiment, grid)
+    assert results(folder.path) == whole  # what the ledger counts is the method's, not the place's
+    assert travelled(grid) == 0
+    assert all(not wire.read_answer(reply.content).payloads for reply in replies)
+    assert not list(folder.sites_root.rglob("*/models/*/*.safetensors"))
+
+
+def test_a_site_that_does_not_know_the_pools_key_is_sent_everything(federation, monkeypatch):
+    experiment, grid = federation()
+    monkeypatch.setattr("client_app.node.read_key", lambda root: "0" * 32)
+    summary, _ = serve(experiment, grid)
+    assert summary["models_sent"] == travelled(grid) > 0
+
+
+def test_a_site_that_names_a_wrong_key_is_no_neighbour(federation, apart, monkeypatch):
+    experiment, grid = federation()
+    real = SiteFacts.__init__
+    monkeypatch.setattr(
+        SiteFacts, "__init__", lambda self, *a, **k: real(self, *a, **(k | {"pool_key": "0" * 32}))
+    )
+    summary, _ = serve(experiment, grid)
+    assert summary["models_sent"] == travelled(grid) > 0
+
+
+def test_a_neighbour_that_names_a_model_it_did_not_lay_into_the_pool_is_skipped(federation):
+    experiment, grid = federation(rounds__num_rounds=2, rounds__sample_rate=1.0)
+    disturb(grid, 1, changed(model="0" * 64, held=("0" * 64,)))
+    _, folder = serve(experiment, grid)
+    assert [list(row["skipped"]) for row in rows(folder.path)] == [[], ["2"], []]
+    assert "its new model is not there" in rows(folder.path)[1]["skipped"]["2"]
+
+
+@pytest.mark.parametrize("limit", [1, 4])
+def test_no_more_models_are_under_way_than_there_is_room_for(
+    federation, whole, apart, monkeypatch, limit
+):
+    experiment, grid = federation()
+    monkeypatch.setattr(strategy.PoolStrategy, "_models_at_once", lambda self, outbox: limit)
+    _, folder = serve(experiment, grid)
+    assert results(folder.path) == whole
+    for push in grid.pushes[1:]:
+        models = {d for message in push for d in wire.read_request(message.content)[2]}
+        assert len(push) == 1 or len(models) + len(push) <= limit
+    assert len(grid.pushes) > 2 + experiment.rounds.num_rounds
+
+
+def test_room_is_counted_in_the_models_own_size(federation):
+    experiment, grid = federation(runtime__in_flight_mib=3)
+    _, folder = serve(experiment, grid)
+    origin = Origin("x", "0" * 16, "0" * 64)
+    made = strategy.PoolStrategy(experiment, origin, folder, None, COMMAND)
+    digest = made._store.put(bytes(2**20))
+    task = Task(0, 1, "train", ModelRef(0, 0, digest))
+    assert made._models_at_once([Outgoing(task, (digest, "f" * 64))]) == 3
+
+
+def test_a_model_that_the_pool_lost_fails_its_site_and_is_not_counted_as_sent(
+    federation, apart, monkeypatch
+):
+    experiment, grid = federation(rounds__num_rounds=2, rounds__sample_rate=1.0)
+    lost = []
+
+    def get(self, digest, real=ModelStore.get):
+        if lost == [] and self.root.name == "pool":
+            lost.append(digest)
+            raise StoreError("models/x.safetensors: damaged")
+        return real(self, digest)
+
+    monkeypatch.setattr(ModelStore, "get", get)
+    summary, folder = serve(experiment, grid)
+    [reason] = rows(folder.path)[1]["skipped"].values()
+    assert reason.endswith("the server lost a model it needs: models/x.safetensors: damaged")
+    assert summary["models_sent"] == travelled(grid)
 
 
 def test_each_phase_is_one_push_of_timed_typed_messages(federation):
@@ -101,7 +191,7 @@ def test_each_phase_is_one_push_of_timed_typed_messages(federation):
         assert len({message.metadata.dst_node_id for message in push}) == len(push)
 
 
-def test_one_model_goes_to_many_sites_as_the_same_bytes(federation):
+def test_one_model_goes_to_many_sites_as_the_same_bytes(federation, apart):
     experiment, grid = federation()
     serve(experiment, grid)
     for push in grid.pushes:

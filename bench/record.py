@@ -1,0 +1,93 @@
+"""Keep what a benchmark found, with all that is needed to run it again, and print it."""
+
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from fedapp.codehash import code_hash
+
+RESULTS = Path(__file__).parent / "results"
+
+Row = Mapping[str, str | float | int | None]
+
+
+def machine() -> dict[str, str | int | float]:
+    """Describe the machine: processor, cores this process may use, memory, GPU."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory / 2**30, 1),
+        "gpu": gpu,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what decides the speed; what is not installed is left out."""
+    found = {"python": platform.python_version()}
+    for name in ("torch", "numpy", "safetensors", "flwr", "ray"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def save(name: str, rows: Sequence[Row], notes: Mapping[str, object] | None = None) -> Path:
+    """Print the rows and write them to bench/results/<name>.json with machine and versions.
+
+    notes: what the whole benchmark has in common, such as sizes.
+    """
+    show(name, rows)
+    content = {
+        "name": name,
+        "command": _command(),
+        "machine": machine(),
+        "versions": versions(),
+        "code": code_hash()[1],
+        **(notes or {}),
+        "rows": list(rows),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+    return path
+
+
+def show(title: str, rows: Sequence[Row]) -> None:
+    """Print rows as a table."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _cell(value: str | float | int | None) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _command() -> str:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    name = spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).name
+    return shlex.join(["python", "-m", name, *sys.argv[1:]])
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
