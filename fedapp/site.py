@@ -7,18 +7,19 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
 from fedapp.data.sites import SiteData
 from fedapp.errors import FedAppError, ProtocolError, StoreError
 from fedapp.methods.base import SiteContext, SiteReport
-from fedapp.models import build_model, initial_params
+from fedapp.models import ResNet9, build_model, initial_params
 from fedapp.params import Params, Schema, digest_of, from_bytes, max_bytes, schema_of, to_bytes
 from fedapp.pool import read_key
 from fedapp.protocol import Answer, Incoming, Missing, ModelRef, Refusal, Reply, SiteFacts, Task
 from fedapp.scores import ScoreStore
-from fedapp.settings import Experiment
+from fedapp.settings import Experiment, ModelSettings
 from fedapp.store import ModelStore
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,9 @@ class Site:
             return Incoming(Refusal(task.site, task.round, reason[:4000]))
 
     def _handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
-        network = build_model(self.experiment.model, self.channels, len(self.classes))
+        network = _network(
+            self.experiment.model, self.channels, len(self.classes), str(self.device)
+        )
         schema = schema_of(network.state_dict())
         self._take_in(task, payloads, schema)
         missing = tuple(ref.digest for ref in task.refs() if not self._holds(ref))
@@ -93,7 +96,7 @@ class Site:
 
         context = SiteContext(
             data=self.data.to(self.device),
-            model=network.to(self.device),
+            model=network,
             contents=contents,
             scores=self.scores,
             training=self.experiment.training,
@@ -156,6 +159,12 @@ class Site:
             evaluations=report.evaluations,
         )
         return Incoming(answer, payloads)
+
+
+@lru_cache(maxsize=1)
+def _network(settings: ModelSettings, channels: int, classes: int, device: str) -> ResNet9:
+    """Build the network once a process: every use begins with loading weights into it."""
+    return build_model(settings, channels, classes).to(torch.device(device))
 
 
 @contextmanager
