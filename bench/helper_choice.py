@@ -23,7 +23,7 @@ from fedapp.params import from_bytes, schema_of
 from fedapp.relation import certainty, relation
 from fedapp.rng import seeded
 from fedapp.settings import Experiment
-from fedapp.site import pick_device, torch_threads
+from fedapp.site import pick_device, pick_dtype, torch_threads
 from fedapp.store import ModelStore
 from fedapp.uncertainty import mc_probabilities
 
@@ -82,7 +82,8 @@ def at_site(
     data: SiteData = federation.dealt.site(site)
     if not len(data.unlabelled) or data.audit is None:
         return None
-    model = build_model(experiment.model, data.labelled.shape[1], len(federation.classes))
+    dtype = pick_dtype(experiment.runtime.precision, device)
+    model = build_model(experiment.model, data.labelled.shape[1], len(federation.classes), dtype)
     schema = schema_of(model.state_dict())
     model.to(device)
 

@@ -27,12 +27,12 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from urllib.error import URLError
 
-import torch
-
 from fedapp.config import Scalar, load_experiment, parse_overrides
 from fedapp.errors import ConfigError, FedAppError, RunError
+from fedapp.figures import size
 from fedapp.runfolder import check_run
 from fedapp.settings import Experiment
+from fedapp.workers import Need, free_ram, measured, start_measuring, workers
 
 MARK = "FEDAPP_FLOWER_HOME"
 """Environment variable that only processes of such a run carry; value: their FLWR_HOME."""
@@ -50,26 +50,22 @@ def run(app: Path, preset: str, overrides: Mapping[str, Scalar]) -> int:
         preset = str(Path(preset).resolve())
     experiment = load_experiment(preset, overrides)
     overrides = {**overrides, **_absolute(experiment)}
-    command = [
-        _tool("flwr"),
-        "run",
-        str(app),
-        "--stream",
-        "--federation-config",
-        _federation(experiment),
-        "--run-config",
-        _run_config({"preset": preset, **overrides}),
-    ]
+    run_config = _run_config({"preset": preset, **overrides})
     check_run(experiment)
     home = _home(app)
     home.mkdir(exist_ok=True)
     env = _environment(home, port := _free_port())
-    with _signals_as_exit(), _ray_folder(env), _superlink(home, port, env):
-        print("flwr", *(f'"{c}"' if " " in c else c for c in command[1:]), flush=True)
-        code = subprocess.run(command, env=env, check=False).returncode
-        if code:
-            return 1
-        status, details = _final_status(env)
+    with _signals_as_exit(), _ray_folder(env):
+        probe = start_measuring(preset, overrides)  # while the SuperLink starts
+        with _superlink(home, port, env):
+            federation = _federation(experiment, measured(probe))
+            options = ["--federation-config", federation, "--run-config", run_config]
+            command = [_tool("flwr"), "run", str(app), "--stream", *options]
+            print("flwr", *(f'"{c}"' if " " in c else c for c in command[1:]), flush=True)
+            code = subprocess.run(command, env=env, check=False).returncode
+            if code:
+                return 1
+            status, details = _final_status(env)
     if status != "finished:completed":
         reason = details.removeprefix("Simulation failed with exception: ")
         print(f"error: the run ended as {status}: {reason}", file=sys.stderr)
@@ -130,20 +126,27 @@ def _absolute(experiment: Experiment) -> dict[str, Scalar]:
     return {key: str(Path(path).expanduser().absolute()) for key, path in set_paths if path}
 
 
-def _federation(experiment: Experiment) -> str:
-    """Return Flower's federation config: one node per site, one worker per core."""
-    sites = experiment.split.num_clients
-    workers = min(len(os.sched_getaffinity(0)), sites)
-    wants_gpu = experiment.runtime.device != "cpu"
-    gpus = torch.cuda.device_count() if wants_gpu else 0
+def _federation(experiment: Experiment, need: Need | None) -> str:
+    """Return Flower's federation config: one node per site, as many workers as the machine carries.
+
+    need: of one worker; None where it could not be measured: a worker per core.
+    """
+    sites, threads = experiment.split.num_clients, experiment.runtime.threads
+    cores = len(os.sched_getaffinity(0))
+    need = need or Need(1)
+    number, limit = workers(sites, threads, cores, free_ram(), need)
+    if wanted := experiment.runtime.workers:
+        number, limit = min(wanted, sites), "runtime.workers"
+    each = f", each with up to {size(need.ram)}" if need.ram > 1 else ""
+    print(f"{number} sites at a time{each} (set by {limit})", flush=True)
     # Ray counts shares of a GPU in steps of 0.0001; rounding up would cost a worker.
-    share = min(1.0, int(1e4 * gpus / workers) / 1e4)
+    share = min(1.0, int(1e4 * len(need.gpus) / number) / 1e4)
     parts = {
         "num-supernodes": sites,
-        "client-resources-num-cpus": 1,
+        "client-resources-num-cpus": threads,
         "client-resources-num-gpus": share,
-        "init-args-num-cpus": workers,
-        "init-args-num-gpus": gpus,
+        "init-args-num-cpus": number * threads,
+        "init-args-num-gpus": len(need.gpus),
     }
     return " ".join(f"{key}={value}" for key, value in parts.items())
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedapp.models.resnet9 import ResNet9
 from fedapp.protocol import Evaluation
-from fedapp.uncertainty import SCORING_BATCH, Normalise
+from fedapp.uncertainty import SCORING_BATCH, Normalise, features_of
 
 BINS = 15
 """Confidence bins of the calibration sums."""
@@ -17,8 +17,10 @@ BINS = 15
 def predict(model: ResNet9, images: Tensor, normalise: Normalise) -> Tensor:
     """Return softmax probabilities without dropout, float32 [n, C], on the CPU."""
     model.eval()
-    out = [torch.softmax(model(normalise(b)), 1).cpu() for b in images.split(SCORING_BATCH)]
-    return torch.cat(out) if len(images) else torch.empty(0, model.head.out_features)
+    out = []
+    for batch in images.split(SCORING_BATCH):
+        out.append(torch.softmax(model.tail(features_of(model, batch, normalise)), dim=1))
+    return torch.cat(out).cpu()  # the only sync
 
 
 def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:

@@ -263,7 +263,7 @@ class RunFolder:
     def _warn_of_other_bits(self, plain_config: Mapping[str, Any]) -> None:
         old = _flat(yaml.safe_load((self.path / "config.yaml").read_bytes()))
         new = _flat(_json_values(plain_config))
-        for key in ("runtime.device", "runtime.threads"):
+        for key in ("runtime.device", "runtime.threads", "runtime.precision"):
             if old.get(key) != new.get(key):
                 log.warning(
                     "%s was %s, now %s: the last bits of its rounds may differ",

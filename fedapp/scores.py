@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,11 +32,13 @@ class ScoreKey:
     """Fingerprint of the site's training data."""
     passes: int
     dropout: float
+    precision: str
+    """Number format of the model's convolutions."""
     seed: int
 
     @property
     def name(self) -> str:
-        """File name: the model's digest first, so that pruning needs no parsing of the rest."""
+        """File name; the model's digest first, for people."""
         rest = hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:16]
         return f"{self.model}-{rest}.safetensors"
 
@@ -71,21 +73,25 @@ class ScoreStore:
             self._write(key.name, score)
         return score
 
-    def keep_only(self, models: Collection[str]) -> None:
-        """Forget the scores of every other model."""
-        self._memory = {n: s for n, s in self._memory.items() if n.split("-")[0] in models}
+    def keep_newest(self, count: int) -> None:
+        """Forget all but the scores that were used last, at least one."""
+        for name in list(self._memory)[:-count]:
+            del self._memory[name]
         if self._root is not None and self._root.is_dir():
-            for path in self._root.iterdir():
-                if path.name.split("-")[0] not in models or path.suffix == ".tmp":
-                    path.unlink(missing_ok=True)
+            files = sorted(self._root.iterdir(), key=lambda p: p.stat().st_mtime_ns, reverse=True)
+            whole = [path for path in files if path.suffix != ".tmp"]
+            for path in set(files).difference(whole[:count]):
+                path.unlink(missing_ok=True)
 
     def _read(self, name: str) -> Score | None:
         if name in self._memory:
+            self._memory[name] = self._memory.pop(name)  # used last
             return self._memory[name]
         if self._root is None or not (path := self._root / name).exists():
             return None
         try:
             tensors = load(path.read_bytes())
+            os.utime(path)  # used last
             accuracy = tensors["accuracy"].item()
             usable = bool(tensors["usable"].item())
             return Score(tensors["probabilities"], None if accuracy < 0 else accuracy, usable)

@@ -120,12 +120,19 @@ class TransportSettings:
 
 @dataclass(frozen=True, config=CLOSED)
 class RuntimeSettings:
-    """Where and how the work is done; `device` and `threads` can change a result's last bits."""
+    """Where and how the work is done.
+
+    `device` and `threads` can change a result's last bits, `precision` its third digit.
+    """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA where there is one."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of convolutions; weights stay float32. auto: bfloat16 on a GPU, float32 on a CPU."""
     threads: Count = 1
     """CPU threads per site; fixed so that every driver gives the same bits."""
+    workers: NonNegative = 0
+    """Sites that `make run` simulates at a time; 0: as many as cores and memory carry."""
     in_flight_mib: Count = 4096
     """MiB of models that may be under way between server and sites; bounds the server's memory."""
     out: str = ""

@@ -38,7 +38,7 @@ def paired(
         take = min(size, length)
         rounds = -(-steps * take // length)
         order = torch.cat([torch.randperm(length, generator=shuffle) for _ in range(rounds)])
-        parts.append((order[: steps * take] + start).to(device).split(take))
+        parts.append((order[: steps * take] + start).to(device, non_blocking=True).split(take))
     yield from map(torch.cat, zip(*parts, strict=True))
 
 
@@ -68,14 +68,17 @@ def train(
         freeze_batch_norm(model)
     in_pairs = settings.batches == "paired" and 0 < labelled < count
     mu, border = labelled / count, min(labelled, size)
-    optimiser = torch.optim.SGD(model.parameters(), settings.learning_rate, settings.momentum)
+    optimiser = torch.optim.SGD(
+        model.parameters(), settings.learning_rate, settings.momentum, fused=images.is_cuda
+    )
     for _ in range(epochs):
         total.zero_()
         seen = 0
         if in_pairs:
             epoch = paired(labelled, count, size, shuffle, images.device)
         else:
-            epoch = batches(torch.randperm(count, generator=shuffle).to(images.device), size)
+            order = torch.randperm(count, generator=shuffle)
+            epoch = batches(order.to(images.device, non_blocking=True), size)
         for batch in epoch:
             logits, wanted = model(normalise(images[batch])), targets[batch]
             if in_pairs:

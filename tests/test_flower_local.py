@@ -15,33 +15,63 @@ from flwr.supercore.utils import simulation_config_from_json
 from fedapp import flower_local
 from fedapp.config import load_experiment
 from fedapp.errors import ConfigError
+from fedapp.workers import Need
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_federation_has_a_node_per_site_and_at_most_a_worker_per_core(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    for sites, workers in ((10, 4), (3, 3)):
-        experiment = load_experiment("digits_demo", {"split.num_clients": sites})
-        read = parse_config_args([flower_local._federation(experiment)])
-        assert (read["num-supernodes"], read["init-args-num-cpus"]) == (sites, workers)
+def federation(need=None, **overrides):
+    changes = {key.replace("__", "."): value for key, value in overrides.items()}
+    text = flower_local._federation(load_experiment("digits_demo", changes), need)
+    return parse_config_args([text])
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine of so many cores and so much free memory."""
+
+    def make(cores, gib=1000):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+        monkeypatch.setattr(flower_local, "free_ram", lambda: gib * 2**30)
+
+    return make
+
+
+def test_the_federation_has_a_node_per_site_and_at_most_a_worker_per_core(machine):
+    machine(cores=4)
+    for sites, number in ((10, 4), (3, 3)):
+        read = federation(split__num_clients=sites)
+        assert (read["num-supernodes"], read["init-args-num-cpus"]) == (sites, number)
         assert (read["client-resources-num-cpus"], read["client-resources-num-gpus"]) == (1, 0.0)
         config = simulation_config_from_json({k.replace("-", "_"): v for k, v in read.items()})
         assert config.num_supernodes == sites
 
 
+def test_threads_take_cores_and_memory_limits_workers_unless_a_person_knows_better(machine):
+    machine(cores=8, gib=10)
+    read = federation(runtime__threads=3)
+    assert (read["client-resources-num-cpus"], read["init-args-num-cpus"]) == (3, 6)
+    # (10 * 0.9 - 1.5) / 2 = 3.75
+    assert federation(Need(2 * 2**30))["init-args-num-cpus"] == 3
+    assert federation(Need(2 * 2**30), runtime__workers=5)["init-args-num-cpus"] == 5
+    assert federation(Need(90 * 2**30))["init-args-num-cpus"] == 1
+
+
 @pytest.mark.parametrize(("cores", "gpus"), [(16, 1), (3, 1), (7, 2), (2, 4)])
-def test_workers_share_the_gpus_evenly_and_all_fit(monkeypatch, cores, gpus):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
-    experiment = load_experiment("digits_demo", {"split.num_clients": 50})
-    read = parse_config_args([flower_local._federation(experiment)])
+def test_workers_share_the_gpus_evenly_and_all_fit(machine, cores, gpus):
+    machine(cores)
+    read = federation(Need(2**20, 2**20, (2**34,) * gpus), split__num_clients=50)
     share = read["client-resources-num-gpus"]
     assert read["init-args-num-gpus"] == gpus
     assert int(gpus / share) >= cores > 0.99 * gpus / share * min(1, cores / gpus)
-    on_cpu = load_experiment("digits_demo", {"runtime.device": "cpu"})
-    assert "client-resources-num-gpus=0.0" in flower_local._federation(on_cpu)
+
+
+def test_gpu_memory_limits_workers_card_by_card(machine):
+    machine(cores=16)
+    gib = 2**30
+    # 0.9 * 8 / 2 = 3.6 on one card, 0.9 * 5 / 2 = 2.25 on the other
+    read = federation(Need(gib, 2 * gib, (8 * gib, 5 * gib)), split__num_clients=50)
+    assert read["init-args-num-cpus"] == 5
 
 
 def test_the_run_config_reads_back_with_its_types():

@@ -4,7 +4,9 @@ import pytest
 import torch
 from sklearn.metrics import confusion_matrix
 
-from fedapp.metrics import BINS, evaluation, worst_decile
+from fedapp.metrics import BINS, evaluation, predict, worst_decile
+from fedapp.models import build_model
+from fedapp.settings import ModelSettings
 
 
 def test_confusion_matrix_is_scikit_learns():
@@ -16,6 +18,18 @@ def test_confusion_matrix_is_scikit_learns():
     assert [list(row) for row in result.confusion] == expected
     assert result.samples == 200
     assert result.accuracy == pytest.approx((rows.argmax(1) == labels).float().mean().item())
+
+
+@pytest.mark.parametrize("count", [0, 1, 70])
+def test_predictions_are_the_softmax_of_one_whole_pass(count):
+    """To 1e-5, float32 rounding: a CPU's library may choose another kernel for another size."""
+    model = build_model(ModelSettings(width=2), 1, 3)
+    stream = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (count, 1, 8, 8), dtype=torch.uint8, generator=stream)
+    rows = predict(model, images, lambda x: x / 255)
+    with torch.no_grad():
+        whole = torch.softmax(model.eval()(images / 255), 1)
+    torch.testing.assert_close(rows, whole, rtol=1e-5, atol=1e-5)
 
 
 def test_calibration_bins_by_hand():

@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -164,12 +164,18 @@ def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
     images: uint8 [n, C, H, W]; mean, std: one value per channel, std above 0.
     """
     # One multiplication and one addition in place: no third float copy of the batch.
-    scale = torch.tensor([1 / (255 * s) for s in std], dtype=torch.float32)
-    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32)
-    scale, shift = (
-        part.view(-1, 1, 1).to(images.device, non_blocking=True) for part in (scale, shift)
-    )
+    scale, shift = _scale_and_shift(mean, std, images.device)
     return images.to(torch.float32).mul_(scale).add_(shift)
+
+
+@lru_cache(maxsize=8)
+def _scale_and_shift(
+    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return `normalise`'s constants [C, 1, 1], kept on the device: no copy to it per batch."""
+    scale = torch.tensor([1 / (255 * s) for s in std], device=device)
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)
+    return scale.view(-1, 1, 1), shift.view(-1, 1, 1)
 
 
 def _pieces(pool: Tensor, start: int, counts: list[int]) -> list[Tensor]:

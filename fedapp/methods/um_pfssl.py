@@ -193,9 +193,16 @@ class UmPfssl(Method):
 
     def _score(self, ref: ModelRef, site: SiteContext) -> Score:
         """Score a model's content on the site's data, once."""
-        dropout = site.model.dropout.p
         data = site.data
-        key = ScoreKey(ref.digest, data.site, data.fingerprint, self.mc_samples, dropout, site.seed)
+        key = ScoreKey(
+            model=ref.digest,
+            site=data.site,
+            data=data.fingerprint,
+            passes=self.mc_samples,
+            dropout=site.model.dropout.p,
+            precision=str(site.model.compute),
+            seed=site.seed,
+        )
 
         def compute() -> Score:
             site.model.load_state_dict(site.contents(ref))

@@ -10,9 +10,17 @@ from fedapp.settings import ModelSettings
 __all__ = ["ResNet9", "build_model", "initial_params"]
 
 
-def build_model(settings: ModelSettings, channels: int, num_classes: int) -> ResNet9:
-    """Build the network for images of 1 or 3 channels; its weights are arbitrary."""
-    network = ResNet9(channels, num_classes, settings.width, settings.dropout)
+def build_model(
+    settings: ModelSettings,
+    channels: int,
+    num_classes: int,
+    compute: torch.dtype = torch.float32,
+) -> ResNet9:
+    """Build the network for images of 1 or 3 channels; its weights are arbitrary.
+
+    compute: float32, or bfloat16 for its convolutions and head.
+    """
+    network = ResNet9(channels, num_classes, settings.width, settings.dropout, compute)
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 

@@ -69,7 +69,7 @@ def test_with_fewer_nodes_than_sites_those_are_used_and_the_command_is_said(copy
     wanted = ["split.num_clients=6", "model.width=4", "training.warmup_epochs=1"]
     short = ["rounds.num_rounds=2", "training.local_epochs=1", "rounds.join_wait_s=1.0"]
     four = "client-resources-num-cpus=1 init-args-num-cpus=1 num-supernodes=4"
-    patch = f"flower_local._federation = lambda _: '{four}'"
+    patch = f"flower_local._federation = lambda *_: '{four}'"
     arguments = ["digits_demo", *wanted, *short, out, "runtime.run_name=four"]
     code, output = simulate(copy, arguments, patch=patch)
     assert code == 0, output

@@ -1,0 +1,202 @@
+"""Scoring a model at a site: how much faster than the plain reading, and what else was tried.
+
+`python -m bench.scoring [--quick]`, on one CPU thread, ResNet-9 on Fashion-MNIST images.
+
+- `scoring`: T dropout samples of every image, by T passes through the whole network (the plain
+  reading of Eq. 9, in the batches that suit it best) and as `mc_probabilities` does it (ours).
+  ratio: how many times faster.
+- `scoring-alternatives`: other ways to do the same at T = 10. ratio: their time over that of the
+  way it is done; for several models, over one after the other. difference: the largest of any
+  probability, where the draws are the same.
+"""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from functools import partial
+from typing import Annotated
+from unittest.mock import patch
+
+import torch
+import typer
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from bench.measure import side_by_side
+from bench.record import Row, save
+from bench.workload import Workload, standard_layout, workload
+from fedapp import uncertainty
+from fedapp.models import ResNet9
+from fedapp.uncertainty import CACHE_BATCH, SCORING_BATCH, dropout_sample, mc_probabilities
+
+PASSES = 10
+MODELS = 4
+"""Scored together or one after the other: as many helpers as a list holds."""
+
+
+def main(quick: Annotated[bool, typer.Option("--quick", help="toy sizes")] = False) -> None:
+    """Measure and save both tables."""
+    data, repetitions = ("digits", 1) if quick else ("fashion_mnist", 5)
+    counts = (2, 3) if quick else (5, 10, 20, 50)
+    wide, narrow = (4, 2) if quick else (64, 8)
+    works = [workload(data, width, 40 if quick else 128) for width in (wide, narrow)]
+    save("scoring", [r for work in works for r in against_plain(work, counts, repetitions)])
+    larger = [workload(data, width, 70 if quick else 256) for width in (wide, narrow)]
+    save("scoring-alternatives", [r for work in larger for r in alternatives(work, repetitions)])
+
+
+def against_plain(work: Workload, counts: tuple[int, ...], repetitions: int) -> list[Row]:
+    """Return one row for each number of passes."""
+    model, rows = work.model(), []
+    for passes in counts:
+        cases = {
+            "plain": partial(plain, model, work, passes),
+            "ours": partial(ours, model, work, passes),
+        }
+        times = side_by_side(cases, repetitions)
+        row: dict[str, float] = {"width": work.width, "images": len(work.images), "T": passes}
+        row["n"] = repetitions
+        for name, taken in times.items():
+            values = taken.median, min(taken.seconds), max(taken.seconds)
+            for end, value in zip(("", "_min", "_max"), values, strict=True):
+                row[f"{name}_ms_per_image{end}"] = round(1e3 * value / len(work.images), 4)
+        rows.append({**row, **times["plain"].over(times["ours"])})
+    return rows
+
+
+@torch.inference_mode()
+def plain(model: ResNet9, work: Workload, passes: int) -> Tensor:
+    """Eq. 9 as it stands: every sample is a pass through the whole network, dropout on."""
+    model.eval()
+    model.dropout.train()
+    out = []
+    for batch in work.images.split(CACHE_BATCH):
+        samples = [torch.softmax(model(work.normalise(batch)), 1) for _ in range(passes)]
+        out.append(torch.stack(samples).mean(0))
+    return torch.cat(out)
+
+
+def ours(model: ResNet9, work: Workload, passes: int = PASSES) -> Tensor:
+    """Score the model as a site does, with the same draws each time."""
+    torch.manual_seed(0)
+    return mc_probabilities(model, work.images, passes, work.normalise)
+
+
+# --- what else was tried --------------------------------------------------------------------------
+
+
+def alternatives(work: Workload, repetitions: int) -> list[Row]:
+    """Return one row for each other way, with its time over that of the way it is done."""
+    model = work.model()
+    ways: dict[str, Callable[[], Tensor]] = {"as it is": partial(ours, model, work)}
+    for size in (8, 16, 64, 128, SCORING_BATCH):
+        ways[f"trunk in pieces of {size}"] = partial(
+            with_constant, "CACHE_BATCH", size, model, work
+        )
+    with standard_layout():
+        ways["not channels-last"] = partial(in_rows, work.model(), work)
+    ways["batch norm folded into the convolutions"] = partial(ours, folded(model), work)
+    ways["bfloat16"] = partial(ours, work.model(torch.bfloat16), work)
+    same_draws = tuple(ways)
+    ways["tail in batches of 64"] = partial(with_constant, "SCORING_BATCH", 64, model, work)
+    ways["torch's dropout"] = partial(with_torch_dropout, model, work)
+    ways["5 samples stacked in one tail"] = partial(stacked_samples, model, work, 5)
+
+    rows = [{"way": n, **r} for n, r in timed(work, ways, "as it is", repetitions).items()]
+    expected = ways["as it is"]()
+    for row in rows:
+        if row["way"] in same_draws:
+            row["difference"] = (ways[row["way"]]() - expected).abs().max().item()
+    models = [work.model() for _ in range(MODELS)]
+    together = {
+        f"{MODELS} models one after the other": lambda: [ours(m, work) for m in models],
+        f"{MODELS} models stacked, torch.func.vmap": partial(stacked_models, models, work),
+    }
+    found = timed(work, together, next(iter(together)), repetitions)
+    return [*rows, *({"way": n, **r} for n, r in found.items())]
+
+
+def timed(
+    work: Workload, ways: Mapping[str, Callable[[], object]], base: str, repetitions: int
+) -> dict[str, dict[str, object]]:
+    """Time the ways in turns; return each one's row, its ratio over `base`."""
+    times = side_by_side(ways, repetitions)
+    common = {"width": work.width, "images": len(work.images)}
+    return {n: {**common, **t.row(), **t.over(times[base])} for n, t in times.items()}
+
+
+def with_constant(name: str, value: int, model: ResNet9, work: Workload) -> Tensor:
+    """Score with another size of pieces or batches."""
+    with patch.object(uncertainty, name, value):
+        return ours(model, work)
+
+
+def in_rows(model: ResNet9, work: Workload) -> Tensor:
+    """Score with activations in torch's standard layout."""
+    with standard_layout():
+        return ours(model, work)
+
+
+def folded(model: ResNet9) -> ResNet9:
+    """Return a copy whose convolutions do their batch norm's work."""
+    model = deepcopy(model).eval()
+    for block in [*model.children(), *model.res1, *model.res2]:
+        if hasattr(block, "norm"):
+            block.conv = fuse_conv_bn_eval(block.conv, block.norm)
+            block.norm = nn.Identity()
+    return model
+
+
+def with_torch_dropout(model: ResNet9, work: Workload) -> Tensor:
+    """Score with masks that torch's own dropout draws."""
+    with patch.object(uncertainty, "dropout_sample", nn.functional.dropout):
+        return ours(model, work)
+
+
+@torch.inference_mode()
+def stacked_samples(model: ResNet9, work: Workload, stack: int) -> Tensor:
+    """Run the tail on several samples of every image at a time."""
+    model.eval()
+    sample = partial(dropout_sample, p=model.dropout.p)
+    h, skip = uncertainty.features_of(model, work.images, work.normalise)
+    repeated = tuple(torch.cat([part] * stack) for part in (h, skip))
+    total = torch.zeros(len(h), work.classes)
+    for _ in range(PASSES // stack):
+        rows = torch.softmax(model.tail(repeated, sample), 1)
+        total += rows.view(stack, len(h), -1).sum(0)
+    return total / PASSES
+
+
+class Scorer(nn.Module):
+    """Scoring as a module, so that torch.func can stack several models' weights."""
+
+    def __init__(self, model: ResNet9) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, c, h, w] -> P(y|x) [n, C]."""
+        features, p = self.model.trunk(x), self.model.dropout.p
+
+        def sample(h: Tensor) -> Tensor:  # as dropout_sample, of operations that vmap knows
+            return h * (torch.rand_like(h) >= p) / (1 - p)
+
+        return sum(torch.softmax(self.model.tail(features, sample), 1) for _ in range(PASSES))
+
+
+@torch.inference_mode()
+def stacked_models(models: list[ResNet9], work: Workload) -> Tensor:
+    """Score several models over the same images together: [models, n, C]."""
+    scorers = [Scorer(model.eval()) for model in models]
+    weights, buffers = stack_module_state(scorers)
+
+    def score(own_weights: dict[str, Tensor], own_buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(scorers[0], (own_weights, own_buffers), (x,))
+
+    together = torch.vmap(score, in_dims=(0, 0, None), randomness="different")
+    pieces = work.images.split(CACHE_BATCH)
+    return torch.cat([together(weights, buffers, work.normalise(p)) for p in pieces], 1) / PASSES
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,120 @@
+"""One local epoch of `train`, beside a straightforward loop and what else was tried.
+
+`python -m bench.training [--quick]`, on one CPU thread, ResNet-9 on Fashion-MNIST images. ratio:
+time over that of `train` as it is. The straightforward loop has a DataLoader that fetches image by
+image, activations in torch's standard layout and a loss read at every step.
+"""
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
+from unittest.mock import patch
+
+import torch
+import typer
+from torch import nn
+from torch.nn.functional import one_hot
+from torch.utils.data import DataLoader, TensorDataset
+
+from bench.measure import side_by_side
+from bench.record import Row, save
+from bench.workload import Workload, standard_layout, workload
+from fedapp.losses import soft_target_loss
+from fedapp.settings import TrainSettings
+from fedapp.training import train
+
+SETTINGS = TrainSettings()
+
+
+def main(quick: Annotated[bool, typer.Option("--quick", help="toy sizes")] = False) -> None:
+    """Measure and save the table."""
+    data, repetitions = ("digits", 1) if quick else ("fashion_mnist", 5)
+    sizes = ((4, 70), (2, 70)) if quick else ((64, 256), (8, 490))
+    works = [workload(data, width, count) for width, count in sizes]
+    compiler = not quick and shutil.which("c++") is not None
+    save("training", [row for work in works for row in rows_of(work, repetitions, compiler)])
+
+
+def rows_of(work: Workload, repetitions: int, compiler: bool) -> list[Row]:
+    """Time every way to train an epoch; return their rows."""
+    times = side_by_side(ways_of(work, compiler), repetitions)
+    base = times["train, as it is"]
+    return [
+        {
+            "width": work.width,
+            "images": len(work.images),
+            "way": name,
+            **taken.row(),
+            "ms_per_image": round(1e3 * taken.median / len(work.images), 4),
+            **taken.over(base),
+        }
+        for name, taken in times.items()
+    ]
+
+
+def ways_of(work: Workload, compiler: bool) -> dict[str, Callable[[], float]]:
+    """Return the ways to train an epoch, each with a network of its own."""
+    ways: dict[str, Callable[[], float]] = {
+        "train, as it is": partial(epoch, work.model(), work),
+        "straightforward loop": partial(in_rows, straightforward, in_rows(work.model), work),
+        "not channels-last": partial(in_rows, epoch, in_rows(work.model), work),
+        "SGD for all tensors at once (foreach)": partial(
+            with_sgd, work.model(), work, foreach=True
+        ),
+        "SGD in one kernel (fused)": partial(with_sgd, work.model(), work, fused=True),
+        "ReLU in place": partial(in_place, work.model(), work),
+        "bfloat16": partial(epoch, work.model(torch.bfloat16), work),
+    }
+    if compiler:
+        ways["torch.compile"] = partial(epoch, torch.compile(work.model()), work)
+    return ways
+
+
+def epoch(model: nn.Module, work: Workload) -> float:
+    """Train one epoch as a site does."""
+    targets = one_hot(work.labels, work.classes).float()
+    shuffle = torch.Generator().manual_seed(0)
+    return train(model, work.images, targets, 0, work.normalise, SETTINGS, 1, shuffle)
+
+
+def straightforward(model: nn.Module, work: Workload) -> float:
+    """Train one epoch as tutorials do."""
+    pairs = TensorDataset(work.normalise(work.images), one_hot(work.labels, work.classes).float())
+    optimiser = torch.optim.SGD(model.parameters(), SETTINGS.learning_rate, SETTINGS.momentum)
+    model.train()
+    total = 0.0
+    for images, targets in DataLoader(pairs, SETTINGS.batch_size, shuffle=True):
+        loss = soft_target_loss(model(images), targets)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        total += loss.item() * len(images)
+    return total / len(work.images)
+
+
+def in_rows(act: Callable[..., Any], *args: object) -> Any:
+    """Build or train a network in torch's standard layout."""
+    with standard_layout():
+        return act(*args)
+
+
+def with_sgd(model: nn.Module, work: Workload, **how: bool) -> float:
+    """Train with another implementation of SGD."""
+    plain = torch.optim.SGD
+
+    def other(*args: Any, **kwargs: Any) -> torch.optim.SGD:
+        return plain(*args, **{**kwargs, "fused": None, **how})
+
+    with patch.object(torch.optim, "SGD", other):
+        return epoch(model, work)
+
+
+def in_place(model: nn.Module, work: Workload) -> float:
+    """Train with ReLUs that overwrite their input."""
+    with patch.object(nn.functional, "relu", nn.functional.relu_):
+        return epoch(model, work)
+
+
+if __name__ == "__main__":
+    typer.run(main)

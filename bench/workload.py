@@ -1,0 +1,50 @@
+"""What scoring and training are timed on: a site's images and a network, on one CPU thread."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from fedapp.data.datasets import load_dataset
+from fedapp.data.sites import normalise
+from fedapp.models import ResNet9, build_model
+from fedapp.settings import DataSettings, ModelSettings
+from fedapp.training import recalibrate
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A network of a width, and images that it works on: uint8 [n, c, h, w], labels int64 [n]."""
+
+    width: int
+    images: Tensor
+    labels: Tensor
+    classes: int
+    normalise: Callable[[Tensor], Tensor]
+
+    def model(self, compute: torch.dtype = torch.float32) -> ResNet9:
+        """Return a network with the same weights each time, its statistics those of the images."""
+        torch.manual_seed(0)
+        settings = ModelSettings(width=self.width)
+        model = build_model(settings, self.images.shape[1], self.classes, compute)
+        recalibrate(model, self.images, self.normalise)
+        return model
+
+
+def workload(data: str, width: int, count: int) -> Workload:
+    """Return a network of this width with the first `count` images of a data set."""
+    torch.set_num_threads(1)
+    pool = load_dataset(DataSettings(name=data), seed=0)
+    scale = partial(normalise, mean=pool.mean, std=pool.std)
+    return Workload(width, pool.images[:count], pool.labels[:count], len(pool.classes), scale)
+
+
+@contextmanager
+def standard_layout() -> Iterator[None]:
+    """Build and run networks in torch's standard layout instead of channels-last."""
+    with patch.object(torch, "channels_last", torch.contiguous_format):
+        yield

@@ -1,0 +1,80 @@
+"""Scores are reused by content: a site scores a model when it meets it first, and never again."""
+
+from collections import Counter, defaultdict
+
+import pytest
+
+from fedapp.engine import Engine
+from fedapp.federation import federation_of
+from fedapp.ledger import Ledger
+from fedapp.loopback import Loopback
+from fedapp.methods import um_pfssl
+from fedapp.progress import Progress
+from fedapp.protocol import Reply
+from fedapp.runfolder import open_run
+from fedapp.store import ModelStore
+from tests.small import small
+
+SEARCH_ROUNDS, ROUNDS = 4, 6
+
+
+class Watched(Loopback):
+    """Notes for every site and round what its task made it look at, and what it scored."""
+
+    def __init__(self, experiment, federation, store, scorings):
+        super().__init__(experiment, federation, store)
+        self._scorings = scorings
+        self.seen, self.looks = defaultdict(set), 0
+        self.expected, self.counted, self.reported = Counter(), Counter(), Counter()
+
+    def exchange(self, outbox, fetch, deadline_s):
+        for outgoing in outbox:
+            task, before = outgoing.task, len(self._scorings)
+            [incoming] = super().exchange([outgoing], fetch, deadline_s)
+            assert isinstance(incoming.answer, Reply)
+            where = (task.round, task.site)
+            self.counted[where] = len(self._scorings) - before
+            self.reported[where] = incoming.answer.metrics["models_scored"]
+            looked_at = self._looked_at(task, incoming.answer)
+            self.expected[where] = len(looked_at - self.seen[task.site])
+            self.seen[task.site] |= looked_at
+            self.looks += len(looked_at)
+            yield incoming
+
+    @staticmethod
+    def _looked_at(task, reply):
+        refs = [ref for group in task.models.values() for ref in group]
+        if task.action == "train" and (task.own.version or not reply.helpers):
+            refs.append(task.own)
+        return {ref.digest for ref in refs}
+
+
+@pytest.fixture
+def scorings(monkeypatch):
+    """One entry for every scoring of a model."""
+    calls, plain = [], um_pfssl.mc_probabilities
+
+    def counted(*args):
+        calls.append(args)
+        return plain(*args)
+
+    monkeypatch.setattr(um_pfssl, "mc_probabilities", counted)
+    return calls
+
+
+def test_models_scored_per_site_and_round_are_those_never_seen(tmp_path, scorings):
+    experiment = small(
+        runtime__out=str(tmp_path),
+        runtime__run_name="run",
+        rounds__num_rounds=ROUNDS,
+        method__search_rounds=SEARCH_ROUNDS,
+    )
+    federation = federation_of(experiment)
+    folder = open_run(experiment, federation.manifest)
+    store = ModelStore(folder.pool_root)
+    sites = Watched(experiment, federation, store, scorings)
+    with Progress() as progress:
+        Engine(experiment, sites, folder, store, progress, Ledger()).run()
+    assert sites.counted == sites.expected == sites.reported
+    assert sum(sites.counted.values()) == len(scorings) == sum(map(len, sites.seen.values()))
+    assert sites.looks > 1.3 * len(scorings)  # many a model was met again
