@@ -17,6 +17,7 @@ from fedapp.errors import ConfigError, RunError
 from fedapp.federation import federation_of
 from fedapp.params import digest_of
 from fedapp.pool import read_key
+from fedapp.private import PrivateParts
 from fedapp.protocol import Origin
 from fedapp.runfolder import out_root
 from fedapp.scores import ScoreStore
@@ -56,7 +57,9 @@ def open_site(context: Context, origin: Origin) -> tuple[Site, Path]:
     key = read_key(run / "pool") if place is None else ""
     shares = bool(key) and digest_of(key.encode()) == origin.pool
     store = _pool(run / "pool") if shares else ModelStore(folder / "models")
-    return federation_of(experiment).site(number, experiment, store, scores, shares), folder
+    private = PrivateParts(folder / "private")
+    site = federation_of(experiment).site(number, experiment, store, scores, private, shares)
+    return site, folder
 
 
 @contextmanager

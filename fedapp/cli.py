@@ -39,7 +39,7 @@ def run_loopback(experiment: Experiment) -> tuple[Row, Path]:
     try:
         with Progress() as progress:
             progress.note(f"run folder {folder.path}")
-            transport = Loopback(experiment, federation, store)
+            transport = Loopback(experiment, federation, store, folder.sites_root)
             summary = Engine(experiment, transport, folder, store, progress, Ledger()).run()
     except FedAppError:
         folder.discard_unless_begun()

@@ -17,10 +17,10 @@ from fedapp.checks import agreed, check_reply, check_same_sites
 from fedapp.codec import encode
 from fedapp.costs import cost_greedy
 from fedapp.errors import ProtocolError, RunError, StoreError
-from fedapp.ledger import Ledger
-from fedapp.methods.base import Method, Round, ServerState
+from fedapp.ledger import Kind, Ledger
+from fedapp.methods.base import EVALUATE, Method, Round, ServerState
 from fedapp.models import build_model, initial_params
-from fedapp.params import Schema, from_bytes, schema_of, to_bytes
+from fedapp.params import Schema, from_bytes, schema_of, to_bytes, without
 from fedapp.pool import ModelPool
 from fedapp.progress import Progress
 from fedapp.protocol import (
@@ -33,6 +33,7 @@ from fedapp.protocol import (
     Task,
 )
 from fedapp.rng import numpy_stream
+from fedapp.roundpool import RoundPool
 from fedapp.runfolder import RunFolder
 from fedapp.settings import Experiment
 from fedapp.standings import Row, Standing, Standings
@@ -66,6 +67,7 @@ class RunState:
     server: ServerState
     standings: Standings
     held: dict[int, list[str]]
+    private: dict[int, str] = field(default_factory=dict)
     wall_seconds: float = 0.0
 
 
@@ -106,15 +108,15 @@ class Engine:
         self.folder.note_manifest(first.manifest)
         settings, seed = self.experiment.model, self.experiment.seed
         self._classes = len(first.classes)
-        self._schema: Schema = schema_of(
-            build_model(settings, first.channels, self._classes).state_dict()
-        )
+        network = build_model(settings, first.channels, self._classes)
+        private = self.experiment.method.kept_private(network)
+        self._schema: Schema = schema_of(without(network.state_dict(), private))
         sites = tuple(f.site for f in facts)
         checkpoint = self.folder.load_checkpoint() if self.experiment.runtime.resume else None
         if checkpoint is None:
             self._pool = ModelPool(self.store)
             w_0 = initial_params(settings, first.channels, self._classes, seed)
-            self._pool.start(sites, to_bytes(w_0, self.experiment.transport))
+            self._pool.start(sites, to_bytes(without(w_0, private), self.experiment.transport))
             standings = Standings({f.site: Standing(f) for f in facts})
             return RunState(-1, ServerState(), standings, {site: [] for site in sites})
         state = _state_of(checkpoint)
@@ -128,7 +130,15 @@ class Engine:
 
     def _round(self, number: int, state: RunState) -> Row:
         sites = tuple(sorted(state.standings.sites))
-        rnd = Round(number, self.experiment.seed, sites, self._cohort(number, sites), self._pool)
+        rnd = Round(
+            number=number,
+            seed=self.experiment.seed,
+            sites=sites,
+            cohort=self._cohort(number, sites),
+            pool=RoundPool(self._pool, self._schema, self.experiment.transport, number),
+            facts=self._facts,
+            private=state.private,
+        )
         method: Method = self.experiment.method
         phases = method.server_round(state.server, rnd)
         every: list[Reply] = []
@@ -137,6 +147,7 @@ class Engine:
             tasks = next(phases)
             while True:
                 replies = self._phase(tasks, state.held, skipped)
+                state.private |= {r.site: r.private for r in replies if r.private}
                 every += replies
                 tasks = phases.send(replies)
         except StopIteration as stop:
@@ -246,12 +257,13 @@ class Engine:
 
     def _count_down(self, outgoing: Outgoing, size: int) -> None:
         task, count = outgoing.task, len(outgoing.attach)
-        self.ledger.add(task.round, task.site, "down", "message", 0, len(encode(task)))
+        self.ledger.add(task.round, task.site, "down", _kind(task, "message"), 0, len(encode(task)))
         if count:
-            self.ledger.add(task.round, task.site, "down", "model", count, size)
+            self.ledger.add(task.round, task.site, "down", _kind(task, "model"), count, size)
 
     def _count_up(self, task: Task, incoming: Incoming) -> None:
-        self.ledger.add(task.round, task.site, "up", "message", 0, incoming.head_bytes)
+        kind, size = _kind(task, "message"), incoming.head_bytes
+        self.ledger.add(task.round, task.site, "up", kind, 0, size)
         if incoming.payloads:
             size = sum(map(len, incoming.payloads.values()))
             self.ledger.add(task.round, task.site, "up", "model", len(incoming.payloads), size)
@@ -317,6 +329,10 @@ class Engine:
         self.folder.write_per_site(state.standings.per_site(state.server.helpers))
         self.folder.write_summary(summary)
         return summary
+
+
+def _kind(task: Task, usual: Kind) -> Kind:
+    return "evaluation" if task.action == EVALUATE else usual
 
 
 def _state_of(checkpoint: Mapping[str, Any]) -> RunState:

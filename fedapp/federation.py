@@ -10,6 +10,7 @@ from fedapp.data.manifest import Manifest
 from fedapp.data.partition import partition
 from fedapp.data.sites import Dealt
 from fedapp.errors import ConfigError
+from fedapp.private import PrivateParts
 from fedapp.scores import ScoreStore
 from fedapp.settings import DataSettings, Experiment, SplitSettings
 from fedapp.site import Site, pick_device
@@ -30,6 +31,7 @@ class Federation:
         experiment: Experiment,
         store: ModelStore,
         scores: ScoreStore,
+        private: PrivateParts,
         shares_pool: bool = False,
     ) -> Site:
         """Return a site that works on its part of the data."""
@@ -40,6 +42,7 @@ class Federation:
             manifest=self.manifest.digest(),
             store=store,
             scores=scores,
+            private=private,
             device=pick_device(experiment.runtime.device),
             shares_pool=shares_pool,
         )

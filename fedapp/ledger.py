@@ -11,12 +11,15 @@ from fedapp.errors import StoreError
 
 Direction = Literal["up", "down"]
 """up: from a site to the server; down: from the server to a site."""
-Kind = Literal["model", "message"]
-"""model: contents of models; message: everything around them."""
+Kind = Literal["model", "message", "evaluation"]
+"""model: contents of models; message: everything around them; evaluation: both, where a site is
+asked only to measure a model. That is no part of a method's cost, and has a total of its own."""
 
 COLUMNS = ("round", "site", "direction", "kind", "models", "bytes")
 
-_NOTHING = MappingProxyType({"models_sent": 0, "models_up": 0, "bytes_up": 0, "bytes_down": 0})
+_NOTHING = MappingProxyType(
+    {"models_sent": 0, "models_up": 0, "bytes_up": 0, "bytes_down": 0, "bytes_evaluation": 0}
+)
 
 
 class Ledger:
@@ -34,12 +37,15 @@ class Ledger:
     ) -> None:
         """Count `models` models and `bytes` bytes."""
         if direction not in get_args(Direction) or kind not in get_args(Kind):
-            raise ValueError(f"{direction!r} of {kind!r}: must be up or down of model or message")
+            raise ValueError(f"{direction!r} of {kind!r}: must be up or down of {get_args(Kind)}")
         if models < 0 or bytes < 0:
             raise ValueError(f"{models} models, {bytes} bytes: must not be negative")
         key = (round, site, direction, kind)
         before = self._open.get(key, (0, 0))
         self._open[key] = (before[0] + models, before[1] + bytes)
+        if kind == "evaluation":
+            self._totals["bytes_evaluation"] += bytes
+            return
         self._totals["models_up" if direction == "up" else "models_sent"] += models
         self._totals[f"bytes_{direction}"] += bytes
 
@@ -47,7 +53,7 @@ class Ledger:
         """Return sums over all rounds.
 
         models_sent: models from the server to the sites; models_up: back; bytes_down, bytes_up:
-        bytes, messages included.
+        bytes, messages included; bytes_evaluation: both ways, for measuring alone.
         """
         return dict(self._totals)
 

@@ -1,11 +1,13 @@
 """The driver without Flower: the same rounds, in one process, one site after the other."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from fedapp.codec import decode_answer, decode_request, encode
 from fedapp.engine import Fetch
 from fedapp.errors import ProtocolError
 from fedapp.federation import Federation
+from fedapp.private import PrivateParts
 from fedapp.protocol import Incoming, Outgoing, Refusal, Reply, SiteFacts, Task
 from fedapp.scores import ScoreStore
 from fedapp.settings import Experiment
@@ -16,12 +18,22 @@ from fedapp.store import ModelStore
 class Loopback:
     """Carries messages by function call; every message still passes the codec, as on the wire.
 
-    The sites work on the server's own store, so no content is copied.
+    The sites work on the server's own store, so no content is copied. sites_root: where each keeps
+    what it shares with nobody.
     """
 
-    def __init__(self, experiment: Experiment, federation: Federation, store: ModelStore) -> None:
+    def __init__(
+        self, experiment: Experiment, federation: Federation, store: ModelStore, sites_root: Path
+    ) -> None:
         self._sites: dict[int, Site] = {
-            k: federation.site(k, experiment, store, ScoreStore(), shares_pool=True)
+            k: federation.site(
+                k,
+                experiment,
+                store,
+                ScoreStore(),
+                PrivateParts(sites_root / f"site-{k}" / "private"),
+                shares_pool=True,
+            )
             for k in range(experiment.split.num_clients)
         }
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import torch
@@ -40,6 +40,11 @@ def to_bytes(params: Mapping[str, Tensor], transport: TransportSettings = PLAIN)
         tensors[name] = tensor.to(kind).contiguous()
     blob = save(tensors)
     return blob if transport.compression == "none" else _deflate(blob, transport)
+
+
+def without(params: Params, names: Collection[str]) -> Params:
+    """Return the tensors but those of these names."""
+    return {name: tensor for name, tensor in params.items() if name not in names}
 
 
 def digest_of(blob: bytes) -> str:

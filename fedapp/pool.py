@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from fedapp.disk import write_atomic
 from fedapp.errors import ProtocolError, StoreError
-from fedapp.protocol import INITIAL_SITE, ModelRef
+from fedapp.protocol import INITIAL_SITE, SERVER_SITE, ModelRef
 from fedapp.store import ModelStore
 
 log = logging.getLogger(__name__)
@@ -53,9 +53,10 @@ class ModelPool:
         return self.latest(INITIAL_SITE)
 
     def start(self, sites: Sequence[int], blob: bytes) -> ModelRef:
-        """Give every site w_0 as its model, version 0, round 0; return w_0's reference."""
+        """Give every site, and the server, w_0 as model, version 0, round 0; return w_0."""
         digest = self.store.put(blob, durable=True)
-        self._records = {site: UpdateRecord(0, digest, 0) for site in (INITIAL_SITE, *sites)}
+        everybody = (SERVER_SITE, INITIAL_SITE, *sites)
+        self._records = {site: UpdateRecord(0, digest, 0) for site in everybody}
         return self.initial
 
     def latest(self, site: int) -> ModelRef:
@@ -77,9 +78,15 @@ class ModelPool:
             self._records[site] = UpdateRecord(record.version + 1, digest, round)
         return self.latest(site)
 
+    def made(self, blob: bytes, round: int) -> ModelRef:
+        """Take in a model that the server made; it is the newest version of `SERVER_SITE`'s."""
+        version, digest = self._records[SERVER_SITE].version + 1, self.store.put(blob, durable=True)
+        self._records[SERVER_SITE] = UpdateRecord(version, digest, round)
+        return self.latest(SERVER_SITE)
+
     def trained(self) -> tuple[int, ...]:
         """Return the sites whose model has been trained at least once, ascending."""
-        return tuple(sorted(site for site, record in self._records.items() if record.version > 0))
+        return tuple(sorted(k for k, record in self._records.items() if k >= 0 < record.version))
 
     def get(self, digest: str) -> bytes:
         """Return a content. Raises StoreError where it is absent or damaged."""

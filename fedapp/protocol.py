@@ -15,12 +15,15 @@ SCHEMA = 1
 
 INITIAL_SITE = -1
 """Stands for the site of w_0, the model every site starts from."""
+SERVER_SITE = -2
+"""Stands for the site of models that the server makes by averaging."""
 
 
 CLOSED = {"extra": "forbid", "strict": True}
 """Pydantic reads these classes from the wire: unknown fields and silent conversions are refused."""
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+DigestOrNone = Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
 SiteId = Annotated[int, Field(ge=0, lt=2**31)]
 Number = Annotated[int, Field(ge=0, lt=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -34,7 +37,7 @@ class ModelRef:
 
     __pydantic_config__ = CLOSED
 
-    site: Annotated[int, Field(ge=INITIAL_SITE, lt=2**31)]
+    site: Annotated[int, Field(ge=SERVER_SITE, lt=2**31)]
     version: Number
     digest: Digest
 
@@ -87,6 +90,8 @@ class Task:
 
     `own` is the site's current model as the server knows it: the server's record is the truth, so
     a site whose disk is empty or ahead (a run resumed after a crash) continues from the same model.
+    private: digest of the part of its model that never leaves the site, as of its last answer;
+        empty: w_0's.
     """
 
     __pydantic_config__ = CLOSED
@@ -96,6 +101,7 @@ class Task:
     action: Name
     own: ModelRef
     models: Mapping[Name, tuple[ModelRef, ...]] = field(default_factory=dict)
+    private: DigestOrNone = ""
 
     def refs(self) -> tuple[ModelRef, ...]:
         """Every model the task refers to, each content once, in a fixed order."""
@@ -113,6 +119,7 @@ class Reply:
     held: digests in the site's store after the round.
     metrics: named numbers, counts where the server must add them up.
     evaluations: "val", "test", and "test_before" where the site trained.
+    private: digest of the part of its model that it keeps to itself; empty: none, or w_0's.
     """
 
     __pydantic_config__ = CLOSED
@@ -124,6 +131,7 @@ class Reply:
     held: tuple[Digest, ...] = ()
     metrics: Mapping[Name, Finite] = field(default_factory=dict)
     evaluations: Mapping[Name, Evaluation] = field(default_factory=dict)
+    private: DigestOrNone = ""
 
 
 @dataclass(frozen=True)
@@ -174,7 +182,7 @@ class Origin:
     run: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$")]
     code: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     experiment: Digest
-    pool: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
+    pool: DigestOrNone = ""
 
 
 @dataclass(frozen=True)

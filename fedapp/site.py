@@ -4,19 +4,30 @@ The same code runs at a hospital, in a simulated site and in the loopback driver
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 
+from fedapp.data.augment import flips
 from fedapp.data.sites import SiteData
 from fedapp.errors import FedAppError, ProtocolError, StoreError
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.models import ResNet9, build_model, initial_params
-from fedapp.params import Params, Schema, digest_of, from_bytes, max_bytes, schema_of, to_bytes
+from fedapp.params import (
+    Params,
+    Schema,
+    digest_of,
+    from_bytes,
+    max_bytes,
+    schema_of,
+    to_bytes,
+    without,
+)
 from fedapp.pool import read_key
+from fedapp.private import PrivateParts
 from fedapp.protocol import Answer, Incoming, Missing, ModelRef, Refusal, Reply, SiteFacts, Task
 from fedapp.scores import ScoreStore
 from fedapp.settings import Experiment, ModelSettings
@@ -44,6 +55,7 @@ class Site:
     manifest: str
     store: ModelStore
     scores: ScoreStore
+    private: PrivateParts
     device: torch.device
     shares_pool: bool = False
 
@@ -92,7 +104,9 @@ class Site:
             str(self.device),
             pick_dtype(self.experiment.runtime.precision, self.device),
         )
-        schema = schema_of(network.state_dict())
+        kept = self.experiment.method.kept_private(network)
+        whole = schema_of(network.state_dict())
+        schema = {name: shape for name, shape in whole.items() if name not in kept}
         self._take_in(task, payloads, schema)
         missing = tuple(ref.digest for ref in task.refs() if not self._holds(ref))
         if missing:
@@ -106,14 +120,18 @@ class Site:
             data=self.data.to(self.device),
             model=network,
             contents=contents,
+            private=self.private.load(
+                task.private, {name: whole[name] for name in kept}, self._initial
+            ),
             scores=self.scores,
             training=self.experiment.training,
             seed=self.experiment.seed,
             device=self.device,
+            flip=flips(self.experiment.data.name),
         )
         scored_before = self.scores.computed
         report = self.experiment.method.site_round(task, context)
-        return self._answer(task, report, self.scores.computed - scored_before)
+        return self._answer(task, report, kept, self.scores.computed - scored_before)
 
     def _take_in(self, task: Task, payloads: Mapping[str, bytes], schema: Schema) -> None:
         """Keep the contents that came along; where the task starts from w_0, make it."""
@@ -127,12 +145,16 @@ class Site:
             owner = f"model of site {wanted[digest].site} from the server"
             from_bytes(blob, schema, owner, transport)
             self.store.put(blob)
-        if task.own.version == 0 and not self.store.has(task.own.digest):
-            settings, classes = self.experiment.model, len(self.classes)
-            first = initial_params(settings, self.channels, classes, self.experiment.seed)
-            blob = to_bytes(first, transport)
-            if digest_of(blob) == task.own.digest:  # else another torch version: ask for the bytes
+        first = next((ref for ref in task.refs() if ref.version == 0), None)
+        if first is not None and not self.store.has(first.digest):
+            w_0 = {name: tensor for name, tensor in self._initial().items() if name in schema}
+            blob = to_bytes(w_0, transport)
+            if digest_of(blob) == first.digest:  # else another torch version: ask for the bytes
                 self.store.put(blob)
+
+    def _initial(self) -> Params:
+        settings, classes = self.experiment.model, len(self.classes)
+        return initial_params(settings, self.channels, classes, self.experiment.seed)
 
     def _holds(self, ref: ModelRef) -> bool:
         """Whether the content is here and whole; a damaged file is removed by the store."""
@@ -142,12 +164,16 @@ class Site:
             log.warning("%s; asking the server for it", error)
             return False
 
-    def _answer(self, task: Task, report: SiteReport, scored: int) -> Incoming:
+    def _answer(
+        self, task: Task, report: SiteReport, kept: Collection[str], scored: int
+    ) -> Incoming:
         payloads = {}
-        digest = task.own.digest
+        digest, private = task.own.digest, task.private
         helpers = {helper.model.digest for helper in report.helpers}
         if report.params is not None:
-            blob = to_bytes(report.params, self.experiment.transport)
+            own = {name: tensor for name, tensor in report.params.items() if name in kept}
+            private = self.private.keep(own, before=task.private)
+            blob = to_bytes(without(report.params, kept), self.experiment.transport)
             if not self.shares_pool:
                 self.store.keep_only({digest, *helpers})  # make room before the new model comes
             digest = self.store.put(blob)
@@ -163,6 +189,7 @@ class Site:
             model=digest,
             helpers=report.helpers,
             held=tuple(held),
+            private=private,
             metrics={**report.metrics, "models_scored": scored},
             evaluations=report.evaluations,
         )

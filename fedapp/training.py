@@ -1,6 +1,6 @@
 """Local training and batch-norm recalibration."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +93,28 @@ def train(
             total += loss.detach() * len(batch)
             seen += len(batch)
     return (total / seen).item()  # the only sync
+
+
+def descend(
+    model: ResNet9,
+    steps: Iterable[Callable[[], Tensor]],
+    settings: TrainSettings,
+    penalty: Callable[[], Tensor] | None = None,
+) -> float | None:
+    """Minimise each step's loss, plus `penalty`, in place by SGD with momentum.
+
+    steps: each returns its mini-batch's loss, a scalar with its graph. Returns the mean loss
+    without the penalty, None without steps. Call it inside `rng.seeded`.
+    """
+    optimiser = torch.optim.SGD(model.parameters(), settings.learning_rate, settings.momentum)
+    losses = []
+    for step in steps:
+        loss = step()
+        losses.append(loss.detach())
+        optimiser.zero_grad(set_to_none=True)
+        (loss if penalty is None else loss + penalty()).backward()
+        optimiser.step()
+    return torch.stack(losses).mean().item() if losses else None  # the only sync
 
 
 def freeze_batch_norm(model: nn.Module) -> None:

@@ -116,6 +116,7 @@ def measure(experiment: Experiment) -> Need:
         data=data,
         model=network,
         contents=none_needed,
+        private={},
         scores=ScoreStore(),
         training=experiment.training,
         seed=experiment.seed,

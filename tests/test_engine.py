@@ -19,6 +19,7 @@ from fedapp.federation import federation_of
 from fedapp.ledger import Ledger
 from fedapp.loopback import Loopback, carried
 from fedapp.params import digest_of
+from fedapp.private import PrivateParts
 from fedapp.progress import Progress
 from fedapp.protocol import Incoming, Missing, ModelRef, Refusal, ScoredRef, SiteFacts
 from fedapp.runfolder import open_run
@@ -30,8 +31,10 @@ from tests.small import small
 class Transport(Loopback):
     """Loopback whose answers pass through `tamper(task, incoming)`; None: the site is silent."""
 
-    def __init__(self, experiment, federation, store, tamper=lambda task, incoming: incoming):
-        super().__init__(experiment, federation, store)
+    def __init__(
+        self, experiment, federation, store, sites_root, tamper=lambda task, incoming: incoming
+    ):
+        super().__init__(experiment, federation, store, sites_root)
         self._tamper = tamper
 
     def exchange(self, outbox, fetch, deadline_s):
@@ -49,7 +52,9 @@ def run(tmp_path):
         federation = federation_of(experiment)
         folder = open_run(experiment, federation.manifest)
         store = ModelStore(folder.pool_root)
-        transport = Transport(experiment, federation, store, *([tamper] if tamper else []))
+        transport = Transport(
+            experiment, federation, store, folder.sites_root, *([tamper] if tamper else [])
+        )
         with Progress() as progress:
             summary = Engine(experiment, transport, folder, store, progress, Ledger()).run()
         return summary, folder
@@ -357,7 +362,7 @@ def test_order_of_answers_does_not_matter(run):
     folder = open_run(experiment, federation.manifest)
     store = ModelStore(folder.pool_root)
     with Progress() as progress:
-        transport = Backwards(experiment, federation, store)
+        transport = Backwards(experiment, federation, store, folder.sites_root)
         Engine(experiment, transport, folder, store, progress, Ledger()).run()
     assert rows(folder) == rows(whole)
 
@@ -370,7 +375,11 @@ class Remote(Loopback):
         self.experiment = experiment
         self._sites = {
             k: federation.site(
-                k, experiment, ModelStore(root / f"{k}/models"), ScoreStore(root / f"{k}/scores")
+                k,
+                experiment,
+                ModelStore(root / f"{k}/models"),
+                ScoreStore(root / f"{k}/scores"),
+                PrivateParts(root / f"{k}/private"),
             )
             for k in range(experiment.split.num_clients)
         }

@@ -7,34 +7,47 @@ function of a task and the site's data.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedapp.data.sites import SiteData, normalise
 from fedapp.errors import RunError
 from fedapp.metrics import evaluation, predict
 from fedapp.models.resnet9 import ResNet9
 from fedapp.params import Params
-from fedapp.protocol import Evaluation, ModelRef, Reply, ScoredRef, Task
+from fedapp.protocol import Evaluation, ModelRef, Reply, ScoredRef, SiteFacts, Task
 from fedapp.rng import numpy_stream, seeded, torch_stream
 from fedapp.scores import ScoreStore
 from fedapp.settings import TrainSettings
 from fedapp.training import train
 
+EVALUATE = "evaluate"
+"""Action of a task that only measures a model at a site."""
+
 
 class PoolView(Protocol):
-    """What a method may ask of the model pool. It changes between phases, never within one."""
+    """What a method may ask of the model pool.
+
+    Sites' models change between phases, never within one; the server's when `average` makes one.
+    """
 
     def latest(self, site: int) -> ModelRef:
         """Return the newest version of a site's model."""
 
     def trained(self) -> tuple[int, ...]:
         """Return the sites whose model has been trained at least once, ascending."""
+
+    def average(self, parts: Sequence[tuple[float, ModelRef]]) -> ModelRef:
+        """Make sum_j a_j w_j / sum_j a_j the server's model; see `params.weighted_mean`.
+
+        Integer tensors are those of the server's model so far.
+        """
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,7 @@ class Round:
     """One round as the server sees it.
 
     number: 0 is the warm-up. sites: all known sites, ascending. cohort: those that train.
+    facts: what each site said of its data. private: digest of what each keeps to itself.
     """
 
     number: int
@@ -60,6 +74,8 @@ class Round:
     sites: tuple[int, ...]
     cohort: frozenset[int]
     pool: PoolView
+    facts: Mapping[int, SiteFacts] = field(default_factory=dict)
+    private: Mapping[int, str] = field(default_factory=dict)
 
     def stream(self, purpose: str, site: int) -> np.random.Generator:
         """Return the generator for this purpose, round and site."""
@@ -67,13 +83,19 @@ class Round:
 
     def task(self, site: int, action: str, **models: Sequence[ModelRef]) -> Task:
         """Return a task for this round that builds on the site's latest model."""
-        own = self.pool.latest(site)
-        return Task(site, self.number, action, own, {k: tuple(v) for k, v in models.items()})
+        return Task(
+            site=site,
+            round=self.number,
+            action=action,
+            own=self.pool.latest(site),
+            models={role: tuple(refs) for role, refs in models.items()},
+            private=self.private.get(site, ""),
+        )
 
 
 @dataclass(frozen=True)
 class SiteReport:
-    """What a site's rule produced. params None: the model did not change."""
+    """What a site's rule produced. params: all of its new model; None: it did not change."""
 
     params: Params | None = None
     helpers: tuple[ScoredRef, ...] = ()
@@ -85,20 +107,30 @@ class Contents(Protocol):
     """Models by reference, parsed and checked."""
 
     def __call__(self, ref: ModelRef) -> Params:
-        """Return the model's tensors; every model of the task can be had."""
+        """Return the tensors that the method shares; every model of the task can be had."""
 
 
 @dataclass(frozen=True)
 class SiteContext:
-    """What a site's rule works with. model: one network to load weights into, on the device."""
+    """What a site's rule works with. model: one network to load weights into, on the device.
+
+    private: the tensors of the site's model that it keeps to itself, none for most methods.
+    flip: whether a mirror image of such data is an image of the same class.
+    """
 
     data: SiteData
     model: ResNet9
     contents: Contents
+    private: Params
     scores: ScoreStore
     training: TrainSettings
     seed: int
     device: torch.device
+    flip: bool = False
+
+    def load(self, ref: ModelRef) -> None:
+        """Load a model into the network, with what this site keeps to itself."""
+        self.model.load_state_dict({**self.contents(ref), **self.private})
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 images -> float images."""
@@ -114,11 +146,10 @@ class SiteContext:
         """Train the context's model; return the last epoch's mean loss.
 
         The first `labelled` images have labels, the others pseudo-labels.
-        Raises RunError when training diverged, so that a broken model is never uploaded.
+        Raises RunError when training diverged.
         """
-        where = (round_number, self.data.site)
-        with seeded(self.device, self.seed, "train", *where):
-            shuffle = torch_stream(self.seed, "shuffle", *where)
+        with self.drawing(round_number):
+            shuffle = torch_stream(self.seed, "shuffle", round_number, self.data.site)
             loss = train(
                 self.model,
                 images,
@@ -129,6 +160,16 @@ class SiteContext:
                 epochs,
                 shuffle,
             )
+        return self.finite(loss, round_number)
+
+    @contextmanager
+    def drawing(self, round_number: int) -> Iterator[None]:
+        """Key the draws of training (dropout) by seed, round and site."""
+        with seeded(self.device, self.seed, "train", round_number, self.data.site):
+            yield
+
+    def finite(self, loss: float, round_number: int) -> float:
+        """Return the loss. Raises RunError when training diverged: nothing broken is uploaded."""
         if not math.isfinite(loss):
             raise RunError(
                 f"site {self.data.site}, round {round_number}: the training loss is {loss}; "
@@ -184,6 +225,10 @@ class Method(ABC):
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Do a task at a site."""
 
+    def kept_private(self, model: nn.Module) -> frozenset[str]:
+        """Return the names of the model's tensors that never leave a site; most methods: none."""
+        return frozenset()
+
     def cost_bound(self, num_clients: int, sample_rate: float, num_rounds: int) -> float | None:
         """Return the paper's bound on the models sent, or None where there is none."""
         return None
@@ -194,7 +239,7 @@ def warm_up(task: Task, site: SiteContext) -> SiteReport:
 
     A site without labels keeps w_0, version 0.
     """
-    site.model.load_state_dict(site.contents(task.own))
+    site.load(task.own)
     if not len(site.data.labels) or not site.training.warmup_epochs:
         return SiteReport(evaluations=site.evaluate("val", "test"))
     targets = site.one_hot(site.data.labels)

@@ -40,7 +40,7 @@ class LocalOnly(Method):
         """Train on D_s for the round's epochs; a site without labels stays as it is."""
         if task.action == "warmup":
             return warm_up(task, site)
-        site.model.load_state_dict(site.contents(task.own))
+        site.load(task.own)
         if not len(site.data.labels):
             return SiteReport()
         targets = site.one_hot(site.data.labels)

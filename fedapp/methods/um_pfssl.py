@@ -205,7 +205,7 @@ class UmPfssl(Method):
         )
 
         def compute() -> Score:
-            site.model.load_state_dict(site.contents(ref))
+            site.load(ref)
             with seeded(site.device, site.seed, "score", data.site, ref.digest):
                 uncertain = mc_probabilities(
                     site.model, data.unlabelled, self.mc_samples, site.normalise

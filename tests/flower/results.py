@@ -38,6 +38,6 @@ def loopback(experiment: Experiment) -> Path:
     folder = open_run(experiment, federation.manifest)
     store = ModelStore(folder.pool_root)
     with Progress() as progress:
-        transport = Loopback(experiment, federation, store)
+        transport = Loopback(experiment, federation, store, folder.sites_root)
         Engine(experiment, transport, folder, store, progress, Ledger()).run()
     return folder.path

@@ -89,6 +89,7 @@ def context(data, scores=None, contents=model_of):
         data=data,
         model=build_model(SETTINGS, 1, 3),
         contents=lambda r: contents(r.site),
+        private={},
         scores=scores or ScoreStore(),
         training=TrainSettings(),
         seed=5,

@@ -1,0 +1,80 @@
+"""pFedMe (Dinh et al. 2020): a personal model on an elastic band to the server's.
+
+Per mini-batch (their Algorithm 1, with one batch a step as in the official code): `inner_steps`
+descents of F(theta) + lambda / 2 ||theta - w||^2 give the personal theta, then
+w <- w - eta lambda (w - theta). A site sends w; theta is what it uses, and what is measured.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from fedapp.methods._averaging import Learning, averaging_round
+from fedapp.methods.base import Method, Round, ServerState, SiteContext, SiteReport
+from fedapp.objectives import Step
+from fedapp.protocol import Reply, Task
+from fedapp.settings import CLOSED, Count, Positive
+
+
+@dataclass(frozen=True, config=CLOSED)
+class PFedMe(Learning, Method):
+    """Defaults are the official README's for a deep network on MNIST."""
+
+    name: ClassVar[str] = "pfedme"
+
+    elastic: Annotated[float, Field(ge=0)] = 15.0
+    """lambda: how strongly theta is pulled to w."""
+    inner_steps: Count = 5
+    """K: descents of theta per mini-batch; their learning rate is training.learning_rate."""
+    outer_rate: Positive = 0.005
+    """eta: learning rate of w."""
+    beta: Positive = 1.0
+    """Server: w <- (1 - beta) w + beta mean of the sites' w."""
+
+    def server_round(
+        self, state: ServerState, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
+        """Average the w of the cohort."""
+        yield from averaging_round(rnd, self.images, self.beta, measure=False)
+        return state
+
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Train theta and w together; a site that has nothing to learn from measures w."""
+        site.load(task.models["server"][0])
+        theta = list(site.model.parameters())
+        w = [tensor.detach().clone() for tensor in theta]
+        with site.drawing(task.round):
+            losses = [self.descend(step, theta, w, site) for step in self.steps(task, site)]
+        evaluations = site.evaluate("val", "test")
+        if not losses:
+            return SiteReport(evaluations=evaluations)
+        loss = site.finite(torch.stack(losses).mean().item(), task.round)
+        with torch.no_grad():
+            for tensor, value in zip(theta, w, strict=True):
+                tensor.copy_(value)
+        return SiteReport(site.params(), metrics={"loss": loss}, evaluations=evaluations)
+
+    def descend(
+        self, step: Step, theta: Sequence[Tensor], w: Sequence[Tensor], site: SiteContext
+    ) -> Tensor:
+        """One mini-batch, in place; returns its loss before the first descent."""
+        first = None
+        for _ in range(self.inner_steps):
+            loss = step()
+            first = loss.detach() if first is None else first
+            gradients = torch.autograd.grad(loss, theta)
+            with torch.no_grad():
+                for t, g, anchor in zip(theta, gradients, w, strict=True):
+                    t -= site.training.learning_rate * (g + self.elastic * (t - anchor))
+        with torch.no_grad():
+            for anchor, t in zip(w, theta, strict=True):
+                anchor -= self.outer_rate * self.elastic * (anchor - t)
+        assert first is not None
+        return first
+
+
+METHOD = PFedMe
