@@ -1,6 +1,7 @@
 """YAML presets and `key=value` overrides -> `Experiment`, all checked before a run starts.
 
-A preset is a file of `conf/` named without its ending, or the path of any YAML file. An override is
+A preset is a file of `conf/` named without its ending, or the path of any YAML file. A method preset
+is a file of `conf/methods/`: what it says takes the place of what the preset says. An override is
 a dotted key such as `method.num_replaced`; an empty text means "as the preset says", because Flower
 wants every key that a run may override to be present beforehand (`[tool.flwr.app.config]`).
 
@@ -49,24 +50,32 @@ def presets() -> list[str]:
     return sorted(path.stem for path in _CONF.glob("*.yaml"))
 
 
+def method_presets() -> list[str]:
+    """Return the names of the method presets in `conf/methods/`, sorted."""
+    return sorted(path.stem for path in (_CONF / "methods").glob("*.yaml"))
+
+
 def load_experiment(
     preset: str, overrides: Mapping[str, Scalar] = MappingProxyType({})
 ) -> Experiment:
     """Return the experiment that a preset and its overrides describe.
 
-    An override of `method.name` with another method drops the preset's `method.*` values: they
-    described the preset's method.
+    `method.preset` lays a method preset over the preset. It, or an override of `method.name`, with
+    another method drops the preset's `method.*` values: they described the preset's method.
 
     Raises ConfigError on an unknown preset, a damaged file, and on every unknown, wrongly typed,
     out-of-range or contradictory setting.
     """
     path = _preset_path(preset)
-    plain = _read_yaml(path)
+    values, source = _flatten(_read_yaml(path)), _label(path)
     given = {key: value for key, value in overrides.items() if value != ""}
-    own = plain.get("method")
-    if isinstance(own, dict) and given.get("method.name", own.get("name")) != own.get("name"):
-        plain["method"] = {}
-    return _build(plain, path.stem, _label(path), given)
+    if (chosen := given.pop("method.preset", "")) != "":
+        over = _method_path(str(chosen))
+        values = _laid_over(values, _flatten(_read_yaml(over)))
+        source = f"{source} under {_label(over)}"
+    if "method.name" in given:
+        values = _laid_over(values, {"method.name": given["method.name"]})
+    return _build(values, path.stem, source, given)
 
 
 def load_run_config(run_config: Mapping[str, Scalar]) -> Experiment:
@@ -116,7 +125,7 @@ def from_plain(plain: Mapping[str, Any], source: str) -> Experiment:
 
 def config_keys() -> dict[str, str]:
     """Return every key that can be overridden and its type; `method.*` of all methods together."""
-    keys = _shared_keys()
+    keys = _shared_keys() | {"method.preset": "str"}
     for name in method_names():
         keys |= {f"method.{key}": kind for key, kind in _field_types(method_class(name)).items()}
     return keys
@@ -362,5 +371,20 @@ def _preset_path(preset: str) -> Path:
     raise ConfigError(f"preset '{preset}': no such preset and no such YAML file; {hint}")
 
 
+def _method_path(name: str) -> Path:
+    if name in method_presets():
+        return _CONF / "methods" / f"{name}.yaml"
+    hint = _nearest(name, method_presets())
+    raise ConfigError(f"method.preset '{name}': no such method preset; {hint}")
+
+
+def _laid_over(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with others over them; another method's name drops the settings of the first."""
+    if over.get("method.name", values.get("method.name")) != values.get("method.name"):
+        values = {key: value for key, value in values.items() if not key.startswith("method.")}
+    return {**values, **over}
+
+
 def _label(path: Path) -> str:
-    return f"conf/{path.name}" if path.parent == _CONF else str(path)
+    inside = path.is_relative_to(_CONF)
+    return f"conf/{path.relative_to(_CONF).as_posix()}" if inside else str(path)

@@ -53,6 +53,8 @@ class SplitSettings:
     """Share of all images for training; 0.7 in the paper."""
     val_share: Share = 0.1
     """Share of all images for validation; 0.1 in the paper; the rest is for testing."""
+    labels: Literal["some", "all"] = "some"
+    """some: of each site's training images a share by Dir_2; all: every one, the paper's -SL."""
 
     manifest: str = ""
     """File of a saved split to use instead of drawing one; empty: draw."""

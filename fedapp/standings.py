@@ -23,6 +23,7 @@ class Standing:
     latest: dict[str, Evaluation] = field(default_factory=dict)
     warmup_accuracy: float | None = None
     best_round_accuracy: float | None = None
+    by_validation_accuracy: float | None = None
     rounds_trained: int = 0
     rounds_skipped: int = 0
 
@@ -80,6 +81,8 @@ class Standings:
                 standing.best_round_accuracy = standing.accuracy("test")
         if number > 0 and _better(row, self.best_by_validation, "mean_val_accuracy"):
             self.best_by_validation = row
+            for standing in self.sites.values():
+                standing.by_validation_accuracy = standing.accuracy("test")
         return row
 
     def evaluations(self) -> Row:
@@ -102,6 +105,7 @@ class Standings:
                 "warmup_accuracy": site.warmup_accuracy,
                 "final_accuracy": site.accuracy("test"),
                 "best_round_accuracy": site.best_round_accuracy,
+                "by_validation_accuracy": site.by_validation_accuracy,
                 "before_training_accuracy": site.accuracy("test_before"),
                 "val_accuracy": site.accuracy("val"),
                 "rounds_trained": site.rounds_trained,
@@ -132,6 +136,8 @@ class Standings:
             "worst_decile_accuracy": final["worst_decile_accuracy"],
             "best_std_test_accuracy": best.get("std_test_accuracy"),
             "best_worst_decile_accuracy": best.get("worst_decile_accuracy"),
+            "by_validation_std_test_accuracy": chosen.get("std_test_accuracy"),
+            "by_validation_worst_decile_accuracy": chosen.get("worst_decile_accuracy"),
             "pseudo_label_error": self.pseudo_label_error,
             "sites_without_test_images": [
                 k for k, site in sorted(self.sites.items()) if not site.facts.test

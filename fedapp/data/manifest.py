@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -74,6 +74,10 @@ class Manifest:
         for array, dtype in ((self.site, "<i4"), (self.split, "u1"), (self.visible, "u1")):
             total.update(array.astype(dtype).tobytes())
         return total.hexdigest()
+
+    def revealed(self) -> "Manifest":
+        """Return the same split with every training label visible."""
+        return replace(self, visible=np.ones_like(self.visible))
 
     def indices(self, site: int, split: int, visible: bool | None = None) -> NDArray[np.int64]:
         """Return positions in the pool, ascending, of a site's samples in one split.

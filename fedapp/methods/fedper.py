@@ -1,4 +1,4 @@
-"""FedPer (Arivazhagan et al. 2019): the body is averaged, every site has a head of its own"""
+"""FedPer (Arivazhagan et al. 2019): the body is averaged, every site has a head of its own."""
 
 from collections.abc import Generator, Sequence
 from typing import ClassVar

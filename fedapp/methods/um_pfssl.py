@@ -61,6 +61,10 @@ class UmPfssl(Method):
     """First term of Corr: published (Eq. 14), preprint (its Eq. 13), mutual_information."""
     metric: Metric = "both"
     """Table III: both terms of Corr, entropy alone (EN) or accuracy alone (TA)."""
+    aggregation: bool = True
+    """False, an ablation: a site trains its own model on, helpers only label."""
+    pseudo_labels: bool = True
+    """False, an ablation: helpers are averaged, the site trains on its labelled images alone."""
     recalibrate: bool = False
     """Recompute batch-norm statistics on the site's own images after averaging."""
 
@@ -146,14 +150,16 @@ class UmPfssl(Method):
         # Every score before the mean is loaded: scoring a model loads it into the same network.
         answers = [self._score(member.model, site).probabilities for member in members]
 
-        site.model.load_state_dict(self._mean(task, site, members))
+        mean = self._mean(task, site, members) if self.aggregation else site.contents(task.own)
+        site.model.load_state_dict(mean)
         if self.recalibrate:
             recalibrate(site.model, torch.cat([data.labelled, data.unlabelled]), site.normalise)
         before = site.evaluate("test")["test"]
 
         images, targets = data.labelled, site.one_hot(data.labels)
         metrics: dict[str, float] = {}
-        if len(data.unlabelled) and answers and (helpers or task.own.version > 0):
+        has_voters = answers and (helpers or task.own.version > 0)
+        if self.pseudo_labels and len(data.unlabelled) and has_voters:
             soft, _ = least_uncertain(answers)
             images = torch.cat([images, data.unlabelled])
             targets = torch.cat([targets, soft.to(targets)])

@@ -1,4 +1,4 @@
-"""Parts of a network as sets of tensor names: by module type and declared place, never by a name."""
+"""Parts of a network as sets of tensor names: by module type and declared place, not by names."""
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
