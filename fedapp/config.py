@@ -1,8 +1,8 @@
 """YAML presets and `key=value` overrides -> `Experiment`, all checked before a run starts.
 
-A preset is a file of `conf/` named without its ending, or the path of any YAML file. A method preset
-is a file of `conf/methods/`: what it says takes the place of what the preset says. An override is
-a dotted key such as `method.num_replaced`; an empty text means "as the preset says", because Flower
+A preset is a file of `conf/` named without its ending, or the path of any YAML file. A method
+preset is a file of `conf/methods/`; what it says takes the place of what the preset says. An
+override is a dotted key such as `method.num_replaced`; an empty text means "as the preset says", because Flower
 wants every key that a run may override to be present beforehand (`[tool.flwr.app.config]`).
 
 Every problem found is reported, one line each: where it stands, the key, the value, the rule.
@@ -379,7 +379,7 @@ def _method_path(name: str) -> Path:
 
 
 def _laid_over(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with others over them; another method's name drops the settings of the first."""
+    """Return values with others over them; another method drops the settings of the first."""
     if over.get("method.name", values.get("method.name")) != values.get("method.name"):
         values = {key: value for key, value in values.items() if not key.startswith("method.")}
     return {**values, **over}

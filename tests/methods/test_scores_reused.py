@@ -21,8 +21,8 @@ SEARCH_ROUNDS, ROUNDS = 4, 6
 class Watched(Loopback):
     """Notes for every site and round what its task made it look at, and what it scored."""
 
-    def __init__(self, experiment, federation, store, scorings):
-        super().__init__(experiment, federation, store)
+    def __init__(self, experiment, federation, folder, store, scorings):
+        super().__init__(experiment, federation, store, folder.sites_root)
         self._scorings = scorings
         self.seen, self.looks = defaultdict(set), 0
         self.expected, self.counted, self.reported = Counter(), Counter(), Counter()
@@ -72,7 +72,7 @@ def test_models_scored_per_site_and_round_are_those_never_seen(tmp_path, scoring
     federation = federation_of(experiment)
     folder = open_run(experiment, federation.manifest)
     store = ModelStore(folder.pool_root)
-    sites = Watched(experiment, federation, store, scorings)
+    sites = Watched(experiment, federation, folder, store, scorings)
     with Progress() as progress:
         Engine(experiment, sites, folder, store, progress, Ledger()).run()
     assert sites.counted == sites.expected == sites.reported
