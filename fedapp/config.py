@@ -2,8 +2,8 @@
 
 A preset is a file of `conf/` named without its ending, or the path of any YAML file. A method
 preset is a file of `conf/methods/`; what it says takes the place of what the preset says. An
-override is a dotted key such as `method.num_replaced`; an empty text means "as the preset says", because Flower
-wants every key that a run may override to be present beforehand (`[tool.flwr.app.config]`).
+override is a dotted key such as `method.num_replaced`; an empty text means "as the preset says",
+because Flower wants every key that a run may override to be present (`[tool.flwr.app.config]`).
 
 Every problem found is reported, one line each: where it stands, the key, the value, the rule.
 """

@@ -13,17 +13,22 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedapp.data.augment import strong, weak
-from fedapp.methods.base import EVALUATE, Round, SiteContext, SiteReport
+from fedapp.methods.base import EVALUATE, Method, Round, ServerState, SiteContext, SiteReport
+from fedapp.models.resnet9 import ResNet9
 from fedapp.objectives import Step, Work, fixmatch, supervised
-from fedapp.protocol import SERVER_SITE, Reply, SiteFacts, Task
+from fedapp.protocol import SERVER_SITE, ModelRef, Reply, SiteFacts, Task
 from fedapp.rng import torch_stream
 from fedapp.settings import CLOSED, Share
 from fedapp.training import descend
 
 
 @dataclass(frozen=True, config=CLOSED)
-class Learning:
-    """How a site learns from its own images."""
+class Averaging(Method):
+    """Sites learn from the server's model on; the server averages what they send.
+
+    A method made from this says what stays at home (`kept_private`), what else a site minimises
+    (`penalty`), or overrides a side of the round.
+    """
 
     objective: Literal["supervised", "fixmatch"] = "supervised"
     """supervised: from labelled images alone; fixmatch: from all (Sohn et al. 2020)."""
@@ -31,6 +36,30 @@ class Learning:
     """Of fixmatch: least probability of a pseudo-label."""
     unlabelled_weight: Annotated[float, Field(ge=0)] = 1.0
     """Of fixmatch: lambda_u."""
+
+    def server_round(
+        self, state: ServerState, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
+        """Average the models of those that learned, by numbers of images."""
+        newest = yield from averaged(rnd, self.images)
+        yield [rnd.task(site, EVALUATE, server=[newest]) for site in rnd.sites]
+        return state
+
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Learn from the server's model on, or measure it with what the site keeps to itself."""
+        site.load(task.models["server"][0])
+        if task.action == EVALUATE:
+            return SiteReport(evaluations=site.evaluate("val", "test"))
+        with site.drawing(task.round):
+            steps = self.steps(task, site)
+            loss = descend(site.model, steps, site.training, self.penalty(site.model))
+        if loss is None:  # no images to learn from
+            return SiteReport()
+        return SiteReport(site.params(), metrics={"loss": site.finite(loss, task.round)})
+
+    def penalty(self, model: ResNet9) -> Callable[[], Tensor] | None:
+        """Return what is added to every mini-batch's loss; the network holds the server's model."""
+        return None
 
     def images(self, facts: SiteFacts, warming_up: bool) -> int:
         """Return how many images a site learns from: its weight in the average."""
@@ -61,48 +90,24 @@ class Learning:
         )
 
 
-def averaging_round(
-    rnd: Round,
-    images: Callable[[SiteFacts, bool], int],
-    beta: float = 1.0,
-    measure: bool = True,
-) -> Generator[Sequence[Task], Sequence[Reply], None]:
-    """Let sites learn, average what they send by numbers of images, let all sites measure.
+def averaged(
+    rnd: Round, images: Callable[[SiteFacts, bool], int], beta: float = 1.0
+) -> Generator[Sequence[Task], Sequence[Reply], ModelRef]:
+    """Let sites learn from the server's model; average what they send by numbers of images.
 
     images: of a site's facts, in round 0 or later, the number that it learned from. beta: the
-    server's model becomes (1 - beta) w + beta mean_k w_k. measure: let every site measure what it
-    would use from now on; otherwise the learners' own reports are all there is.
+    server's model becomes (1 - beta) w + beta mean_k w_k. Returns the server's model.
     """
     warming_up = rnd.number == 0
     before = rnd.pool.latest(SERVER_SITE)
     learners = rnd.sites if warming_up else sorted(rnd.cohort)
     action = "warmup" if warming_up else "train"
-    tasks = [rnd.task(site, action, server=[before]) for site in learners]
-    replies = yield tasks
+    replies = yield [rnd.task(site, action, server=[before]) for site in learners]
     counts = {r.site: images(rnd.facts[r.site], warming_up) for r in replies}
     total = sum(counts.values())
-    if total:
-        parts = [(beta * n / total, rnd.pool.latest(k)) for k, n in counts.items() if n]
-        if beta != 1:
-            parts.append((1 - beta, before))
-        rnd.pool.average(parts)
-    if measure:
-        newest = rnd.pool.latest(SERVER_SITE)
-        yield [rnd.task(site, EVALUATE, server=[newest]) for site in rnd.sites]
-
-
-def learn(
-    task: Task,
-    site: SiteContext,
-    steps: Iterator[Step],
-    penalty: Callable[[], Tensor] | None = None,
-) -> SiteReport:
-    """Load the server's model beside what the site keeps, and measure it or learn from `steps`."""
-    site.load(task.models["server"][0])
-    if task.action == EVALUATE:
-        return SiteReport(evaluations=site.evaluate("val", "test"))
-    with site.drawing(task.round):
-        loss = descend(site.model, steps, site.training, penalty)
-    if loss is None:  # no images to learn from
-        return SiteReport()
-    return SiteReport(site.params(), metrics={"loss": site.finite(loss, task.round)})
+    if not total:
+        return before
+    parts = [(beta * n / total, rnd.pool.latest(k)) for k, n in counts.items() if n]
+    if beta != 1:
+        parts.append((1 - beta, before))
+    return rnd.pool.average(parts)

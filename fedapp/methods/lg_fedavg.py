@@ -1,24 +1,21 @@
 """LG-FedAvg (Liang et al. 2019): every site has a body of its own, the head is averaged.
 
-As in the paper: local representation, global head (the official CIFAR script shares the other way
-round)
+As in the paper: local representation, global head. The official CIFAR script shares the other way
+round.
 """
 
-from collections.abc import Generator, Sequence
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedapp.methods._averaging import Learning, averaging_round, learn
-from fedapp.methods.base import Method, Round, ServerState, SiteContext, SiteReport
+from fedapp.methods._averaging import Averaging
 from fedapp.models.parts import head_names
-from fedapp.protocol import Reply, Task
 from fedapp.settings import CLOSED
 
 
 @dataclass(frozen=True, config=CLOSED)
-class LgFedAvg(Learning, Method):
+class LgFedAvg(Averaging):
     """No hyper-parameters beside those of local learning."""
 
     name: ClassVar[str] = "lg_fedavg"
@@ -26,17 +23,6 @@ class LgFedAvg(Learning, Method):
     def kept_private(self, model: nn.Module) -> frozenset[str]:
         """All but the classifier head, batch norms included."""
         return frozenset(model.state_dict()) - head_names(model)
-
-    def server_round(
-        self, state: ServerState, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
-        """Average the models of the cohort."""
-        yield from averaging_round(rnd, self.images)
-        return state
-
-    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
-        """Learn from the server's model on, or measure it."""
-        return learn(task, site, self.steps(task, site))
 
 
 METHOD = LgFedAvg

@@ -13,15 +13,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedapp.methods._averaging import Learning, averaging_round
-from fedapp.methods.base import Method, Round, ServerState, SiteContext, SiteReport
+from fedapp.methods._averaging import Averaging, averaged
+from fedapp.methods.base import Round, ServerState, SiteContext, SiteReport
 from fedapp.objectives import Step
 from fedapp.protocol import Reply, Task
 from fedapp.settings import CLOSED, Count, Positive
 
 
 @dataclass(frozen=True, config=CLOSED)
-class PFedMe(Learning, Method):
+class PFedMe(Averaging):
     """Defaults are the official README's for a deep network on MNIST."""
 
     name: ClassVar[str] = "pfedme"
@@ -39,7 +39,7 @@ class PFedMe(Learning, Method):
         self, state: ServerState, rnd: Round
     ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
         """Average the w of the cohort."""
-        yield from averaging_round(rnd, self.images, self.beta, measure=False)
+        yield from averaged(rnd, self.images, self.beta)
         return state
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
