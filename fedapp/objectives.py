@@ -13,10 +13,7 @@ from torch import Tensor
 
 from fedapp.data.sites import SiteData
 from fedapp.models.resnet9 import ResNet9
-from fedapp.training import batches, freeze_batch_norm, paired
-
-Step = Callable[[], Tensor]
-"""Returns the loss of one mini-batch, a scalar with its graph."""
+from fedapp.training import Step, batches, freeze_batch_norm, paired
 
 View = Callable[[Tensor], Tensor]
 """uint8 images -> uint8 images, a random view of each."""

@@ -1,6 +1,7 @@
 """Local training and batch-norm recalibration."""
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,9 @@ from fedapp.losses import soft_target_loss
 from fedapp.models.resnet9 import ResNet9
 from fedapp.settings import TrainSettings
 from fedapp.uncertainty import SCORING_BATCH, Normalise
+
+Step = Callable[[], Tensor]
+"""Returns the loss of one mini-batch under the model as it is, a scalar with its graph."""
 
 
 def batches(order: Tensor, size: int) -> Iterator[Tensor]:
@@ -52,7 +56,7 @@ def train(
     epochs: int,
     shuffle: torch.Generator,
 ) -> float:
-    """Train in place by SGD with momentum; return the last epoch's mean loss, 0 without training.
+    """Train in place on soft targets (Eqs. 1 to 5); return the mean loss, 0 without training.
 
     images: uint8 [n, c, h, w]; targets: float32 [n, C], one-hot for the first `labelled` images,
     soft pseudo-labels for the others; both on the model's device. Dropout draws from torch's global
@@ -60,53 +64,46 @@ def train(
     mode (see `batches`).
     """
     count, size = len(images), settings.batch_size
-    total, seen = torch.zeros((), device=images.device), 0
-    if not count or not epochs:
-        return 0.0
+    in_pairs = settings.batches == "paired" and 0 < labelled < count
+    mu, border = labelled / max(count, 1), min(labelled, size)
+
+    def loss_of(batch: Tensor) -> Tensor:
+        logits, wanted = model(normalise(images[batch])), targets[batch]
+        if not in_pairs:
+            return soft_target_loss(logits, wanted)
+        loss_s = soft_target_loss(logits[:border], wanted[:border])
+        loss_u = soft_target_loss(logits[border:], wanted[border:])
+        return mu * loss_s + (1 - mu) * loss_u
+
+    def steps() -> Iterator[Step]:
+        for _ in range(epochs if count else 0):
+            if in_pairs:
+                epoch = paired(labelled, count, size, shuffle, images.device)
+            else:
+                order = torch.randperm(count, generator=shuffle)
+                epoch = batches(order.to(images.device, non_blocking=True), size)
+            yield from (partial(loss_of, batch) for batch in epoch)
+
     model.train()
     if count == 1:
         freeze_batch_norm(model)
-    in_pairs = settings.batches == "paired" and 0 < labelled < count
-    mu, border = labelled / count, min(labelled, size)
-    optimiser = torch.optim.SGD(
-        model.parameters(), settings.learning_rate, settings.momentum, fused=images.is_cuda
-    )
-    for _ in range(epochs):
-        total.zero_()
-        seen = 0
-        if in_pairs:
-            epoch = paired(labelled, count, size, shuffle, images.device)
-        else:
-            order = torch.randperm(count, generator=shuffle)
-            epoch = batches(order.to(images.device, non_blocking=True), size)
-        for batch in epoch:
-            logits, wanted = model(normalise(images[batch])), targets[batch]
-            if in_pairs:
-                loss_s = soft_target_loss(logits[:border], wanted[:border])
-                loss_u = soft_target_loss(logits[border:], wanted[border:])
-                loss = mu * loss_s + (1 - mu) * loss_u
-            else:
-                loss = soft_target_loss(logits, wanted)
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            optimiser.step()
-            total += loss.detach() * len(batch)
-            seen += len(batch)
-    return (total / seen).item()  # the only sync
+    return descend(model, steps(), settings) or 0.0
 
 
 def descend(
     model: ResNet9,
-    steps: Iterable[Callable[[], Tensor]],
+    steps: Iterable[Step],
     settings: TrainSettings,
     penalty: Callable[[], Tensor] | None = None,
 ) -> float | None:
     """Minimise each step's loss, plus `penalty`, in place by SGD with momentum.
 
-    steps: each returns its mini-batch's loss, a scalar with its graph. Returns the mean loss
-    without the penalty, None without steps. Call it inside `rng.seeded`.
+    Returns the mean loss over the steps without the penalty, None without steps. Dropout draws from
+    torch's global generator: call it inside `rng.seeded`.
     """
-    optimiser = torch.optim.SGD(model.parameters(), settings.learning_rate, settings.momentum)
+    parameters = list(model.parameters())
+    fused = parameters[0].is_cuda
+    optimiser = torch.optim.SGD(parameters, settings.learning_rate, settings.momentum, fused=fused)
     losses = []
     for step in steps:
         loss = step()

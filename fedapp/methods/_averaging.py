@@ -15,11 +15,11 @@ from torch import Tensor
 from fedapp.data.augment import strong, weak
 from fedapp.methods.base import EVALUATE, Method, Round, ServerState, SiteContext, SiteReport
 from fedapp.models.resnet9 import ResNet9
-from fedapp.objectives import Step, Work, fixmatch, supervised
+from fedapp.objectives import Work, fixmatch, supervised
 from fedapp.protocol import SERVER_SITE, ModelRef, Reply, SiteFacts, Task
 from fedapp.rng import torch_stream
 from fedapp.settings import CLOSED, Share
-from fedapp.training import descend
+from fedapp.training import Step, descend
 
 
 @dataclass(frozen=True, config=CLOSED)

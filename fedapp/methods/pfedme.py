@@ -15,9 +15,9 @@ from torch import Tensor
 
 from fedapp.methods._averaging import Averaging, averaged
 from fedapp.methods.base import Round, ServerState, SiteContext, SiteReport
-from fedapp.objectives import Step
 from fedapp.protocol import Reply, Task
 from fedapp.settings import CLOSED, Count, Positive
+from fedapp.training import Step
 
 
 @dataclass(frozen=True, config=CLOSED)
