@@ -149,6 +149,26 @@ def test_no_more_models_are_under_way_than_there_is_room_for(
     assert len(grid.pushes) > 2 + experiment.rounds.num_rounds
 
 
+def test_few_messages_are_under_way_to_sites_beside_the_pool(federation, whole, monkeypatch):
+    experiment, grid = federation()
+    monkeypatch.setattr(strategy, "AT_ONCE", 2)
+    _, folder = serve(experiment, grid)
+    assert results(folder.path) == whole
+    assert max(map(len, grid.pushes)) == 2
+    assert sum(map(len, grid.pushes[:3])) == 5  # everybody is asked who it is
+
+
+def test_nodes_that_do_not_say_who_they_are_hold_up_the_others_for_a_while_only(
+    federation, monkeypatch
+):
+    experiment, grid = federation(rounds__hello_s=60.0)
+    monkeypatch.setattr(strategy, "AT_ONCE", 2)
+    silent = [node for node, _ in zip(grid.nodes, range(2), strict=False)]
+    grid.nodes |= dict.fromkeys(silent, lambda message: None)
+    summary, _ = serve(experiment, grid)
+    assert summary["sites"] == 3
+
+
 def test_room_is_counted_in_the_models_own_size(federation):
     experiment, grid = federation(runtime__in_flight_mib=3)
     _, folder = serve(experiment, grid)
