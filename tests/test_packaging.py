@@ -151,7 +151,7 @@ def test_the_flower_bundle_holds_the_program_and_nothing_else():
     names = set(zipfile.ZipFile(BytesIO(bundle)).namelist()) - {".info/CONTENT"}
     packages = {"fedapp", "server_app", "client_app"}
     code = {p.relative_to(ROOT).as_posix() for k in packages for p in (ROOT / k).rglob("*.py")}
-    conf = {f"conf/{path.name}" for path in PRESETS}
+    conf = {path.relative_to(ROOT).as_posix() for path in (ROOT / "conf").rglob("*.yaml")}
     assert names == code | conf | {"pyproject.toml", "README.md", "LICENSE"}
     assert len(bundle) < 1_000_000
 

@@ -1,19 +1,137 @@
-"""Placeholder until the real one comes."""
+"""Random views of images for FixMatch: a weak one and a strong one (Sohn et al. 2020, Sec. 2.3).
+
+All pixel arithmetic is in integers and all random numbers are drawn on the CPU, as many for one
+view as for another: the same stream gives the same views on every device, bit by bit. The rules of
+rounding are Pillow's, which the authors' code works with.
+"""
 
 import torch
 from torch import Tensor
 
+from fedapp.data.operations import GEOMETRY, GREY, PIXELS, affine, move, take
+from fedapp.errors import ConfigError
+
+OPERATIONS = 2
+"""RandAugment's N: operations an image goes through (google-research/fixmatch, nops=2)."""
+
+_RANGES = torch.tensor(
+    [(low, high - low + 1) for _, low, high in PIXELS]
+    + [(-limit, 2 * limit + 1) for _, limit in GEOMETRY]
+)
+"""int64 [14, 2]: least magnitude of each operation and how many there are."""
+
+_FLIPS = {
+    "digits": False,  # a mirrored digit is another sign
+    "mnist": False,  # likewise
+    "svhn": False,  # digits; the paper does not flip them either
+    "fashion_mnist": True,  # clothes have no side: a shoe may point left or right
+    "cifar10": True,  # no class of animals or vehicles has a side
+    "stl10": True,  # likewise
+    "pathmnist": True,  # tissue under a microscope has no left and right
+    "dermamnist": True,  # skin from above: the camera may be turned any way
+    "octmnist": True,  # a mirrored section of a right retina is one of a left retina
+    "pneumoniamnist": False,  # chest X-rays: the heart lies on one side
+    "retinamnist": True,  # a mirrored right fundus is a left one; the grade is the same
+    "breastmnist": True,  # ultrasound: either breast, the probe held either way
+    "bloodmnist": True,  # cells on a slide have no left and right
+    "tissuemnist": True,  # kidney cells under a microscope likewise
+    "organamnist": False,  # classes tell left from right: kidney, lung, femur
+    "organcmnist": False,  # the same classes
+    "organsmnist": False,  # the same classes; here a mirror turns the body's front to its back
+    "folder": False,  # unknown images: a mirror might change what they mean
+}
+
 
 def flips(name: str) -> bool:
-    """Whether."""
-    return False
+    """Return whether a mirror image (left to right) of such data shows the same class.
+
+    name: a data set, one of `datasets.NAMES`; each is decided here one by one.
+    """
+    if name not in _FLIPS:
+        raise ConfigError(
+            f"data.name = {name!r}: undecided whether its images may be mirrored: "
+            "add it to _FLIPS in fedapp/data/augment.py"
+        )
+    return _FLIPS[name]
 
 
 def weak(images: Tensor, flip: bool, stream: torch.Generator) -> Tensor:
-    """Weak."""
-    return images
+    """Mirror with probability 1/2, if `flip`, and shift by up to 12.5 % of each side.
+
+    images: uint8 [n, c, h, w], sides of 8 pixels and more; n may be 0. The result is like them, on
+    their device. The shift is uniform over whole pixels; what it uncovers is filled by reflection
+    about the edge pixels' centres (Sohn et al. 2020, Sec. 2.3; `augment_shift` in
+    google-research/fixmatch). stream: a CPU generator; 3 n numbers are drawn.
+    """
+    count, _, height, width = images.shape
+    mirror = torch.randint(2, (count, 1), generator=stream)  # drawn where `flip` is off too
+    rows = _shifted(height, count, stream)
+    columns = _shifted(width, count, stream)
+    if flip:
+        columns = torch.where(mirror.bool(), width - 1 - columns, columns)
+    rows = rows.to(images.device, non_blocking=True)
+    columns = columns.to(images.device, non_blocking=True)
+    return take(images, rows[:, :, None] * width + columns[:, None])
 
 
 def strong(images: Tensor, flip: bool, stream: torch.Generator) -> Tensor:
-    """Strong."""
-    return images
+    """Make a weak view, then `OPERATIONS` times RandAugment, then Cutout.
+
+    images, flip, result: as of `weak`. Each operation is drawn uniformly from the 14 of
+    `operations`, its magnitude uniformly from its range there, both for each image (Sohn et al.
+    2020, Sec. 2.3: magnitudes are drawn at random, not tuned; the authors' code also leaves out
+    each operation with probability 1/2, the paper does not). Cutout sets a square of half the
+    shorter side to grey 127, its centre uniform over the image's pixels; what of it lies outside is
+    cut off (`create_cutout_mask` in google-research/fixmatch). stream: a CPU generator; 9 n numbers
+    are drawn.
+    """
+    images = weak(images, flip, stream)
+    height, width = images.shape[2:]
+    drawn = torch.randint(len(_RANGES), (OPERATIONS, len(images)), generator=stream)
+    share = torch.rand(drawn.shape, generator=stream, dtype=torch.float64)
+    least, choices = _RANGES[drawn].unbind(-1)
+    level = least + (share * choices).long()
+    coefficients = affine(drawn - len(PIXELS), level, height, width)
+    for each in zip(drawn, level.int(), coefficients, strict=True):
+        images = _operate(images, *each)
+    return _cutout(images, stream)
+
+
+def _operate(images: Tensor, drawn: Tensor, level: Tensor, coefficients: Tensor) -> Tensor:
+    """Apply operation drawn[i] to image i, with magnitude level[i] or coefficients[i].
+
+    The images are sorted by operation; each operation on values takes one group and all geometry
+    the last. The CPU sorts and counts them, so that nobody waits for the device.
+    """
+    if not len(images):
+        return images
+    device, order = images.device, drawn.argsort()
+    sizes = drawn.clamp(max=len(PIXELS)).bincount(minlength=len(PIXELS) + 1).tolist()
+    levels = level[order].view(-1, 1, 1, 1).to(device, non_blocking=True).split(sizes)
+    moves = coefficients[order[len(order) - sizes[-1] :]].to(device, non_blocking=True)
+    order = order.to(device, non_blocking=True)
+    groups = images[order].split(sizes)
+    done = [act(x, v) for (act, _, _), x, v in zip(PIXELS, groups, levels, strict=False) if len(x)]
+    done.append(move(groups[-1], moves))
+    return torch.empty_like(images).index_copy_(0, order, torch.cat(done))
+
+
+def _cutout(images: Tensor, stream: torch.Generator) -> Tensor:
+    """Set a square of each image to grey; its side is half the image's shorter one, rounded."""
+    count, _, height, width = images.shape
+    reach = min(height, width) // 4
+    hidden = []
+    for side in (height, width):
+        centre = torch.randint(side, (count, 1), generator=stream)
+        offset = torch.arange(side) - centre
+        hidden.append(((offset >= -reach) & (offset < reach)).to(images.device, non_blocking=True))
+    rows, columns = hidden
+    return images.masked_fill((rows[:, :, None] & columns[:, None])[:, None], GREY)
+
+
+def _shifted(side: int, count: int, stream: torch.Generator) -> Tensor:
+    """Return where each of `side` pixels comes from after a random shift, int64 [count, side]."""
+    limit = side // 8
+    shift = torch.randint(-limit, limit + 1, (count, 1), generator=stream)
+    last = side - 1
+    return last - (last - (torch.arange(side) + shift).abs()).abs()

@@ -1,0 +1,378 @@
+"""FixMatch's views: what may be mirrored, what is drawn, and the whole against Pillow."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageEnhance, ImageOps
+from torch import Tensor
+
+from fedapp.data import augment, datasets
+from fedapp.data.augment import OPERATIONS, flips, strong, weak
+from fedapp.data.operations import GEOMETRY, GREY, PIXELS
+from fedapp.errors import ConfigError
+from fedapp.rng import torch_stream
+
+View = Callable[[Tensor, bool, torch.Generator], Tensor]
+SHAPES = [
+    (1, 1, 8, 8),
+    (2, 3, 8, 8),
+    (5, 1, 28, 28),
+    (40, 3, 32, 32),
+    (3, 3, 96, 96),
+    (4, 1, 8, 95),
+]
+views = pytest.mark.parametrize("view", [weak, strong])
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def noise(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randint(256, shape, generator=stream(seed)).to(torch.uint8)
+
+
+def places(count: int, height: int, width: int) -> Tensor:
+    """Images whose first channel is the row, the second the column of a pixel."""
+    rows = torch.arange(height)[:, None].expand(height, width)
+    columns = torch.arange(width).expand(height, width)
+    image = torch.stack([rows, columns, torch.zeros_like(rows)])
+    return image.to(torch.uint8).expand(count, -1, -1, -1)
+
+
+# What may be mirrored
+
+
+def test_every_data_set_is_decided() -> None:
+    decided = {name: flips(name) for name in datasets.NAMES}
+    assert {name for name, mirrored in decided.items() if not mirrored} == {
+        "digits",
+        "mnist",
+        "svhn",
+        "pneumoniamnist",
+        "organamnist",
+        "organcmnist",
+        "organsmnist",
+        "folder",
+    }
+    assert augment._FLIPS.keys() == decided.keys()
+
+
+def test_an_undecided_data_set_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"'chestmnist': undecided.*fedapp/data/augment\.py"):
+        flips("chestmnist")
+
+
+# The weak view
+
+
+def drawn_shifts(images: Tensor, flip: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mirrored, down, right of every weak view of `places` [n]."""
+    _, _, height, width = images.shape
+    seen = weak(images, flip, stream(3)).long()
+    y, x = height // 2, width // 2
+    mirrored = seen[:, 1, y, x + 1] < seen[:, 1, y, x]
+    column = torch.where(mirrored, width - 1 - seen[:, 1, y, x], seen[:, 1, y, x])
+    return mirrored, seen[:, 0, y, x] - y, column - x
+
+
+@pytest.mark.parametrize(("side", "limit"), [(8, 1), (15, 1), (28, 3), (32, 4), (96, 12)])
+def test_shifts_reach_an_eighth_and_no_further(side: int, limit: int) -> None:
+    _, down, right = drawn_shifts(places(2000, side, side), flip=True)
+    for shift in (down, right):
+        assert shift.unique().tolist() == list(range(-limit, limit + 1))
+
+
+def test_sides_are_shifted_by_their_own_eighths() -> None:
+    _, down, right = drawn_shifts(places(2000, 8, 96), flip=False)
+    assert (down.abs().max(), right.abs().max()) == (1, 12)
+
+
+def test_flips_and_shifts_are_uniform_and_independent() -> None:
+    """2 x 7 x 7 equally likely cases: chi-square with 97 degrees of freedom.
+
+    False alarm: 1 in 10 million streams (quantile 187.5); the stream is fixed.
+    """
+    count = 20_000
+    mirrored, down, right = drawn_shifts(places(count, 28, 28), flip=True)
+    case = (mirrored.long() * 7 + down + 3) * 7 + right + 3
+    seen = case.bincount(minlength=98).double()
+    expected = count / 98
+    assert float(((seen - expected) ** 2 / expected).sum()) < 187.5
+
+
+def test_weak_view_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mirrored, then one pixel up and two to the left of a frame mirrored about its edges."""
+    row = torch.arange(16, dtype=torch.uint8)
+    image = (row + 16 * torch.arange(8, dtype=torch.uint8)[:, None])[None, None]
+    answers = iter([torch.tensor([[1]]), torch.tensor([[1]]), torch.tensor([[2]])])
+    monkeypatch.setattr(torch, "randint", lambda *args, **kwargs: next(answers))
+    seen = weak(image, True, stream())
+    assert seen[0, 0, 0].tolist() == [*range(16 + 13, 16 - 1, -1), 16 + 1, 16 + 2]
+    assert seen[0, 0, :, 0].tolist() == [13 + 16 * y for y in (1, 2, 3, 4, 5, 6, 7, 6)]
+
+
+def test_no_shift_no_flip_is_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = noise(40, 3, 32, 32)
+    monkeypatch.setattr(torch, "randint", lambda *a, **k: torch.zeros(40, 1, dtype=torch.int64))
+    assert torch.equal(weak(images, True, stream()), images)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_weak_views_one_by_one(shape: tuple[int, int, int, int]) -> None:
+    """The same draws, image by image, with torch's own padding."""
+    count, _, height, width = shape
+    images, draws = noise(*shape), stream()
+    seen = weak(images, True, stream())
+    mirror = torch.randint(2, (count, 1), generator=draws)
+    up, left = height // 8, width // 8
+    down = torch.randint(-up, up + 1, (count, 1), generator=draws)
+    right = torch.randint(-left, left + 1, (count, 1), generator=draws)
+    for i in range(count):
+        image = images[i].flip(2) if mirror[i] else images[i]
+        padded = torch.nn.functional.pad(image.float(), (left, left, up, up), mode="reflect")
+        y, x = up + int(down[i]), left + int(right[i])
+        assert torch.equal(seen[i], padded[:, y : y + height, x : x + width].byte())
+
+
+# The strong view
+
+
+def pillow_act(name: str, level: int) -> Callable[[Image.Image], Image.Image]:
+    """Pillow's own call for one operation, as FixMatch's code makes it."""
+    v = level / 65536
+
+    def transform(image: Image.Image) -> Image.Image:
+        width, height = image.size
+        fill = (GREY,) * 3 if image.mode == "RGB" else GREY
+        if name == "rotate":
+            return image.rotate(v, fillcolor=fill)
+        matrix = {
+            "shear_x": (1, v, 0, 0, 1, 0),
+            "shear_y": (1, 0, 0, v, 1, 0),
+            "translate_x": (1, 0, v * width, 0, 1, 0),
+            "translate_y": (1, 0, 0, 0, 1, v * height),
+        }[name]
+        return image.transform(image.size, Image.Transform.AFFINE, matrix, fillcolor=fill)
+
+    def stretched(image: Image.Image) -> Image.Image:
+        table = []  # Pillow's autocontrast, without its error of rounding
+        for low, high in np.atleast_2d(image.getextrema()).tolist():
+            span = high - low
+            table += [(i - low) * 255 // span if span and i >= low else i for i in range(256)]
+        return image.point([min(value, 255) for value in table])
+
+    return {
+        "autocontrast": stretched,
+        "brightness": lambda i: ImageEnhance.Brightness(i).enhance(level / 1024),
+        "color": lambda i: ImageEnhance.Color(i).enhance(level / 1024),
+        "contrast": lambda i: ImageEnhance.Contrast(i).enhance(level / 1024),
+        "equalize": ImageOps.equalize,
+        "identity": lambda i: i,
+        "posterize": lambda i: ImageOps.posterize(i, level),
+        "sharpness": lambda i: ImageEnhance.Sharpness(i).enhance(level / 1024),
+        "solarize": lambda i: ImageOps.solarize(i, level),
+    }.get(name, transform)
+
+
+POOL = [(act.__name__, low, high) for act, low, high in PIXELS] + [
+    (name, -limit, limit) for name, limit in GEOMETRY
+]
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (300, 1, 28, 28), (300, 3, 16, 24)])
+def test_strong_views_one_by_one(shape: tuple[int, int, int, int]) -> None:
+    """The same draws, image by image, by Pillow: every bit, all 14 operations, twice."""
+    count, channels, height, width = shape
+    images, draws = noise(*shape), stream()
+    seen = strong(images, True, stream())
+    shown = []
+    for image in weak(images, True, draws):
+        array = image[0].numpy() if channels == 1 else image.permute(1, 2, 0).numpy()
+        shown.append(Image.fromarray(array))
+    drawn = torch.randint(14, (2, count), generator=draws).tolist()
+    shares = torch.rand((2, count), generator=draws, dtype=torch.float64).tolist()
+    for operations, parts in zip(drawn, shares, strict=True):
+        for i, (operation, share) in enumerate(zip(operations, parts, strict=True)):
+            name, low, high = POOL[operation]
+            shown[i] = pillow_act(name, low + int(share * (high - low + 1)))(shown[i])
+    rows = torch.randint(height, (count, 1), generator=draws).flatten().tolist()
+    columns = torch.randint(width, (count, 1), generator=draws).flatten().tolist()
+    reach = min(height, width) // 4
+    for image, y, x, found in zip(shown, rows, columns, seen, strict=True):
+        array = np.array(image)
+        array[max(y - reach, 0) : y + reach, max(x - reach, 0) : x + reach] = GREY
+        wanted = torch.from_numpy(array)
+        assert torch.equal(found, wanted[None] if channels == 1 else wanted.permute(2, 0, 1))
+
+
+def test_operations_and_magnitudes_are_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
+    """14 x 14 pairs of operations, and solarize's 257 thresholds: chi-square.
+
+    False alarm: 1 in 10 million streams for each (quantiles 315.6 and 391.5 at 195 and 256 degrees
+    of freedom); the stream is fixed.
+    """
+    calls: list[tuple[Tensor, Tensor]] = []
+
+    def operate(images: Tensor, drawn: Tensor, level: Tensor, coefficients: Tensor) -> Tensor:
+        calls.append((drawn, level))
+        return images
+
+    def chi_square(cases: Tensor, number: int) -> float:
+        expected = len(cases) / number
+        return float(((cases.bincount(minlength=number) - expected) ** 2 / expected).sum())
+
+    monkeypatch.setattr(augment, "_operate", operate)
+    strong(noise(40_000, 1, 8, 8), True, stream(3))
+    (first, level), (second, other) = calls
+    assert len(calls) == OPERATIONS
+    assert chi_square(first * 14 + second, 196) < 315.6
+    solarize = [name for name, _, _ in POOL].index("solarize")
+    assert chi_square(torch.cat([level[first == solarize], other[second == solarize]]), 257) < 391.5
+
+
+@pytest.mark.parametrize(("name", "low", "high"), POOL)
+def test_magnitudes_are_drawn_over_their_whole_range(name: str, low: int, high: int) -> None:
+    drawn = POOL.index((name, low, high))
+    least, choices = augment._RANGES[drawn].tolist()
+    nearly = float(np.nextafter(1.0, 0.0))
+    assert least == low
+    assert least + int(nearly * choices) == high
+
+
+def test_the_pool_is_fixmatchs() -> None:
+    """Sohn et al. 2020, appendix: RandAugment's transformations and their ranges."""
+    factor = (0.05, 0.95)
+    wanted = {
+        "autocontrast": (0, 0),
+        "brightness": factor,
+        "color": factor,
+        "contrast": factor,
+        "equalize": (0, 0),
+        "identity": (0, 0),
+        "posterize": (4, 8),
+        "rotate": (-30, 30),
+        "sharpness": factor,
+        "shear_x": (-0.3, 0.3),
+        "shear_y": (-0.3, 0.3),
+        "solarize": (0, 256),
+        "translate_x": (-0.3, 0.3),
+        "translate_y": (-0.3, 0.3),
+    }
+    units = {"posterize": 1, "solarize": 1} | {name: 65536 for name, _ in GEOMETRY}
+    found = {
+        name: (low / units.get(name, 1024), high / units.get(name, 1024))
+        for name, low, high in POOL
+    }
+    assert found.keys() == wanted.keys()
+    for name, (low, high) in wanted.items():
+        assert low <= found[name][0] <= low + 0.001
+        assert high - 0.001 <= found[name][1] <= high
+
+
+def test_cutout_covers_half_of_each_side_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A square of 14 of 28 pixels, its centre anywhere: a quarter of it stays in the image.
+
+    Mean of the part covered: each axis keeps sum_c (min(c + 7, 28) - max(c - 7, 0)) / 28 =
+    (28 * 14 - 28 - 21) / 28 = 12.25 pixels. False alarm: 5 sigma, 1 in 1.7 million streams.
+    """
+    monkeypatch.setattr(augment, "_operate", lambda images, *rest: images)
+    count = 4000
+    seen = strong(torch.zeros(count, 1, 28, 28, dtype=torch.uint8), False, stream())[:, 0]
+    heights, widths = (seen == GREY).any(2).sum(1), (seen == GREY).any(1).sum(1)
+    assert torch.equal((seen == GREY).sum((1, 2)), heights * widths)
+    for sides in (heights, widths):
+        assert (sides.min(), sides.max()) == (7, 14)
+        error = sides.double().std() / count**0.5
+        assert abs(sides.double().mean() - 12.25) < 5 * error
+
+
+# Both views
+
+
+@views
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("shape", [(0, 1, 8, 8), *SHAPES])
+def test_views_are_like_their_images(
+    view: View, flip: bool, shape: tuple[int, int, int, int]
+) -> None:
+    images = noise(*shape)
+    before = images.clone()
+    seen = view(images, flip, stream())
+    assert (seen.dtype, seen.shape, seen.device) == (torch.uint8, images.shape, images.device)
+    assert seen.is_contiguous()
+    assert torch.equal(images, before)
+    assert not len(seen) or seen.data_ptr() != images.data_ptr()
+
+
+@views
+def test_the_stream_decides(view: View) -> None:
+    images = noise(12, 1, 28, 28)
+
+    def seen(*key: int) -> Tensor:
+        return view(images, True, torch_stream(1, "augment", *key))
+
+    assert torch.equal(seen(4, 2), seen(4, 2))
+    assert not torch.equal(seen(4, 2), seen(4, 3))
+    assert not torch.equal(seen(4, 2), seen(5, 2))
+    draws = torch_stream(1, "augment", 4, 2)
+    assert not torch.equal(view(images, True, draws), view(images, True, draws))
+
+
+@views
+def test_no_other_generator_is_touched(view: View) -> None:
+    before = torch.get_rng_state()
+    view(noise(12, 1, 28, 28), True, stream())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@views
+@pytest.mark.parametrize("flip", [False, True])
+def test_as_many_numbers_whatever_is_drawn(view: View, flip: bool) -> None:
+    """After views of other images, sizes, and with or without flips, the stream is at one place."""
+    ends = []
+    for images in (noise(12, 1, 28, 28), noise(12, 3, 8, 96), torch.zeros(12, 1, 9, 9).byte()):
+        draws = stream(7)
+        view(images, flip, draws)
+        ends.append(draws.get_state())
+    draws = stream(7)
+    view(noise(12, 1, 28, 28), not flip, draws)
+    assert all(torch.equal(end, draws.get_state()) for end in ends)
+
+
+@views
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_view_depends_on_its_own_image_alone(view: View, channels: int) -> None:
+    images, others = noise(40, channels, 28, 28), noise(40, channels, 28, 28, seed=2)
+    mixed = torch.where((torch.arange(40) % 3 == 0).view(-1, 1, 1, 1), images, others)
+    seen, again = view(images, True, stream()), view(mixed, True, stream())
+    assert torch.equal(seen[::3], again[::3])
+
+
+def test_nothing_is_mirrored_where_that_is_not_allowed() -> None:
+    mirrored, _, _ = drawn_shifts(places(2000, 28, 28), flip=False)
+    assert not mirrored.any()
+    # Off and on share all their draws: the views that are not mirrored are the same.
+    turned, _, _ = drawn_shifts(places(2000, 28, 28), flip=True)
+    images = places(2000, 28, 28)
+    off, on = strong(images, False, stream(3)), strong(images, True, stream(3))
+    assert torch.equal(off[~turned], on[~turned])
+    assert not torch.equal(off[turned], on[turned])
+
+
+@views
+def test_nobody_waits_for_the_device(view: View) -> None:
+    """A meta tensor has no values: reading one back from the device would fail."""
+    images = torch.empty(64, 3, 28, 28, dtype=torch.uint8, device="meta")
+    seen = view(images, True, stream())
+    assert (seen.device.type, seen.shape) == ("meta", images.shape)
+
+
+@pytest.mark.cuda
+@views
+@pytest.mark.parametrize("shape", [(300, 1, 28, 28), (300, 3, 32, 32)])
+def test_a_gpu_gives_the_same_bits(view: View, shape: tuple[int, int, int, int]) -> None:
+    images = noise(*shape)
+    assert torch.equal(view(images.cuda(), True, stream()).cpu(), view(images, True, stream()))
