@@ -69,7 +69,7 @@ def run_rows(
     try:
         with Timed(deadline) as progress:
             progress.note(f"run folder {folder.path}")
-            transport = Loopback(experiment, federation, store)
+            transport = Loopback(experiment, federation, store, folder.sites_root)
             summary = Engine(experiment, transport, folder, store, progress, Ledger()).run()
     except TimeUpError:
         return None

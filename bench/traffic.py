@@ -181,7 +181,7 @@ def counted_run(experiment: Experiment) -> tuple[Counted, Ledger]:
     federation = federation_of(experiment)
     folder = open_run(experiment, federation.manifest)
     store, ledger = ModelStore(folder.pool_root), Ledger()
-    counted = Counted(Loopback(experiment, federation, store), experiment.method)
+    counted = Counted(Loopback(experiment, federation, store, folder.sites_root), experiment.method)
     with Progress() as progress:
         Engine(experiment, counted, folder, store, progress, ledger).run()
     return counted, ledger
