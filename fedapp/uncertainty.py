@@ -15,7 +15,7 @@ SCORING_BATCH = 500
 """Images per forward pass without gradients; part of the random stream, so a constant."""
 
 CACHE_BATCH = 32
-"""Images per piece of the trunk on a CPU: their activations stay in its cache (bench/scoring.py)."""
+"""Images per piece of the trunk on a CPU: their activations stay in its cache."""
 
 
 @torch.inference_mode()
