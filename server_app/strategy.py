@@ -37,7 +37,6 @@ from fedapp.protocol import (
 )
 from fedapp.runfolder import RunFolder
 from fedapp.settings import Experiment
-from fedapp.site import torch_threads
 from fedapp.standings import Row
 from fedapp.store import ModelStore
 
@@ -92,10 +91,7 @@ class PoolStrategy(Strategy):
         """Run the experiment; `outcome` then holds the summary. Flower's result stays empty."""
         self._grid = grid
         self.summary()
-        # Checking and averaging models is memory's work; beside busy sites more threads only wait
-        # for each other: 0.48 s instead of 0.05 to check a model of 26 MB.
-        with torch_threads(1):
-            self.outcome = self._engine.run()
+        self.outcome = self._engine.run()
         return Result()
 
     def summary(self) -> None:
