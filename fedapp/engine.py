@@ -36,6 +36,7 @@ from fedapp.rng import numpy_stream
 from fedapp.roundpool import RoundPool
 from fedapp.runfolder import RunFolder
 from fedapp.settings import Experiment
+from fedapp.site import torch_threads
 from fedapp.standings import Row, Standing, Standings
 from fedapp.store import ModelStore
 
@@ -84,6 +85,12 @@ class Engine:
 
     def run(self) -> Row:
         """Run warm-up and rounds, or the rest of them; return the summary."""
+        # Checking and averaging models is memory's work; beside busy sites more threads only wait
+        # for each other: 0.48 s instead of 0.05 to check a model of 26 MB.
+        with torch_threads(1):
+            return self._run()
+
+    def _run(self) -> Row:
         began = time.monotonic()
         clients = self.experiment.split.num_clients
         facts = agreed(self.transport.introduce(), clients, self.progress.note)
