@@ -78,7 +78,14 @@ SMALL: Mapping[str, str | int | float | bool] = {
 }
 """A network and data that 200 rounds take minutes with."""
 
-FULL = Sizes(SMALL, {}, "fashion_mnist_small", (8, 64), 9, (0, 1))
+FULL = Sizes(
+    counts=SMALL,
+    accuracy={"data.subset": 7000, "rounds.num_rounds": 8},
+    preset="fashion_mnist_small",
+    widths=(8, 64),
+    repetitions=9,
+    seeds=(0, 1, 2, 3),
+)
 TOY = Sizes(
     counts={**SMALL, "split.num_clients": 8, "rounds.num_rounds": 6, "method.search_rounds": 3},
     accuracy={"rounds.num_rounds": 1, "model.width": 2, "training.warmup_epochs": 1},
@@ -231,6 +238,7 @@ def encodings(sizes: Sizes) -> None:
         row |= {name: round(fmean(run[name] for run in runs), 4) for name in runs[0]}
     notes = {
         "accuracy_of": f"{sizes.preset}, mean of seeds {' '.join(map(str, sizes.seeds))}",
+        "accuracy_with": dict(sizes.accuracy),
         "accuracy_by_seed": figures,
     }
     save("traffic-encodings", rows, notes)
