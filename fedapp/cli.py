@@ -1,4 +1,4 @@
-"""`fedapp`: run an experiment without Flower, list the presets, save a split."""
+"""`fedapp`: run an experiment without Flower, compare methods, list the presets, save a split."""
 
 import sys
 from pathlib import Path
@@ -6,13 +6,17 @@ from typing import Annotated
 
 import typer
 
-from fedapp.config import load_experiment, parse_overrides, presets
+from fedapp.compare.command import compare as compare_grid
+from fedapp.compare.grid import labels_of, seeds_of, sweeps
+from fedapp.compare.job import Driver
+from fedapp.config import load_experiment, parse_overrides
 from fedapp.endblock import end_block
 from fedapp.engine import Engine
 from fedapp.errors import FedAppError
 from fedapp.federation import federation_of
 from fedapp.ledger import Ledger
 from fedapp.loopback import Loopback
+from fedapp.presetfiles import presets
 from fedapp.progress import Progress
 from fedapp.runfolder import check_run, open_run
 from fedapp.settings import Experiment
@@ -55,6 +59,45 @@ def run_loopback(experiment: Experiment) -> tuple[Row, Path]:
 def run(preset: Preset, overrides: Overrides = None) -> None:
     """Run an experiment in this process, without Flower: the same rounds, the same numbers."""
     run_loopback(load_experiment(preset, parse_overrides(overrides or [])))
+
+
+@app.command(epilog=f"Sweeps: {', '.join(sweeps())}")
+def compare(
+    grid: Annotated[
+        str,
+        typer.Argument(help="a grid's YAML file, a sweep's name, or a preset and --methods"),
+    ],
+    overrides: Overrides = None,
+    methods: Annotated[
+        str, typer.Option(help="methods to run, such as um_pfssl,fixavg; else all of the grid's")
+    ] = "",
+    seeds: Annotated[str, typer.Option(help="seeds, such as 0,1,2; else the grid's")] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="folder of the comparison; else compare-<grid> in your runs")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="cells at a time; else a core each, as memory allows")
+    ] = None,
+    driver: Annotated[Driver, typer.Option(help="what carries the messages")] = "loopback",
+    keep_models: Annotated[
+        bool, typer.Option("--keep-models", help="keep the models of cells that are done")
+    ] = False,
+) -> None:
+    """Compare methods x seeds x settings: a grid's YAML file, a sweep, or a preset and --methods.
+
+    What was run before is kept, what was cut goes on.
+    """
+    code = compare_grid(
+        grid,
+        parse_overrides(overrides or []),
+        methods=labels_of(methods),
+        seeds=seeds_of(seeds),
+        out=out,
+        jobs=jobs,
+        driver=driver,
+        keep_models=keep_models,
+    )
+    raise typer.Exit(code)
 
 
 @app.command("presets")

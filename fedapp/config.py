@@ -14,20 +14,25 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
-import yaml
 from pydantic import ValidationError
 
 from fedapp.data.datasets import NAMES as DATASETS
 from fedapp.errors import ConfigError
 from fedapp.methods import build_method, method_class, method_names
+from fedapp.presetfiles import (
+    Scalar,
+    method_path,
+    nearest,
+    preset_path,
+    presets,
+    read_yaml,
+    scalar,
+    source_of,
+)
 from fedapp.settings import Experiment
-
-Scalar = str | int | float | bool
-"""What a setting can be: the types that a Flower run config carries."""
 
 MACHINE_KEYS = ("name", "runtime", "data.root", "data.download", "split.manifest")
 """Settings that differ between machines or people without changing the experiment.
@@ -35,24 +40,11 @@ MACHINE_KEYS = ("name", "runtime", "data.root", "data.download", "split.manifest
 The split that `split.manifest` names is compared by its own digest.
 """
 
-_HERE = Path(__file__).resolve().parent
-# A wheel carries conf/ inside the package; a checkout and a Flower app bundle have it beside.
-_CONF = _HERE / "conf" if (_HERE / "conf").is_dir() else _HERE.parent / "conf"
 _GROUPS: dict[str, type] = {
     key: hint
     for key, hint in get_type_hints(Experiment).items()
     if isinstance(hint, type) and dataclasses.is_dataclass(hint)
 }
-
-
-def presets() -> list[str]:
-    """Return the names of the presets in `conf/`, sorted."""
-    return sorted(path.stem for path in _CONF.glob("*.yaml"))
-
-
-def method_presets() -> list[str]:
-    """Return the names of the method presets in `conf/methods/`, sorted."""
-    return sorted(path.stem for path in (_CONF / "methods").glob("*.yaml"))
 
 
 def load_experiment(
@@ -66,13 +58,13 @@ def load_experiment(
     Raises ConfigError on an unknown preset, a damaged file, and on every unknown, wrongly typed,
     out-of-range or contradictory setting.
     """
-    path = _preset_path(preset)
-    values, source = _flatten(_read_yaml(path)), _label(path)
+    path = preset_path(preset)
+    values, source = _flatten(read_yaml(path)), source_of(path)
     given = {key: value for key, value in overrides.items() if value != ""}
     if (chosen := given.pop("method.preset", "")) != "":
-        over = _method_path(str(chosen))
-        values = _laid_over(values, _flatten(_read_yaml(over)))
-        source = f"{source} under {_label(over)}"
+        over = method_path(str(chosen))
+        values = _laid_over(values, _flatten(read_yaml(over)))
+        source = f"{source} under {source_of(over)}"
     if "method.name" in given:
         values = _laid_over(values, {"method.name": given["method.name"]})
     return _build(values, path.stem, source, given)
@@ -99,7 +91,7 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, Scalar]:
             raise ConfigError(f"override '{text}': must be key=value, e.g. method.num_replaced=3")
         if key in found:
             raise ConfigError(f"override '{text}': {key} is given twice; keep one")
-        found[key] = _scalar(value)
+        found[key] = scalar(value)
     return found
 
 
@@ -187,7 +179,7 @@ def _build(
         problems += _explain(error, "", values, origin, source)
     wanted = values.get("data.name")
     if isinstance(wanted, str) and wanted not in DATASETS:
-        rule = f"no such data set; {_nearest(wanted, DATASETS)}"
+        rule = f"no such data set; {nearest(wanted, DATASETS)}"
         problems.append(f"{origin['data.name']}: data.name = {wanted!r}: {rule}")
     if problems:
         raise ConfigError("\n".join(problems))
@@ -243,12 +235,6 @@ def _is_number(value: object) -> bool:
         return False
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
-    """Return the advice for a name that is not one of `names`."""
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(sorted(names))}"
-
-
 def _nearest_key(key: str, valid: Iterable[str]) -> str:
     """Return the advice for a dotted key that is not in `valid`; a key may lack its group."""
     by_leaf = {name.rpartition(".")[2]: name for name in valid}
@@ -295,96 +281,8 @@ def _flatten(plain: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-class _Yaml12(yaml.SafeLoader):  # type: ignore[misc]
-    """Safe YAML with YAML 1.2's scalars: 1e-4 is a number, 010 is ten, `on` and 1:30 are texts."""
-
-    # A fresh table: PyYAML's own holds YAML 1.1's rules, keyed by first character.
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Return the mapping; refuse a key that stands twice, where YAML would keep the last."""
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(
-                    None, None, "a key must be a plain name", key.start_mark
-                )
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key '{key.value}' stands twice; keep one", key.start_mark
-                )
-            seen.add(key.value)
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping
-
-
-for _tag, _pattern, _first in (
-    ("null", r"~|null|", ["~", "n", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
-    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.")),
-):
-    _Yaml12.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(f"^({_pattern})$"), _first
-    )
-# PyYAML's own takes 010 for eight.
-_Yaml12.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
-
-
-def _scalar(text: str) -> Scalar:
-    """Return the value that `text` has as a YAML scalar; what is no number or truth is text."""
-    loader = _Yaml12("")
-    if text[:1] in {"'", '"'} and text[-1] == text[0] and len(text) > 1:
-        return text[1:-1]
-    tag = loader.resolve(yaml.ScalarNode, text, (True, False))
-    if tag == "tag:yaml.org,2002:null":
-        return ""
-    value: Scalar = loader.construct_object(yaml.ScalarNode(tag, text))
-    return value
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        plain = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml12)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{_label(path)}: cannot be read ({error}); give a YAML file") from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f", line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{_label(path)}{line}: {error.problem}") from None
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{_label(path)}: is not YAML ({reason}); correct it") from None
-    if not isinstance(plain, dict):
-        raise ConfigError(f"{_label(path)}: must hold groups of keys, such as data: and method:")
-    return plain
-
-
-def _preset_path(preset: str) -> Path:
-    if preset in presets():
-        return _CONF / f"{preset}.yaml"
-    path = Path(preset).expanduser()
-    if path.suffix in {".yaml", ".yml"} and path.is_file():
-        return path
-    hint = _nearest(preset, presets())
-    raise ConfigError(f"preset '{preset}': no such preset and no such YAML file; {hint}")
-
-
-def _method_path(name: str) -> Path:
-    if name in method_presets():
-        return _CONF / "methods" / f"{name}.yaml"
-    hint = _nearest(name, method_presets())
-    raise ConfigError(f"method.preset '{name}': no such method preset; {hint}")
-
-
 def _laid_over(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return values with others over them; another method drops the settings of the first."""
     if over.get("method.name", values.get("method.name")) != values.get("method.name"):
         values = {key: value for key, value in values.items() if not key.startswith("method.")}
     return {**values, **over}
-
-
-def _label(path: Path) -> str:
-    inside = path.is_relative_to(_CONF)
-    return f"conf/{path.relative_to(_CONF).as_posix()}" if inside else str(path)

@@ -27,9 +27,10 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from urllib.error import URLError
 
-from fedapp.config import Scalar, load_experiment, parse_overrides
+from fedapp.config import load_experiment, parse_overrides
 from fedapp.errors import ConfigError, FedAppError, RunError
 from fedapp.figures import size
+from fedapp.presetfiles import Scalar
 from fedapp.runfolder import check_run
 from fedapp.settings import Experiment
 from fedapp.workers import Need, free_ram, measured, start_measuring, workers

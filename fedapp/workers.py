@@ -17,12 +17,13 @@ from pathlib import Path
 
 import torch
 
-from fedapp.config import Scalar, load_experiment, parse_overrides
+from fedapp.config import load_experiment, parse_overrides
 from fedapp.errors import FedAppError
 from fedapp.federation import federation_of
 from fedapp.methods.base import SiteContext
 from fedapp.models import build_model
 from fedapp.params import Params
+from fedapp.presetfiles import Scalar
 from fedapp.protocol import ModelRef
 from fedapp.scores import ScoreStore
 from fedapp.settings import Experiment

@@ -9,9 +9,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedapp.codehash import code_hash
-from fedapp.config import Scalar, experiment_digest, load_run_config
+from fedapp.config import experiment_digest, load_run_config
 from fedapp.endblock import end_block
 from fedapp.errors import FedAppError
+from fedapp.presetfiles import Scalar
 from fedapp.progress import Progress
 from fedapp.protocol import Origin
 from fedapp.runfolder import RunFolder, open_run

@@ -16,11 +16,11 @@ from fedapp.config import (
     load_experiment,
     load_run_config,
     parse_overrides,
-    presets,
     to_plain,
 )
 from fedapp.errors import ConfigError
 from fedapp.methods import build_method, method_class, method_names
+from fedapp.presetfiles import presets
 from fedapp.settings import Experiment
 
 

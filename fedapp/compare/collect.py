@@ -1,0 +1,182 @@
+"""What came out of all cells, as tidy CSV files, rewritten whole whenever a cell gets done.
+
+Accuracies are shares in [0, 1]; an empty field was not measured. "selected" is the round with the
+best mean validation accuracy, "best" the one with the best mean test accuracy, which the paper
+reports.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedapp.codehash import code_hash
+from fedapp.compare.cells import Cell
+from fedapp.compare.grid import Grid
+from fedapp.data.manifest import Manifest
+from fedapp.disk import write_atomic
+from fedapp.errors import RunError
+from fedapp.runfolder import RunFolder, versions
+
+Row = dict[str, Any]
+Tables = Mapping[str, Sequence[Row]]
+
+COLUMNS = {
+    "results.csv": (
+        *("setting", "method", "seed", "dataset", "alpha", "sites", "rounds"),
+        *("best_test_accuracy", "best_round", "final_test_accuracy"),
+        *("selected_test_accuracy", "selected_round", "selected_std", "selected_worst_decile"),
+        *("final_std", "final_worst_decile", "warmup_test_accuracy", "pseudo_label_error"),
+        *("models_down", "models_up", "bytes_down", "bytes_up", "bytes_evaluation"),
+        *("cost_bound_models", "wall_seconds", "manifest", "code", "cell"),
+    ),
+    "sites.csv": (
+        *("setting", "method", "seed", "site", "mu", "train", "labelled", "val", "test"),
+        *("warmup_accuracy", "final_accuracy", "selected_accuracy", "best_round_accuracy"),
+    ),
+    "rounds.csv": (
+        *("setting", "method", "seed", "round", "mean_test_accuracy", "std_test_accuracy"),
+        *("worst_decile_accuracy", "mean_val_accuracy", "pseudo_label_error"),
+    ),
+}
+
+
+class Collection:
+    """The files of a comparison in its folder; a cell that is done is read once."""
+
+    def __init__(self, grid: Grid, cells: Sequence[Cell], out: Path) -> None:
+        self._grid, self._out = grid, out
+        place = {name: k for k, name in enumerate([s.name for s in grid.settings])}
+        order = {name: k for k, name in enumerate(grid.methods)}
+        seeds = {seed: k for k, seed in enumerate(grid.seeds)}
+        self._cells = sorted(
+            cells, key=lambda c: (place[c.setting], order[c.method], seeds[c.seed])
+        )
+        self._read: dict[Cell, Tables] = {}
+
+    @property
+    def results(self) -> list[Row]:
+        """The rows of results.csv."""
+        return [self.result(cell) for cell in self._cells if cell in self._read]
+
+    def result(self, cell: Cell) -> Row:
+        """Return the row of results.csv of a cell that is done."""
+        return self._read[cell]["results.csv"][0]
+
+    def write(self) -> list[Path]:
+        """Write all files; return them. Raises RunError where a cell's files are damaged."""
+        for cell in self._cells:
+            if cell not in self._read and cell.state() == "done":
+                self._read[cell] = _tables(cell, self._out)
+        paths = []
+        for name, columns in COLUMNS.items():
+            rows = [row for cell in self._cells for row in self._read.get(cell, {}).get(name, ())]
+            paths.append(self._out / name)
+            write_atomic(paths[-1], _csv(columns, rows).encode(), durable=True)
+        paths.append(self._out / "comparison.json")
+        text = json.dumps(self._description(), indent=2, allow_nan=False, ensure_ascii=False)
+        write_atomic(paths[-1], f"{text}\n".encode(), durable=True)
+        return paths
+
+    def split_faults(self) -> list[str]:
+        """Return a line for each setting and seed whose cells were not run on the same split.
+
+        Which labels are visible may differ: a method may be given all.
+        """
+        lines = []
+        groups: dict[tuple[str, int], list[Cell]] = {}
+        for cell in self._cells:
+            if cell in self._read:
+                groups.setdefault((cell.setting, cell.seed), []).append(cell)
+        for (setting, seed), group in groups.items():
+            other = [cell.method for cell in group[1:] if not _same_split(group[0], cell)]
+            if other:
+                lines.append(
+                    f"{setting} / seed {seed}: {', '.join(other)}: run on another split than "
+                    f"{group[0].method}, so not to be compared with it"
+                )
+        return lines
+
+    def _description(self) -> Row:
+        grid = self._grid
+        papers = {
+            s.name: s.paper.model_dump(exclude_defaults=True) for s in grid.settings if s.paper
+        }
+        return {
+            "title": grid.title,
+            "name": grid.name,
+            "grid": grid.to_plain(),
+            "paper": {"by_setting": papers} if papers else {},
+            "settings": [s.name for s in grid.settings],
+            "methods": list(grid.methods),
+            "seeds": list(grid.seeds),
+            "presets": {label: c.get("method.preset") for label, c in grid.methods.items()},
+            "code": code_hash()[1],
+            "versions": versions(),
+        }
+
+
+def _tables(cell: Cell, out: Path) -> Tables:
+    """Read a done cell's files into rows."""
+    folder = RunFolder(cell.folder)
+    try:
+        summary = json.loads((cell.folder / "summary.json").read_bytes())
+        accuracy = summary["mean_test_accuracy"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunError(
+            f"{cell.folder / 'summary.json'}: cannot be read ({error!r}): remove that folder to "
+            "run the cell again"
+        ) from error
+    rounds, sites = folder.metrics(), folder.per_site()
+    start = next((row for row in rounds if row["round"] == 0), {}) if not cell.parents else {}
+    key: Row = {"setting": cell.setting, "method": cell.method, "seed": cell.seed}
+    result = {
+        **key,
+        **{name: summary.get(name) for name in COLUMNS["results.csv"]},
+        **key,
+        "dataset": cell.experiment.data.name,
+        "alpha": cell.experiment.split.dirichlet_alpha,
+        "best_test_accuracy": accuracy.get("best"),
+        "best_round": accuracy.get("best_round"),
+        "final_test_accuracy": accuracy.get("final"),
+        "selected_test_accuracy": accuracy.get("best_by_validation"),
+        "selected_round": accuracy.get("best_by_validation_round"),
+        "selected_std": summary.get("by_validation_std_test_accuracy"),
+        "selected_worst_decile": summary.get("by_validation_worst_decile_accuracy"),
+        "final_std": summary.get("std_test_accuracy"),
+        "final_worst_decile": summary.get("worst_decile_accuracy"),
+        "warmup_test_accuracy": start.get("mean_test_accuracy"),
+        "models_down": summary.get("models_sent"),
+        "code": cell.run_facts().get("code"),
+        "cell": cell.folder.relative_to(out).as_posix(),
+    }
+    return {
+        "results.csv": [result],
+        "sites.csv": [
+            {**row, **key, "selected_accuracy": row.get("by_validation_accuracy")} for row in sites
+        ],
+        "rounds.csv": [{**row, **key} for row in rounds],
+    }
+
+
+def _csv(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _same_split(first: Cell, second: Cell) -> bool:
+    """Whether two cells' sites hold the same images for the same purpose, as far as is known."""
+    paths = [cell.folder / "manifest.safetensors" for cell in (first, second)]
+    if all(path.is_file() for path in paths):
+        a, b = map(Manifest.load, paths)
+        return np.array_equal(a.site, b.site) and np.array_equal(a.split, b.split)
+    if first.experiment.split.labels != second.experiment.split.labels:
+        return True  # through Flower only digests are known, and these differ then
+    return bool(first.run_facts().get("manifest") == second.run_facts().get("manifest"))
