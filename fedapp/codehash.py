@@ -4,6 +4,8 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
+from fedapp.presetfiles import CONF
+
 PACKAGES = ("fedapp", "server_app", "client_app")
 
 
@@ -13,15 +15,14 @@ def code_hash() -> tuple[str, str]:
 
     They cover the Python files of the three packages that lie beside each other, and the presets.
     """
-    here = Path(__file__).resolve().parent
-    # A wheel carries conf/ inside the package; a checkout and a Flower app bundle have it beside.
-    conf = here / "conf" if (here / "conf").is_dir() else here.parent / "conf"
-    return str(here.parent), hash_of(here.parent, conf)
+    root = Path(__file__).resolve().parents[1]
+    return str(root), hash_of(root, CONF)
 
 
 def hash_of(root: Path, conf: Path) -> str:
     """Return 16 hex digits over the packages in `root` and the presets in `conf`."""
-    files = {f"conf/{path.name}": path for path in conf.glob("*.yaml")}
+    settings = [*conf.glob("*.yaml"), *conf.glob("methods/*.yaml")]
+    files = {f"conf/{path.relative_to(conf).as_posix()}": path for path in settings}
     for package in PACKAGES:
         for path in (root / package).rglob("*.py"):
             files[path.relative_to(root).as_posix()] = path

@@ -15,11 +15,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fedapp import cli, workers
-from fedapp.compare import command, report, runner
+from fedapp.compare import command, runner
 from fedapp.compare.command import INTERRUPTED, compare
 from fedapp.compare.job import Job
 from fedapp.compare.work import do
 from fedapp.errors import ConfigError, RunError
+from fedapp.report import document
 from fedapp.runfolder import RunFolder
 from fedapp.workers import Need
 from tests.compare.tiny import cells, grid_file, stand_in
@@ -34,7 +35,7 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     def put(**behaviour: str) -> None:
         monkeypatch.setattr(runner, "COMMAND", stand_in(tmp_path / "calls", behaviour))
 
-    monkeypatch.setattr(report, "write_report", lambda out: [out / "tables.md"])
+    monkeypatch.setattr(document, "write_report", lambda out: [out / "tables.md"])
     put()
     return put
 
