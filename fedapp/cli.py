@@ -1,4 +1,4 @@
-"""`fedapp`: run an experiment without Flower, compare methods, list the presets, save a split."""
+"""`fedapp`: run without Flower, compare methods, list the presets, save a split."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ from fedapp.errors import FedAppError
 from fedapp.federation import federation_of
 from fedapp.ledger import Ledger
 from fedapp.loopback import Loopback
-from fedapp.presetfiles import presets
+from fedapp.presetfiles import headline, method_path, method_presets, presets
 from fedapp.progress import Progress
 from fedapp.runfolder import check_run, open_run
 from fedapp.settings import Experiment
@@ -100,15 +100,33 @@ def compare(
     raise typer.Exit(code)
 
 
+@app.command()
+def report(
+    out: Annotated[Path, typer.Argument(help="folder of a comparison")],
+    reference: Annotated[
+        str, typer.Option(help="method that the others are compared with; else UM-pFSSL")
+    ] = "",
+) -> None:
+    """Write the tables and figures of a comparison anew."""
+    # Plots take seconds to import, which no other command needs.
+    from fedapp.report.document import write_report
+
+    for path in write_report(out, reference):
+        print(path)
+
+
 @app.command("presets")
 def list_presets() -> None:
-    """List the presets."""
+    """List the presets, and the method presets that `method.preset=NAME` lays over them."""
     for name in presets():
         experiment = load_experiment(name)
         print(
             f"{name:24} {experiment.method.name}, {experiment.data.name}, "
             f"{experiment.split.num_clients} sites, {experiment.rounds.num_rounds} rounds"
         )
+    print()
+    for name in method_presets():
+        print(f"method.preset={name:26} {headline(method_path(name))}")
 
 
 @app.command()

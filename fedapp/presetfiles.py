@@ -47,6 +47,11 @@ def method_path(name: str) -> Path:
     raise ConfigError(f"method.preset '{name}': no such method preset; {hint}")
 
 
+def headline(path: Path) -> str:
+    """Return the comment that a file begins with."""
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
 def source_of(path: Path) -> str:
     """Return what errors call a file."""
     inside = path.is_relative_to(CONF)
