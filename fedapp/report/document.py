@@ -1,21 +1,18 @@
 """The report of a comparison: tables.md, tables.html and figures/*.png, made from its files.
 
-`python -m fedapp.report.document OUT` makes it anew, at any time, of what is there; what is missing
+`fedapp report OUT` makes it anew, at any time, of what is there; what is missing
 is said first.
 """
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from fedapp.disk import write_atomic
-from fedapp.errors import FedAppError, RunError
+from fedapp.errors import RunError
 from fedapp.report.confusion import confusion_figure
 from fedapp.report.cost import cost_table, sweep_table
 from fedapp.report.facts import facts
@@ -158,20 +155,3 @@ def _html(title: str, sections: list[Section]) -> str:
     )
     environment.tests["best"] = lambda entry: isinstance(entry, Best)
     return environment.get_template("page.html.j2").render(title=title, sections=sections)
-
-
-def main(
-    out: Annotated[Path, typer.Argument(help="the folder of a comparison")],
-    reference: Annotated[str, typer.Option(help="method that the others are compared with")] = "",
-) -> None:
-    """Write tables.md, tables.html and the figures of a comparison, from what has run."""
-    try:
-        for path in write_report(out, reference):
-            print(path)
-    except FedAppError as error:
-        print(f"fedapp: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
-
-
-if __name__ == "__main__":
-    typer.run(main)
