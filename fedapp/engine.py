@@ -118,6 +118,7 @@ class Engine:
         network = build_model(settings, first.channels, self._classes)
         private = self.experiment.method.kept_private(network)
         self._schema: Schema = schema_of(without(network.state_dict(), private))
+        self._weights = frozenset(name for name, _ in network.named_parameters()) - private
         sites = tuple(f.site for f in facts)
         checkpoint = self.folder.load_checkpoint() if self.experiment.runtime.resume else None
         if checkpoint is None:
@@ -142,7 +143,9 @@ class Engine:
             seed=self.experiment.seed,
             sites=sites,
             cohort=self._cohort(number, sites),
-            pool=RoundPool(self._pool, self._schema, self.experiment.transport, number),
+            pool=RoundPool(
+                self._pool, self._schema, self._weights, self.experiment.transport, number
+            ),
             facts=self._facts,
             private=state.private,
         )

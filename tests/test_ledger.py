@@ -18,6 +18,8 @@ def filled() -> Ledger:
     ledger.add(1, 3, "down", "model", 2, 2000)
     ledger.add(1, 3, "down", "model", 3, 3000)
     ledger.add(1, 4, "down", "message", 0, 7)
+    ledger.add(1, 4, "down", "evaluation", 1, 800)
+    ledger.add(1, 4, "up", "evaluation", 0, 30)
     return ledger
 
 
@@ -27,6 +29,7 @@ def test_totals_by_hand() -> None:
         "models_up": 1,
         "bytes_up": 1010,
         "bytes_down": 5007,
+        "bytes_evaluation": 830,
     }
     assert set(Ledger().totals().values()) == {0}
 
@@ -57,8 +60,26 @@ def test_rows_are_sums_in_order() -> None:
         (0, 3, "up", "message", 0, 10),
         (0, 3, "up", "model", 1, 1000),
         (1, 3, "down", "model", 5, 5000),
+        (1, 4, "down", "evaluation", 1, 800),
         (1, 4, "down", "message", 0, 7),
+        (1, 4, "up", "evaluation", 0, 30),
     ]
+
+
+def test_measuring_is_no_part_of_a_methods_cost() -> None:
+    """Neither its models nor its bytes, in either direction; resumed runs go on counting."""
+    ledger = Ledger()
+    ledger.add(1, 0, "down", "evaluation", 3, 900)
+    ledger.add(1, 0, "up", "evaluation", 1, 50)
+    assert ledger.totals() == dict.fromkeys(Ledger().totals(), 0) | {"bytes_evaluation": 950}
+    again = Ledger.from_totals(ledger.totals())
+    again.add(2, 0, "up", "evaluation", 0, 1)
+    assert again.totals()["bytes_evaluation"] == 951
+    older = {name: n for name, n in ledger.totals().items() if name != "bytes_evaluation"}
+    with pytest.raises(StoreError, match="damaged"):
+        Ledger.from_totals(older)
+    with pytest.raises(ValueError, match=r"model.*message.*evaluation"):
+        Ledger().add(0, 0, "up", "metric", 1, 1)  # type: ignore[arg-type]
 
 
 def test_totals_survive_json_and_go_on() -> None:

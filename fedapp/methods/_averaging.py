@@ -1,6 +1,6 @@
 """What methods that average models have in common: the server's round and how a site learns.
 
-Every method has the same budget as the others: in round 0 all sites learn from their labelled
+Every method has the same epochs as the others: in round 0 all sites learn from their labelled
 images for `training.warmup_epochs`, afterwards the cohort learns for `training.local_epochs`. After
 each round the server averages, and every site measures what it would use from then on.
 """
@@ -96,18 +96,17 @@ def averaged(
     """Let sites learn from the server's model; average what they send by numbers of images.
 
     images: of a site's facts, in round 0 or later, the number that it learned from. beta: the
-    server's model becomes (1 - beta) w + beta mean_k w_k. Returns the server's model.
+    server's weights become (1 - beta) w + beta mean_k w_k; where nobody learned, w stays. Returns
+    the server's model.
     """
     warming_up = rnd.number == 0
     before = rnd.pool.latest(SERVER_SITE)
     learners = rnd.sites if warming_up else sorted(rnd.cohort)
     action = "warmup" if warming_up else "train"
     replies = yield [rnd.task(site, action, server=[before]) for site in learners]
-    counts = {r.site: images(rnd.facts[r.site], warming_up) for r in replies}
+    learned = [r.site for r in replies if "loss" in r.metrics]  # without epochs: nobody
+    counts = {site: images(rnd.facts[site], warming_up) for site in learned}
     total = sum(counts.values())
     if not total:
         return before
-    parts = [(beta * n / total, rnd.pool.latest(k)) for k, n in counts.items() if n]
-    if beta != 1:
-        parts.append((1 - beta, before))
-    return rnd.pool.average(parts)
+    return rnd.pool.average([(n / total, rnd.pool.latest(k)) for k, n in counts.items()], beta)

@@ -43,10 +43,11 @@ class PoolView(Protocol):
     def trained(self) -> tuple[int, ...]:
         """Return the sites whose model has been trained at least once, ascending."""
 
-    def average(self, parts: Sequence[tuple[float, ModelRef]]) -> ModelRef:
-        """Make sum_j a_j w_j / sum_j a_j the server's model; see `params.weighted_mean`.
+    def average(self, parts: Sequence[tuple[float, ModelRef]], beta: float = 1.0) -> ModelRef:
+        """Make (1 - beta) w + beta sum_j a_j w_j / sum_j a_j the server's model, w being its last.
 
-        Integer tensors are those of the server's model so far.
+        Batch-norm statistics are the mean itself, whatever beta: a step beyond it could make a
+        variance negative. Integer tensors are those of w. See `params.weighted_mean`.
         """
 
 

@@ -4,7 +4,7 @@ A site minimises F_k(w) + mu / 2 ||w - w_t||^2 (their Eq. 2), so its gradient ga
 at mu = 0 it is FedAvg. With `objective="fixmatch"` it is the paper's FixProx.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar
 
 import torch
@@ -30,13 +30,15 @@ class FedProx(Averaging):
         """mu / 2 ||w - w_t||^2 over all parameters, w_t being what the network holds now."""
         if not self.proximal:
             return None
-        pairs = [(w, w.detach().clone()) for w in model.parameters()]
+        weights = list(model.parameters())
+        anchors = [w.detach().clone() for w in weights]
+        return lambda: self.proximal / 2 * distance(weights, anchors)
 
-        def pull() -> Tensor:
-            terms = [(w - anchor).square().sum() for w, anchor in pairs]
-            return self.proximal / 2 * torch.stack(terms).sum()
 
-        return pull
+def distance(weights: Sequence[Tensor], anchors: Sequence[Tensor]) -> Tensor:
+    """Return sum_i ||w_i - a_i||^2, a scalar."""
+    terms = [(w - a).square().sum() for w, a in zip(weights, anchors, strict=True)]
+    return torch.stack(terms).sum()
 
 
 METHOD = FedProx

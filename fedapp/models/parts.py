@@ -21,7 +21,7 @@ def names_of(model: nn.Module, modules: set[int]) -> frozenset[str]:
     """Return the names of the tensors that belong to these modules (by `id`) and those inside."""
     return frozenset(
         f"{prefix}.{name}" if prefix else name
-        for prefix, module in model.named_modules()
+        for prefix, module in model.named_modules(remove_duplicate=False)  # of a shared one: all
         if id(module) in modules
         for name in module.state_dict()
     )

@@ -1,0 +1,104 @@
+"""Methods that keep a part of the model at home, through Flower's real simulation."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load
+
+from fedapp.config import load_experiment
+from fedapp.methods.fedbn import FedBN
+from fedapp.methods.um_pfssl import UmPfssl
+from fedapp.models import build_model
+from fedapp.params import digest_of
+from tests.flower.grids import preset
+from tests.flower.results import loopback, results
+from tests.flower.simulation import copy_of_app, simulate
+from tests.methods.conformance import toy
+
+SPY = """
+
+# Writes every message down, in the copy of the app that the test runs.
+import itertools
+import os
+from pathlib import Path
+
+_plain, _numbers = _records, itertools.count()
+
+
+def _records(heads, payloads):  # noqa: F811
+    way = "down" if "origin" in heads else "up"
+    folder = Path({folder!r}) / f"{{way}}-{{os.getpid()}}-{{next(_numbers)}}"
+    folder.mkdir()
+    for name, value in {{**heads, **payloads}}.items():
+        (folder / name).write_bytes(value)
+    return _plain(heads, payloads)
+"""
+
+ONE_ACTOR = 1
+
+
+@pytest.fixture
+def copy(tmp_path):
+    with copy_of_app(tmp_path) as copy:
+        yield copy
+
+
+def run_both(copy, tmp_path, experiment, *overrides):
+    """Run in Flower, then in the loopback driver; return both folders."""
+    file = preset(experiment, tmp_path)
+    arguments = [file, *overrides, "runtime.run_name=flower"]
+    code, output = simulate(copy, arguments, actors=ONE_ACTOR)
+    assert code == 0, output
+    pairs = dict(text.split("=") for text in overrides)
+    whole = loopback(load_experiment(file, {**pairs, "runtime.run_name": "loopback"}))
+    return tmp_path / "flower", whole
+
+
+@pytest.mark.slow
+def test_a_method_preset_with_private_parts_is_the_loopback_run_bit_for_bit(copy, tmp_path):
+    """Sites work on the server's pool; `method.preset` reaches server and sites alike."""
+    experiment = toy(UmPfssl(helper_list_size=2, num_replaced=1, mc_samples=2), tmp_path)
+    flower, whole = run_both(copy, tmp_path, experiment, "method.preset=fixbn")
+    assert results(flower) == results(whole)
+    state = json.loads((flower / "checkpoint.json").read_text())["state"]
+    assert sorted(state["private"]) == ["0", "1", "2"]
+    for site, digest in state["private"].items():
+        for run in (flower, whole):
+            [part] = (run / "sites" / f"site-{site}" / "private").rglob(f"{digest}.safetensors")
+            assert digest_of(part.read_bytes()) == digest
+    assert not {path.stem for path in (flower / "pool").rglob("*.safetensors")} & {
+        *state["private"].values()
+    }
+
+
+@pytest.mark.slow
+def test_no_batch_norm_is_in_any_message_between_machines(copy, tmp_path, monkeypatch):
+    """Sites keep their stores elsewhere, as on other machines, so that contents travel."""
+    sent = tmp_path / "sent"
+    sent.mkdir()
+    wire = copy.app / "fedapp" / "wire.py"
+    wire.write_text(wire.read_text() + SPY.format(folder=str(sent)))
+    monkeypatch.setenv("FEDAPP_SITES", str(tmp_path / "elsewhere"))
+    experiment = toy(FedBN(), tmp_path)
+    flower, whole = run_both(copy, tmp_path, experiment)
+    assert results(flower) == results(whole)
+
+    network = build_model(experiment.model, 1, 10)
+    kept = experiment.method.kept_private(network)
+    secrets = set()
+    for path in Path(tmp_path / "elsewhere").glob("flower/sites/*/private/*/*.safetensors"):
+        part = load(path.read_bytes())
+        assert part.keys() == kept
+        secrets |= {t.numpy().tobytes() for t in part.values() if t.is_floating_point()}
+    assert len(secrets) > len(kept)
+    ways = {"up": 0, "down": 0}
+    for message in sent.iterdir():
+        for path in message.iterdir():
+            blob = path.read_bytes()
+            assert not any(secret in blob for secret in secrets), path
+            if path.name not in {"origin", "message"}:
+                ways[message.name.partition("-")[0]] += 1
+                assert load(blob).keys() == network.state_dict().keys() - kept
+    # Up: 3 sites in the warm-up and 2 rounds. Down: every mean is measured and then learned from.
+    assert ways == {"up": 9, "down": 9 + 6}

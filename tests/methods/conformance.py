@@ -1,0 +1,490 @@
+"""What the conformance tests of methods share: toy federations, and every byte that is sent.
+
+A federation is three sites with digits of 8 x 8 pixels and a ResNet-9 of width 2, dealt by hand, so
+that a test knows how many images each site learns from. Sites have disks of their own here, so that
+contents really travel and can be looked at.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load
+from torch import Tensor, nn
+
+from fedapp.codec import encode
+from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
+from fedapp.data.sites import SiteData
+from fedapp.engine import Engine
+from fedapp.federation import federation_of
+from fedapp.ledger import Ledger
+from fedapp.loopback import Loopback, carried
+from fedapp.methods.base import EVALUATE, Method, SiteContext
+from fedapp.models import build_model, initial_params
+from fedapp.params import digest_of
+from fedapp.private import PrivateParts
+from fedapp.progress import Progress
+from fedapp.protocol import Incoming, Reply, Task
+from fedapp.runfolder import RunFolder, open_run
+from fedapp.scores import ScoreStore
+from fedapp.settings import (
+    DataSettings,
+    Experiment,
+    ModelSettings,
+    RoundSettings,
+    RuntimeSettings,
+    SplitSettings,
+    TrainSettings,
+)
+from fedapp.store import ModelStore
+
+CPU = torch.device("cpu")
+
+
+def named(methods: Sequence[Method]) -> pytest.MarkDecorator:
+    """Run a test for each of these methods."""
+    return pytest.mark.parametrize("method", methods, ids=lambda method: method.name)
+
+
+class Deal(NamedTuple):
+    """How many images of each kind a site is dealt."""
+
+    labelled: int
+    unlabelled: int
+    val: int = 4
+    test: int = 6
+
+
+UNEQUAL = (Deal(9, 12), Deal(20, 3), Deal(5, 0))
+"""Three sites of different sizes; the third has no unlabelled images."""
+ODD = (Deal(8, 5), Deal(0, 7), Deal(0, 0, 0, 3), Deal(1, 0), Deal(0, 1), Deal(6, 6, 0, 0))
+"""Sites that lack something: labels, training images, all but one image, images to measure on."""
+
+
+def toy(
+    method: Any, folder: Path, deals: Sequence[Deal] = UNEQUAL, name: str = "run", **changes: Any
+) -> Experiment:
+    """Return an experiment of a second or less whose sites hold just what they are dealt.
+
+    changes: as `group__key=value`.
+    """
+    experiment = Experiment(
+        name="toy",
+        method=method,
+        seed=3,
+        data=DataSettings(name="digits", subset=sum(map(sum, deals))),
+        split=SplitSettings(num_clients=len(deals), manifest=str(_manifest(folder, deals))),
+        model=ModelSettings(width=2),
+        training=TrainSettings(local_epochs=1, warmup_epochs=1, batch_size=8, learning_rate=0.05),
+        rounds=RoundSettings(num_rounds=2, sample_rate=1.0, deadline_s=60.0),
+        runtime=RuntimeSettings(device="cpu", out=str(folder), run_name=name),
+    )
+    for key, value in changes.items():
+        group, _, inner = key.partition("__")
+        experiment = replace(
+            experiment, **{group: replace(getattr(experiment, group), **{inner: value})}
+        )
+    return experiment
+
+
+def _manifest(folder: Path, deals: Sequence[Deal]) -> Path:
+    kinds = ((TRAIN, True), (TRAIN, False), (VAL, True), (TEST, True))
+    rows = [
+        (site, split, visible)
+        for site, deal in enumerate(deals)
+        for count, (split, visible) in zip(deal, kinds, strict=True)
+        for _ in range(count)
+    ]
+    site, split, visible = zip(*rows, strict=True)
+    path = folder / "deal.safetensors"
+    Manifest(
+        dataset="digits",
+        num_clients=len(deals),
+        num_classes=10,
+        seed=3,
+        site=np.array(site, np.int32),
+        split=np.array(split, np.uint8),
+        visible=np.array(visible, np.bool_),
+    ).save(path)
+    return path
+
+
+@dataclass
+class Exchange:
+    """One task and all that was sent for it: contents down, answer and contents up.
+
+    heads: task and answer as written. private: the site's part that the answer names by digest,
+    read from the site's own disk; empty where it has none yet.
+    """
+
+    task: Task
+    down: dict[str, bytes]
+    incoming: Incoming
+    heads: tuple[bytes, bytes]
+    private: bytes = b""
+
+    @property
+    def reply(self) -> Reply:
+        assert isinstance(self.incoming.answer, Reply), self.incoming.answer
+        return self.incoming.answer
+
+    @property
+    def upload(self) -> dict[str, Tensor]:
+        """The tensors of the site's new model, as they came."""
+        [blob] = self.incoming.payloads.values()
+        return load(blob)
+
+
+Tamper = Callable[[Task, Incoming], Incoming | None]
+"""Changes an answer on its way; None: it is lost."""
+
+
+class Wire(Loopback):
+    """Sites with disks of their own below `root`; notes every exchange in `seen`."""
+
+    def __init__(self, experiment: Experiment, root: Path, tamper: Tamper | None = None) -> None:
+        federation = federation_of(experiment)
+        self._sites = {
+            k: federation.site(
+                k,
+                experiment,
+                ModelStore(root / f"site-{k}" / "models"),
+                ScoreStore(),
+                PrivateParts(root / f"site-{k}" / "private"),
+            )
+            for k in range(experiment.split.num_clients)
+        }
+        self._tamper = tamper or (lambda task, incoming: incoming)
+        self.seen: list[Exchange] = []
+
+    def exchange(self, outbox, fetch, deadline_s):  # type: ignore[no-untyped-def]
+        for out in outbox:
+            down = {digest: fetch(digest) for digest in out.attach}
+            incoming = self._sites[out.task.site].handle(out.task, down)
+            heads = encode(out.task), encode(incoming.answer)
+            private = self._private(out.task.site, incoming.answer)
+            self.seen.append(Exchange(out.task, down, incoming, heads, private))
+            changed = self._tamper(out.task, incoming)
+            if changed is not None:
+                yield carried(changed)
+
+    def _private(self, site: int, answer: object) -> bytes:
+        digest = answer.private if isinstance(answer, Reply) else ""
+        return self._sites[site].private._store.get(digest) if digest else b""
+
+
+@dataclass
+class Played:
+    """A run that came to its end."""
+
+    experiment: Experiment
+    summary: dict[str, Any]
+    folder: RunFolder
+    seen: list[Exchange]
+    engine: Engine
+
+    def rows(self) -> list[dict[str, Any]]:
+        """metrics.jsonl without the clock and the traffic, which a repair adds to."""
+        return [_settled(row) for row in self.folder.metrics()]
+
+    def records(self) -> dict[str, Any]:
+        """Digests of all models and private parts, and every site's evaluations at the end."""
+        checkpoint = self.folder.load_checkpoint()
+        assert checkpoint is not None
+        state = checkpoint["state"]
+        sites = state["standings"]["sites"]
+        return {"pool": checkpoint["pool"], "private": state["private"], "sites": sites}
+
+    def of(self, round_number: int, action: str) -> list[Exchange]:
+        """The exchanges of one phase that ended in a reply, in site order."""
+        wanted = (round_number, action)
+        phase = [e for e in self.seen if (e.task.round, e.task.action) == wanted]
+        return [e for e in phase if isinstance(e.incoming.answer, Reply)]
+
+    def server(self, exchange: Exchange) -> dict[str, Tensor]:
+        """The server's model that a task named: w_0, or one that was sent to some site."""
+        [ref] = exchange.task.models["server"]
+        sent = {digest: blob for e in self.seen for digest, blob in e.down.items()}
+        sent |= {digest: blob for e in self.seen for digest, blob in e.incoming.payloads.items()}
+        if ref.digest in sent:
+            return load(sent[ref.digest])
+        assert ref.version == 0
+        return {n: t for n, t in self.w_0().items() if n not in self.kept()}
+
+    def w_0(self) -> dict[str, Tensor]:
+        return initial_params(self.experiment.model, 1, 10, self.experiment.seed)
+
+    def kept(self) -> frozenset[str]:
+        """Names of the tensors that the method keeps at home."""
+        kept: frozenset[str] = self.experiment.method.kept_private(
+            build_model(self.experiment.model, 1, 10)
+        )
+        return kept
+
+    def private(self, digest: str) -> dict[str, Tensor]:
+        """A version of a site's private part; w_0's where the digest is empty."""
+        if not digest:
+            return {n: t for n, t in self.w_0().items() if n in self.kept()}
+        versions = {e.reply.private: e.private for e in self.seen if e.private}
+        return load(versions[digest])
+
+    def model(self, exchange: Exchange) -> dict[str, Tensor]:
+        """What the site had in its network when the task began."""
+        return self.server(exchange) | self.private(exchange.task.private)
+
+
+def _settled(row: dict[str, Any]) -> dict[str, Any]:
+    traffic = ("wall_seconds", "models_", "bytes_")
+    return {name: value for name, value in row.items() if not name.startswith(traffic)}
+
+
+def play(experiment: Experiment, tamper: Tamper | None = None) -> Played:
+    """Run an experiment over `Wire` to its end."""
+    federation = federation_of(experiment)
+    folder = open_run(experiment, federation.manifest)
+    store = ModelStore(folder.pool_root)
+    wire = Wire(experiment, folder.path / "remote", tamper)
+    with Progress() as progress:
+        engine = Engine(experiment, wire, folder, store, progress, Ledger())
+        summary = engine.run()
+    return Played(experiment, summary, folder, wire.seen, engine)
+
+
+def play_in_one_store(experiment: Experiment) -> Played:
+    """Run an experiment in the loopback driver itself, where sites share the server's pool."""
+    federation = federation_of(experiment)
+    folder = open_run(experiment, federation.manifest)
+    store = ModelStore(folder.pool_root)
+    transport = Loopback(experiment, federation, store, folder.sites_root)
+    with Progress() as progress:
+        engine = Engine(experiment, transport, folder, store, progress, Ledger())
+        summary = engine.run()
+    return Played(experiment, summary, folder, [], engine)
+
+
+def site_data(experiment: Experiment, site: int) -> SiteData:
+    return federation_of(experiment).dealt.site(site)
+
+
+def correct_by_hand(
+    experiment: Experiment, params: dict[str, Tensor], images: Tensor, labels: Tensor
+) -> int:
+    """How many images a model names rightly, one image at a time."""
+    model = build_model(experiment.model, 1, 10)
+    model.load_state_dict(params)
+    model.eval()
+    scaled = pixels(experiment, images)
+    with torch.no_grad():
+        named = [int(model(image[None])[0].argmax()) for image in scaled]
+    return sum(a == b for a, b in zip(named, labels.tolist(), strict=True))
+
+
+def pixels(experiment: Experiment, images: Tensor) -> Tensor:
+    data = site_data(experiment, 0)
+    mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (data.mean, data.std))
+    return (images.float() / 255 - mean) / std
+
+
+def descent_by_hand(
+    experiment: Experiment,
+    params: dict[str, Tensor],
+    images: Tensor,
+    labels: Tensor,
+    steps: int,
+    pull: Callable[[dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]] | None = None,
+) -> dict[str, Tensor]:
+    """`steps` steps of SGD with momentum on all images at once, written out; returns all tensors.
+
+    Needs a network without dropout. pull: of weights now and at the start, added to the gradient.
+    """
+    rate, momentum = experiment.training.learning_rate, experiment.training.momentum
+    model = build_model(experiment.model, 1, 10)
+    model.load_state_dict(params)
+    model.train()
+    weights = dict(model.named_parameters())
+    start = {name: w.detach().clone() for name, w in weights.items()}
+    velocity = {name: torch.zeros_like(w) for name, w in weights.items()}
+    scaled = pixels(experiment, images)
+    for _ in range(steps):
+        log_p = torch.log_softmax(model(scaled), dim=1)
+        loss = -log_p[torch.arange(len(labels)), labels].mean()
+        gradients = torch.autograd.grad(loss, list(weights.values()))
+        with torch.no_grad():
+            extra = pull(weights, start) if pull else {}
+            for (name, weight), gradient in zip(weights.items(), gradients, strict=True):
+                gradient = gradient + extra.get(name, 0.0)
+                velocity[name] = momentum * velocity[name] + gradient
+                weight -= rate * velocity[name]
+    return state_of(model)
+
+
+def mean_by_hand(models: Sequence[dict[str, Tensor]], counts: Sequence[float]) -> dict[str, Tensor]:
+    """sum_k n_k w_k / sum_k n_k in double precision, of floating tensors."""
+    floating = [name for name, tensor in models[0].items() if tensor.is_floating_point()]
+    return {
+        name: sum(n * m[name].double() for n, m in zip(counts, models, strict=True)) / sum(counts)
+        for name in floating
+    }
+
+
+def assert_close(
+    params: dict[str, Tensor], expected: dict[str, Tensor], atol: float = 1e-6
+) -> None:
+    """Every expected tensor is there with its value."""
+    for name, tensor in expected.items():
+        found = params[name].double()
+        torch.testing.assert_close(
+            found, tensor.double(), rtol=1e-4, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def assert_same(params: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """The same tensors, bit for bit."""
+    assert params.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(params[name], tensor), name
+
+
+# --- private parts --------------------------------------------------------------------------------
+
+
+def assert_private_never_travels(played: Played, kept: frozenset[str]) -> None:
+    """No message holds a tensor of these names, nor the bytes of one that a site has trained."""
+    assert kept == played.kept() and kept
+    w_0, secrets = played.w_0(), set()
+    for exchange in played.seen:
+        if exchange.private:
+            part = load(exchange.private)
+            assert part.keys() == kept
+            trained = (t for n, t in part.items() if not torch.equal(t, w_0[n]))
+            secrets |= {t.numpy().tobytes() for t in trained if t.is_floating_point()}
+    assert len(secrets) >= 2 * len(kept) > 0  # of two rounds at least, or the check is empty
+    ways = {"up": 0, "down": 0}
+    for exchange in played.seen:
+        for way, blobs in (("down", exchange.down), ("up", exchange.incoming.payloads)):
+            for digest, blob in blobs.items():
+                ways[way] += 1
+                assert digest_of(blob) == digest
+                assert load(blob).keys() == played.w_0().keys() - kept
+        sent = [*exchange.down.values(), *exchange.incoming.payloads.values(), *exchange.heads]
+        for message in sent:
+            assert not any(secret in message for secret in secrets)
+    assert min(ways.values()) > 0
+
+
+def assert_descent_with_private_by_hand(played: Played) -> None:
+    """Every site learns from the server's part and its own, and sends and keeps what it learned."""
+    training = played.experiment.training
+    for exchange in played.seen:
+        if exchange.task.action == EVALUATE:
+            continue
+        data = site_data(played.experiment, exchange.task.site)
+        steps = training.local_epochs if exchange.task.round else training.warmup_epochs
+        by_hand = descent_by_hand(
+            played.experiment, played.model(exchange), data.labelled, data.labels, steps
+        )
+        learned = exchange.upload | played.private(exchange.reply.private)
+        floats = {n: t for n, t in by_hand.items() if t.is_floating_point()}
+        assert_close(learned, floats, atol=1e-4)
+
+
+def assert_measured_by_hand(played: Played) -> None:
+    """After each round every site measures the server's newest part with its own newest part."""
+    for exchange in played.seen:
+        if exchange.task.action != EVALUATE:
+            continue
+        site, number = exchange.task.site, exchange.task.round
+        learned = [
+            e.reply.private
+            for e in played.seen
+            if e.task.site == site and e.task.round <= number and e.task.action != EVALUATE
+        ]
+        assert exchange.task.private == exchange.reply.private == learned[-1]
+        data = site_data(played.experiment, site)
+        for part, images, labels in (
+            ("test", data.test, data.test_labels),
+            ("val", data.val, data.val_labels),
+        ):
+            right = correct_by_hand(played.experiment, played.model(exchange), images, labels)
+            assert exchange.reply.evaluations[part].correct == right
+
+
+def assert_shared_is_mean(played: Played, counts: Sequence[int]) -> None:
+    """What sites share is averaged as FedAvg averages the whole."""
+    for number in range(played.experiment.rounds.num_rounds + 1):
+        learners = played.of(number, "train" if number else "warmup")
+        mean = mean_by_hand([e.upload for e in learners], counts)
+        for exchange in played.of(number, EVALUATE):
+            assert_close(played.server(exchange), mean)
+
+
+# --- one site's rule, without server or messages --------------------------------------------------
+
+PIXELS = ModelSettings(width=2, dropout=0.0)
+
+
+def digits_like(count: int, seed: int) -> Tensor:
+    stream = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=stream)
+
+
+def data_of(labelled: int = 6, unlabelled: int = 0) -> SiteData:
+    """Random images of three classes."""
+    return SiteData(
+        site=0,
+        labelled=digits_like(labelled, 1),
+        labels=torch.arange(labelled) % 3,
+        unlabelled=digits_like(unlabelled, 2),
+        val=digits_like(3, 3),
+        val_labels=torch.tensor([0, 1, 2]),
+        test=digits_like(4, 4),
+        test_labels=torch.tensor([0, 1, 2, 0]),
+        num_classes=3,
+        mean=(0.5,),
+        std=(0.25,),
+        audit=None,
+    )
+
+
+@dataclass(frozen=True)
+class Measured(SiteContext):
+    """Notes the weights that are measured."""
+
+    measured: list[dict[str, Tensor]] = field(default_factory=list)
+
+    def evaluate(self, *parts: str):  # type: ignore[no-untyped-def]
+        self.measured.append(state_of(self.model))
+        return super().evaluate(*parts)
+
+
+def context(
+    data: SiteData,
+    w_t: dict[str, Tensor],
+    private: dict[str, Tensor] | None = None,
+    settings: ModelSettings = PIXELS,
+    **training: Any,
+) -> Measured:
+    """A site whose server model is `w_t`; one step a round unless `training` says otherwise."""
+    usual = {"batch_size": 64, "local_epochs": 1, "learning_rate": 0.1, "momentum": 0.0}
+    return Measured(
+        data=data,
+        model=build_model(settings, 1, data.num_classes),
+        contents=lambda ref: w_t,
+        private=private or {},
+        scores=ScoreStore(),
+        training=TrainSettings(**{**usual, **training}),
+        seed=5,
+        device=CPU,
+    )
+
+
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def trainable(model: nn.Module) -> list[str]:
+    return [name for name, _ in model.named_parameters()]

@@ -1,0 +1,124 @@
+"""A run that is cut and resumed gives the same numbers, private parts included."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedapp.methods.fedavg import FedAvg
+from fedapp.methods.fedbn import FedBN
+from fedapp.methods.fedper import FedPer
+from fedapp.methods.lg_fedavg import LgFedAvg
+from fedapp.methods.pfedme import PFedMe
+from tests.methods.conformance import play, play_in_one_store, toy
+
+
+class Stop(Exception):
+    """Stands for a power cut."""
+
+
+def cut_at(number, action, answers):
+    """Stop after so many answers of a phase."""
+    seen = Counter()
+
+    def tamper(task, incoming):
+        seen[task.round, task.action] += 1
+        if seen[number, action] == answers:
+            raise Stop
+        return incoming
+
+    return tamper
+
+
+RESUMED = [FedAvg(), FedBN("fixmatch"), FedPer(), LgFedAvg(), PFedMe("fixmatch")]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Runs that were not cut, by method."""
+    runs = {}
+
+    def of(method):
+        if method.name not in runs:
+            runs[method.name] = play(toy(method, tmp_path_factory.mktemp(method.name)))
+        return runs[method.name]
+
+    return of
+
+
+CUTS = [(0, "warmup", 2), (1, "evaluate", 1), (2, "train", 2)]
+"""Round, phase and how many answers of it come."""
+
+
+@pytest.mark.parametrize(("method", "cut"), [
+    pytest.param(method, cut, id=f"{method.name}-{cut[1]}")
+    for method in RESUMED
+    for cut in CUTS
+    if (method.name, cut[1]) != ("pfedme", "evaluate")  # which has no such phase
+])  # fmt: skip
+def test_a_run_cut_in_a_phase_resumes_to_the_same_bits(tmp_path, whole, method, cut):
+    """Also where sites had gone on to a newer private part than the checkpoint knows."""
+    experiment = toy(method, tmp_path)
+    with pytest.raises(Stop):
+        play(experiment, cut_at(*cut))
+    resumed = play(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
+    assert resumed.rows() == whole(method).rows()
+    assert resumed.records() == whole(method).records()
+    if resumed.kept() and method.objective == "supervised":
+        last = {e.task.site: e for e in resumed.of(2, "evaluate")}
+        for site, exchange in last.items():
+            assert exchange.private == whole(method).of(2, "evaluate")[site].private
+
+
+def test_a_run_cut_twice_in_the_same_round_still_finds_its_private_parts(tmp_path, whole):
+    method = FedPer()
+    experiment = toy(method, tmp_path)
+    with pytest.raises(Stop):
+        play(experiment, cut_at(2, "train", 2))
+    again = replace(experiment, runtime=replace(experiment.runtime, resume=True))
+    for answers in (1, 3):
+        with pytest.raises(Stop):
+            play(again, cut_at(2, "train", answers))
+    assert play(again).records() == whole(method).records()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from dataclasses import replace
+from fedapp.methods.{module} import METHOD
+from tests.methods.conformance import play_in_one_store, toy
+from fedapp.site import Site
+
+handle, calls = Site.handle, []
+
+def killing(self, task, payloads):
+    answer = handle(self, task, payloads)
+    calls.append(task)
+    if sum((t.round, t.action) == (2, "train") for t in calls) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer
+
+Site.handle = killing
+play_in_one_store(toy(METHOD(), Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [FedBN, FedPer])
+def test_a_killed_process_resumes_to_the_same_bits(tmp_path, method):
+    module = method.__module__.rpartition(".")[2]
+    command = [sys.executable, "-c", KILLED.format(module=module), str(tmp_path)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], env=os.environ, check=False)
+    assert done.returncode == -signal.SIGKILL
+    experiment = toy(method(), tmp_path)
+    resumed = play_in_one_store(
+        replace(experiment, runtime=replace(experiment.runtime, resume=True))
+    )
+    plain = play_in_one_store(toy(method(), tmp_path, name="plain"))
+    assert resumed.rows() == plain.rows() and resumed.records() == plain.records()
