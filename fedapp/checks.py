@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from fedapp.errors import ProtocolError, RunError
 from fedapp.metrics import BINS
-from fedapp.protocol import Evaluation, ModelRef, Reply, SiteFacts, Task
+from fedapp.protocol import EVALUATE, Evaluation, ModelRef, Reply, SiteFacts, Task
 from fedapp.standings import Standings
 
 MAX_METRICS = 32
@@ -19,6 +19,8 @@ def check_reply(task: Task, reply: Reply, facts: SiteFacts) -> None:
             f"answer of site {reply.site} for round {reply.round}; asked was site {task.site} "
             f"for round {task.round}"
         )
+    if task.action == EVALUATE and (reply.model, reply.private) != (task.own.digest, task.private):
+        raise ProtocolError("asked to measure a model only, it changed its own")
     offered = {task.own, *(ref for refs in task.models.values() for ref in refs)}
     _check_helpers(task, reply, offered)
     for part, result in reply.evaluations.items():

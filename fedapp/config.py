@@ -64,6 +64,12 @@ def load_experiment(
     if (chosen := given.pop("method.preset", "")) != "":
         over = method_path(str(chosen))
         values = _laid_over(values, _flatten(read_yaml(over)))
+        named = given.get("method.name", values["method.name"])
+        if named != values["method.name"]:
+            raise ConfigError(
+                f"override: method.name = {named!r}: method.preset = {chosen!r} is "
+                f"{values['method.name']!r}; keep one of the two"
+            )
         source = f"{source} under {source_of(over)}"
     if "method.name" in given:
         values = _laid_over(values, {"method.name": given["method.name"]})

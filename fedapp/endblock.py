@@ -77,8 +77,8 @@ def _accuracies(summary: Row, per_site: Sequence[Row]) -> list[str]:
         (
             f"best by validation, round {_or_dash(mean.get('best_by_validation_round'))}",
             mean.get("best_by_validation"),
-            None,
-            None,
+            summary.get("by_validation_std_test_accuracy"),
+            summary.get("by_validation_worst_decile_accuracy"),
         ),
     ]
     head = _cells("Accuracy on the sites' own test images, %", "mean", "std", "worst decile")
@@ -141,7 +141,10 @@ def _costs(summary: Row) -> list[str]:
         kept = f"; the bound saves {count(saved)}" if saved > 0 else ""
         lines.append(f"  greedy search     {count(greedy)} models (Eq. 27){kept}")
     traffic = f"{size(summary.get('bytes_down'))} to sites, {size(summary.get('bytes_up'))}"
-    return [*lines, f"Bytes sent          {traffic} to the server"]
+    lines.append(f"Bytes sent          {traffic} to the server")
+    if measuring := summary.get("bytes_evaluation"):
+        lines.append(f"  for measuring     {size(measuring)}, not counted above")
+    return lines
 
 
 def _exceptions(summary: Row, per_site: Sequence[Row]) -> list[str]:

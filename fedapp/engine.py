@@ -18,12 +18,13 @@ from fedapp.codec import encode
 from fedapp.costs import cost_greedy
 from fedapp.errors import ProtocolError, RunError, StoreError
 from fedapp.ledger import Kind, Ledger
-from fedapp.methods.base import EVALUATE, Method, Round, ServerState
+from fedapp.methods.base import Method, Round, ServerState
 from fedapp.models import build_model, initial_params
 from fedapp.params import Schema, from_bytes, schema_of, to_bytes, without
 from fedapp.pool import ModelPool
 from fedapp.progress import Progress
 from fedapp.protocol import (
+    EVALUATE,
     Incoming,
     Missing,
     Outgoing,

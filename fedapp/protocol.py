@@ -17,6 +17,8 @@ INITIAL_SITE = -1
 """Stands for the site of w_0, the model every site starts from."""
 SERVER_SITE = -2
 """Stands for the site of models that the server makes by averaging."""
+EVALUATE = "evaluate"
+"""Action of a task that only measures a model at a site."""
 
 
 CLOSED = {"extra": "forbid", "strict": True}

@@ -27,7 +27,7 @@ from fedapp.presetfiles import Scalar
 from fedapp.protocol import ModelRef
 from fedapp.scores import ScoreStore
 from fedapp.settings import Experiment
-from fedapp.site import pick_device, torch_threads
+from fedapp.site import pick_device, pick_dtype, torch_threads
 
 MIB = 2**20
 ACTOR = 512 * MIB
@@ -108,25 +108,28 @@ def measure(experiment: Experiment) -> Need:
     images = torch.cat([largest.labelled, largest.unlabelled]).to(device)
     labels = torch.zeros(len(images), dtype=torch.int64, device=device)
     data = replace(largest.to(device), test=images, test_labels=labels)
-    network = build_model(experiment.model, images.shape[1], len(federation.classes)).to(device)
+    compute = pick_dtype(experiment.runtime.precision, device)
+    network = build_model(experiment.model, images.shape[1], len(federation.classes), compute)
+
+    size = experiment.method.images_per_step(experiment.training.batch_size)
 
     def none_needed(ref: ModelRef) -> Params:
         raise AssertionError(ref)
 
     context = SiteContext(
         data=data,
-        model=network,
+        model=network.to(device),
         contents=none_needed,
         private={},
         scores=ScoreStore(),
-        training=experiment.training,
+        training=replace(experiment.training, batch_size=size),
         seed=experiment.seed,
         device=device,
     )
     gpus = range(torch.cuda.device_count() if device.type == "cuda" else 0)
     free = tuple(torch.cuda.mem_get_info(k)[0] for k in gpus)
-    batch = images[: experiment.training.batch_size]
-    targets = context.one_hot(labels[: len(batch)])
+    batch = images.repeat(-(-size // len(images)), 1, 1, 1)[:size]
+    targets = context.one_hot(torch.zeros(size, dtype=torch.int64, device=device))
     with torch_threads(experiment.runtime.threads):
         context.evaluate("test")
         context.fit(batch, targets, len(batch), 1, 0)

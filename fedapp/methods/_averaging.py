@@ -13,10 +13,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedapp.data.augment import strong, weak
-from fedapp.methods.base import EVALUATE, Method, Round, ServerState, SiteContext, SiteReport
+from fedapp.methods.base import Method, Round, ServerState, SiteContext, SiteReport
 from fedapp.models.resnet9 import ResNet9
 from fedapp.objectives import Work, fixmatch, supervised
-from fedapp.protocol import SERVER_SITE, ModelRef, Reply, SiteFacts, Task
+from fedapp.protocol import EVALUATE, SERVER_SITE, ModelRef, Reply, SiteFacts, Task
 from fedapp.rng import torch_stream
 from fedapp.settings import CLOSED, Share
 from fedapp.training import Step, descend
@@ -60,6 +60,10 @@ class Averaging(Method):
     def penalty(self, model: ResNet9) -> Callable[[], Tensor] | None:
         """Return what is added to every mini-batch's loss; the network holds the server's model."""
         return None
+
+    def images_per_step(self, batch_size: int) -> int:
+        """FixMatch sees a labelled and two views of an unlabelled image for each of a batch."""
+        return batch_size if self.objective == "supervised" else 3 * batch_size
 
     def images(self, facts: SiteFacts, warming_up: bool) -> int:
         """Return how many images a site learns from: its weight in the average."""

@@ -27,9 +27,6 @@ from fedapp.scores import ScoreStore
 from fedapp.settings import TrainSettings
 from fedapp.training import train
 
-EVALUATE = "evaluate"
-"""Action of a task that only measures a model at a site."""
-
 
 class PoolView(Protocol):
     """What a method may ask of the model pool.
@@ -225,6 +222,10 @@ class Method(ABC):
     @abstractmethod
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Do a task at a site."""
+
+    def images_per_step(self, batch_size: int) -> int:
+        """Return how many images go through the network at once in training, at most."""
+        return batch_size
 
     def kept_private(self, model: nn.Module) -> frozenset[str]:
         """Return the names of the model's tensors that never leave a site; most methods: none."""

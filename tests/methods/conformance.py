@@ -23,12 +23,12 @@ from fedapp.engine import Engine
 from fedapp.federation import federation_of
 from fedapp.ledger import Ledger
 from fedapp.loopback import Loopback, carried
-from fedapp.methods.base import EVALUATE, Method, SiteContext
+from fedapp.methods.base import Method, SiteContext
 from fedapp.models import build_model, initial_params
 from fedapp.params import digest_of
 from fedapp.private import PrivateParts
 from fedapp.progress import Progress
-from fedapp.protocol import Incoming, Reply, Task
+from fedapp.protocol import EVALUATE, Incoming, Reply, Task
 from fedapp.runfolder import RunFolder, open_run
 from fedapp.scores import ScoreStore
 from fedapp.settings import (
