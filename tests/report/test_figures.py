@@ -10,10 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.collections import FillBetweenPolyCollection, PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from typer.testing import CliRunner
 
+from fedapp.cli import app
 from fedapp.errors import RunError
 from fedapp.report.confusion import confusion, confusion_figure
-from fedapp.report.document import main, write_report
+from fedapp.report.document import write_report
 from fedapp.report.figures import accuracy_curves, error_curves, png, variance_bars
 from fedapp.report.looks import looks
 from fedapp.report.paper import PaperNumbers, read_printed
@@ -275,10 +277,10 @@ def test_a_figure_is_the_same_file_whatever_the_callers_style(tmp_path):
     assert png(plain).startswith(b"\x89PNG\r\n")
 
 
-def test_every_file_is_written_and_named(tmp_path, capsys):
+def test_every_file_is_written_and_named(tmp_path):
     realistic(tmp_path, ["alpha=0.5"], methods=["nu=1", "nu=5"])
-    main(tmp_path)
-    listed = capsys.readouterr().out.split()
+    said = CliRunner().invoke(app, ["report", str(tmp_path)])
+    listed = said.output.split()
     names = [str(Path(path).relative_to(tmp_path)) for path in listed]
     assert names == [
         *("tables.md", "tables.html", "figures/curves.png", "figures/sweep-nu.png"),
@@ -292,12 +294,3 @@ def test_writing_again_gives_the_same_bytes(tmp_path):
     realistic(tmp_path, ["a"], ["fixavg"], (0,))
     first = [path.read_bytes() for path in write_report(tmp_path)]
     assert [path.read_bytes() for path in write_report(tmp_path)] == first
-
-
-def test_the_command_ends_with_one_line_on_a_folder_that_is_none(tmp_path, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(tmp_path)
-    assert stop.value.code == 2
-    assert capsys.readouterr().err.splitlines() == [
-        f"fedapp: {tmp_path / 'comparison.json'}: is missing; name the folder of a comparison"
-    ]
