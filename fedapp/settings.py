@@ -117,7 +117,7 @@ class TransportSettings:
     precision: Literal["float32", "float16"] = "float32"
     """Of the weights; float16 halves what is sent and rounds every model that is uploaded."""
     compression: Literal["none", "zlib"] = "none"
-    """zlib: 14 % fewer bytes, lossless; pays on links below about 50 Mbit/s."""
+    """zlib: 14 % fewer bytes, lossless; pays on links below about 40 Mbit/s."""
 
 
 @dataclass(frozen=True, config=CLOSED)
