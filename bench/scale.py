@@ -218,7 +218,7 @@ def growth_rows(driver: str, run: Watched, settled: int) -> list[Row]:
         "all processes, MiB": [s.total_mib for s in fitted],
         "pool on disk, MiB": [s.pool_mib for s in fitted],
     }
-    rows = [_growth_row(driver, of, rounds, values) for of, values in series.items()]
+    rows = [_growth_row(driver, of, rounds, y) for of, y in series.items() if any(y)]
     times = run.round_s[settled + 1 :]
     return [*rows, _growth_row(driver, "time of a round, s", range(settled, last), times)]
 
