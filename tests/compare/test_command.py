@@ -89,10 +89,10 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, pretend, capsys):
     pretend(um_pfssl="hang")
     out = tmp_path / "out"
 
+    begun, results = out / "cells/base/um_pfssl/seed-0/checkpoint.json", out / "results.csv"
+
     def interrupt() -> None:
-        while not (out / "cells/base/um_pfssl/seed-0/checkpoint.json").exists():
-            time.sleep(0.01)
-        while "fixavg" not in (out / "results.csv").read_text():
+        while not (begun.exists() and results.exists() and "fixavg" in results.read_text()):
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
