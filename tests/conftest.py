@@ -1,5 +1,6 @@
 """What all tests share: one CPU thread, no timed properties, nothing read or written at home."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ settings.load_profile("untimed")
 
 
 def pytest_configure() -> None:
+    # A shell that starts the tests in the background has them ignore Ctrl-C; some send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Results of CPU convolutions depend on the number of threads; two workers share the machine.
     torch.set_num_threads(1)
 
