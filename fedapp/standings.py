@@ -1,7 +1,8 @@
 """How every site stands: its latest evaluations, and the rows and sums made of them.
 
-A site's model changes only when it trains, so the evaluation it sent then stays exact until it
-trains again: every round's mean counts all sites that were ever evaluated, without asking them.
+Where a site's model changes only when it trains, the evaluation it sent then stays exact until it
+trains again; where the server averages, every site measures anew. Either way every round's mean
+counts all sites that were ever evaluated.
 """
 
 import statistics

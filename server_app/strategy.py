@@ -120,7 +120,7 @@ class PoolStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Read replies into the inbox; averaging models is the sites' work, not the server's."""
+        """Read replies into the inbox; where models are averaged, the engine does it."""
         answers = [self._read(reply) for reply in replies]
         self._inbox += answers
         return None, MetricRecord({"answers": len(answers)})
@@ -128,7 +128,7 @@ class PoolStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """No messages: an evaluation rides in the reply of the task that changed the model."""
+        """No messages: measuring is part of a task, or a task of its own."""
         return []
 
     def aggregate_evaluate(
