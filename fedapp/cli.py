@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fedapp.compare.command import compare as compare_grid
+from fedapp.compare.command import tune as tune_grid
 from fedapp.compare.grid import labels_of, seeds_of, sweeps
 from fedapp.compare.job import Driver
 from fedapp.config import load_experiment, parse_overrides
@@ -98,6 +99,28 @@ def compare(
         keep_models=keep_models,
     )
     raise typer.Exit(code)
+
+
+@app.command()
+def tune(
+    grid: Annotated[str, typer.Argument(help="a YAML file or a sweep's name, with `tune` in it")],
+    overrides: Overrides = None,
+    methods: Annotated[
+        str, typer.Option(help="methods to tune, such as um_pfssl,fixavg; else all of the grid's")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="folder of the tuning; else tune-<grid> in your runs")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="cells at a time; else a core each, as memory allows")
+    ] = None,
+) -> None:
+    """Tune every method of a grid by one budget, on validation images; write the tuned grid.
+
+    What was run before is kept, what was cut goes on.
+    """
+    changes, labels = parse_overrides(overrides or []), labels_of(methods)
+    raise typer.Exit(tune_grid(grid, changes, methods=labels, out=out, jobs=jobs))
 
 
 @app.command()

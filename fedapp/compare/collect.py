@@ -29,7 +29,8 @@ COLUMNS = {
     "results.csv": (
         *("setting", "method", "seed", "dataset", "alpha", "sites", "rounds"),
         *("best_test_accuracy", "best_round", "final_test_accuracy"),
-        *("selected_test_accuracy", "selected_round", "selected_std", "selected_worst_decile"),
+        *("selected_test_accuracy", "selected_round", "selected_val_accuracy"),
+        *("selected_std", "selected_worst_decile"),
         *("final_std", "final_worst_decile", "warmup_test_accuracy", "pseudo_label_error"),
         *("models_down", "models_up", "bytes_down", "bytes_up", "bytes_evaluation"),
         *("cost_bound_models", "wall_seconds", "manifest", "code", "cell"),
@@ -132,7 +133,8 @@ def _tables(cell: Cell, out: Path) -> Tables:
             "run the cell again"
         ) from error
     rounds, sites = folder.metrics(), folder.per_site()
-    start = next((row for row in rounds if row["round"] == 0), {}) if not cell.parents else {}
+    at = {} if cell.parents else {row["round"]: row for row in rounds}
+    chosen = accuracy.get("best_by_validation_round")
     key: Row = {"setting": cell.setting, "method": cell.method, "seed": cell.seed}
     result = {
         **key,
@@ -144,12 +146,13 @@ def _tables(cell: Cell, out: Path) -> Tables:
         "best_round": accuracy.get("best_round"),
         "final_test_accuracy": accuracy.get("final"),
         "selected_test_accuracy": accuracy.get("best_by_validation"),
-        "selected_round": accuracy.get("best_by_validation_round"),
+        "selected_round": chosen,
+        "selected_val_accuracy": at.get(chosen, {}).get("mean_val_accuracy"),
         "selected_std": summary.get("by_validation_std_test_accuracy"),
         "selected_worst_decile": summary.get("by_validation_worst_decile_accuracy"),
         "final_std": summary.get("std_test_accuracy"),
         "final_worst_decile": summary.get("worst_decile_accuracy"),
-        "warmup_test_accuracy": start.get("mean_test_accuracy"),
+        "warmup_test_accuracy": at.get(0, {}).get("mean_test_accuracy"),
         "models_down": summary.get("models_sent"),
         "code": cell.run_facts().get("code"),
         "cell": cell.folder.relative_to(out).as_posix(),

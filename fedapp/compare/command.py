@@ -1,32 +1,15 @@
-"""`fedapp compare`: a grid in, cells run, files and a table out."""
+"""`fedapp compare` and `fedapp tune`: a grid in, cells run, files and a table out."""
 
-import fcntl
 import os
-import signal
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
-from fedapp import flower_local
-from fedapp.compare.board import Board
-from fedapp.compare.cells import Cell, build_cells
-from fedapp.compare.collect import Collection
-from fedapp.compare.earlier import check_cells
+from fedapp.compare.execute import INTERRUPTED, execute
 from fedapp.compare.grid import read_grid
 from fedapp.compare.job import Driver
-from fedapp.compare.overview import overview
-from fedapp.compare.runner import Runner
-from fedapp.disk import refused
-from fedapp.errors import ConfigError, RunError
-from fedapp.figures import duration, percent, size
+from fedapp.compare.overview import overview, tuning_overview
+from fedapp.compare.tuning import candidates, judge, tuning_grid, write_tuned
 from fedapp.presetfiles import Scalar
-from fedapp.workers import SHARE, free_ram, measured, start_measuring
-
-INTERRUPTED = 130
-"""Exit code of what Ctrl-C ended."""
 
 
 def compare(
@@ -47,42 +30,12 @@ def compare(
     Raises ConfigError and RunError before anything is started: every cell is built and checked.
     """
     grid = read_grid(name, overrides, methods, seeds)
-    root = Path(os.environ.get("FEDAPP_OUT") or "~/um-pfssl-runs").expanduser()
-    out = (out.expanduser() if out else root / f"compare-{grid.name}").absolute()
-    cells = build_cells(grid, out)
-    _check_driver(driver, jobs)
-    with _alone(out), _signals_as_exit(), Board() as board:
-        for warning in check_cells(cells):
-            board.note(f"warning: {warning}")
-        collection = Collection(grid, cells, out)
-        files = collection.write()
-
-        def ended(cell: Cell) -> None:
-            collection.write()
-            board.note(f"{cell.name}: {_outcome(collection.result(cell))}")
-
-        runner = Runner(
-            cells,
-            board,
-            ended,
-            driver=driver,
-            latent_seed=grid.seeds[0],
-            keep_models=keep_models,
-        )
-        todo = runner.todo()
-        done = len(collection.results)
-        number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-        board.note(f"{grid.title}: {number}, {done} done before, in {out}")
-        try:
-            runner.run(jobs or _jobs(todo, driver, board))
-        except KeyboardInterrupt:
-            done = len(collection.results)
-            board.note(
-                f"interrupted: {done} of {len(cells)} cells are done; the same command goes on"
-            )
-            return INTERRUPTED
-        for fault in collection.split_faults():
-            board.note(f"warning: {fault}")
+    out = _folder(out, f"compare-{grid.name}")
+    code, collection, files = execute(
+        grid, out, jobs, driver, latent_seed=grid.seeds[0], keep_models=keep_models
+    )
+    if code == INTERRUPTED:
+        return code
     if collection.results:
         # Only here: drawing takes long to import, and every cell's process imports this module.
         from fedapp.report.document import write_report
@@ -90,83 +43,40 @@ def compare(
         names = [setting.name for setting in grid.settings]
         print(f"\n{overview(collection.results, names, list(grid.methods), len(grid.seeds))}")
         files += write_report(out)
-    print(f"\nFiles in {out}\n  {' '.join(str(path.relative_to(out)) for path in files)}")
-    for cell, reason in runner.failed.items():
-        print(f"failed: {cell.name}: {reason}\n  its log: {cell.log}", file=sys.stderr)
-    return 1 if runner.failed else 0
+    _say_files(out, files)
+    return code
 
 
-def _check_driver(driver: Driver, jobs: int | None) -> None:
-    if jobs is not None and jobs < 1:
-        raise ConfigError(f"--jobs {jobs}: must be at least 1")
-    if driver == "loopback":
-        return
-    if jobs not in {None, 1}:
-        raise ConfigError(
-            f"--jobs {jobs}: must be 1 with --driver flower: it simulates several sites at a time"
-        )
-    app = Path(flower_local.__file__).resolve().parents[1]
-    if not (app / "server_app").is_dir():
-        raise RunError(f"{app}: holds no Flower app; run this from a checkout of the project")
+def tune(
+    name: str,
+    overrides: Mapping[str, Scalar],
+    *,
+    methods: Sequence[str] = (),
+    out: Path | None = None,
+    jobs: int | None = None,
+) -> int:
+    """Run all candidates of a grid's `tune`, and write the grid with the best; return as `compare`.
 
-
-def _jobs(todo: Sequence[Cell], driver: Driver, board: Board) -> int:
-    """Return how many cells at a time: a core each, as long as memory for them is free.
-
-    What one takes is measured, once for every data preset.
+    The grid is written only when every candidate has its result.
     """
-    threads = max((cell.experiment.runtime.threads for cell in todo), default=1)
-    number = min(len(os.sched_getaffinity(0)) // threads, len(todo))
-    if driver == "flower" or number <= 1:
-        return 1
-    firsts = {cell.preset: cell for cell in reversed(todo)}
-    needs = [measured(start_measuring(cell.preset, cell.overrides)) for cell in firsts.values()]
-    known = [need for need in needs if need is not None]
-    if not known:  # the cells will say why
-        return number
-    ram = max(need.ram for need in known)
-    limits = [number, int(free_ram() * SHARE // ram)]
-    # All of them use the first GPU.
-    limits += [int(need.gpus[0] * SHARE // need.gpu) for need in known if need.gpus]
-    number = max(min(limits), 1)
-    board.note(f"{number} cells at a time, each with up to {size(ram)}")
-    return number
+    grid = read_grid(name, overrides, methods)
+    tried = candidates(grid)
+    out = _folder(out, f"tune-{grid.name}")
+    code, collection, files = execute(tuning_grid(grid, tried), out, jobs, "loopback")
+    if code:
+        return code
+    judged = judge(tried, collection.results)
+    print(f"\n{tuning_overview(judged)}")
+    files += write_tuned(out, grid, judged)
+    _say_files(out, files)
+    print(f"\nTo compare with these: fedapp compare {out / grid.name}.yaml")
+    return 0
 
 
-def _outcome(result: Mapping[str, Any]) -> str:
-    accuracy = percent(result["selected_test_accuracy"])
-    return f"{accuracy} % selected by validation, {duration(result['wall_seconds'])}"
+def _folder(out: Path | None, name: str) -> Path:
+    root = Path(os.environ.get("FEDAPP_OUT") or "~/um-pfssl-runs").expanduser()
+    return (out.expanduser() if out else root / name).absolute()
 
 
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Let one comparison at a time work in a folder."""
-    path = out / ".lock"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        file = path.open("w")
-    except OSError as error:
-        raise refused(path, error) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RunError(
-                f"{out}: another comparison is at work there: wait for it, or give another --out"
-            ) from error
-        yield
-
-
-@contextmanager
-def _signals_as_exit() -> Iterator[None]:
-    """Turn the signals that end a program into SystemExit, so that the processes are ended."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {n: signal.signal(n, leave) for n in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _say_files(out: Path, files: Sequence[Path]) -> None:
+    print(f"\nFiles in {out}\n  {' '.join(str(path.relative_to(out)) for path in files)}")

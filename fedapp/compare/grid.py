@@ -9,6 +9,7 @@ A grid is closed and typed like a preset; every problem is one line: where, key,
     methods: [fixavg, um_pfssl]            # presets of conf/methods, and `mix`; or label: overrides
     seeds: [0, 1, 2]
     paper: {table: "I", dataset: FashionMNIST}            # rows of conf/paper_tables.csv
+    tune: {budget: 2, seeds: [9], values: {fixavg: {training.learning_rate: [0.01, 0.1]}}}
 
 A later one wins: `set`, the setting, the method. The command line adds to `set`; it cannot change
 what the cells vary.
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapp.compare.gridfile import Paper, SettingFile, parse
+from fedapp.compare.gridfile import Paper, SettingFile, Tune, parse
 from fedapp.errors import ConfigError
 from fedapp.presetfiles import CONF, Scalar, method_presets, nearest, presets, read_yaml, source_of
 
@@ -55,6 +56,7 @@ class Grid:
 
     origin: what named it, for errors. common: overrides of `set`; given: of the command line.
     methods: label -> overrides, `method.preset` or `method.name` among them; `mix` has none.
+    tune: what `fedapp tune` tries; nothing else looks at it.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Grid:
     settings: tuple[Setting, ...]
     methods: Mapping[str, Mapping[str, Scalar]]
     seeds: tuple[int, ...]
+    tune: Tune | None = None
 
     def overrides(self, setting: Setting, method: str) -> dict[str, Scalar]:
         """Return all overrides of the setting's preset for this method."""
@@ -209,6 +212,7 @@ def read_grid(
         ),
         methods={label: _with_preset(label, changes) for label, changes in named.items()},
         seeds=tuple(seeds or file.seeds),
+        tune=file.tune,
     )
     if lines := grid.problems():
         raise ConfigError("\n".join(lines))

@@ -45,6 +45,21 @@ class SettingFile(BaseModel):
     __pydantic_extra__: dict[str, Value]
 
 
+class Tune(BaseModel):
+    """What `fedapp tune` tries: for each method all combinations of its values.
+
+    budget: combinations of every method, no more and no fewer, so that none is tuned harder.
+    settings: of the grid; empty: all. seeds: none of the comparison's own.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    budget: Annotated[int, Field(ge=1)]
+    values: dict[str, dict[str, Annotated[list[Value], Field(min_length=1)]]]
+    settings: list[str] = []
+    seeds: Annotated[list[NonNegative], Field(min_length=1)]
+
+
 class GridFile(BaseModel):
     """A grid. methods: label -> overrides; a plain list of labels is read as one without any."""
 
@@ -57,6 +72,7 @@ class GridFile(BaseModel):
     methods: dict[str, Values]
     seeds: Annotated[list[NonNegative], Field(min_length=1)] = [0, 1, 2]
     paper: Paper | None = None
+    tune: Tune | None = None
 
 
 def parse(plain: Mapping[str, Any], origin: str) -> GridFile:

@@ -1,9 +1,10 @@
-"""The short table that a comparison ends with on the screen."""
+"""The short tables that a comparison and a tuning end with on the screen."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from statistics import fmean, stdev
 from typing import Any
 
+from fedapp.compare.tuning import Judged
 from fedapp.figures import percent
 
 
@@ -28,9 +29,17 @@ def overview(
     for row in rows:
         keys = [(row, column) if down else (column, row) for column in columns]
         lines.append([row, *(_cell(found.get(key, []), seeds) for key in keys)])
-    widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
     title = "Test accuracy at the round chosen by validation, %, mean ± sd over seeds"
-    return "\n".join([title, *("  ".join(_justified(line, widths)).rstrip() for line in lines)])
+    return _aligned(title, lines)
+
+
+def tuning_overview(judged: Sequence[Judged]) -> str:
+    """Return every candidate's validation accuracy in %, the chosen ones marked with a star."""
+    lines = [["", "", "validation", ""]]
+    for j in judged:
+        words = [j.candidate.method, "*" if j.chosen else "", percent(j.validation)]
+        lines.append([*words, j.candidate.words])
+    return _aligned("Accuracy on validation images, %; * is chosen", lines, left={0, 3})
 
 
 def _cell(accuracies: Sequence[float], seeds: int) -> str:
@@ -41,8 +50,14 @@ def _cell(accuracies: Sequence[float], seeds: int) -> str:
     return f"{percent(fmean(accuracies))}{spread}{few}"
 
 
-def _justified(line: Sequence[str], widths: Sequence[int]) -> list[str]:
-    return [
-        line[0].ljust(widths[0]),
-        *(t.rjust(w) for t, w in zip(line[1:], widths[1:], strict=True)),
+def _aligned(title: str, lines: Sequence[Sequence[str]], left: Set[int] = frozenset({0})) -> str:
+    """Return lines of cells in columns, those in `left` flush left, under a title."""
+    widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
+    rows = [
+        [
+            t.ljust(w) if k in left else t.rjust(w)
+            for k, (t, w) in enumerate(zip(line, widths, strict=True))
+        ]
+        for line in lines
     ]
+    return "\n".join([title, *("  ".join(row).rstrip() for row in rows)])

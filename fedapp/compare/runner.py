@@ -32,7 +32,7 @@ class Runner:
     """Finishes the cells of a comparison.
 
     ended: called after every cell that got done. latent_seed: of the cells that write latent
-    features. keep_models: do not remove models that nothing needs any more.
+    features; None: none does. keep_models: do not remove models that nothing needs any more.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Runner:
         ended: Callable[[Cell], None],
         *,
         driver: Driver,
-        latent_seed: int,
+        latent_seed: int | None,
         keep_models: bool,
     ) -> None:
         self._cells, self._board, self._ended = cells, board, ended

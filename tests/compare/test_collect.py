@@ -35,8 +35,9 @@ SUMMARY = {
 }  # fmt: skip
 ROUNDS = [
     {"round": 0, "mean_test_accuracy": 0.25, "mean_val_accuracy": None, "trained": 4},
-    {"round": 1, "mean_test_accuracy": 0.625, "std_test_accuracy": 0.3, "pseudo_label_error": 0.4},
-]
+    {"round": 1, "mean_test_accuracy": 0.625, "mean_val_accuracy": 0.75, "std_test_accuracy": 0.3,
+     "pseudo_label_error": 0.4},
+]  # fmt: skip
 SITES = (
     "site,mu,train,labelled,val,test,warmup_accuracy,final_accuracy,best_round_accuracy,by_valida"
 )
@@ -76,6 +77,7 @@ def test_a_cell_becomes_a_row_of_results(tmp_path: Path):
         "sites": "2", "rounds": "3",
         "best_test_accuracy": "0.75", "best_round": "2", "final_test_accuracy": "0.5",
         "selected_test_accuracy": "0.625", "selected_round": "1",
+        "selected_val_accuracy": "0.75",
         "selected_std": "0.3", "selected_worst_decile": "0.2",
         "final_std": "0.25", "final_worst_decile": "0.125",
         "warmup_test_accuracy": "0.25", "pseudo_label_error": "",

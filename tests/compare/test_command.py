@@ -15,8 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fedapp import cli, workers
-from fedapp.compare import command, runner
-from fedapp.compare.command import INTERRUPTED, compare
+from fedapp.compare import execute, runner
+from fedapp.compare.command import compare
+from fedapp.compare.execute import INTERRUPTED
 from fedapp.compare.job import Job
 from fedapp.compare.work import do
 from fedapp.errors import ConfigError, RunError
@@ -194,12 +195,12 @@ def test_as_many_as_cores_and_memory_carry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores, gib, need, number
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    monkeypatch.setattr(command, "free_ram", lambda: gib * 2**30)
-    monkeypatch.setattr(command, "start_measuring", lambda preset, overrides: preset)
-    monkeypatch.setattr(command, "measured", lambda process: need)
+    monkeypatch.setattr(execute, "free_ram", lambda: gib * 2**30)
+    monkeypatch.setattr(execute, "start_measuring", lambda preset, overrides: preset)
+    monkeypatch.setattr(execute, "measured", lambda process: need)
     todo = cells(tmp_path, seeds=[0, 1, 2])
-    assert command._jobs(todo, "loopback", Quiet()) == number
-    assert command._jobs(todo, "flower", Quiet()) == 1
+    assert execute._jobs(todo, "loopback", Quiet()) == number
+    assert execute._jobs(todo, "flower", Quiet()) == 1
 
 
 def test_a_cells_settings_can_be_measured(tmp_path: Path):
