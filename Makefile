@@ -9,7 +9,7 @@ BIN := .venv/bin
 STAMP := .venv/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo run test test-all lint format check bench stop clean
+.PHONY: help env demo run test test-all lint format check bench results stop clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ check: lint test ## what CI runs
 
 bench: $(STAMP) ## all benchmarks, then docs/PERFORMANCE.md; ARGS="--quick" or ARGS="scoring gpu"
 	$(BIN)/python -m bench $(ARGS)
+
+results: $(STAMP) ## tune and compare all methods (hours), then docs/RESULTS.md
+	$(BIN)/python -m bench.study
 
 stop: $(STAMP) ## end what a killed run of this checkout left behind
 	@$(BIN)/python -m fedapp.flower_local --stop

@@ -42,6 +42,8 @@ def run(name: str, root: Path) -> tuple[Path, Path]:
 def published(text: str, name: str, tuning: Path, comparison: Path, folder: Path) -> str:
     """Return the document with a study's block filled; copy its figures and numbers to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.png"):
+        old.unlink()
     for file in (*(comparison / kept for kept in KEPT), tuning / f"{name}.yaml"):
         shutil.copyfile(file, folder / file.name)
     shutil.copyfile(tuning / "tuning.json", folder / "tuning.json")

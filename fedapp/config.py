@@ -53,13 +53,14 @@ def load_experiment(
     """Return the experiment that a preset and its overrides describe.
 
     `method.preset` lays a method preset over the preset. It, or an override of `method.name`, with
-    another method drops the preset's `method.*` values: they described the preset's method.
+    another method drops the preset's `method.*` values: they described the preset's method. The
+    experiment is named after both presets.
 
     Raises ConfigError on an unknown preset, a damaged file, and on every unknown, wrongly typed,
     out-of-range or contradictory setting.
     """
     path = preset_path(preset)
-    values, source = _flatten(read_yaml(path)), source_of(path)
+    values, source, name = _flatten(read_yaml(path)), source_of(path), path.stem
     given = {key: value for key, value in overrides.items() if value != ""}
     if (chosen := given.pop("method.preset", "")) != "":
         over = method_path(str(chosen))
@@ -70,10 +71,10 @@ def load_experiment(
                 f"override: method.name = {named!r}: method.preset = {chosen!r} is "
                 f"{values['method.name']!r}; keep one of the two"
             )
-        source = f"{source} under {source_of(over)}"
+        source, name = f"{source} under {source_of(over)}", f"{name}-{over.stem}"
     if "method.name" in given:
         values = _laid_over(values, {"method.name": given["method.name"]})
-    return _build(values, path.stem, source, given)
+    return _build(values, name, source, given)
 
 
 def load_run_config(run_config: Mapping[str, Scalar]) -> Experiment:

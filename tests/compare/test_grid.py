@@ -211,7 +211,11 @@ def test_every_sweep_builds_all_its_cells(name: str, tmp_path: Path):
     )
 
 
-@pytest.mark.parametrize("name", [name for name in sweeps() if name != "small"])
+SMALL = {"small", "results"}
+"""Sweeps that are not of the paper's size."""
+
+
+@pytest.mark.parametrize("name", sorted(set(sweeps()) - SMALL))
 def test_sweeps_are_of_the_papers_size(name: str, tmp_path: Path):
     for cell in build_cells(read_grid(name), tmp_path):
         medical = cell.experiment.data.name in {"pathmnist", "organamnist"}
@@ -233,4 +237,4 @@ def test_the_papers_rows_that_a_sweep_names_are_all_there(name: str):
             key = (paper.paper, paper.table, paper.dataset)
             named.setdefault(key, set()).add(paper.setting or setting.name)
     for key, settings in named.items():
-        assert settings == rows[key], key
+        assert settings == rows[key] or (name in SMALL and settings < rows[key]), key

@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from fedapp import cli
 from fedapp.compare import runner
+from fedapp.compare.cells import build_cells
 from fedapp.compare.command import tune
-from fedapp.compare.grid import read_grid
+from fedapp.compare.grid import read_grid, sweeps
 from fedapp.compare.overview import tuning_overview
 from fedapp.compare.tuning import candidates, judge, tuned, tuning_grid
 from fedapp.errors import ConfigError
@@ -111,6 +112,13 @@ def test_values_that_no_setting_takes_are_refused_before_anything_runs(tmp_path:
     path = grid_file(tmp_path, tune={**TUNE, "values": values})
     with pytest.raises(ConfigError, match=r"fixavg\.2: training\.learning_rate = -1\.0: "):
         tune(str(path), {}, out=tmp_path / "out", jobs=1)
+
+
+@pytest.mark.parametrize("name", [name for name in sweeps() if read_grid(name).tune])
+def test_the_plans_that_ship_are_fair_and_build(name: str, tmp_path: Path):
+    plan = read_grid(name)
+    tried = candidates(plan)
+    assert build_cells(tuning_grid(plan, tried), tmp_path)
 
 
 # --- the command ----------------------------------------------------------------------------------
