@@ -52,7 +52,7 @@ def load_experiment(
 ) -> Experiment:
     """Return the experiment that a preset and its overrides describe.
 
-    `method.preset` lays a method preset over the preset. It, or an override of `method.name`, with
+    `method.preset` lays a method preset over the preset; in the preset itself, under it. It, or an override of `method.name`, with
     another method drops the preset's `method.*` values: they described the preset's method. The
     experiment is named after both presets.
 
@@ -61,6 +61,8 @@ def load_experiment(
     """
     path = preset_path(preset)
     values, source, name = _flatten(read_yaml(path)), source_of(path), path.stem
+    if (under := values.pop("method.preset", "")) != "":  # the file's own values go over it
+        values = {**_flatten(read_yaml(method_path(str(under)))), **values}
     given = {key: value for key, value in overrides.items() if value != ""}
     if (chosen := given.pop("method.preset", "")) != "":
         over = method_path(str(chosen))

@@ -135,6 +135,22 @@ def test_a_file_without_a_method_may_be_given_one(tmp_path):
         load_experiment(str(path))
 
 
+def test_a_file_may_name_one_itself_and_change_it(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("data: {name: digits}\nmethod: {preset: fixavg, confidence: 0.8}\n")
+    found = load_experiment(str(path))
+    assert found.method == build_method("fedavg", {"objective": "fixmatch", "confidence": 0.8})
+    assert load_experiment(str(path), {"method.preset": "fedavg"}).method.objective == "supervised"
+    path.write_text("data: {name: digits}\nmethod: {preset: fixav}\n")
+    with pytest.raises(ConfigError, match=r"method.preset 'fixav': .*did you mean 'fixavg'\?"):
+        load_experiment(str(path))
+
+
+def test_an_experiment_is_named_after_both_presets():
+    assert with_preset("fixavg").name == "digits_demo-fixavg"
+    assert load_experiment("digits_demo").name == "digits_demo"
+
+
 def test_flowers_run_config_chooses_it_as_the_command_line_does():
     run_config = dict.fromkeys(config_keys(), "") | {
         "preset": "digits_demo", "method.preset": "fixprox", "method.proximal": 0.1,
