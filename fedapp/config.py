@@ -52,9 +52,9 @@ def load_experiment(
 ) -> Experiment:
     """Return the experiment that a preset and its overrides describe.
 
-    `method.preset` lays a method preset over the preset; in the preset itself, under it. It, or an override of `method.name`, with
-    another method drops the preset's `method.*` values: they described the preset's method. The
-    experiment is named after both presets.
+    `method.preset` lays a method preset over the preset; in the preset itself, under it. It, or an
+    override of `method.name`, with another method drops the preset's `method.*` values: they
+    described the preset's method. The experiment is named after both presets.
 
     Raises ConfigError on an unknown preset, a damaged file, and on every unknown, wrongly typed,
     out-of-range or contradictory setting.

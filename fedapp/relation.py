@@ -11,6 +11,7 @@ from fedapp.protocol import ScoredRef
 from fedapp.uncertainty import entropy
 
 CorrVariant = Literal["published", "preprint", "mutual_information"]
+LabelVariant = Literal["published", "mutual_information"]
 Metric = Literal["both", "entropy", "accuracy"]
 
 PREPRINT_FLOOR = 1e-3
@@ -89,3 +90,17 @@ def least_uncertain(probabilities: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     stacked = torch.stack(tuple(probabilities))
     chosen = entropy(stacked).argmin(0)
     return stacked[chosen, torch.arange(stacked.shape[1])], chosen
+
+
+def most_informative(probabilities: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Pseudo-labels, ours: each image's P from the helper whose answer there tells most.
+
+    That is the highest KL(P(y|x) || mean_x P), whose mean over x is the helper's mutual
+    information (`certainty`): an answer that the helper gives to every image tells nothing, however
+    sure it is. Arguments, result and ties as `least_uncertain`.
+    """
+    stacked = torch.stack(tuple(probabilities)).double()
+    prior = stacked.mean(1, keepdim=True)
+    told = torch.special.xlogy(stacked, stacked) - torch.special.xlogy(stacked, prior)
+    chosen = told.sum(-1).argmax(0)
+    return torch.stack(tuple(probabilities))[chosen, torch.arange(stacked.shape[1])], chosen

@@ -79,6 +79,9 @@ def test_presets_of_one_method_are_told_apart_by_their_digest():
     assert len(digests) == len(method_presets())
 
 
+MI = "mutual_information"
+
+
 def test_the_ablations_switch_off_one_thing_each():
     full = with_preset("um_pfssl", "fashion_mnist").method
     assert full == UmPfssl()
@@ -86,6 +89,7 @@ def test_the_ablations_switch_off_one_thing_each():
         "um_pfssl_en": {"metric": "entropy"},
         "um_pfssl_ta": {"metric": "accuracy"},
         "um_pfssl_mi": {"corr_variant": "mutual_information"},
+        "um_pfssl_mi_labels": dict.fromkeys(("corr_variant", "label_variant"), MI),
         "um_pfssl_no_search": {"search_rounds": 0},
         "um_pfssl_no_aggregation": {"aggregation": False},
         "um_pfssl_no_pseudo_labels": {"pseudo_labels": False},

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.protocol import ModelRef, ScoredRef
-from fedapp.relation import PREPRINT_FLOOR, admit, certainty, least_uncertain, relation
+from fedapp.relation import (
+    PREPRINT_FLOOR,
+    admit,
+    certainty,
+    least_uncertain,
+    most_informative,
+    relation,
+)
 
 
 def scored(site, score):
@@ -132,3 +139,38 @@ def test_pseudo_labels_of_one_helper_are_its_own_and_ties_go_to_the_first():
     _, chosen = least_uncertain([only, only.flip(1)])
     assert chosen.tolist() == [0]
     assert least_uncertain([torch.empty(0, 3)])[0].shape == (0, 3)
+
+
+def test_the_most_informative_answer_by_hand():
+    """KL to the helper's own mean; two images, two classes, mean (1/2, 1/2) for the first helper.
+
+    First: P = (3/4, 1/4) and (1/4, 3/4): 3/4 ln 3/2 + 1/4 ln 1/2 = 0.1308 on both images. Second:
+    P = (1, 0) and (0.99, 0.01), mean (0.995, 0.005): 0.0050 and 0.0020. It is surer of both images
+    and tells less of either.
+    """
+    first = torch.tensor([[0.75, 0.25], [0.25, 0.75]])
+    second = torch.tensor([[1.0, 0.0], [0.99, 0.01]])
+    labels, chosen = most_informative([second, first])
+    assert chosen.tolist() == [1, 1] and torch.equal(labels, first)
+    assert least_uncertain([second, first])[1].tolist() == [0, 0]
+    told = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
+    assert certainty(first, "mutual_information") * math.log(2) == pytest.approx(told, abs=1e-6)
+
+
+def test_helpers_without_a_prior_of_their_own_are_chosen_by_certainty():
+    """Where each helper's mean answer is uniform, KL = ln C - H: the least uncertain one."""
+    draws = torch.rand(3, 50, 1, generator=torch.Generator().manual_seed(0))
+    pairs = torch.cat([draws, 1 - draws], 2)
+    helpers = list(torch.cat([pairs, pairs.flip(2)], 1))
+    assert torch.equal(most_informative(helpers)[1], least_uncertain(helpers)[1])
+    assert torch.equal(most_informative(helpers)[0], least_uncertain(helpers)[0])
+
+
+def test_the_most_informative_at_the_extremes():
+    _, chosen = most_informative([ONE_ANSWER, LOST, SURE])
+    assert chosen.tolist() == [2, 2, 2, 2]
+    _, chosen = most_informative([ONE_ANSWER, LOST])  # nobody tells anything: the first
+    assert chosen.tolist() == [0, 0, 0, 0]
+    only = torch.tensor([[0.3, 0.7]])
+    assert torch.equal(most_informative([only])[0], only)
+    assert most_informative([torch.empty(0, 3)])[0].shape == (0, 3)

@@ -6,7 +6,8 @@ final version; the preprint's differing choices are options.
 The server's rule is Algorithm 1 with Algorithms 2 and 3 folded into one message per site and round;
 docs/CHOICES.md lists every place where the paper is silent and what is done there.
 
-DEVIATION: `corr_variant="mutual_information"` is ours; the paper's score is "published".
+DEVIATION: `mutual_information`, as `corr_variant` or `label_variant`, is ours; the paper has
+"published".
 """
 
 import logging
@@ -29,7 +30,16 @@ from fedapp.methods.base import (
 from fedapp.metrics import predict
 from fedapp.params import Params, weighted_mean
 from fedapp.protocol import ModelRef, Reply, ScoredRef, Task
-from fedapp.relation import CorrVariant, Metric, admit, certainty, least_uncertain, relation
+from fedapp.relation import (
+    CorrVariant,
+    LabelVariant,
+    Metric,
+    admit,
+    certainty,
+    least_uncertain,
+    most_informative,
+    relation,
+)
 from fedapp.rng import seeded
 from fedapp.scores import Score, ScoreKey
 from fedapp.settings import CLOSED, Count, NonNegative
@@ -59,6 +69,9 @@ class UmPfssl(Method):
     """Who searches: all sites (final paper) or the cohort (preprint)."""
     corr_variant: CorrVariant = "published"
     """First term of Corr: published (Eq. 14), preprint (its Eq. 13), mutual_information."""
+    label_variant: LabelVariant = "published"
+    """Whose answer is the pseudo-label: published (Eq. 11), the least uncertain helper's;
+    mutual_information, the one's that tells most."""
     metric: Metric = "both"
     """Table III: both terms of Corr, entropy alone (EN) or accuracy alone (TA)."""
     aggregation: bool = True
@@ -160,7 +173,8 @@ class UmPfssl(Method):
         metrics: dict[str, float] = {}
         has_voters = answers and (helpers or task.own.version > 0)
         if self.pseudo_labels and len(data.unlabelled) and has_voters:
-            soft, _ = least_uncertain(answers)
+            published = self.label_variant == "published"
+            soft, _ = least_uncertain(answers) if published else most_informative(answers)
             images = torch.cat([images, data.unlabelled])
             targets = torch.cat([targets, soft.to(targets)])
             if data.audit is not None:

@@ -23,6 +23,7 @@ SOLID, DASHED, DOTTED, DASH_DOTTED = "-", "--", ":", "-."
 BLUE, GREEN, SKY, VERMILION, ORANGE = "#0072B2", "#009E73", "#56B4E9", "#D55E00", "#E69F00"
 PINK, OLIVE, WINE, BLACK, GREY = "#CC79A7", "#999933", "#882255", "#000000", "#777777"
 TEAL, PURPLE, INDIGO, FOREST, ROSE = "#44AA99", "#AA4499", "#332288", "#117733", "#CC6677"
+BROWN = "#661100"
 
 PALETTE = (BLUE, ORANGE, GREEN, WINE, SKY, VERMILION, INDIGO, OLIVE, PINK, GREY)
 """For what has no colour of its own: methods of others, and classes."""
@@ -47,6 +48,7 @@ _OWN = {
     "fedbn": Look("FedBN (labelled)", SKY, DASHED),
     MIX: Look("Mix", BLACK),
     "um_pfssl_mi": Look("UM-pFSSL MI", VERMILION),
+    "um_pfssl_mi_labels": Look("UM-pFSSL MI, labels too", BROWN),
     "um_pfssl_no_search": Look("UM-pFSSL no search", INDIGO, DASH_DOTTED),
     "um_pfssl_no_aggregation": Look("UM-pFSSL no aggregation", FOREST, DASH_DOTTED),
     "um_pfssl_no_pseudo_labels": Look("UM-pFSSL no pseudo-labels", ROSE, DASH_DOTTED),
@@ -69,7 +71,7 @@ _OWN = {
 }
 
 
-_FEATURED = ("um_pfssl_mi", "um_pfssl", MIX, "fixavg", "local_only")
+_FEATURED = ("um_pfssl_mi_labels", "um_pfssl_mi", "um_pfssl", MIX, "fixavg", "local_only")
 """Presets that come first where there is room for some only."""
 
 

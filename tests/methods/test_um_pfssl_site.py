@@ -12,7 +12,7 @@ from fedapp.metrics import predict
 from fedapp.models import build_model, initial_params
 from fedapp.params import weighted_mean
 from fedapp.protocol import ModelRef, Task
-from fedapp.relation import certainty, least_uncertain, relation
+from fedapp.relation import certainty, least_uncertain, most_informative, relation
 from fedapp.rng import seeded
 from fedapp.scores import ScoreStore
 from fedapp.settings import ModelSettings, TrainSettings
@@ -184,6 +184,22 @@ def test_unrelated_helpers_are_still_better_than_w_0():
     method.site_round(train_task(own_version=0, helpers=(1, 2), newcomers=()), site)
     mean = weighted_mean([(1.0, model_of(1)), (1.0, model_of(2))], model_of(0))
     assert_equal(trained_on(site)[2], mean)
+
+
+def test_the_label_variant_says_whose_answer_is_the_pseudo_label():
+    data = data_of(labelled=0, unlabelled=40)
+    helpers = sorted((score(peer, data) for peer in (1, 2)), key=lambda found: -found[0])
+    answers = [rows for _, rows in helpers]
+    expected = {
+        "published": least_uncertain(answers)[0],
+        "mutual_information": most_informative(answers)[0],
+    }
+    assert not torch.equal(*expected.values())
+    for variant, soft in expected.items():
+        site = context(data)
+        method = replace(METHOD, label_variant=variant)
+        method.site_round(train_task(own_version=0, helpers=(1, 2), newcomers=()), site)
+        torch.testing.assert_close(trained_on(site)[1], soft)
 
 
 def test_a_site_without_training_images_takes_the_mean_and_does_not_train():
