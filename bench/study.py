@@ -21,7 +21,7 @@ from fedapp.errors import ConfigError, FedAppError
 from fedapp.figures import percent
 from fedapp.report.looks import looks
 
-STUDIES = ("results",)
+STUDIES = ("results_fashion_mnist", "results_cifar10")
 DOCUMENT = Path(__file__).parents[1] / "docs" / "RESULTS.md"
 KEPT = ("results.csv", "rounds.csv")
 """Files of a comparison that lie beside its figures."""

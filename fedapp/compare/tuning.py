@@ -56,7 +56,7 @@ def candidates(grid: Grid) -> list[Candidate]:
     tune = grid.tune
     if tune is None:
         raise ConfigError(
-            f"{grid.origin}: tune: is missing; say what to try, as conf/sweeps/results.yaml does"
+            f"{grid.origin}: tune: is missing; say what to try, as conf/sweeps/results_cifar10.yaml does"
         )
     if lines := _problems(grid, tune):
         raise ConfigError("\n".join(lines))

@@ -211,7 +211,7 @@ def test_every_sweep_builds_all_its_cells(name: str, tmp_path: Path):
     )
 
 
-SMALL = {"small", "results"}
+SMALL = {"small", "results_fashion_mnist", "results_cifar10"}
 """Sweeps that are not of the paper's size."""
 
 
