@@ -53,7 +53,7 @@ def published(text: str, name: str, tuning: Path, comparison: Path, folder: Path
     report = (comparison / "tables.md").read_text(encoding="utf-8")
     _, _, body = report.partition("\n")  # the document has its own title
     body = body.replace("](figures/", f"](results/{name}/")
-    lower = re.sub(r"^#", "##", body, flags=re.MULTILINE).strip()
+    lower = re.sub(r"^#", "##", body, flags=re.MULTILINE).strip()  # below the data set's heading
     return filled(text, name, f"{tuning_section(facts)}\n\n{lower}")
 
 
