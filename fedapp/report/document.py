@@ -28,7 +28,7 @@ from fedapp.report.sweep_figure import sweep_figure
 from fedapp.report.tables import accuracy_table, paper_table
 from fedapp.report.tsne import latent_figure
 
-REFERENCES = ("um_pfssl_mi", "um_pfssl")
+REFERENCES = ("um_pfssl_mi_labels", "um_pfssl_mi", "um_pfssl")
 """What the others are compared with: the first of these that is there, else the first method."""
 
 
@@ -94,7 +94,10 @@ def _figures(
     comparison: Comparison, numbers: PaperNumbers
 ) -> Iterator[tuple[str, Picture, Figure]]:
     """Yield every figure that there is data for, and the section it belongs to."""
-    over_seeds = "Mean over seeds; the band is one sample standard deviation over seeds."
+    over_seeds = (
+        "Mean over seeds; a band, drawn where there are few methods, is one sample standard "
+        "deviation over seeds."
+    )
     if figure := accuracy_curves(comparison):
         yield ACCURACY, _picture("curves", "Test accuracy per round", over_seeds), figure
     for sweep in sweeps(comparison):

@@ -43,6 +43,8 @@ PANEL_COLUMNS = 2
 WIDTH_ONE, WIDTH_MORE = 7.0, 10.0
 LEGEND_ROW = 0.22
 """Inches."""
+MOST_BANDS = 8
+"""Lines of a panel that have their spread drawn; the bands of more hide each other."""
 
 Arguments = ParamSpec("Arguments")
 Drawn = TypeVar("Drawn")
@@ -94,7 +96,10 @@ def panels(count: int, height: float, *, share_y: bool = False) -> tuple[Figure,
 
 
 def _curves(comparison: Comparison, value: Curve, label: str) -> Figure | None:
-    """Draw one panel per setting, one line per method, with a band of one sd over seeds."""
+    """Draw one panel per setting, one line per method, with a band of one sd over seeds.
+
+    Panels of more than `MOST_BANDS` lines have no bands: the tables have every spread.
+    """
     shown: dict[str, dict[str, dict[int, Mean]]] = {}
     for setting in comparison.settings:
         for method in comparison.methods:
@@ -107,7 +112,7 @@ def _curves(comparison: Comparison, value: Curve, label: str) -> Figure | None:
     figure, every = panels(len(shown), 3.6, share_y=len(datasets) == 1)
     for axes, (setting, lines) in zip(every, shown.items(), strict=True):
         for method, line in lines.items():
-            _draw_line(axes, names[method], line)
+            _draw_line(axes, names[method], line, len(lines) <= MOST_BANDS)
         axes.set(title=setting, xlabel="round")
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
         axes.margins(x=0.02)
@@ -128,12 +133,12 @@ def _line(comparison: Comparison, setting: str, method: str, value: Curve) -> di
     return {number: mean for number, mean in means.items() if mean}
 
 
-def _draw_line(axes: Axes, look: Look, line: Mapping[int, Mean]) -> None:
+def _draw_line(axes: Axes, look: Look, line: Mapping[int, Mean], band: bool) -> None:
     rounds, means = list(line), [mean.value for mean in line.values()]
     spreads = [mean.sd or 0.0 for mean in line.values()]
     marker = "o" if len(rounds) == 1 else ""
     axes.plot(rounds, means, look.line, marker=marker, color=look.colour, label=look.label)
-    if any(spreads):
+    if band and any(spreads):
         low = [mean - sd for mean, sd in zip(means, spreads, strict=True)]
         high = [mean + sd for mean, sd in zip(means, spreads, strict=True)]
         axes.fill_between(rounds, low, high, color=look.colour, alpha=0.13, linewidth=0)

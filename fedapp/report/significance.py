@@ -70,15 +70,15 @@ def _caveats(pairs: set[int], reference: str) -> list[str]:
         n = min(pairs)
         notes.append(
             f"What the test can tell: whether a difference would hold for other seeds (other "
-            f"splits and starts) of the same images. With {n} seeds the interval reaches "
+            f"splits and starts) of the same data set. With {n} seeds the interval reaches "
             f"{interval_factor(n):.2f} standard deviations of the differences each way, so only "
             "differences well above that spread can be told from chance."
         )
         notes.append(
             "What it cannot tell: that two methods are equal (a large p says that the seeds are "
             "too few to see a difference), whether the differences are normally distributed, which "
-            "t assumes and so few seeds cannot show, or how it would be on other images. All seeds "
-            "deal out the same pool of images, so they are not fully independent and the intervals "
+            "t assumes and so few seeds cannot show, or how it would be on other data. All seeds "
+            "deal out images of the same data set, so they are not fully independent and the intervals "
             "are, if anything, too narrow."
         )
     notes.append(

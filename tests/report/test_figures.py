@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from fedapp.cli import app
 from fedapp.errors import RunError
+from fedapp.report import figures
 from fedapp.report.confusion import confusion, confusion_figure
 from fedapp.report.document import write_report
 from fedapp.report.figures import accuracy_curves, error_curves, png, variance_bars
@@ -52,6 +53,15 @@ def test_a_panel_per_setting_a_line_and_a_band_per_method(tmp_path):
     for axes in figure.axes:
         assert len(axes.lines) == len(METHODS) and bands(axes) == len(METHODS)
     assert legend_of(figure) == ["LocalOnly", "FixAvg", "UM-pFSSL"]
+
+
+def test_many_methods_have_no_bands(tmp_path, monkeypatch):
+    comparison = realistic(tmp_path)
+    monkeypatch.setattr(figures, "MOST_BANDS", len(METHODS) - 1)
+    figure = accuracy_curves(comparison)
+    assert figure is not None
+    assert [bands(axes) for axes in figure.axes] == [0, 0]
+    assert [len(axes.lines) for axes in figure.axes] == [len(METHODS)] * 2
 
 
 def test_a_curve_is_the_mean_over_seeds_in_percent(tmp_path):
