@@ -78,8 +78,8 @@ def _caveats(pairs: set[int], reference: str) -> list[str]:
             "What it cannot tell: that two methods are equal (a large p says that the seeds are "
             "too few to see a difference), whether the differences are normally distributed, which "
             "t assumes and so few seeds cannot show, or how it would be on other data. All seeds "
-            "deal out images of the same data set, so they are not fully independent and the intervals "
-            "are, if anything, too narrow."
+            "deal out images of the same data set, so they are not fully independent and the "
+            "intervals are, if anything, too narrow."
         )
     notes.append(
         "Sites better, worse: sites with a higher, a lower test accuracy, over all seeds; the rest "
