@@ -40,7 +40,7 @@ class Board(Progress):
         state = "  ".join([*([f"{failed} failed"] if failed else []), *self._left_for(rounds_left)])
         if self._bar is None or self._task is None:
             if self._clock() - self._spoke >= EVERY_S:
-                each = ", ".join(f"{name} {at}/{of}" for name, (at, of) in running.items())
+                each = ", ".join(f"{name} {_place(*at)}" for name, at in running.items())
                 what = "  ".join(filter(None, [f"{done} of {self._total} cells", state, each]))
                 self._say(what)
             return
@@ -57,6 +57,10 @@ class Board(Progress):
         if done <= 0 or rounds <= 0:
             return []
         return [f"about {duration((self._clock() - self._began) * rounds / done)} left"]
+
+
+def _place(at: int, of: int) -> str:
+    return f"{at}/{of}" if at >= 0 else _stage(at, of)
 
 
 def _stage(at: int, of: int) -> str:

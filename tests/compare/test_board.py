@@ -39,8 +39,8 @@ def test_no_estimate_before_anything_was_done(clock: Clock):
     with Board(Console(file=out, width=500), clock) as board:
         board.began(total=1, done=0, rounds=5)
         clock.now = EVERY_S
-        board.show({}, 0, 0, 5)
-    assert out.getvalue() == "0 of 1 cells\n"
+        board.show({"a": (-1, 4)}, 0, 0, 5)
+    assert out.getvalue() == "0 of 1 cells  a warm-up\n"
 
 
 def test_a_terminal_gets_a_bar_for_each_running_cell(clock: Clock):
