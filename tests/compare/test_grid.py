@@ -211,7 +211,7 @@ def test_every_sweep_builds_all_its_cells(name: str, tmp_path: Path):
     )
 
 
-SMALL = {"small", "results_fashion_mnist", "results_cifar10"}
+SMALL = {"small", "results_ablations", "results_cifar10", "results_fashion_mnist"}
 """Sweeps that are not of the paper's size."""
 
 
