@@ -43,7 +43,8 @@ def _say_once(reason: str) -> None:
 
 def _answer(message: Message, context: Context) -> Incoming:
     origin, request, payloads = wire.read_request(message.content)
-    site, folder = open_site(context, origin)
+    settings = request.settings if isinstance(request, Hello) else {}
+    site, folder = open_site(context, origin, settings)
     if isinstance(request, Hello):
         return Incoming(site.facts())
     if request.site != (here := site.data.site):

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -10,18 +10,26 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from flwr.app import Context
 
+from client_app.identity import check_unchanged, who_am_i
 from fedapp.codehash import code_hash
-from fedapp.config import experiment_digest, load_run_config
+from fedapp.config import (
+    experiment_digest,
+    load_run_config,
+    settings_that_differ,
+    shared_settings,
+)
+from fedapp.data.own import OwnDataError
 from fedapp.disk import refused
-from fedapp.errors import ConfigError, RunError
+from fedapp.errors import ConfigError, DataError, RunError
 from fedapp.federation import federation_of
 from fedapp.params import digest_of
 from fedapp.pool import read_key
+from fedapp.presetfiles import Scalar
 from fedapp.private import PrivateParts
 from fedapp.protocol import Origin
 from fedapp.runfolder import out_root
 from fedapp.scores import ScoreStore
-from fedapp.settings import Experiment
+from fedapp.settings import OWN, Experiment
 from fedapp.site import Site
 from fedapp.store import ModelStore
 
@@ -31,21 +39,18 @@ BUSY_S = 5.0
 """Seconds to wait for an earlier task of the same site."""
 
 
-def open_site(context: Context, origin: Origin) -> tuple[Site, Path]:
+def open_site(
+    context: Context, origin: Origin, settings: Mapping[str, Scalar]
+) -> tuple[Site, Path]:
     """Return the site that this node is, for the server's run, and its folder.
 
-    Raises ConfigError when the server runs other code or another experiment, with the difference.
+    settings: the server's, where the message carries them. Raises ConfigError when the server runs
+    other code or another experiment, with the difference, and DataError where the site's data
+    cannot be used.
     """
     experiment = load_run_config(context.run_config)
-    _check(origin, experiment)
-    number = context.node_config.get("partition-id")
-    if not isinstance(number, int):
-        raise ConfigError("node config has no partition-id; start the node with partition-id=<k>")
-    if not 0 <= number < experiment.split.num_clients:
-        raise ConfigError(
-            f"partition-id {number}: the preset has {experiment.split.num_clients} sites, "
-            "numbered from 0; raise split.num_clients or start fewer nodes"
-        )
+    _check(origin, experiment, settings)
+    number, data = who_am_i(context.node_config, experiment)
     place = _own_place(context)
     run = (place or out_root(experiment)) / origin.run
     folder = run / "sites" / f"site-{number}"
@@ -58,7 +63,14 @@ def open_site(context: Context, origin: Origin) -> tuple[Site, Path]:
     shares = bool(key) and digest_of(key.encode()) == origin.pool
     store = _pool(run / "pool") if shares else ModelStore(folder / "models")
     private = PrivateParts(folder / "private")
-    site = federation_of(experiment).site(number, experiment, store, scores, private, shares)
+    try:
+        federation = federation_of(experiment, {number: data} if data else {})
+        site = federation.site(number, experiment, store, scores, private, shares)
+    except OwnDataError as error:  # its message names files, which are nobody else's business
+        log.error("%s", error)
+        raise DataError(error.told) from error
+    if experiment.data.name == OWN:
+        check_unchanged(folder / "data.sha256", site.data)
     return site, folder
 
 
@@ -82,7 +94,7 @@ def alone(site: Site, folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _check(origin: Origin, experiment: Experiment) -> None:
+def _check(origin: Origin, experiment: Experiment, settings: Mapping[str, Scalar]) -> None:
     path, code = _code()
     if origin.code != code:
         raise ConfigError(
@@ -90,7 +102,11 @@ def _check(origin: Origin, experiment: Experiment) -> None:
             "install the same version on both"
         )
     if origin.experiment != experiment_digest(experiment):
-        raise ConfigError("this site's settings differ from the server's; use the same preset file")
+        found = settings_that_differ(shared_settings(experiment), settings) if settings else ""
+        raise ConfigError(
+            f"this site's settings differ from the server's{f' ({found})' if found else ''}; use "
+            "the same preset file"
+        )
 
 
 @lru_cache(maxsize=1)

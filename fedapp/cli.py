@@ -1,10 +1,11 @@
-"""`fedapp`: run without Flower, compare methods, list the presets, save a split."""
+"""`fedapp`: run without Flower, compare methods, check a site, list the presets, save a split."""
 
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from fedapp.compare.command import compare as compare_grid
 from fedapp.compare.command import tune as tune_grid
@@ -13,7 +14,7 @@ from fedapp.compare.job import Driver
 from fedapp.config import load_experiment, parse_overrides
 from fedapp.endblock import end_block
 from fedapp.engine import Engine
-from fedapp.errors import FedAppError
+from fedapp.errors import ConfigError, FedAppError
 from fedapp.federation import federation_of
 from fedapp.ledger import Ledger
 from fedapp.loopback import Loopback
@@ -138,6 +139,27 @@ def report(
         print(path)
 
 
+@app.command("check")
+def check_site(
+    data: Annotated[Path, typer.Argument(help="a site's images: a folder or a CSV file")],
+    overrides: Overrides = None,
+    preset: Annotated[str, typer.Option(help="what the sites agreed upon")] = "",
+    site_name: Annotated[str, typer.Option(help="the site's name in that preset")] = "",
+    server: Annotated[str, typer.Option(help="host:port that the node will connect to")] = "",
+    hide_below: Annotated[int, typer.Option(min=0, help="hide counts from 1 to below this")] = 0,
+    store_path: Annotated[
+        Path | None, typer.Option(help="where the node will keep models; else in your runs")
+    ] = None,
+) -> None:
+    """Check a site's own data and machine before it joins. Exit code: 0 fit, 1 faults, 2 misuse."""
+    # torch and Pillow take seconds to import, which no other command should pay for.
+    from fedapp.datacheck.command import Options, check
+
+    experiment = load_experiment(preset, parse_overrides(overrides or [])) if preset else None
+    options = Options(experiment, site_name, server, hide_below, store_path)
+    raise typer.Exit(check(data, options, Console()))
+
+
 @app.command("presets")
 def list_presets() -> None:
     """List the presets, and the method presets that `method.preset=NAME` lays over them."""
@@ -161,6 +183,8 @@ def manifest(
     """Draw the split of a preset and save it, to be shared and cited (split.manifest=FILE)."""
     experiment = load_experiment(preset, parse_overrides(overrides or []))
     split = federation_of(experiment).manifest
+    if split is None:
+        raise ConfigError("data.name = 'own': nobody deals the sites' images: there is no split")
     split.save(out)
     print(f"{out}: {len(split.site)} images, {split.num_clients} sites, digest {split.digest()}")
 

@@ -32,7 +32,7 @@ from fedapp.presetfiles import (
     scalar,
     source_of,
 )
-from fedapp.settings import Experiment
+from fedapp.settings import OWN, DataSettings, Experiment, SplitSettings
 
 MACHINE_KEYS = ("name", "runtime", "data.root", "data.download", "split.manifest")
 """Settings that differ between machines or people without changing the experiment.
@@ -135,14 +135,29 @@ def config_keys() -> dict[str, str]:
 def experiment_digest(experiment: Experiment) -> str:
     """Return the SHA-256, in hex, of what is computed, whoever computes it and wherever.
 
-    Everything but `MACHINE_KEYS` counts.
+    `shared_settings` count.
     """
-    flat = {
+    flat = shared_settings(experiment)
+    return hashlib.sha256(json.dumps(flat, sort_keys=True).encode()).hexdigest()
+
+
+def shared_settings(experiment: Experiment) -> dict[str, Scalar]:
+    """Return what the server and its sites must agree upon: all settings but `MACHINE_KEYS`."""
+    return {
         key: value
         for key, value in _flatten(to_plain(experiment)).items()
         if key not in MACHINE_KEYS and key.partition(".")[0] not in MACHINE_KEYS
     }
-    return hashlib.sha256(json.dumps(flat, sort_keys=True).encode()).hexdigest()
+
+
+def settings_that_differ(mine: Mapping[str, Scalar], theirs: Mapping[str, Scalar]) -> str:
+    """Name the settings that this site and the server do not share, three at most."""
+    found = [
+        f"{key} is {mine.get(key)!r} here, {theirs.get(key)!r} at the server"
+        for key in sorted(mine.keys() | theirs.keys())
+        if mine.get(key) != theirs.get(key)
+    ]
+    return "; ".join(found[:3] + ([f"{len(found) - 3} more"] if len(found) > 3 else []))
 
 
 def _build(
@@ -190,9 +205,28 @@ def _build(
     if isinstance(wanted, str) and wanted not in DATASETS:
         rule = f"no such data set; {nearest(wanted, DATASETS)}"
         problems.append(f"{origin['data.name']}: data.name = {wanted!r}: {rule}")
+    if isinstance(wanted, str) and wanted == OWN and {"data", "split"} <= parts.keys():
+        problems += _own_problems(parts["data"], parts["split"], origin, source)
     if problems:
         raise ConfigError("\n".join(problems))
     return dataclasses.replace(frame, **parts)
+
+
+def _own_problems(
+    data: DataSettings, split: SplitSettings, origin: Mapping[str, str], source: str
+) -> list[str]:
+    """Return one line for each setting that does not go with sites' own data."""
+    rules: list[tuple[str, Scalar, str]] = []
+    if data.sites and len(data.site_names) != split.num_clients:
+        rule = f"data.sites names {len(data.site_names)} sites; make the two equal"
+        rules.append(("split.num_clients", split.num_clients, rule))
+    if split.labels != "some":
+        rule = "own data have no hidden labels to reveal; use 'some'"
+        rules.append(("split.labels", split.labels, rule))
+    if split.manifest:
+        rule = "own data are dealt by nobody; leave it out"
+        rules.append(("split.manifest", split.manifest, rule))
+    return [f"{origin.get(key, source)}: {key} = {value!r}: {rule}" for key, value, rule in rules]
 
 
 def _misplaced(values: Mapping[str, Any], valid: set[str], origin: Mapping[str, str]) -> list[str]:

@@ -112,6 +112,9 @@ class Engine:
 
     def _prepare(self, facts: Sequence[SiteFacts]) -> RunState:
         first = facts[0]
+        if first.name:
+            named = ", ".join(f"{site.site} {site.name}" for site in facts)
+            self.progress.note(f"sites: {named}")
         self._facts = {site.site: site for site in facts}
         self.folder.note_manifest(first.manifest)
         settings, seed = self.experiment.model, self.experiment.seed

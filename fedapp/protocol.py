@@ -10,7 +10,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-SCHEMA = 1
+from fedapp.settings import SITE_NAME
+
+SCHEMA = 2
 """Version of the message format; both sides refuse any other."""
 
 INITIAL_SITE = -1
@@ -31,6 +33,7 @@ Number = Annotated[int, Field(ge=0, lt=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern="^[a-z_]+$")]
 Text = Annotated[str, Field(max_length=4000)]
+Setting = bool | int | Finite | Annotated[str, Field(max_length=2**16)]
 
 
 @dataclass(frozen=True)
@@ -163,9 +166,14 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Hello:
-    """First question to a node: who are you? Answered with `SiteFacts`."""
+    """First question to a node: who are you? Answered with `SiteFacts`.
+
+    settings: those that both sides must share, so that a site that has others can say which.
+    """
 
     __pydantic_config__ = CLOSED
+
+    settings: Mapping[Text, Setting] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -191,8 +199,10 @@ class Origin:
 class SiteFacts:
     """What the server must know of a site before round 0. Counts are images.
 
-    manifest: digest of the split the site holds a part of.
+    manifest: digest of the split the site holds a part of or, where sites have data of their own,
+        of the rules by which they read them.
     pool_key: the key that the site read in the server's pool, as proof; empty: it cannot read it.
+    name: of a site with data of its own; else empty.
     """
 
     __pydantic_config__ = CLOSED
@@ -206,6 +216,7 @@ class SiteFacts:
     test: Number
     manifest: Digest
     pool_key: Annotated[str, Field(pattern="^([0-9a-f]{32})?$")] = ""
+    name: Annotated[str, Field(pattern=f"^({SITE_NAME})?$")] = ""
 
     @property
     def mu(self) -> float:

@@ -4,6 +4,7 @@ Paper: "Uncertainty Minimization for Personalized Federated Semi-Supervised Lear
 The descriptions give unit and source; `conf/*.yaml` repeats them beside the values.
 """
 
+import re
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
@@ -12,6 +13,12 @@ from pydantic.dataclasses import dataclass
 
 CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """Unknown keys, silent conversions, NaN and infinity are refused."""
+
+OWN = "own"
+"""`data.name` where every site reads images of its own."""
+SITE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""What a site may be called; it is also a folder's name."""
+_CLASS_NAME = r"[^/\\.\0][^/\\\0]{0,63}"
 
 Count = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -34,9 +41,59 @@ class DataSettings:
     image_size: Annotated[int, Field(ge=0, le=96)] = 0
     """Side in pixels to resize to, 8 to 96; 0: as stored."""
 
+    # What sites with data of their own (name = own) agree upon, since no one sees all their images.
+    classes: str = ""
+    """Names of the classes, commas between them; their order is the labels' numbers."""
+    sites: str = ""
+    """Names of the sites that may take part, commas between them; their order is their numbers."""
+    channels: Annotated[int, Field(ge=0, le=3)] = 0
+    """Of every image: 1 (grey) or 3 (RGB)."""
+    mean: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Subtracted from pixels / 255, in every channel; of own data only, others are measured."""
+    std: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """Pixels are divided by it then; of own data only."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """`classes` one by one."""
+        return _listed(self.classes)
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        """`sites` one by one."""
+        return _listed(self.sites)
+
     def __post_init__(self) -> None:
         if 0 < self.image_size < 8:
             raise ValueError("image_size must be 0 (as stored) or in [8, 96]")
+        if self.name != OWN:
+            for key in ("classes", "sites", "channels"):
+                if getattr(self, key):
+                    raise ValueError(
+                        f"{key} is a setting of own data: set name to 'own' or drop it"
+                    )
+            return
+        if self.image_size == 0 or self.channels not in (1, 3) or self.subset:
+            raise ValueError(
+                "own data need an image_size in [8, 96], channels of 1 or 3, and no subset"
+            )
+        if len(self.class_names) < 2:
+            raise ValueError("classes must name two or more, such as 'normal, tumour'")
+        for key, names, rule in (
+            ("classes", self.class_names, _CLASS_NAME),
+            ("sites", self.site_names, SITE_NAME),
+        ):
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise ValueError(f"{key} must differ: {twice[0]!r} stands twice")
+            if odd := [name for name in names if not re.fullmatch(rule, name)]:
+                raise ValueError(
+                    f"{key}: {odd[0]!r}: must be at most 64 characters, none of them a slash; "
+                    "of a site's name letters, digits, dot, dash and underscore"
+                )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",")) if text.strip() else ()
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -76,6 +76,7 @@ class Site:
             test=len(self.data.test_labels),
             manifest=self.manifest,
             pool_key=read_key(self.store.root) if self.shares_pool else "",
+            name=self.data.name,
         )
 
     def handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:

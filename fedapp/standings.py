@@ -98,6 +98,7 @@ class Standings:
         return [
             {
                 "site": number,
+                **({"name": site.facts.name} if site.facts.name else {}),
                 "mu": round(site.facts.mu, 6),
                 "train": site.facts.labelled + site.facts.unlabelled,
                 "labelled": site.facts.labelled,

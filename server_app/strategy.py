@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedapp import wire
+from fedapp.config import shared_settings
 from fedapp.engine import Engine, Fetch
 from fedapp.errors import ProtocolError, RunError, StoreError
 from fedapp.ledger import Ledger
@@ -145,7 +146,8 @@ class PoolStrategy(Strategy):
         Raises RunError where there is no node, or where every one that answers refuses.
         """
         nodes = self._wait_for_nodes()
-        hello = wire.write_request(self._origin, Hello(), {})
+        settings = shared_settings(self._experiment)
+        hello = wire.write_request(self._origin, Hello(settings), {})
         queue, asked = deque(nodes), dict[int, float]()
         found: dict[int, SiteFacts] = {}
         reasons: list[str] = []
@@ -343,5 +345,7 @@ def _why_not(answer: Answer) -> str:
     if isinstance(answer, Refusal):
         return answer.reason
     if isinstance(answer, SiteFacts):
+        if answer.name:
+            return f"site {answer.name!r} is here already; give every node its own site-name"
         return f"site number {answer.site} is taken; give every node its own partition-id"
     return f"answered with {type(answer).__name__} when asked who it is"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fedapp.codec import MAX_BYTES, decode_answer, decode_origin, decode_request, encode
 from fedapp.errors import ProtocolError
 from fedapp.protocol import (
+    SCHEMA,
     Evaluation,
     Hello,
     Missing,
@@ -37,7 +38,9 @@ def test_answers_come_back_equal(answer):
 
 def test_requests_come_back_equal():
     assert decode_request(encode(TASK)) == TASK
-    assert decode_request(encode(Hello())) == Hello()
+    hello = Hello({"seed": 0, "data.std": 1.0, "data.name": "own", "data.download": True})
+    again = decode_request(encode(hello))
+    assert again == hello and encode(again) == encode(hello)  # 1.0 stays a float, True a truth
     origin = Origin("run-1", "0" * 16, D)
     assert decode_origin(encode(origin)) == origin
 
@@ -51,7 +54,7 @@ def test_a_request_is_not_an_answer():
         decode_origin(encode(REPLY))
 
 
-def head(kind="Reply", schema=1, **changes):
+def head(kind="Reply", schema=SCHEMA, **changes):
     body = json.loads(encode(REPLY))["body"] | changes
     return json.dumps({"schema": schema, "kind": kind, "body": body}).encode()
 
@@ -62,7 +65,7 @@ def head(kind="Reply", schema=1, **changes):
     (b"[1]", "exactly schema, kind and body"),
     (b"[" * 100_000, "not JSON"),
     (bytes(MAX_BYTES + 1), "at most"),
-    (head(schema=2), "same version"),
+    (head(schema=SCHEMA + 1), "same version"),
     (head(kind="Bogus"), "unknown message kind 'Bogus'"),
     (head(kind=["x"]), "unknown message kind"),
     (head(site="1"), "site: Input should be a valid integer"),
@@ -92,6 +95,6 @@ def test_nan_is_never_sent():
 ))  # fmt: skip
 def test_arbitrary_bodies_end_in_a_protocol_error_or_a_message(body):
     for kind in ("Reply", "Missing", "SiteFacts", "Task"):
-        data = json.dumps({"schema": 1, "kind": kind, "body": body}).encode()
+        data = json.dumps({"schema": SCHEMA, "kind": kind, "body": body}).encode()
         with pytest.raises(ProtocolError):
             decode_answer(data)

@@ -128,7 +128,8 @@ def test_numbers_of_a_file_are_yaml_1_2(write):
         ({"data__name": "digit"},
          "override: data.name = 'digit': no such data set; did you mean 'digits'?"),
         ({"data": 3},
-         "override: data = 3: must be a group of keys: download, image_size, name, root, subset"),
+         "override: data = 3: must be a group of keys: channels, classes, download, image_size, "
+         "mean, name, root, sites, std, subset"),
         ({"method__name": "local_only", "method__num_replaced": 1},
          "override: method.num_replaced = 1: not a setting of local_only; valid: name"),
         ({"method__helper_list_size": 4, "method__num_replaced": 5},

@@ -107,7 +107,7 @@ PRESETS = sorted((ROOT / "conf").glob("*.yaml"))
 def test_the_promised_presets_are_there():
     promised = {
         "digits_demo", "fashion_mnist_small", "fashion_mnist", "cifar10", "pathmnist",
-        "organamnist",
+        "organamnist", "own_data",
     }  # fmt: skip
     assert promised <= set(presets())
 

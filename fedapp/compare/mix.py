@@ -44,7 +44,7 @@ def write_mix(run: Path, parents: Sequence[tuple[Path, Experiment]], digest: str
     """
     experiment = parents[0][1]
     federation = federation_of(experiment)
-    summaries = [_summary(path, federation.manifest.digest()) for path, _ in parents]
+    summaries = [_summary(path, federation.digest) for path, _ in parents]
     models = [FinalModels(path, of, federation) for path, of in parents]
     rmtree(run, ignore_errors=True)
     plain = {
@@ -64,7 +64,7 @@ def write_mix(run: Path, parents: Sequence[tuple[Path, Experiment]], digest: str
         "method": MIX,
         "seed": experiment.seed,
         "sites": len(sites),
-        "manifest": federation.manifest.digest(),
+        "manifest": federation.digest,
         "rounds": rounds,
         **standings.summary(),
         **costs,
@@ -93,7 +93,7 @@ def _standing(site: int, models: Sequence[FinalModels], federation: Federation) 
         unlabelled=len(data.unlabelled),
         val=len(data.val_labels),
         test=len(data.test_labels),
-        manifest=federation.manifest.digest(),
+        manifest=federation.digest,
     )
     latest = {}
     for part in ("val", "test"):

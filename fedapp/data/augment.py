@@ -39,6 +39,7 @@ _FLIPS = {
     "organcmnist": False,  # the same classes
     "organsmnist": False,  # the same classes; here a mirror turns the body's front to its back
     "folder": False,  # unknown images: a mirror might change what they mean
+    "own": False,  # likewise
 }
 
 

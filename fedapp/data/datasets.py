@@ -19,9 +19,9 @@ from fedapp.data import published
 from fedapp.data.folder import list_images, read_images
 from fedapp.data.images import ImageSet, resize
 from fedapp.errors import ConfigError, DataError
-from fedapp.settings import DataSettings
+from fedapp.settings import OWN, DataSettings
 
-NAMES: tuple[str, ...] = (*published.NAMES, "folder")
+NAMES: tuple[str, ...] = (*published.NAMES, "folder", OWN)
 """Every value of `data.name`."""
 
 _STALL_SECONDS = 30.0
@@ -42,6 +42,11 @@ def load_dataset(settings: DataSettings, seed: int) -> ImageSet:
     files are absent or damaged, `ConfigError` where there is no set of that name.
     """
     name, root = settings.name, data_root(settings.root)
+    if name == OWN:
+        raise ConfigError(
+            "data.name = 'own': nobody holds all the images: use `fedapp run` or Flower, where "
+            "every site reads its own"
+        )
     if name == "folder":
         listing = list_images(root)
         chosen = _draw(settings, len(listing.files), seed)

@@ -6,6 +6,7 @@ nothing else.
 
 import struct
 import zlib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch import Tensor
 from fedapp.data.images import MAX_SIDE, MIN_SIDE, ImageSet, channel_stats, resize
 from fedapp.errors import DataError
 
-_SUFFIXES = (".png", ".jpg", ".jpeg")
+SUFFIXES = (".png", ".jpg", ".jpeg")
 _SPLITS = {"train", "val", "test"}
 _GREY = {"1", "L", "LA"}
 _COLOUR = {"P", "RGB", "RGBA", "CMYK", "YCbCr"}
@@ -65,7 +66,7 @@ def list_images(root: Path) -> Listing:
         for part in _parts(root)
         for folder in _folders(part)
         for file in _entries(folder)
-        if file.suffix.lower() in _SUFFIXES
+        if file.suffix.lower() in SUFFIXES
     ]
     if not found:
         raise DataError(
@@ -86,13 +87,7 @@ def read_images(listing: Listing, chosen: NDArray[np.int64], side: int) -> Image
     does not fit.
     """
     files = [listing.files[i] for i in chosen.tolist()]
-    with ThreadPoolExecutor(_threads(files)) as pool:
-        # Where a file fails, the batches not yet begun are cancelled.
-        batches = pool.map(
-            lambda batch: [_decode(file, side) for file in batch],
-            (files[i : i + _BATCH] for i in range(0, len(files), _BATCH)),
-        )
-        decoded = [image for batch in batches for image in batch]
+    decoded = decode_all(files, side)
     first = decoded[0].shape[1:]
     for file, image in zip(files, decoded, strict=True):
         if image.shape[1:] != first:
@@ -109,8 +104,21 @@ def read_images(listing: Listing, chosen: NDArray[np.int64], side: int) -> Image
     return ImageSet(images, labels, listing.classes, mean, std)
 
 
-def _threads(files: list[Path]) -> int | None:
+def decode_all(files: Sequence[Path], side: int, channels: int = 0) -> list[Tensor]:
+    """Return the images in these files, each as `decode` returns it; several at a time."""
+    with ThreadPoolExecutor(_threads(files)) as pool:
+        # Where a file fails, the batches not yet begun are cancelled.
+        batches = pool.map(
+            lambda batch: [decode(file, side, channels) for file in batch],
+            (files[i : i + _BATCH] for i in range(0, len(files), _BATCH)),
+        )
+        return [image for batch in batches for image in batch]
+
+
+def _threads(files: Sequence[Path]) -> int | None:
     """Return how many threads to decode with: 1 for small files, None (as many as pay) else."""
+    if not files:
+        return 1
     sample = files[:: len(files) // _BATCH + 1]
     try:
         mean = sum(file.stat().st_size for file in sample) / len(sample)
@@ -142,8 +150,12 @@ def _entries(path: Path) -> list[Path]:
         ) from error
 
 
-def _decode(file: Path, side: int) -> Tensor:
-    """Return one image, uint8 [1 or 3, H, W], resized to `side` unless that is 0."""
+def decode(file: Path, side: int, channels: int = 0) -> Tensor:
+    """Return one image, uint8 [C, H, W], resized to `side` unless that is 0.
+
+    channels: C, 1 or 3, to which the image is converted; 0: 1 if the file is grey, else 3.
+    `DataError` where the file is damaged or no 8-bit image.
+    """
     try:
         with Image.open(file) as opened:
             mode, (width, height) = opened.mode, opened.size
@@ -157,7 +169,8 @@ def _decode(file: Path, side: int) -> Tensor:
             # Pillow warns of the direct way from a palette with transparency to RGB.
             clear = mode == "P" and "transparency" in opened.info
             image = opened.convert("RGBA") if clear else opened
-            pixels = np.array(image.convert("L" if mode in _GREY else "RGB"))
+            grey = channels == 1 or (channels == 0 and mode in _GREY)
+            pixels = np.array(image.convert("L" if grey else "RGB"))
     except _DECODE_ERRORS as error:
         reason = " ".join(str(error).split())
         raise DataError(

@@ -47,6 +47,7 @@ class SiteData:
 
     labelled, labels: D_s. unlabelled: D_u. mean, std: per channel, of pixels / 255.
     audit: hidden labels of D_u, for metrics in simulation only; None on a real site.
+    name: of the site, where it has one.
     """
 
     site: int
@@ -61,6 +62,7 @@ class SiteData:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     audit: Audit | None
+    name: str = ""
 
     @property
     def mu(self) -> float:
@@ -80,6 +82,15 @@ class SiteData:
             total.update(repr(tuple(part.shape)).encode())
             total.update(part.cpu().contiguous().numpy().data)
         return total.hexdigest()[:16]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256, in hex, of all the site's data, its val and test images too."""
+        total = hashlib.sha256(self.fingerprint.encode())
+        for part in (self.val, self.val_labels, self.test, self.test_labels):
+            total.update(repr(tuple(part.shape)).encode())
+            total.update(part.cpu().contiguous().numpy().data)
+        return total.hexdigest()
 
     def to(self, device: torch.device) -> "SiteData":
         """Return the same data on `device`; nothing is copied where they are there already."""

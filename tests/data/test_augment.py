@@ -56,6 +56,7 @@ def test_every_data_set_is_decided() -> None:
         "organcmnist",
         "organsmnist",
         "folder",
+        "own",
     }
     assert augment._FLIPS.keys() == decided.keys()
 

@@ -142,7 +142,7 @@ def test_names_are_complete() -> None:
         if not name.endswith("3d") and info["task"] != "multi-label, binary-class"
     }
     assert set(published.MEDMNIST) == single
-    assert set(NAMES) == {"digits", "folder"} | set(WRITERS)
+    assert set(NAMES) == {"digits", "folder", "own"} | set(WRITERS)
     assert len(set(NAMES)) == len(NAMES)
 
 

@@ -1,0 +1,74 @@
+"""Which site a node is: by its number, or by its name among those that the preset agrees upon.
+
+A name's number is its place in `data.sites`: known before anybody has met, and so the same whoever
+comes first, comes late or comes back, in every run and every driver.
+"""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedapp.data.own import Place
+from fedapp.data.sites import SiteData
+from fedapp.disk import write_atomic
+from fedapp.errors import ConfigError, DataError
+from fedapp.presetfiles import Scalar
+from fedapp.settings import OWN, Experiment
+
+
+def who_am_i(node_config: Mapping[str, Scalar], experiment: Experiment) -> tuple[int, Place | None]:
+    """Return the number of the site that a node is, and where its own data lie.
+
+    That is None where the data are not its own, and where a simulated site finds them below
+    `data.root`. Raises ConfigError where the node config is no site of the preset.
+    """
+    name, data = node_config.get("site-name", ""), node_config.get("data-path", "")
+    if name == data == "":
+        return _numbered(node_config.get("partition-id"), experiment), None
+    if experiment.data.name != OWN:
+        raise ConfigError(
+            f"site-name and data-path are for data.name = 'own', the preset has "
+            f"{experiment.data.name!r}; start the node with partition-id=<k> alone"
+        )
+    if not name or not data or "partition-id" in node_config:
+        raise ConfigError(
+            "a site with data of its own needs site-name and data-path and no partition-id, such "
+            """as --node-config 'site-name="north" data-path="/data"'"""
+        )
+    names = experiment.data.site_names
+    if name not in names:
+        near = difflib.get_close_matches(str(name), names, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "have it added at the list's end"
+        raise ConfigError(
+            f"site-name {name!r}: not in the preset's data.sites ({', '.join(names)}); {hint}"
+        )
+    return names.index(str(name)), Place(str(name), Path(str(data)).expanduser())
+
+
+def check_unchanged(note: Path, data: SiteData) -> None:
+    """Check that a site's own data are those that this run began with, by the note of it there.
+
+    Images that came since would move others between training and testing. The digest stays at the
+    site. Raises DataError where the data are others, StoreError where the disk refuses.
+    """
+    if not note.exists():
+        write_atomic(note, data.digest.encode(), durable=True)
+    elif note.read_text() != data.digest:
+        raise DataError(
+            f"site {data.name!r}: its data have changed since this run began: put them back as "
+            "they were, or start a new run"
+        )
+
+
+def _numbered(number: object, experiment: Experiment) -> int:
+    if not isinstance(number, int):
+        own = experiment.data.name == OWN
+        need = "site-name and data-path" if own else "partition-id"
+        how = """site-name="<name>" data-path="<folder>\"""" if own else "partition-id=<k>"
+        raise ConfigError(f"node config has no {need}; start the node with {how}")
+    if not 0 <= number < experiment.split.num_clients:
+        raise ConfigError(
+            f"partition-id {number}: the preset has {experiment.split.num_clients} sites, "
+            "numbered from 0; raise split.num_clients or start fewer nodes"
+        )
+    return number

@@ -1,0 +1,18 @@
+"""Images that lie at a site and that nobody else ever sees: docs/OWN_DATA.md."""
+
+from fedapp.data.own.entries import Entry, Listing
+from fedapp.data.own.faults import Fault, Kind, OwnDataError
+from fedapp.data.own.listing import list_own
+from fedapp.data.own.read import OwnSites, Place, simulated_places
+
+__all__ = [
+    "Entry",
+    "Fault",
+    "Kind",
+    "Listing",
+    "OwnDataError",
+    "OwnSites",
+    "Place",
+    "list_own",
+    "simulated_places",
+]

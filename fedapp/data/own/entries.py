@@ -1,0 +1,56 @@
+"""What a site's listing is made of, and the faults that both ways of listing share."""
+
+import difflib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedapp.data.own.faults import Fault, Kind
+
+IMAGE = "a PNG or JPEG file (.png, .jpg, .jpeg)"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One image. name: its path below the data, with slashes; the order of images is that of names.
+
+    label: class, or empty. part: train, val or test, or empty where the site left that open.
+    group: what must stay together, such as a patient; empty: this image belongs to no other.
+    """
+
+    path: Path
+    name: str
+    label: str
+    part: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a site holds. passed_over: files beside the images that are none."""
+
+    entries: tuple[Entry, ...]
+    faults: tuple[Fault, ...]
+    passed_over: tuple[str, ...] = ()
+
+
+def label_fault(where: str, label: str, classes: Sequence[str]) -> Fault:
+    """Return the fault of a label that is not in the agreed list."""
+    near = difflib.get_close_matches(label, classes, 1)
+    same = next((c for c in classes if c.lower() == label.lower()), near[0] if near else "")
+    remedy = f"did you mean {same!r}?" if same else "rename it, or have the list changed"
+    what = f"label {label!r} is not in data.classes ({', '.join(classes)})"
+    return Fault(Kind.LABEL, where, what, remedy)
+
+
+def outside(path: Path, root: Path) -> bool:
+    """Whether a path leads out of the folder `root`, itself free of links, through links or not."""
+    return not Path(os.path.realpath(path)).is_relative_to(root)
+
+
+def outside_fault(where: str) -> Fault:
+    """Return the fault of a file that lies elsewhere."""
+    return Fault(
+        Kind.FILE, where, "leads out of the data's folder", "copy the images into the folder"
+    )

@@ -1,0 +1,50 @@
+"""What can be wrong with a site's own data, said to the site in full and to the server in part.
+
+A file's name may hold a patient's, and so may a label that is none (two columns exchanged). So a
+fault has two wordings: one with names for the site's own screen and log, one without for the
+server.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fedapp.errors import DataError
+
+
+class Kind(StrEnum):
+    """Kinds of faults; the values are what the server is told."""
+
+    LAYOUT = "its folder or its labels.csv is not laid out as docs/OWN_DATA.md says"
+    LABEL = "it has labels that are not in data.classes"
+    FILE = "it has images that are absent, damaged or outside its folder"
+    SPLIT = "its split is not one that docs/OWN_DATA.md allows"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: where it is, what rule is broken, and what to do."""
+
+    kind: Kind
+    where: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}: {self.remedy}"
+
+
+class OwnDataError(DataError):
+    """A site's data cannot be used. The message names files: it is for the site alone.
+
+    told: what may be told to the server.
+    """
+
+    def __init__(self, site: str, faults: Sequence[Fault]) -> None:
+        more = f" (and {len(faults) - 1} more; `fedapp check` lists them)" if faults[1:] else ""
+        super().__init__(f"{faults[0]}{more}")
+        kinds = list(dict.fromkeys(fault.kind.value for fault in faults))
+        self.told = (
+            f"site {site!r} cannot use its data: {'; '.join(kinds)}: `fedapp check` at the site, "
+            "and its log, name the files"
+        )

@@ -1,0 +1,137 @@
+"""From a site's own files to its data; the sites of one process, each with files of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedapp.data.folder import decode_all
+from fedapp.data.own.deal import TEST, TRAIN, VAL, deal
+from fedapp.data.own.entries import Entry
+from fedapp.data.own.faults import Fault, Kind, OwnDataError
+from fedapp.data.own.listing import list_own
+from fedapp.data.sites import SiteData
+from fedapp.errors import ConfigError, DataError
+from fedapp.settings import DataSettings, SplitSettings
+
+
+@dataclass(frozen=True)
+class Place:
+    """A site's name and where its data lie."""
+
+    name: str
+    data: Path
+
+
+class OwnSites:
+    """Sites that read their own files, each when it is first asked for."""
+
+    def __init__(
+        self,
+        places: Mapping[int, Place],
+        settings: DataSettings,
+        split: SplitSettings,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        """Note where the sites' data lie, by number; nothing is read yet."""
+        self._places = dict(places)
+        self._settings, self._split, self._seed = settings, split, seed
+        self._device = device
+        self._sites: dict[int, SiteData] = {}
+
+    def site(self, k: int) -> SiteData:
+        """Return the data of site k on the device; the same value each time.
+
+        Raises OwnDataError where they are not as agreed.
+        """
+        if k not in self._places:
+            raise DataError(
+                f"site {k}: not one of sites {sorted(self._places)}: correct its number"
+            )
+        if k not in self._sites:
+            data = _read(self._places[k], k, self._settings, self._split, self._seed)
+            self._sites[k] = data.to(self._device)
+        return self._sites[k]
+
+
+def simulated_places(root: Path, settings: DataSettings, count: int) -> dict[int, Place]:
+    """Return where `count` sites of one machine find their data: in the folders of `root`.
+
+    Site k is the k-th of `data.sites`, or else the k-th folder by name. Raises ConfigError where
+    there are more or fewer folders than sites, DataError where a named one is not there.
+    """
+    try:
+        folders = sorted(p.name for p in root.iterdir() if p.is_dir() and p.name[0] != ".")
+    except OSError as error:
+        raise DataError(
+            f"{root}: cannot be listed ({error.strerror}): set data.root to the folder that holds "
+            "one folder per site"
+        ) from error
+    names = settings.site_names or tuple(folders)
+    if absent := [name for name in names if name not in folders]:
+        raise DataError(
+            f"{root}: no folder {absent[0]!r}, which data.sites names: put that site's data there"
+        )
+    if len(names) != count:
+        raise ConfigError(
+            f"{root}: holds folders for {len(names)} sites, split.num_clients = {count}: make the "
+            "two equal, or name in data.sites the folders to use"
+        )
+    return {k: Place(name, root / name) for k, name in enumerate(names)}
+
+
+def _read(
+    place: Place, number: int, settings: DataSettings, split: SplitSettings, seed: int
+) -> SiteData:
+    """Read a site's files as the settings say."""
+    listing = list_own(place.data, settings.class_names)
+    if listing.faults:
+        raise OwnDataError(place.name, listing.faults)
+    parts = deal(listing.entries, split, seed, place.name)
+    by_part: dict[tuple[str, bool], list[Entry]] = {}
+    for entry, part in zip(listing.entries, parts, strict=True):
+        by_part.setdefault((part, bool(entry.label)), []).append(entry)
+    side, channels = settings.image_size, settings.channels
+    index = {name: number for number, name in enumerate(settings.class_names)}
+
+    def images(part: str, labelled: bool = True) -> Tensor:
+        entries = by_part.get((part, labelled), [])
+        try:
+            decoded = decode_all([entry.path for entry in entries], side, channels)
+        except DataError as error:
+            raise OwnDataError(place.name, [_damage(place, error)]) from error
+        return torch.stack(decoded) if decoded else _nothing(channels, side)
+
+    def labels(part: str) -> Tensor:
+        known = [index[entry.label] for entry in by_part.get((part, True), [])]
+        return torch.tensor(known, dtype=torch.int64)
+
+    return SiteData(
+        site=number,
+        labelled=images(TRAIN),
+        labels=labels(TRAIN),
+        unlabelled=images(TRAIN, labelled=False),
+        val=images(VAL),
+        val_labels=labels(VAL),
+        test=images(TEST),
+        test_labels=labels(TEST),
+        num_classes=len(index),
+        mean=(settings.mean,) * channels,
+        std=(settings.std,) * channels,
+        audit=None,
+        name=place.name,
+    )
+
+
+def _damage(place: Place, error: DataError) -> Fault:
+    """Return the fault that `decode` found: its message names file, rule and remedy."""
+    where, _, rest = str(error).removeprefix(f"{place.data}/").partition(": ")
+    what, _, remedy = rest.rpartition(": ")
+    return Fault(Kind.FILE, where, what, remedy)
+
+
+def _nothing(channels: int, side: int) -> Tensor:
+    return torch.empty((0, channels, side, side), dtype=torch.uint8)

@@ -1,0 +1,167 @@
+"""A site's labels as a CSV file: `path,label` and, if wanted, `split` and `group`."""
+
+import csv
+import difflib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fedapp.data.folder import SUFFIXES
+from fedapp.data.own.entries import IMAGE, Entry, Listing, label_fault, outside, outside_fault
+from fedapp.data.own.faults import Fault, Kind
+
+COLUMNS = ("path", "label", "split", "group")
+PARTS = ("train", "val", "test")
+
+
+def list_table(table: Path, classes: Sequence[str]) -> Listing:
+    """List the images that a CSV file names. Paths count from the file's own folder."""
+    faults: list[Fault] = []
+    entries: list[Entry] = []
+    seen: set[str] = set()
+    strange: set[str] = set()  # labels: each is a fault where it first comes up
+    root = table.parent.resolve()
+    for where, row in _rows(table, faults):
+        label = row["label"]
+        if label and classes and label not in {*classes, *strange}:
+            strange.add(label)
+            faults.append(label_fault(where, label, classes))
+        part = row.get("split", "").lower()
+        if part not in (*PARTS, "") or (part in ("val", "test") and not label):
+            rule = f"split {part!r}" if label else f"split {part!r} of an image without a label"
+            remedy = "write train, val or test; without a label train or nothing"
+            faults.append(Fault(Kind.SPLIT, where, rule, remedy))
+            continue
+        if fault := _path_fault(where, row["path"], table.parent, root):
+            faults.append(fault)
+            continue
+        name = Path(row["path"]).as_posix()
+        if name in seen:
+            faults.append(Fault(Kind.LAYOUT, where, f"{name} stands twice", "keep one line"))
+            continue
+        seen.add(name)
+        entries.append(Entry(table.parent / name, name, label, part, row.get("group", "")))
+    if any(entry.part for entry in entries):
+        entries = [e if e.part or e.label else _train(e) for e in entries]
+        faults += _split_faults(table.name, entries)
+    return Listing(tuple(entries), tuple(faults))
+
+
+def _rows(table: Path, faults: list[Fault]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield where each whole line stands, and its fields by column."""
+    text = _text(table, faults)
+    if text is None:
+        return
+    reader = csv.reader(text.splitlines(), strict=True)
+    header: list[str] = []
+    while True:
+        where = f"{table.name}, line {reader.line_num + 1}"
+        try:
+            fields = [field.strip() for field in next(reader)]
+        except StopIteration:
+            break
+        except csv.Error as error:
+            remedy = "put fields with commas or quotes in double quotes"
+            faults.append(Fault(Kind.LAYOUT, where, f"not CSV ({error})", remedy))
+            return
+        if not any(fields):
+            continue
+        if not header:
+            header = [field.lower() for field in fields]
+            if fault := _header_fault(where, header):
+                faults.append(fault)
+                return
+        elif len(fields) != len(header):
+            what = f"{len(fields)} fields, the header has {len(header)}"
+            remedy = "write one for each column; put a field that holds a comma in double quotes"
+            faults.append(Fault(Kind.LAYOUT, where, what, remedy))
+        else:
+            yield where, dict(zip(header, fields, strict=True))
+    if not header:
+        remedy = "begin it with the line path,label"
+        faults.append(Fault(Kind.LAYOUT, table.name, "empty", remedy))
+
+
+def _text(table: Path, faults: list[Fault]) -> str | None:
+    """Return a CSV file's text, without a byte order mark."""
+    try:
+        text = table.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        what = f"cannot be read ({error.strerror})"
+        remedy = "let the user who runs the node read it"
+        faults.append(Fault(Kind.LAYOUT, table.name, what, remedy))
+        return None
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        what, remedy = "not UTF-8 text", "save it as 'CSV UTF-8 (comma delimited)'"
+        faults.append(Fault(Kind.LAYOUT, table.name, what, remedy))
+        return None
+    return text
+
+
+def _header_fault(where: str, header: Sequence[str]) -> Fault | None:
+    """Return what is wrong with the first line."""
+    rule = "columns must be path, label and, if wanted, split, group"
+    missing = [name for name in ("path", "label") if name not in header]
+    other = [name for name in header if name not in COLUMNS]
+    if missing and len(header) == 1 and (found := re.search(r"[;\t|]", header[0])):
+        what = f"fields are separated by {found[0]!r}"
+        return Fault(Kind.LAYOUT, where, what, "save the file with commas between them")
+    if missing and any(field.endswith(SUFFIXES) for field in header):
+        remedy = "put a line path,label before the first image"
+        return Fault(Kind.LAYOUT, where, "no header, but an image", remedy)
+    if missing:
+        return Fault(Kind.LAYOUT, where, f"no column {missing[0]!r}", f"name it; {rule}")
+    if other:
+        near = difflib.get_close_matches(other[0], COLUMNS, 1)
+        remedy = f"did you mean {near[0]!r}?" if near else f"remove it; {rule}"
+        return Fault(Kind.LAYOUT, where, f"column {other[0]!r}", remedy)
+    if len(set(header)) < len(header):
+        return Fault(Kind.LAYOUT, where, "a column stands twice", f"keep one; {rule}")
+    return None
+
+
+def _path_fault(where: str, text: str, folder: Path, root: Path) -> Fault | None:
+    """Return what is wrong with the path of an image."""
+    if not text:
+        return Fault(Kind.FILE, where, "no path", "name the image's file or remove the line")
+    where = f"{where}: {text}"
+    if "\\" in text or re.match(r"[A-Za-z]:", text):
+        remedy = f"write it from {folder.name or folder}/ on with /, such as scans/1.png"
+        return Fault(Kind.FILE, where, "a Windows path", remedy)
+    path = Path(text)
+    if path.is_absolute():
+        remedy = "write it as seen from the CSV file's folder"
+        return Fault(Kind.FILE, where, "an absolute path", remedy)
+    if ".." in path.parts or outside(folder / path, root):
+        return outside_fault(where)
+    if path.suffix.lower() not in SUFFIXES:
+        return Fault(Kind.FILE, where, f"not {IMAGE}", "save the image as one")
+    if not os.path.isfile(folder / path):
+        return Fault(Kind.FILE, where, "no such file", "correct the path or remove the line")
+    return None
+
+
+def _train(entry: Entry) -> Entry:
+    return Entry(entry.path, entry.name, entry.label, "train", entry.group)
+
+
+def _split_faults(table: str, entries: Sequence[Entry]) -> list[Fault]:
+    """Return what is wrong with a split that the site has made itself."""
+    faults = [
+        Fault(Kind.SPLIT, f"{table}: {entry.name}", "labelled, but without a split",
+              "give every labelled image one, or none")
+        for entry in entries if not entry.part
+    ]  # fmt: skip
+    parts: dict[str, set[str]] = {}
+    for entry in entries:
+        if entry.group and entry.part:
+            parts.setdefault(entry.group, set()).add(entry.part)
+    for group, found in sorted(parts.items()):
+        if len(found) > 1:
+            what = f"is in {' and '.join(p for p in PARTS if p in found)}"
+            remedy = "give all its images one split, unlabelled ones (train) included"
+            faults.append(Fault(Kind.SPLIT, f"{table}: group {group!r}", what, remedy))
+    return faults

@@ -1,0 +1,1 @@
+"""`fedapp check`: what a site should know before it joins."""

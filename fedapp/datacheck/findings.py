@@ -1,0 +1,40 @@
+"""What a check found: faults, which a site must mend, and notes, which it should have read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedapp.data.own import Fault
+
+SHOWN = 50
+"""Faults of one kind that are shown one by one."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line, and one line of remedy or consequence. fault: it must be mended."""
+
+    fault: bool
+    what: str
+    remedy: str
+
+
+def fault(what: str, remedy: str) -> Finding:
+    """Return something that must be mended."""
+    return Finding(True, what, remedy)
+
+
+def note(what: str, remedy: str) -> Finding:
+    """Return something worth knowing."""
+    return Finding(False, what, remedy)
+
+
+def of_listing(faults: Sequence[Fault]) -> list[Finding]:
+    """Return the findings for what is wrong with the files, by kind, at most `SHOWN` of each."""
+    findings = []
+    for kind in dict.fromkeys(found.kind for found in faults):
+        alike = [found for found in faults if found.kind == kind]
+        findings += [fault(f"{f.where}: {f.what}", f.remedy) for f in alike[:SHOWN]]
+        if more := len(alike) - SHOWN:
+            if more > 0:
+                findings.append(fault(f"{more} more: {kind.value}", "mend the first and run again"))
+    return findings
