@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 
 from client_app.node import alone, open_site
 from fedapp import wire
-from fedapp.errors import FedAppError, ProtocolError
+from fedapp.errors import FedAppError, ProtocolError, told
 from fedapp.protocol import Hello, Incoming, Refusal
 
 log = logging.getLogger("flwr")
@@ -26,12 +26,12 @@ def handle(message: Message, context: Context) -> Message:
     try:
         return Message(wire.write_answer(_answer(message, context)), reply_to=message)
     except FedAppError as error:
-        reason = str(error)
-        _say_once(reason)
+        reason = told(error)
+        _say_once(str(error))
     except Exception as error:
         log.exception("a request could not be answered")
-        reason = f"{type(error).__name__}: {error}"
-    refusal = Incoming(Refusal(-1, 0, reason[:4000]))
+        reason = told(error)
+    refusal = Incoming(Refusal(-1, 0, reason))
     return Message(wire.write_answer(refusal), reply_to=message)
 
 

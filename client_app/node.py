@@ -18,9 +18,8 @@ from fedapp.config import (
     settings_that_differ,
     shared_settings,
 )
-from fedapp.data.own import OwnDataError
 from fedapp.disk import refused
-from fedapp.errors import ConfigError, DataError, RunError
+from fedapp.errors import ConfigError, RunError
 from fedapp.federation import federation_of
 from fedapp.params import digest_of
 from fedapp.pool import read_key
@@ -45,7 +44,7 @@ def open_site(
     """Return the site that this node is, for the server's run, and its folder.
 
     settings: the server's, where the message carries them. Raises ConfigError when the server runs
-    other code or another experiment, with the difference, and DataError where the site's data
+    other code or another experiment, with the difference, and OwnDataError where the site's data
     cannot be used.
     """
     experiment = load_run_config(context.run_config)
@@ -63,12 +62,8 @@ def open_site(
     shares = bool(key) and digest_of(key.encode()) == origin.pool
     store = _pool(run / "pool") if shares else ModelStore(folder / "models")
     private = PrivateParts(folder / "private")
-    try:
-        federation = federation_of(experiment, {number: data} if data else {})
-        site = federation.site(number, experiment, store, scores, private, shares)
-    except OwnDataError as error:  # its message names files, which are nobody else's business
-        log.error("%s", error)
-        raise DataError(error.told) from error
+    federation = federation_of(experiment, {number: data} if data else {})
+    site = federation.site(number, experiment, store, scores, private, shares)
     if experiment.data.name == OWN:
         check_unchanged(folder / "data.sha256", site.data)
     return site, folder

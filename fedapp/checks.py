@@ -5,29 +5,63 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from fedapp.errors import ProtocolError, RunError
 from fedapp.metrics import BINS
-from fedapp.protocol import EVALUATE, Evaluation, ModelRef, Reply, SiteFacts, Task
+from fedapp.protocol import (
+    EVALUATE,
+    SEARCH,
+    Evaluation,
+    Incoming,
+    ModelRef,
+    Refusal,
+    Reply,
+    SiteFacts,
+    Task,
+)
+from fedapp.relation import MAX_RELATION
 from fedapp.standings import Standings
 
 MAX_METRICS = 32
+_READ_ONLY = (EVALUATE, SEARCH)
+_ROUNDING = 1e-6
+"""Of a top probability: float32, where bin borders are exact."""
 _PARTS = {"val": "val", "test": "test", "test_before": "test"}
 
 
 def check_reply(task: Task, reply: Reply, facts: SiteFacts) -> None:
     """Check everything but the upload's content. Raises ProtocolError naming the rule."""
+    own = task.own
     if (reply.site, reply.round) != (task.site, task.round):
         raise ProtocolError(
             f"answer of site {reply.site} for round {reply.round}; asked was site {task.site} "
             f"for round {task.round}"
         )
-    if task.action == EVALUATE and (reply.model, reply.private) != (task.own.digest, task.private):
-        raise ProtocolError("asked to measure a model only, it changed its own")
-    offered = {task.own, *(ref for refs in task.models.values() for ref in refs)}
+    if task.action in _READ_ONLY and (reply.model, reply.private) != (own.digest, task.private):
+        raise ProtocolError(f"asked to {task.action} only, it changed its own model")
+    offered = {own, *(ref for refs in task.models.values() for ref in refs)}
     _check_helpers(task, reply, offered)
     for part, result in reply.evaluations.items():
         if part not in _PARTS:
             raise ProtocolError(f"evaluation {part!r}; must be one of {sorted(_PARTS)}")
         _check_evaluation(part, result, len(facts.classes), getattr(facts, _PARTS[part]))
     _check_metrics(reply.metrics, facts, len(offered))
+
+
+def attributed(task: Task, incoming: Incoming) -> Incoming:
+    """Return the answer to a task as the asked site's, whatever site and round it claims.
+
+    Drivers know whom they asked, the engine goes by the number in the answer: one that speaks for
+    another site or round becomes a refusal of the site that was asked. For a refusal that is
+    no lie: a site that does not know its number says -1.
+    """
+    answer = incoming.answer
+    if isinstance(answer, Refusal):
+        reason = answer.reason
+    elif isinstance(answer, SiteFacts):
+        reason = "introduced itself instead of working"
+    elif (answer.site, answer.round) != (task.site, task.round):
+        reason = f"answered as site {answer.site}, round {answer.round}"
+    else:
+        return incoming
+    return Incoming(Refusal(task.site, task.round, reason), {}, incoming.head_bytes, incoming.sent)
 
 
 def _check_helpers(task: Task, reply: Reply, offered: Collection[ModelRef]) -> None:
@@ -39,6 +73,11 @@ def _check_helpers(task: Task, reply: Reply, offered: Collection[ModelRef]) -> N
         raise ProtocolError("its helper list names a site twice, or itself")
     if len(reply.held) > len(offered) + 1:
         raise ProtocolError(f"says that it holds {len(reply.held)} models; it saw {len(offered)}")
+    scores = [helper.score for helper in reply.helpers]
+    if not all(0 <= score <= MAX_RELATION for score in scores):
+        raise ProtocolError(f"its helper list has a relation outside [0, {MAX_RELATION:g}]")
+    if scores != sorted(scores, reverse=True):
+        raise ProtocolError("its helper list is not in the order of its relations")
 
 
 def _check_evaluation(part: str, result: Evaluation, classes: int, samples: int) -> None:
@@ -51,10 +90,10 @@ def _check_evaluation(part: str, result: Evaluation, classes: int, samples: int)
     if lengths != {BINS} or sum(count) != samples or sum(correct) != result.correct:
         raise ProtocolError(f"calibration bins of {part} do not add up to its confusion matrix")
     if any(
-        not (c <= n and -1e-6 <= s <= n + 1e-6)
-        for n, c, s in zip(count, correct, sure, strict=True)
+        not (c <= n and n * (i / BINS - _ROUNDING) <= s <= n * ((i + 1) / BINS + _ROUNDING))
+        for i, (n, c, s) in enumerate(zip(count, correct, sure, strict=True))
     ):
-        raise ProtocolError(f"calibration bins of {part} hold more than they count")
+        raise ProtocolError(f"calibration bins of {part} hold what does not belong there")
 
 
 def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts, models: int) -> None:

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedapp.errors import ProtocolError
 from fedapp.protocol import (
+    MAX_SETTINGS,
     SCHEMA,
     Answer,
     Hello,
@@ -23,8 +24,11 @@ from fedapp.protocol import (
     Task,
 )
 
-MAX_BYTES = 16 * 2**20
+MAX_BYTES = 8 * 2**20
 """Largest honest head: a few kB; three confusion matrices of 1000 classes would be 6 MB."""
+MAX_CONTAINERS = 2**14
+"""JSON lists and objects in a head. Three confusion matrices of 1000 classes have 3003. A list of
+three bytes takes sixty in memory."""
 
 _KINDS: dict[str, TypeAdapter[Any]] = {
     kind.__name__: TypeAdapter(kind)
@@ -71,26 +75,45 @@ def decode_origin(data: bytes) -> Origin:
 def _decode(data: bytes) -> Request | Answer | Origin:
     if len(data) > MAX_BYTES:
         raise ProtocolError(f"message head of {len(data)} bytes; at most {MAX_BYTES} are allowed")
+    if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS:
+        raise ProtocolError(f"message head of more than {MAX_CONTAINERS} lists and objects")
     try:
-        head = json.loads(data)
+        text = data.decode()
+        head = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+        body = json.dumps(head.get("body")) if isinstance(head, dict) else ""
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"message head is not JSON: {error}") from error
     if not isinstance(head, dict) or head.keys() != {"schema", "kind", "body"}:
         raise ProtocolError("message head must hold exactly schema, kind and body")
-    if head["schema"] != SCHEMA:
+    schema, kind = head["schema"], head["kind"]
+    if type(schema) is not int or schema != SCHEMA:
+        found = schema if isinstance(schema, int | float) else type(schema).__name__
         raise ProtocolError(
-            f"message schema {head['schema']!r}, this side speaks {SCHEMA}; "
+            f"message schema {found}, this side speaks {SCHEMA}; "
             "run the same version of um-pfssl on both sides"
         )
-    adapter = _KINDS.get(head["kind"]) if isinstance(head["kind"], str) else None
+    adapter = _KINDS.get(kind) if isinstance(kind, str) else None
     if adapter is None:
-        raise ProtocolError(f"unknown message kind {str(head['kind'])[:40]!r}")
+        shown = kind if isinstance(kind, str) else type(kind).__name__
+        raise ProtocolError(f"unknown message kind {shown[:40]!r}")
     try:
-        message: Request | Answer | Origin = adapter.validate_json(
-            json.dumps(head["body"]), strict=True
-        )
+        message: Request | Answer | Origin = adapter.validate_json(body, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ProtocolError(f"{head['kind']} message: {where}: {first['msg']}") from error
+        raise ProtocolError(f"{kind} message: {where}: {first['msg']}") from error
     return message
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; two readers of one with a key twice could read different values."""
+    if len(pairs) > MAX_SETTINGS:
+        raise ValueError(f"an object of {len(pairs)} entries; at most {MAX_SETTINGS}")
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object names a key twice")
+    return found
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")

@@ -196,8 +196,8 @@ class Engine:
             for incoming in self.transport.exchange(outbox, self._pool.get, left):
                 answer = incoming.answer
                 task = tasks_by_site.get(getattr(answer, "site", -1))
-                if task is None:
-                    log.warning("an answer from a site that was not asked is ignored")
+                if task is None or task.site in replies.keys() | failed.keys():
+                    log.warning("an answer that nobody waits for is ignored")
                     continue
                 if not incoming.sent:
                     unsent.add(task.site)
@@ -339,6 +339,11 @@ class Engine:
             ),
             "wall_seconds": round(state.wall_seconds, 3),
         }
+        spent = [(k, s.epsilon) for k, s in sorted(state.standings.sites.items()) if s.epsilon]
+        if spent:
+            every = ", ".join(f"site {site} {epsilon:.3g}" for site, epsilon in spent)
+            delta = self.experiment.privacy.delta
+            self.progress.note(f"epsilon of each site's models at delta = {delta:g}: {every}")
         self.folder.write_evaluations(state.standings.evaluations())
         self.folder.write_per_site(state.standings.per_site(state.server.helpers))
         self.folder.write_summary(summary)

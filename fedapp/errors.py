@@ -1,5 +1,13 @@
 """Errors a person can act on: each message names the thing, the rule it broke and the remedy."""
 
+MAX_QUOTED = 2000
+"""Characters of an error that quotes another machine."""
+
+
+def one_line(text: object, limit: int = MAX_QUOTED) -> str:
+    """Return at most `limit` characters; what no terminal should be sent becomes a space."""
+    return "".join(c if c.isprintable() else " " for c in str(text)[:limit])
+
 
 class FedAppError(Exception):
     """Base of every error this project raises on purpose."""
@@ -13,8 +21,23 @@ class DataError(FedAppError):
     """Images or labels are absent, damaged or not what the experiment declares."""
 
 
+class ImageError(DataError):
+    """Names an image of a site, so perhaps a patient or a label: it stays in the site's log.
+
+    told: what the server may be told instead.
+    """
+
+    told = "one of the site's images cannot be used; the site's own log names it"
+
+
 class ProtocolError(FedAppError):
-    """A message or a model from another machine is not what the protocol allows."""
+    """A message or a model from another machine is not what the protocol allows.
+
+    It quotes what came, so its text is always one short line that a terminal can show.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message, MAX_QUOTED))
 
 
 class StoreError(FedAppError):
@@ -23,3 +46,15 @@ class StoreError(FedAppError):
 
 class RunError(FedAppError):
     """A run cannot go on: too few replies, no sites, or a checkpoint of another experiment."""
+
+
+def told(error: Exception) -> str:
+    """Return what a site tells the server of an error; the whole of it is for the site's own log.
+
+    An error that nobody foresaw may quote anything, so only its kind is told.
+    """
+    if isinstance(error, ImageError):
+        return error.told
+    if isinstance(error, FedAppError):
+        return one_line(error)
+    return f"{type(error).__name__} at the site; the site's own log says more"

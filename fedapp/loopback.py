@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from fedapp.checks import attributed
 from fedapp.codec import decode_answer, decode_request, encode
 from fedapp.engine import Fetch
 from fedapp.errors import ProtocolError
@@ -48,7 +49,7 @@ class Loopback:
         for outgoing in outbox:
             task = decode_request(encode(outgoing.task))
             assert isinstance(task, Task)
-            yield carried(self._sites[task.site].handle(task, {}))
+            yield attributed(task, carried(self._sites[task.site].handle(task, {})))
 
 
 def carried(incoming: Incoming) -> Incoming:

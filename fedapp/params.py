@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -65,7 +64,7 @@ def from_bytes(
         raise ProtocolError(f"{owner}: {len(blob)} bytes, but this model has at most {limit}")
     try:
         params = load(blob if transport.compression == "none" else _inflate(blob, limit, transport))
-    except (SafetensorError, ValueError, KeyError, zlib.error) as error:
+    except Exception as error:  # shapes such as [0, 2**63] fail in torch, not in safetensors
         raise ProtocolError(
             f"{owner}: not a safetensors model ({error}); upload it again"
         ) from error

@@ -21,6 +21,11 @@ class PrivateParts:
     def __init__(self, root: Path) -> None:
         self._store = ModelStore(root, memory_bytes=0)
 
+    @property
+    def root(self) -> Path:
+        """The folder."""
+        return self._store.root
+
     def load(self, digest: str, schema: Schema, initial: Callable[[], Params]) -> Params:
         """Return the tensors of this version; those of w_0 where it is empty, or lost."""
         if not schema:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import FailFast, Field
 
 from fedapp.settings import SITE_NAME
 
@@ -21,10 +21,33 @@ SERVER_SITE = -2
 """Stands for the site of models that the server makes by averaging."""
 EVALUATE = "evaluate"
 """Action of a task that only measures a model at a site."""
+SEARCH = "search"
+"""Action of a task that only looks for helpers."""
 
 
 CLOSED = {"extra": "forbid", "strict": True}
 """Pydantic reads these classes from the wire: unknown fields and silent conversions are refused."""
+
+MAX_MODELS = 128
+"""Models in one message: the site's own, a list of at most 63, and as many newcomers."""
+MAX_CLASSES = 1000
+MAX_CLASS_NAME = 200
+"""Characters of a class's name."""
+MAX_CHANNELS = 16
+"""Colour channels of an image."""
+MAX_IMAGES = 2**31
+"""Images of a kind at one site."""
+MAX_BINS = 64
+"""Calibration bins of an evaluation."""
+MAX_ENTRIES = 32
+"""Entries of a mapping: metrics, evaluations, roles."""
+MAX_SETTINGS = 256
+"""Settings of an experiment, in the first question: the largest mapping of any message."""
+MAX_TEXT = 4000
+"""Characters of a refusal."""
+
+_ON_ONE_LINE = r"^[^\p{Cc}\p{Zl}\p{Zp}\u{202A}-\u{202E}\u{2066}-\u{2069}]*$"
+"""No control characters, no line breaks, nothing that turns the reading direction around."""
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 DigestOrNone = Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
@@ -32,8 +55,16 @@ SiteId = Annotated[int, Field(ge=0, lt=2**31)]
 Number = Annotated[int, Field(ge=0, lt=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern="^[a-z_]+$")]
-Text = Annotated[str, Field(max_length=4000)]
+Images = Annotated[int, Field(ge=0, lt=MAX_IMAGES)]
+Text = Annotated[str, Field(max_length=MAX_TEXT, pattern=_ON_ONE_LINE)]
 Setting = bool | int | Finite | Annotated[str, Field(max_length=2**16)]
+ClassName = Annotated[str, Field(max_length=MAX_CLASS_NAME, pattern=_ON_ONE_LINE)]
+
+# A list ends at its first wrong item: a message may hold millions.
+_Models = (Field(max_length=MAX_MODELS), FailFast())
+_Classes = (Field(max_length=MAX_CLASSES), FailFast())
+_Bins = (Field(max_length=MAX_BINS), FailFast())
+_Entries = Field(max_length=MAX_ENTRIES)
 
 
 @dataclass(frozen=True)
@@ -68,10 +99,10 @@ class Evaluation:
 
     __pydantic_config__ = CLOSED
 
-    confusion: tuple[tuple[Number, ...], ...]
-    bin_count: tuple[Number, ...]
-    bin_correct: tuple[Number, ...]
-    bin_confidence: tuple[Finite, ...]
+    confusion: Annotated[tuple[Annotated[tuple[Images, ...], *_Classes], ...], *_Classes]
+    bin_count: Annotated[tuple[Images, ...], *_Bins]
+    bin_correct: Annotated[tuple[Images, ...], *_Bins]
+    bin_confidence: Annotated[tuple[Finite, ...], *_Bins]
 
     @property
     def samples(self) -> int:
@@ -105,7 +136,9 @@ class Task:
     round: Number
     action: Name
     own: ModelRef
-    models: Mapping[Name, tuple[ModelRef, ...]] = field(default_factory=dict)
+    models: Annotated[Mapping[Name, Annotated[tuple[ModelRef, ...], *_Models]], _Entries] = field(
+        default_factory=dict
+    )
     private: DigestOrNone = ""
 
     def refs(self) -> tuple[ModelRef, ...]:
@@ -132,10 +165,10 @@ class Reply:
     site: SiteId
     round: Number
     model: Digest
-    helpers: tuple[ScoredRef, ...] = ()
-    held: tuple[Digest, ...] = ()
-    metrics: Mapping[Name, Finite] = field(default_factory=dict)
-    evaluations: Mapping[Name, Evaluation] = field(default_factory=dict)
+    helpers: Annotated[tuple[ScoredRef, ...], *_Models] = ()
+    held: Annotated[tuple[Digest, ...], *_Models] = ()
+    metrics: Annotated[Mapping[Name, Finite], _Entries] = field(default_factory=dict)
+    evaluations: Annotated[Mapping[Name, Evaluation], _Entries] = field(default_factory=dict)
     private: DigestOrNone = ""
 
 
@@ -147,7 +180,7 @@ class Missing:
 
     site: SiteId
     round: Number
-    digests: tuple[Digest, ...]
+    digests: Annotated[tuple[Digest, ...], *_Models]
 
 
 @dataclass(frozen=True)
@@ -173,7 +206,9 @@ class Hello:
 
     __pydantic_config__ = CLOSED
 
-    settings: Mapping[Text, Setting] = field(default_factory=dict)
+    settings: Annotated[Mapping[Text, Setting], Field(max_length=MAX_SETTINGS)] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True)
@@ -208,12 +243,12 @@ class SiteFacts:
     __pydantic_config__ = CLOSED
 
     site: SiteId
-    channels: Number
-    classes: tuple[Text, ...]
-    labelled: Number
-    unlabelled: Number
-    val: Number
-    test: Number
+    channels: Annotated[int, Field(ge=1, le=MAX_CHANNELS)]
+    classes: Annotated[tuple[ClassName, ...], Field(min_length=1), *_Classes]
+    labelled: Images
+    unlabelled: Images
+    val: Images
+    test: Images
     manifest: Digest
     pool_key: Annotated[str, Field(pattern="^([0-9a-f]{32})?$")] = ""
     name: Annotated[str, Field(pattern=f"^({SITE_NAME})?$")] = ""

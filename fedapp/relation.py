@@ -18,6 +18,10 @@ PREPRINT_FLOOR = 1e-3
 """Smallest normalised entropy in the preprint's ratio, so that it is at most 1000."""
 
 
+MAX_RELATION = 1 / PREPRINT_FLOOR
+"""Largest Corr of any variant; the smallest is 0."""
+
+
 def certainty(probabilities: Tensor, variant: CorrVariant) -> float:
     """How sure the peer is of a site's unlabelled images.
 

@@ -178,6 +178,22 @@ class TransportSettings:
 
 
 @dataclass(frozen=True, config=CLOSED)
+class PrivacySettings:
+    """What is done to a model before it leaves a site (docs/SECURITY.md)."""
+
+    clip: Annotated[float, Field(ge=0)] = 0.0
+    """C, largest L2 norm of an upload's change; 0: off, models leave as they were trained."""
+    noise: Annotated[float, Field(ge=0)] = 0.0
+    """z: Gaussian noise of standard deviation z C on every number of an upload; 0: none."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """At which epsilon is told; well below 1 / the number of a site's images."""
+
+    def __post_init__(self) -> None:
+        if self.noise and not self.clip:
+            raise ValueError("noise needs a clip above 0: without it no amount of noise is enough")
+
+
+@dataclass(frozen=True, config=CLOSED)
 class RuntimeSettings:
     """Where and how the work is done.
 
@@ -217,4 +233,5 @@ class Experiment:
     training: TrainSettings = field(default_factory=TrainSettings)
     rounds: RoundSettings = field(default_factory=RoundSettings)
     transport: TransportSettings = field(default_factory=TransportSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)

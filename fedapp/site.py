@@ -13,7 +13,7 @@ import torch
 
 from fedapp.data.augment import flips
 from fedapp.data.sites import SiteData
-from fedapp.errors import FedAppError, ProtocolError, StoreError
+from fedapp.errors import FedAppError, ProtocolError, StoreError, told
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.models import ResNet9, build_model, initial_params
 from fedapp.params import (
@@ -27,6 +27,7 @@ from fedapp.params import (
     without,
 )
 from fedapp.pool import read_key
+from fedapp.privacy import Releases, privately
 from fedapp.private import PrivateParts
 from fedapp.protocol import Answer, Incoming, Missing, ModelRef, Refusal, Reply, SiteFacts, Task
 from fedapp.scores import ScoreStore
@@ -91,11 +92,10 @@ class Site:
         except FedAppError as error:
             if isinstance(error, StoreError) and self.shares_pool:
                 raise
-            return Incoming(Refusal(task.site, task.round, str(error)[:4000]))
+            return Incoming(Refusal(task.site, task.round, told(error)))
         except Exception as error:  # the server must hear of it: silence would block the round
             log.exception("site %d failed in round %d", task.site, task.round)
-            reason = f"{type(error).__name__}: {error}"
-            return Incoming(Refusal(task.site, task.round, reason[:4000]))
+            return Incoming(Refusal(task.site, task.round, told(error)))
 
     def _handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
         network = _network(
@@ -132,6 +132,9 @@ class Site:
         )
         scored_before = self.scores.computed
         report = self.experiment.method.site_round(task, context)
+        if report.params is not None and self.experiment.privacy.clip:
+            releases = Releases(self.private.root.with_name("privacy"))
+            report = privately(task, report, context, self.experiment.privacy, releases)
         return self._answer(task, report, kept, self.scores.computed - scored_before)
 
     def _take_in(self, task: Task, payloads: Mapping[str, bytes], schema: Schema) -> None:

@@ -27,6 +27,7 @@ class Standing:
     by_validation_accuracy: float | None = None
     rounds_trained: int = 0
     rounds_skipped: int = 0
+    epsilon: float | None = None
 
     def accuracy(self, part: str) -> float | None:
         """Accuracy on "val", "test" or "test_before"; None without images."""
@@ -35,6 +36,7 @@ class Standing:
     def take(self, reply: Reply) -> None:
         """Record a reply."""
         self.latest |= reply.evaluations
+        self.epsilon = reply.metrics.get("epsilon", self.epsilon)
         if reply.round == 0:
             self.warmup_accuracy = self.accuracy("test")
         elif "loss" in reply.metrics:
@@ -115,6 +117,7 @@ class Standings:
                 "helpers": " ".join(
                     f"{h.model.site}:{h.score:.3f}" for h in helpers.get(number, ())
                 ),
+                **({} if site.epsilon is None else {"epsilon": site.epsilon}),
             }
             for number, site in sorted(self.sites.items())
         ]

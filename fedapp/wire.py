@@ -11,10 +11,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedapp.codec import decode_answer, decode_origin, decode_request, encode
 from fedapp.errors import ProtocolError
-from fedapp.protocol import Incoming, Origin, Request
+from fedapp.protocol import MAX_MODELS, Incoming, Origin, Request
 
-MAX_MODELS = 128
-"""Contents in one message: a list of at most 64, and as many newcomers."""
 MAX_MODEL_BYTES = 2**30
 """Bytes of one content; the receiver also checks it against the model's own size."""
 
@@ -36,13 +34,13 @@ def write_answer(incoming: Incoming) -> RecordDict:
 
 def read_request(records: RecordDict) -> tuple[Origin, Request, dict[str, bytes]]:
     """Parse a request. Raises ProtocolError."""
-    heads, payloads = _parts(records, {"origin", "message"})
+    heads, payloads = _parts(records, {"origin", "message"}, MAX_MODELS)
     return decode_origin(heads["origin"]), decode_request(heads["message"]), payloads
 
 
 def read_answer(records: RecordDict) -> Incoming:
     """Parse an answer. Raises ProtocolError."""
-    heads, payloads = _parts(records, {"message"})
+    heads, payloads = _parts(records, {"message"}, 1)  # a site has one model
     return Incoming(decode_answer(heads["message"]), payloads, len(heads["message"]))
 
 
@@ -58,7 +56,9 @@ def _records(heads: ConfigRecord, payloads: Mapping[str, bytes]) -> RecordDict:
     return records
 
 
-def _parts(records: RecordDict, heads: set[str]) -> tuple[dict[str, bytes], dict[str, bytes]]:
+def _parts(
+    records: RecordDict, heads: set[str], models: int
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
     if not {_HEADS} <= records.keys() <= {_HEADS, _MODELS}:
         raise ProtocolError(f"message holds records {sorted(records)}, must be heads and models")
     config = records[_HEADS]
@@ -67,14 +67,14 @@ def _parts(records: RecordDict, heads: set[str]) -> tuple[dict[str, bytes], dict
     found = {name: value for name, value in config.items() if isinstance(value, bytes)}
     if found.keys() != heads:
         raise ProtocolError(f"record {_HEADS!r} must hold bytes")
-    return found, _payloads(records.get(_MODELS, ArrayRecord()))
+    return found, _payloads(records.get(_MODELS, ArrayRecord()), models)
 
 
-def _payloads(arrays: object) -> dict[str, bytes]:
+def _payloads(arrays: object, most: int) -> dict[str, bytes]:
     if not isinstance(arrays, ArrayRecord):
         raise ProtocolError(f"record {_MODELS!r} must be an ArrayRecord")
-    if len(arrays) > MAX_MODELS:
-        raise ProtocolError(f"{len(arrays)} models in one message; at most {MAX_MODELS}")
+    if len(arrays) > most:
+        raise ProtocolError(f"{len(arrays)} models in one message; at most {most}")
     for name, array in arrays.items():
         size = len(array.data)
         if size > MAX_MODEL_BYTES:

@@ -18,9 +18,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedapp import wire
+from fedapp.checks import attributed
 from fedapp.config import shared_settings
 from fedapp.engine import Engine, Fetch
-from fedapp.errors import ProtocolError, RunError, StoreError
+from fedapp.errors import ProtocolError, RunError, StoreError, one_line
 from fedapp.ledger import Ledger
 from fedapp.params import digest_of
 from fedapp.pool import make_key
@@ -303,15 +304,8 @@ class PoolStrategy(Strategy):
     def _read(self, reply: Message) -> Incoming:
         """Parse the answer to a task; one that speaks for another site or round is a refusal."""
         task = self._asked[reply.metadata.reply_to_message_id]
-        incoming = self._parse(reply)
+        incoming = attributed(task, self._parse(reply))
         answer = incoming.answer
-        if isinstance(answer, SiteFacts):
-            return Incoming(Refusal(task.site, task.round, "introduced itself instead of working"))
-        if isinstance(answer, Refusal):
-            return Incoming(Refusal(task.site, task.round, answer.reason))
-        if (answer.site, answer.round) != (task.site, task.round):
-            reason = f"answered as site {answer.site}, round {answer.round}"
-            return Incoming(Refusal(task.site, task.round, reason))
         if isinstance(answer, Reply) and task.site in self._neighbours:
             return self._with_upload(task, answer, incoming.head_bytes)
         return incoming
@@ -328,16 +322,16 @@ class PoolStrategy(Strategy):
     def _parse(self, reply: Message) -> Incoming:
         """Parse any reply; what cannot be read, or Flower's own error, becomes a refusal."""
         if reply.has_error():
-            reason = " ".join(str(reply.error.reason).split())[:400]
+            reason = " ".join(one_line(reply.error.reason).split())[:400]
             return Incoming(Refusal(-1, 0, f"Flower error {reply.error.code}: {reason}"))
         try:
             return wire.read_answer(reply.content)
         except ProtocolError as error:
-            return Incoming(Refusal(-1, 0, f"unreadable answer: {error}"[:4000]))
+            return Incoming(Refusal(-1, 0, f"unreadable answer: {error}"))
 
 
 def _unsent(task: Task, reason: str) -> Incoming:
-    return Incoming(Refusal(task.site, task.round, reason[:4000]), sent=False)
+    return Incoming(Refusal(task.site, task.round, one_line(reason)), sent=False)
 
 
 def _why_not(answer: Answer) -> str:

@@ -53,7 +53,7 @@ LIES = {
     "classes": (bins(confusion=((1,),)), "is not 2 x 2"),
     "few bins": (bins(bin_count=(3,)), "do not add up"),
     "sums": (bins(bin_correct=(0,) * BINS), "do not add up"),
-    "overfull": (bins(bin_confidence=(9.0,) * BINS), "hold more than they count"),
+    "overfull": (bins(bin_confidence=(9.0,) * BINS), "does not belong there"),
     "scored": ({"metrics": {"models_scored": 1e308}}, "models_scored = 1e"),
     "half a model": ({"metrics": {"models_scored": 0.5}}, "must be a count"),
     "negative": ({"metrics": {"pseudo_total": 4, "pseudo_wrong": -1e6}}, "pseudo_wrong"),

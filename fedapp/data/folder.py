@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from fedapp.data.images import MAX_SIDE, MIN_SIDE, ImageSet, channel_stats, resize
-from fedapp.errors import DataError
+from fedapp.errors import DataError, ImageError
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 _SPLITS = {"train", "val", "test"}
@@ -91,7 +91,7 @@ def read_images(listing: Listing, chosen: NDArray[np.int64], side: int) -> Image
     first = decoded[0].shape[1:]
     for file, image in zip(files, decoded, strict=True):
         if image.shape[1:] != first:
-            raise DataError(
+            raise ImageError(
                 f"{file}: {image.shape[1]} x {image.shape[2]} pixels, but {files[0]} has "
                 f"{first[0]} x {first[1]}: set data.image_size to give all one size"
             )
@@ -160,9 +160,9 @@ def decode(file: Path, side: int, channels: int = 0) -> Tensor:
         with Image.open(file) as opened:
             mode, (width, height) = opened.mode, opened.size
             if mode not in _GREY | _COLOUR:
-                raise DataError(f"{file}: pixels of type {mode!r}: save it as 8-bit grey or RGB")
+                raise ImageError(f"{file}: pixels of type {mode!r}: save it as 8-bit grey or RGB")
             if not side and not all(MIN_SIDE <= s <= MAX_SIDE for s in (height, width)):
-                raise DataError(
+                raise ImageError(
                     f"{file}: {height} x {width} pixels, each side must be in "
                     f"[{MIN_SIDE}, {MAX_SIDE}]: set data.image_size to resize"
                 )
@@ -173,7 +173,7 @@ def decode(file: Path, side: int, channels: int = 0) -> Tensor:
             pixels = np.array(image.convert("L" if grey else "RGB"))
     except _DECODE_ERRORS as error:
         reason = " ".join(str(error).split())
-        raise DataError(
+        raise ImageError(
             f"{file}: damaged or not an image ({reason}): replace it by a whole copy or remove it"
         ) from error
     tensor = torch.from_numpy(pixels.reshape(height, width, -1)).permute(2, 0, 1)

@@ -29,7 +29,7 @@ from fedapp.methods.base import (
 )
 from fedapp.metrics import predict
 from fedapp.params import Params, weighted_mean
-from fedapp.protocol import ModelRef, Reply, ScoredRef, Task
+from fedapp.protocol import SEARCH, ModelRef, Reply, ScoredRef, Task
 from fedapp.relation import (
     CorrVariant,
     LabelVariant,
@@ -98,14 +98,16 @@ class UmPfssl(Method):
         for site in rnd.sites:
             trains = site in rnd.cohort
             in_scope = trains or self.helper_scope == "all"
-            stored = [helper.model for helper in state.helpers.get(site, ())]
+            # No longer than asked for, whatever the site listed: it is sent newcomers beside.
+            listed = state.helpers.get(site, ())[: self.helper_list_size - 1]
+            stored = [helper.model for helper in listed]
             helpers = stored
             if in_scope and rnd.number % self.update_every == 0:
                 helpers = self._refreshed(stored, rnd)
             searches = in_scope and rnd.number < self.search_rounds
             newcomers = self._newcomers(site, helpers, rnd, trains, searches)
             if trains or newcomers or helpers != stored:  # else nothing to tell or to ask
-                action = "train" if trains else "search"
+                action = "train" if trains else SEARCH
                 tasks.append(rnd.task(site, action, helpers=helpers, newcomers=newcomers))
         replies = yield tasks
         return state.with_helpers(replies)
@@ -150,7 +152,7 @@ class UmPfssl(Method):
             self.helper_list_size - 1,
             self.num_replaced,
         )
-        if task.action == "search":
+        if task.action == SEARCH:
             return SiteReport(helpers=helpers)
         return self._train(task, site, helpers)
 

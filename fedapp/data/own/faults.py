@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fedapp.errors import DataError
+from fedapp.errors import ImageError
 
 
 class Kind(StrEnum):
@@ -34,11 +34,8 @@ class Fault:
         return f"{self.where}: {self.what}: {self.remedy}"
 
 
-class OwnDataError(DataError):
-    """A site's data cannot be used. The message names files: it is for the site alone.
-
-    told: what may be told to the server.
-    """
+class OwnDataError(ImageError):
+    """A site's data cannot be used. The message names files: it is for the site alone."""
 
     def __init__(self, site: str, faults: Sequence[Fault]) -> None:
         more = f" (and {len(faults) - 1} more; `fedapp check` lists them)" if faults[1:] else ""

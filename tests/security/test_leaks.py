@@ -1,0 +1,126 @@
+"""What a run writes down and says: nothing of a single image, nothing of a single label."""
+
+import csv
+import json
+import logging
+import re
+
+import numpy as np
+import pytest
+
+from fedapp.data.folder import decode
+from fedapp.engine import Engine
+from fedapp.errors import ConfigError, ImageError, told
+from fedapp.federation import federation_of
+from fedapp.ledger import COLUMNS, Ledger
+from fedapp.progress import Progress
+from fedapp.runfolder import open_run
+from fedapp.store import ModelStore
+from tests.small import small
+from tests.test_engine import Remote
+
+FILES = {
+    "config.yaml", "run.json", "metrics.jsonl", "traffic.csv", "per_site.csv", "summary.json",
+    "checkpoint.json", "evaluations.json",
+}  # fmt: skip
+ROUND = {
+    "round", "mean_test_accuracy", "std_test_accuracy", "worst_decile_accuracy", "models_scored",
+    "mean_val_accuracy", "mean_test_accuracy_before_training", "sites_evaluated", "trained",
+    "pseudo_label_error", "skipped", "wall_seconds", "models_sent", "models_up", "bytes_up",
+    "bytes_down", "bytes_evaluation",
+}  # fmt: skip
+SITE = {
+    "site", "mu", "train", "labelled", "val", "test", "warmup_accuracy", "final_accuracy",
+    "best_round_accuracy", "by_validation_accuracy", "before_training_accuracy", "val_accuracy",
+    "rounds_trained", "rounds_skipped", "helpers",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """A run whose sites keep their own elsewhere, as hospitals do; its folder, words and sites."""
+    root = tmp_path_factory.mktemp("run")
+    experiment = small(runtime__out=str(root), runtime__run_name="run")
+    federation = federation_of(experiment)
+    folder = open_run(experiment)  # a server of real sites has no manifest
+    store = ModelStore(folder.pool_root)
+    words = []
+    handler = logging.Handler()
+    handler.emit = lambda record: words.append(record.getMessage())
+    logging.getLogger().addHandler(handler)
+    level = logging.getLogger().level
+    logging.getLogger().setLevel(logging.DEBUG)
+    try:
+        with Progress() as progress:
+            real = progress.note
+            progress.note = lambda text: (words.append(text), real(text))
+            transport = Remote(experiment, federation, root / "elsewhere")
+            Engine(experiment, transport, folder, store, progress, Ledger()).run()
+    finally:
+        logging.getLogger().removeHandler(handler)
+        logging.getLogger().setLevel(level)
+    return folder.path, "\n".join(words), [site.data for site in transport._sites.values()]
+
+
+def test_these_files_and_no_others_are_written(ran):
+    path, _, _ = ran
+    found = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
+    models = {name for name in found if re.fullmatch(r"pool/../[0-9a-f]{64}\.safetensors", name)}
+    assert found - models - {"pool/key"} == FILES
+    assert models
+
+
+def test_no_image_is_in_any_file_or_word(ran):
+    path, words, sites = ran
+    blobs = [p.read_bytes() for p in path.rglob("*") if p.is_file()] + [words.encode()]
+    images = 0
+    for site in sites:
+        for kind in (site.labelled, site.unlabelled, site.val, site.test):
+            for image in kind.numpy():
+                images += 1
+                raw = image.tobytes()
+                floats = (image.astype(np.float32) / 255).tobytes()
+                listed = ", ".join(map(str, image.flatten().tolist())).encode()
+                assert not any(raw in b or floats in b or listed in b for b in blobs)
+    assert images == 500
+
+
+def test_what_is_written_are_sums_over_a_sites_images(ran):
+    """Every name that there is; no list is as long as a site's images, but confusion matrices."""
+    path, _, sites = ran
+    for line in (path / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        assert row.keys() <= ROUND
+        assert all(not isinstance(value, list) for value in row.values())
+    assert set(columns(path / "per_site.csv")) == SITE
+    assert columns(path / "traffic.csv") == list(COLUMNS)
+    for site in json.loads((path / "evaluations.json").read_text()).values():
+        assert site.keys() <= {"val", "test", "test_before"}
+        for result in site.values():
+            assert result.keys() == {"confusion", "bin_count", "bin_correct", "bin_confidence"}
+            assert [len(row) for row in result["confusion"]] == [10] * 10
+            assert len(result["bin_count"]) == 15
+    state = json.loads((path / "checkpoint.json").read_text())
+    assert state.keys() == {"round", "state", "pool", "ledger"}
+    facts = {"site", "channels", "classes", "labelled", "unlabelled", "val", "test", "manifest",
+             "pool_key", "name"}  # fmt: skip
+    for site in state["state"]["standings"]["sites"].values():
+        assert site["facts"].keys() == facts and site["facts"]["pool_key"] == ""
+    assert sites
+
+
+def columns(path):
+    return next(csv.reader(path.read_text().splitlines()))
+
+
+def test_an_image_that_cannot_be_used_is_named_at_the_site_only(tmp_path):
+    file = tmp_path / "melanoma" / "jane-doe.png"
+    file.parent.mkdir()
+    file.write_bytes(b"no image")
+    with pytest.raises(ImageError, match="jane-doe") as caught:
+        decode(file, 0)
+    assert (
+        told(caught.value) == "one of the site's images cannot be used; the site's own log names it"
+    )
+    assert "jane" not in told(ValueError("jane-doe.png"))
+    assert told(ConfigError("seed = x:\n\x1b[2J wrong")) == "seed = x:  [2J wrong"
