@@ -34,6 +34,7 @@ BENCHMARKS = {
     "overhead": Benchmark("overhead", ("--rounds=2", "--repetitions=1")),
     "traffic": Benchmark("traffic", ("--quick",)),
     "scale": Benchmark("scale", ("--quick",)),
+    "resident": Benchmark("resident", ("--rounds=2", "--repetitions=1")),
     "gpu": Benchmark("gpu", ("--toy",), needs_gpu=True),
 }
 

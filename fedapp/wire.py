@@ -29,7 +29,12 @@ def write_request(origin: Origin, request: Request, payloads: Mapping[str, bytes
 
 def write_answer(incoming: Incoming) -> RecordDict:
     """Return the records of an answer and its contents."""
-    return _records(ConfigRecord({"message": encode(incoming.answer)}), incoming.payloads)
+    return pack_answer(encode(incoming.answer), incoming.payloads)
+
+
+def pack_answer(message: bytes, payloads: Mapping[str, bytes]) -> RecordDict:
+    """Return the records of an answer that another process of the site has encoded."""
+    return _records(ConfigRecord({"message": message}), payloads)
 
 
 def read_request(records: RecordDict) -> tuple[Origin, Request, dict[str, bytes]]:

@@ -1,0 +1,79 @@
+"""How long a resident worker may live: as long as the SuperNode that it works for.
+
+Flower starts a process for every message: `flwr-clientapp ... --parent-pid P`, where P is a
+SuperExec that lives as long as its SuperNode and was mostly started by it, with `--parent-pid`
+again. Only such a process has use for a resident worker. Whatever else runs the ClientApp, such as
+a Ray actor of Flower's simulation, answers many messages itself and holds data and model already.
+The process is what decides, so nothing has to be told which of the two it is.
+"""
+
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+ONE_MESSAGE = "flwr-clientapp"
+"""The program that Flower starts for one message."""
+
+
+def launcher() -> int | None:
+    """Return the process that started this one for one message; None: it was not started so."""
+    if Path(sys.argv[0]).name != ONE_MESSAGE:
+        return None
+    pid = _parent_pid(sys.argv)
+    return pid if pid == os.getppid() else None
+
+
+def lease_of(launcher: int) -> list[int]:
+    """Return pidfds of the SuperExec and, where it was started by one, of its SuperNode.
+
+    They cannot come to mean another process, and a worker can inherit them. Raises OSError where
+    the kernel has none, and where the launcher has just ended.
+    """
+    found = [os.pidfd_open(launcher)]
+    if os.getppid() != launcher:
+        os.close(found[0])
+        raise ProcessLookupError(f"process {launcher} has ended")
+    supernode = _parent_pid(_command_line(launcher))
+    if supernode is not None and supernode == _parent_of(launcher):
+        try:
+            found.append(os.pidfd_open(supernode))
+        except OSError:  # it has just ended, and the SuperExec will
+            pass
+    return found
+
+
+def when_over(lease: Iterable[int], then: Callable[[], object]) -> None:
+    """Call `then` in a thread as soon as one of the processes of the lease has ended."""
+    poll = select.poll()
+    for descriptor in lease:
+        poll.register(descriptor, select.POLLIN)
+
+    def watch() -> None:
+        poll.poll()
+        then()
+
+    threading.Thread(target=watch, name="lease", daemon=True).start()
+
+
+def _parent_pid(command: Sequence[str]) -> int | None:
+    _, _, after = "\0".join(command).partition("\0--parent-pid\0")
+    value = after.partition("\0")[0]
+    return int(value) if value.isdecimal() else None
+
+
+def _command_line(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def _parent_of(pid: int) -> int | None:
+    try:
+        # The name in parentheses may hold anything; state and parent follow it.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return None

@@ -1,0 +1,73 @@
+"""Answer a request in this process: the site's side, with torch, data and model."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from flwr.app import Context, RecordDict
+
+from client_app.frames import Letter
+from client_app.inputs import inputs_of, stamp_of
+from client_app.node import alone, open_site
+from client_app.refusals import refused
+from fedapp.codec import decode_origin, decode_request, encode
+from fedapp.errors import ProtocolError
+from fedapp.protocol import Hello, Incoming, Origin, Refusal, Request
+
+
+def answer(
+    context: Context, origin: Origin, request: Request, payloads: Mapping[str, bytes]
+) -> Incoming:
+    """Answer one request as the site that the node is.
+
+    Raises FedAppError where the node cannot take part; what goes wrong in a task is an answer.
+    """
+    settings = request.settings if isinstance(request, Hello) else {}
+    site, folder = open_site(context, origin, settings)
+    if isinstance(request, Hello):
+        return Incoming(site.facts())
+    if request.site != (here := site.data.site):
+        # Flower knows a node by its key: one restarted with another number still gets its tasks.
+        raise ProtocolError(f"a task for site {request.site}, but this node is site {here} now")
+    with alone(site, folder):
+        incoming = site.handle(request, payloads)
+    # The server finds the new model where it lies, in the pool.
+    return replace(incoming, payloads={}) if site.shares_pool else incoming
+
+
+class SiteWork:
+    """What a resident worker does: `answer`, for as long as what it has read stays as it is."""
+
+    def __init__(self) -> None:
+        self._inputs: list[Path] = []
+        self._stamp = stamp_of(())
+
+    def stale(self) -> str:
+        """Return why this process must not go on; empty: it may."""
+        same = stamp_of(self._inputs) == self._stamp
+        return "" if same else "data or settings on the disk changed"
+
+    def answer(self, letter: Letter) -> tuple[Letter, bool]:
+        """Return the answer to a request, and whether the process may live on.
+
+        Not after a refusal: an error of a GPU can spoil a process for good.
+        """
+        try:
+            incoming = self._incoming(letter)
+        except Exception as error:
+            incoming = refused(error)
+        torch.cuda.empty_cache()  # other sites may share the GPU
+        blobs = {"message": encode(incoming.answer), **incoming.payloads}
+        return Letter({}, blobs), not isinstance(incoming.answer, Refusal)
+
+    def _incoming(self, letter: Letter) -> Incoming:
+        payloads = dict(letter.blobs)
+        origin = decode_origin(payloads.pop("origin", b""))
+        request = decode_request(payloads.pop("message", b""))
+        context = Context(**letter.head, state=RecordDict())
+        if not self._inputs:
+            # Noted before they are read: a change while they are read is found later.
+            self._inputs = inputs_of(context.node_config, context.run_config)
+            self._stamp = stamp_of(self._inputs)
+        return answer(context, origin, request, payloads)

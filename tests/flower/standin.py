@@ -1,0 +1,64 @@
+"""A resident worker without torch, whose work is what the letter asks for.
+
+Started as `python -P -m tests.flower.standin SOCKET LOCK KEY IDLE_S READY LEASE...`. Where a file
+named `start` lies beside the socket, it says how the start goes wrong.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from client_app.frames import Letter
+from client_app.lease import when_over
+from client_app.worker import Place, _leave, place_of, serve
+from fedapp.codec import encode
+from fedapp.protocol import Missing, Refusal, Reply
+
+
+class StandIn:
+    """Answers with its process, as the round of a `Missing`; `action` says what else it does."""
+
+    def __init__(self, place: Place) -> None:
+        self._changed = place.socket.parent / "changed"
+
+    def stale(self) -> str:
+        return "data changed" if self._changed.exists() else ""
+
+    def answer(self, letter: Letter) -> tuple[Letter, bool]:
+        texts = {name: blob.decode(errors="replace") for name, blob in letter.blobs.items()}
+        asked = texts["message"]
+        if '"die"' in asked:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if '"hang"' in asked:
+            (self._changed.parent / "hangs").write_text(str(os.getpid()))
+            while True:
+                time.sleep(60)
+        if '"count"' in asked:
+            reply = Reply(0, 1, "0" * 64, metrics={"trained": 1})
+            return Letter({}, {"message": encode(reply)}), True
+        if '"babble"' in asked:
+            return Letter({}, {"message": b"{}"}), True
+        if '"refuse"' in asked:
+            return Letter({}, {"message": encode(Refusal(0, os.getpid(), "no"))}), False
+        payloads = {name: blob for name, blob in letter.blobs.items() if len(name) == 64}
+        return Letter({}, {"message": encode(Missing(0, os.getpid(), ())), **payloads}), True
+
+
+def main() -> None:
+    place = place_of(sys.argv[1:])
+    when_over(place.lease, lambda: _leave(place))
+    with (place.socket.parent / "starts").open("a") as starts:
+        starts.write(f"{os.getpid()}\n")
+    start = Path(place.socket.parent, "start")
+    how = start.read_text() if start.exists() else ""
+    if how == "fails":
+        raise SystemExit(3)
+    if how == "hangs":
+        time.sleep(600)
+    serve(place, StandIn(place))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Letters on the worker's socket: what is sent arrives, what is none or too large is refused."""
+
+import json
+import os
+import socket
+import struct
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_app import frames
+from client_app.frames import Letter, peer, receive, send
+from fedapp import wire
+from fedapp.errors import ProtocolError
+
+
+def soon():
+    return time.monotonic() + 30
+
+
+@pytest.fixture
+def pair():
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with left, right:
+        yield left, right
+
+
+def carried(letter):
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with left, right:
+        sender = threading.Thread(target=send, args=(left, letter, soon()))
+        sender.start()
+        found = receive(right, soon())
+        sender.join()
+    return found
+
+
+def raw(pair, data):
+    left, right = pair
+    left.sendall(data)
+    left.close()
+    return receive(right, soon())
+
+
+def head(size, count=0, magic=b"UMW1"):
+    return struct.pack("!4sIH", magic, size, count)
+
+
+def text(value):
+    body = json.dumps(value).encode()
+    return head(len(body)) + body
+
+
+def test_the_limits_carry_every_message_that_the_wire_allows():
+    assert frames.MAX_BLOBS >= wire.MAX_MODELS + 2
+    assert frames.MAX_BLOB >= wire.MAX_MODEL_BYTES
+
+
+@given(
+    st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.booleans()),
+    st.dictionaries(st.text(), st.binary(max_size=200), max_size=6),
+)
+def test_what_is_sent_arrives(inner, blobs):
+    found = carried(Letter(inner, blobs))
+    assert found == Letter(inner, blobs)
+    assert list(found.blobs) == list(blobs)
+
+
+def test_models_larger_than_any_buffer_arrive():
+    letter = Letter({}, {"a": os.urandom(5 * 2**20), "empty": b"", "b": b"\0" * 2**22})
+    assert carried(letter) == letter
+
+
+def test_a_number_keeps_its_type():
+    sent = {"partition-id": 2, "float": 2.0, "truth": True, "node": 2**64 - 1}
+    found = carried(Letter(sent)).head
+    assert found == sent
+    assert [type(value) for value in found.values()] == [int, float, bool, int]
+
+
+@pytest.mark.parametrize(
+    "letter",
+    [
+        Letter({"long": "x" * frames.MAX_HEAD}),
+        Letter({}, {str(k): b"" for k in range(frames.MAX_BLOBS + 1)}),
+    ],
+    ids=["head", "count"],
+)
+def test_what_is_over_a_limit_is_not_sent(pair, letter):
+    with pytest.raises(ProtocolError, match="are allowed"):
+        send(pair[0], letter, soon())
+    pair[0].close()
+    assert pair[1].recv(1) == b""
+
+
+def test_a_blob_over_the_limit_is_not_sent(pair, monkeypatch):
+    monkeypatch.setattr(frames, "MAX_BLOB", 10)
+    with pytest.raises(ProtocolError, match="a blob of 11 bytes; at most 10"):
+        send(pair[0], Letter({}, {"a": b"x" * 11}), soon())
+
+
+def test_sizes_are_refused_before_anything_is_read(pair):
+    with pytest.raises(ProtocolError, match="a letter with a head of 4294967295 bytes"):
+        raw(pair, head(2**32 - 1))
+
+
+def test_a_count_over_the_limit_is_refused(pair):
+    with pytest.raises(ProtocolError, match="and 65535 blobs"):
+        raw(pair, head(2, 65535))
+
+
+def test_a_blob_that_announces_too_much_is_refused(pair):
+    body = json.dumps({"head": {}, "names": ["a"]}).encode()
+    with pytest.raises(ProtocolError, match="a blob of 18446744073709551615 bytes"):
+        raw(pair, head(len(body), 1) + body + b"\xff" * 8)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        head(2, magic=b"HTTP") + b"{}",
+        head(2) + b"\xff\xff",
+        head(200_000) + b"[" * 200_000,
+        text([]),
+        text({}),
+        text({"head": {}}),
+        text({"head": [], "names": []}),
+        text({"head": {}, "names": ["a"]}),
+        text({"head": {}, "names": 3}),
+        text({"head": {}, "names": [3]}),
+    ],
+)
+def test_what_is_no_letter_is_refused(pair, data):
+    with pytest.raises(ProtocolError):
+        raw(pair, data)
+
+
+def test_a_name_twice_is_refused(pair):
+    body = json.dumps({"head": {}, "names": ["a", "a"]}).encode()
+    with pytest.raises(ProtocolError, match="names and blobs do not match"):
+        raw(pair, head(len(body), 2) + body + bytes(16))
+
+
+@given(st.binary(max_size=300))
+def test_noise_is_refused(noise):
+    for data in (noise, b"UMW1" + noise):
+        pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with pair[0], pair[1], pytest.raises((ProtocolError, ConnectionError)):
+            raw(pair, data)
+
+
+@pytest.mark.parametrize("cut", [0, 3, 10, 30, 45])
+def test_a_letter_that_breaks_off_is_a_lost_connection(pair, cut):
+    body = json.dumps({"head": {}, "names": ["a"]}).encode()
+    whole = head(len(body), 1) + body + struct.pack("!Q", 20) + bytes(20)
+    with pytest.raises(ConnectionError, match="closed"):
+        raw(pair, whole[:cut])
+
+
+def test_silence_ends_when_the_time_is_over(pair):
+    with pytest.raises(TimeoutError):
+        receive(pair[0], time.monotonic() + 0.01)
+    with pytest.raises(TimeoutError):
+        receive(pair[0], time.monotonic() - 1)
+
+
+def test_one_who_does_not_read_ends_when_the_time_is_over(pair):
+    with pytest.raises(TimeoutError):
+        send(pair[0], Letter({}, {"a": bytes(2**23)}), time.monotonic() + 0.05)
+
+
+def test_the_peer_is_known(pair):
+    assert peer(pair[0]) == (os.getpid(), os.geteuid())

@@ -1,0 +1,182 @@
+"""With a resident worker or without: the same answers; and the message's process needs no torch."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from client_app import app as client
+from client_app.frames import Letter
+from client_app.inputs import inputs_of, stamp_of
+from client_app.resident import NoWorker
+from client_app.work import SiteWork, answer
+from fedapp import wire
+from fedapp.codec import decode_answer, encode
+from fedapp.models import initial_params
+from fedapp.params import digest_of, to_bytes
+from fedapp.protocol import Hello, ModelRef, Refusal, Reply, SiteFacts, Task
+from tests.flower.grids import origin_of, preset
+from tests.small import small
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    return small(runtime__out=str(tmp_path / "runs"))
+
+
+@pytest.fixture
+def context(experiment, tmp_path):
+    """Return the context of site 2, its store in a folder of this name."""
+    file = preset(experiment, tmp_path)
+
+    def of(store):
+        node = {"partition-id": 2, "store-path": str(tmp_path / store)}
+        return Context(1, 7, node, RecordDict(), {"preset": file})
+
+    return of
+
+
+def warm_up(experiment):
+    blob = to_bytes(initial_params(experiment.model, 1, 10, experiment.seed))
+    return Task(2, 0, "warmup", ModelRef(2, 0, digest_of(blob)))
+
+
+def letter(context, experiment, request, **changes):
+    head = {name: value for name, value in vars(context).items() if name != "state"}
+    origin = replace(origin_of(experiment), **changes)
+    return Letter(head, {"origin": encode(origin), "message": encode(request)})
+
+
+def test_a_worker_answers_as_a_process_of_its_own_does(context, experiment):
+    work = SiteWork()
+    for request, kind in ((Hello(), SiteFacts), (warm_up(experiment), Reply)):
+        alone = answer(context("alone"), origin_of(experiment), request, {})
+        found, well = work.answer(letter(context("worker"), experiment, request))
+        blobs = dict(found.blobs)
+        assert well and isinstance(alone.answer, kind)
+        assert blobs.pop("message") == encode(alone.answer)
+        assert blobs == alone.payloads
+        assert work.stale() == ""
+    assert len(blobs) == 1  # a trained model
+
+
+def test_a_refusal_is_a_workers_last_answer(context, experiment):
+    for bad in (letter(context("a"), experiment, Hello(), code="0" * 16), Letter({}, {})):
+        found, well = SiteWork().answer(bad)
+        assert isinstance(decode_answer(found.blobs["message"]), Refusal)
+        assert not well
+
+
+def test_settings_that_changed_on_the_disk_make_a_worker_stale(context, experiment, tmp_path):
+    work = SiteWork()
+    work.answer(letter(context("a"), experiment, Hello()))
+    file = Path(preset(experiment, tmp_path))
+    os.utime(file, ns=(0, 0))
+    assert work.stale() == "data or settings on the disk changed"
+
+
+def handled(experiment, context, request):
+    records = wire.write_request(origin_of(experiment), request, {})
+    message = Message(records, dst_node_id=7, message_type="train.task", ttl=60.0)
+    message.metadata.__dict__["_message_id"] = "asked"
+    return wire.read_answer(client.handle(message, context).content)
+
+
+def test_where_the_worker_fails_the_same_answer_comes_without_it(
+    context, experiment, monkeypatch, caplog
+):
+    def fail(*_):
+        raise NoWorker("the resident worker (process 5) failed: it was killed")
+
+    plain = handled(experiment, context("a"), warm_up(experiment))
+    monkeypatch.setattr(client, "worker_for", lambda context: object())
+    monkeypatch.setattr(client, "ask", fail)
+    with caplog.at_level("WARNING", "flwr"):
+        rescued = handled(experiment, context("b"), warm_up(experiment))
+    assert isinstance(plain.answer, Reply) and rescued == plain
+    assert "answered without a resident worker" in caplog.text
+
+
+TORCHLESS = """
+import os, sys, tempfile
+from dataclasses import replace
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+for name in ("_task_id", "_run_id", "_node_id"):
+    setattr(TaskIdentity, name, 1)
+from client_app import app, resident
+from fedapp import wire
+from fedapp.protocol import Missing, ModelRef, Origin, Task
+resident.launcher = os.getpid
+resident.lease_of = lambda pid: [os.pidfd_open(pid)]
+tempfile.tempdir = sys.argv[1]
+command = [sys.executable, "-P", "-m", "tests.flower.standin"]
+app.worker_for = lambda context: replace(resident.worker_for(context), command=command)
+task = Task(0, 1, "work", ModelRef(0, 0, "0" * 64))
+records = wire.write_request(Origin("run", "0" * 16, "0" * 64), task, {"a" * 64: b"model"})
+message = Message(records, dst_node_id=1, message_type="train.task", ttl=120.0)
+message.metadata.__dict__["_message_id"] = "asked"
+reply = app.app(message, Context(1, 1, {"partition-id": 0}, RecordDict(), {}))
+found = wire.read_answer(reply.content)
+assert isinstance(found.answer, Missing) and found.payloads == {"a" * 64: b"model"}, found
+print(sorted({"torch", "torchvision", "scipy", "sklearn", "ray"} & sys.modules.keys()))
+"""
+
+
+def test_the_process_of_a_message_does_not_import_torch(tmp_path_factory):
+    short = tmp_path_factory.mktemp("um")
+    done = subprocess.run(
+        [sys.executable, "-c", TORCHLESS, str(short)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "[]")
+
+
+# --- what a worker has read -----------------------------------------------------------------------
+
+
+def test_a_stamp_tells_every_change_of_a_folder(tmp_path):
+    folder, file = tmp_path / "cats", tmp_path / "cats" / "a.png"
+    seen = [stamp_of([folder])]  # absent
+
+    def note():
+        seen.append(stamp_of([folder]))
+        assert seen[-1] == stamp_of([folder])
+
+    folder.mkdir()
+    file.write_bytes(b"1")
+    note()
+    file.write_bytes(b"22")
+    note()
+    os.utime(file, ns=(0, 0))
+    note()
+    (folder / "b.png").touch()
+    note()
+    file.rename(folder / "c.png")
+    note()
+    (folder / "c.png").unlink()
+    note()
+    assert len({*seen}) == len(seen)
+
+
+def test_what_a_site_reads_is_named(tmp_path):
+    manifest = {"split.manifest": str(tmp_path / "split.json")}
+    given = {"preset": "fashion_mnist_small", "data.root": str(tmp_path), **manifest}
+    preset_file, split, *files = inputs_of({}, given)
+    assert preset_file.name == "fashion_mnist_small.yaml" and split == tmp_path / "split.json"
+    assert files and all(path.is_relative_to(tmp_path) for path in files)
+    own = {"data-path": str(tmp_path / "own")}
+    assert inputs_of(own, {"preset": "digits_demo"})[1:] == [tmp_path / "own"]
+    table = {"data-path": str(tmp_path / "own" / "labels.csv")}
+    assert inputs_of(table, {"preset": "digits_demo"})[1:] == [tmp_path / "own"]
+    folder = {"preset": "digits_demo", "data.name": "folder", "data.root": str(tmp_path)}
+    assert inputs_of({}, folder)[1:] == [tmp_path]
