@@ -9,10 +9,10 @@ BIN := .venv/bin
 STAMP := .venv/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo run test test-all lint format check bench results stop clean
+.PHONY: help env demo deploy-demo run test test-all lint format check bench results stop clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  variables: PRESET=$(PRESET) SITES= ARGS=\"key=value ...\" WORKERS=$(WORKERS) PYTHON=$(PYTHON)"
 
 env: $(STAMP) ## make the environment in .venv (once; several minutes the first time)
@@ -25,6 +25,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP) ## run UM-pFSSL on handwritten digits, 10 simulated sites (no download)
 	@$(BIN)/python -m fedapp.flower_local digits_demo
+
+deploy-demo: $(STAMP) ## a server and three sites as real programs: TLS, a key per site (docs/DEPLOY.md)
+	@$(BIN)/python -m fedapp.compose_local
 
 run: $(STAMP) ## run a preset: make run PRESET=fashion_mnist_small SITES=20 ARGS="seed=1"
 	@$(BIN)/python -m fedapp.flower_local $(PRESET) $(if $(SITES),split.num_clients=$(SITES)) $(ARGS)

@@ -1,4 +1,4 @@
-"""`fedapp`: run without Flower, compare methods, check a site, list the presets, save a split."""
+"""`fedapp`: run without Flower, compare, check a site, make keys, list presets, save a split."""
 
 import sys
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedapp.certs import make_certs
 from fedapp.compare.command import compare as compare_grid
 from fedapp.compare.command import tune as tune_grid
 from fedapp.compare.grid import labels_of, seeds_of, sweeps
@@ -187,6 +188,20 @@ def manifest(
         raise ConfigError("data.name = 'own': nobody deals the sites' images: there is no split")
     split.save(out)
     print(f"{out}: {len(split.site)} images, {split.num_clients} sites, digest {split.digest()}")
+
+
+@app.command()
+def certs(
+    out: Annotated[Path, typer.Argument(help="folder for them; nothing in it is overwritten")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="name or address at which sites reach the server; may be repeated"),
+    ] = None,
+    sites: Annotated[str, typer.Option(help="sites that get a key each")] = "north,south,west",
+) -> None:
+    """Make a trial's keys and certificates: a CA, the server's, a SuperNode key for each site."""
+    for line in make_certs(out, host or [], list(labels_of(sites) or ())):
+        print(line)
 
 
 def main() -> None:

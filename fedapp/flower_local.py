@@ -15,22 +15,29 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 from urllib.error import URLError
 
 from fedapp.config import load_experiment, parse_overrides
 from fedapp.errors import ConfigError, FedAppError, RunError
 from fedapp.figures import size
 from fedapp.presetfiles import Scalar
+from fedapp.processes import (
+    alive,
+    descendants,
+    end,
+    free_port,
+    marked,
+    own_remaining,
+    signals_as_exit,
+)
 from fedapp.runfolder import check_run
 from fedapp.settings import Experiment
 from fedapp.workers import Need, free_ram, measured, start_measuring, workers
@@ -55,8 +62,8 @@ def run(app: Path, preset: str, overrides: Mapping[str, Scalar]) -> int:
     check_run(experiment)
     home = _home(app)
     home.mkdir(exist_ok=True)
-    env = _environment(home, port := _free_port())
-    with _signals_as_exit(), _ray_folder(env):
+    env = _environment(home, port := free_port())
+    with signals_as_exit(), _ray_folder(env):
         probe = start_measuring(preset, overrides)  # while the SuperLink starts
         with _superlink(home, port, env):
             federation = _federation(experiment, measured(probe))
@@ -76,10 +83,9 @@ def run(app: Path, preset: str, overrides: Mapping[str, Scalar]) -> int:
 
 def stop(app: Path) -> int:
     """End every process that runs of this checkout left behind; return how many there were."""
-    mark = f"{MARK}={_home(app)}".encode()
-    roots = {pid for pid in _pids() if mark in _read(pid, "environ").split(b"\0")}
-    found = roots | _descendants(roots)
-    _end(lambda: _alive(found | _descendants(found)))
+    roots = marked(MARK, str(_home(app)))
+    found = roots | descendants(roots)
+    end(lambda: alive(found | descendants(found)))
     return len(found)
 
 
@@ -189,13 +195,6 @@ def _environment(home: Path, port: int) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
 def _ray_folder(env: dict[str, str]) -> Iterator[None]:
     """Give Ray a folder of its own for its logs and sockets, and remove it afterwards."""
@@ -230,7 +229,7 @@ def _superlink(home: Path, port: int, env: Mapping[str, str]) -> Iterator[None]:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        _end(_own_remaining)
+        end(own_remaining)
         log.unlink(missing_ok=True)
 
 
@@ -264,83 +263,6 @@ def _final_status(env: Mapping[str, str]) -> tuple[str, str]:
         if status.startswith("finished"):
             return status, details
         time.sleep(1)  # the log ends a moment before the run does
-
-
-@contextmanager
-def _signals_as_exit() -> Iterator[None]:
-    """Turn the signals that end a program into SystemExit, so that everything is cleaned up."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        print("\nending the run and its processes ...", file=sys.stderr, flush=True)
-        raise SystemExit(128 + number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, leave) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _pids() -> set[int]:
-    return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
-
-
-def _read(pid: int, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:  # gone, or another user's
-        return b""
-
-
-def _stat(pid: int) -> tuple[str, int]:
-    """Return a process's state and parent; the name in parentheses before may hold anything."""
-    fields = _read(pid, "stat").rpartition(b")")[2].split()
-    return (fields[0].decode(), int(fields[1])) if len(fields) > 1 else ("X", 0)
-
-
-def _descendants(roots: set[int]) -> set[int]:
-    parents = {pid: _stat(pid)[1] for pid in _pids()}
-    found: set[int] = set()
-    fresh = set(roots)
-    while fresh:
-        fresh = {pid for pid, parent in parents.items() if parent in fresh} - found
-        found |= fresh
-    return found
-
-
-def _alive(pids: set[int]) -> set[int]:
-    return {pid for pid in pids if _stat(pid)[0] not in "ZX"}
-
-
-def _end(remaining: Callable[[], set[int]]) -> None:
-    """Ask, ask again, then kill, until `remaining` is empty."""
-    for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
-        for pid in remaining():
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                continue
-        deadline = time.monotonic() + patience
-        while time.monotonic() < deadline:
-            if not remaining():
-                return
-            time.sleep(0.1)
-
-
-def _own_remaining() -> set[int]:
-    """Return our descendants that still run, after collecting those that ended.
-
-    Adopted orphans too: in a container nobody else collects them. A program whose threads are
-    still ending counts.
-    """
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return set()
-    return _descendants({os.getpid()})
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 from flwr.common.config import parse_config_args
 from flwr.supercore.utils import simulation_config_from_json
 
-from fedapp import flower_local
+from fedapp import flower_local, processes
 from fedapp.config import load_experiment
 from fedapp.errors import ConfigError
 from fedapp.workers import Need
@@ -135,13 +135,13 @@ def test_orphans_in_sessions_of_their_own_are_found_and_ended(monkeypatch, tmp_p
     with process:
         assert process.stdout is not None
         process.stdout.readline()
-        tree = {process.pid} | flower_local._descendants({process.pid})
+        tree = {process.pid} | processes.descendants({process.pid})
         assert len(tree) == 2
         # Kill at once: the patience with deaf processes is for people, not for tests.
         monkeypatch.setattr(signal, "SIGTERM", signal.SIGKILL)
         assert flower_local.stop(tmp_path / "another checkout") == 0
         assert flower_local.stop(tmp_path) == 2
-        assert not flower_local._alive(tree)
+        assert not processes.alive(tree)
 
 
 # --- with Flower itself ---------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def start(toy: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def left_behind(toy: Path) -> list[str]:
     """Command lines of processes that name the toy's folder."""
-    every = ((pid, flower_local._read(pid, "cmdline").decode()) for pid in flower_local._pids())
+    every = ((pid, processes.read(pid, "cmdline").decode()) for pid in processes.pids())
     return [line for pid, line in every if str(toy) in line and pid != os.getpid()]
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapp import flower_local
+from fedapp import flower_local, processes
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,11 +32,9 @@ class Copy:
 
     def left_processes(self) -> dict[int, str]:
         """Processes of runs of this copy, which all carry its mark, and their command lines."""
-        mark = f"{flower_local.MARK}={self.app / '.flwr'}".encode()
         return {
-            pid: flower_local._read(pid, "cmdline").replace(b"\0", b" ").decode()
-            for pid in flower_local._pids()
-            if mark in flower_local._read(pid, "environ").split(b"\0")
+            pid: processes.read(pid, "cmdline").replace(b"\0", b" ").decode()
+            for pid in processes.marked(flower_local.MARK, str(self.app / ".flwr"))
         }
 
     def files(self) -> set[Path]:

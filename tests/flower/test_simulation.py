@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from fedapp import flower_local
+from fedapp import processes
 from fedapp.config import load_experiment
 from tests.flower.grids import preset
 from tests.flower.results import loopback, results, rows
@@ -136,8 +136,8 @@ def test_killed_actors_end_the_run_with_a_reason_and_it_can_go_on(copy, tmp_path
 
     def kill(line, pid):
         if line.startswith("round") and not killed:
-            tree = sorted(flower_local._descendants({pid}))
-            ours = [p for p in tree if flower_local._read(p, "cmdline").startswith(b"ray::Client")]
+            tree = sorted(processes.descendants({pid}))
+            ours = [p for p in tree if processes.read(p, "cmdline").startswith(b"ray::Client")]
             killed.extend(ours[:victims])
             for victim in killed:
                 os.kill(victim, signal.SIGKILL)

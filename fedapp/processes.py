@@ -1,0 +1,106 @@
+"""Programs that this one starts: a free port for them, who descends from whom, and their end."""
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def signals_as_exit() -> Iterator[None]:
+    """Turn the signals that end a program into SystemExit, so that everything is cleaned up."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        print("\nending the run and its processes ...", file=sys.stderr, flush=True)
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def pids() -> set[int]:
+    """Return the numbers of all processes."""
+    return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+
+
+def read(pid: int, name: str) -> bytes:
+    """Return a file of /proc/PID; empty when the process is gone or another user's."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def marked(variable: str, value: str) -> set[int]:
+    """Return the processes that were started with this environment variable."""
+    mark = f"{variable}={value}".encode()
+    return {pid for pid in pids() if mark in read(pid, "environ").split(b"\0")}
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """Return a process's state and parent; the name in parentheses before may hold anything."""
+    fields = read(pid, "stat").rpartition(b")")[2].split()
+    return (fields[0].decode(), int(fields[1])) if len(fields) > 1 else ("X", 0)
+
+
+def descendants(roots: set[int]) -> set[int]:
+    """Return the children of these processes, their children, and so on, without themselves."""
+    parents = {pid: _stat(pid)[1] for pid in pids()}
+    found: set[int] = set()
+    fresh = set(roots)
+    while fresh:
+        fresh = {pid for pid, parent in parents.items() if parent in fresh} - found
+        found |= fresh
+    return found
+
+
+def alive(numbers: set[int]) -> set[int]:
+    """Return those of these processes that have not ended."""
+    return {pid for pid in numbers if _stat(pid)[0] not in "ZX"}
+
+
+def end(remaining: Callable[[], set[int]]) -> None:
+    """Ask, ask again, then kill, until `remaining` is empty."""
+    for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+        for pid in remaining():
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            if not remaining():
+                return
+            time.sleep(0.1)
+
+
+def own_remaining() -> set[int]:
+    """Return our descendants that still run, after collecting those that ended.
+
+    Adopted orphans too: in a container nobody else collects them. A program whose threads are
+    still ending counts.
+    """
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return set()
+    return descendants({os.getpid()})

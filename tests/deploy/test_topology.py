@@ -1,0 +1,83 @@
+"""The commands of docker/compose.yaml make a federation, and its demo shows a result."""
+
+import json
+import stat
+
+import pytest
+
+from fedapp.compose_local import APP, Federation, Service, read_compose
+from tests.flower.results import rows
+
+SITES = ("north", "south", "west")
+
+
+def two_services(tmp_path):
+    (tmp_path / "compose.yaml").write_text(
+        "services:\n"
+        "  link: {command: [serve, --host=0.0.0.0, --port=8000], expose: ['8000'],\n"
+        "    volumes: [{source: keys, target: /keys, volume: {subpath: a/b}}]}\n"
+        "  edge: {command: [proxy], expose: ['8443'], volumes: ['./edge.conf:/etc/edge.conf:ro'],\n"
+        "    tmpfs: [/tmp], depends_on: {link: {condition: service_healthy}}}\n"
+        "  site: {command: [join, edge:8443], expose: ['9094'], volumes: ['store:/site']}\n"
+    )
+    (tmp_path / "edge.conf").write_text("listen 8443; pid /tmp/pid; server link:8000;")
+    return tmp_path / "compose.yaml"
+
+
+def test_addresses_and_paths_of_containers_become_those_of_this_machine(tmp_path):
+    here = tmp_path / "here"
+    made = Federation(two_services(tmp_path), here, {})
+    ports = {k: v.removeprefix("127.0.0.1:") for k, v in made.addresses.items()}
+    assert set(ports) == {"link:8000", "edge:8443", "site:9094"}
+    link, edge = ports["link:8000"], ports["edge:8443"]
+    assert (
+        made.text("link", "0.0.0.0:8000 --port=8000 18000")
+        == f"127.0.0.1:{link} --port={link} 18000"
+    )
+    assert (
+        made.text("site", "edge:8443 /site/x /sites")
+        == f"127.0.0.1:{edge} {here}/volumes/store/x /sites"
+    )
+    assert (
+        made.text("link", "--key=/keys/s.key /my/keys")
+        == f"--key={here}/volumes/keys/a/b/s.key /my/keys"
+    )
+    assert (here / "edge/edge.conf").read_text() == (
+        f"listen {edge}; pid {here}/edge/tmp/pid; server 127.0.0.1:{link};"
+    )
+    assert not (here / "volumes/keys/a").exists(), "who makes the keys makes the folder"
+
+
+def test_a_service_that_is_left_out_is_answered_for(tmp_path):
+    made = Federation(two_services(tmp_path), tmp_path / "here", {"edge": "link"})
+    assert made.addresses["edge:8443"] == made.addresses["link:8000"]
+    assert made.text("site", "edge:8443") == made.addresses["link:8000"]
+
+
+def test_it_reads_what_the_compose_file_says():
+    site = read_compose(APP / "docker/compose.yaml")["south"]
+    assert isinstance(site, Service)
+    assert (site.ports, site.after) == (
+        ("9094",),
+        {"register": "completed_successfully", "gateway": "healthy"},
+    )
+    assert site.mounts == {"/tmp": "", "/keys": "keys/trial/sites/south", "/site": "south"}
+    assert site.health[:2] == ("python", "-c")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_demo_of_the_compose_file_trains_three_sites_and_shows_the_result(made):
+    assert made.start("demo").wait() == 0, made.log("demo")
+    said = made.log("demo")
+    assert "digits_demo: um_pfssl, 3 sites, 3 rounds" in said
+    assert "Accuracy on the sites' own test images, %" in said
+    [run] = made.volume("runs").glob("demo-*")
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["rounds"] == 3 or summary["round"] == 3
+    assert [row["skipped"] for row in rows(run)] == [{}, {}, {}, {}]
+    for site in SITES:  # each kept models in a place of its own
+        assert list(made.volume(site).rglob("*.safetensors")), site
+    keys = list(made.volume("keys").rglob("*.key"))
+    assert len(keys) == 5
+    assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
