@@ -109,6 +109,10 @@ def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts, models: int) 
             raise ProtocolError(f"metric {name} = {value:g}; must be a count in [0, {limit:g}]")
 
 
+Kind = tuple[int, tuple[str, ...], str]
+"""Channels, classes and manifest: equal at all sites of a run."""
+
+
 def agreed(
     facts: Sequence[SiteFacts], num_clients: int, say: Callable[[str], None]
 ) -> list[SiteFacts]:
@@ -117,6 +121,29 @@ def agreed(
     All must hold the same kind of images, the same classes and parts of the same split; where they
     differ, the majority goes on. Raises RunError where nobody is left.
     """
+    numbered = _numbered(facts, num_clients, say)
+    if not numbered:
+        raise RunError("no site answered that can take part; start at least one and run again")
+    [(kind, _)] = Counter(map(kind_of, numbered)).most_common(1)
+    return _alike(numbered, kind, "most sites have", say)
+
+
+def joinable(
+    facts: Sequence[SiteFacts], num_clients: int, kind: Kind, say: Callable[[str], None]
+) -> list[SiteFacts]:
+    """Return the sites that fit a run of this kind, ascending; `say` why others are left out."""
+    return _alike(_numbered(facts, num_clients, say), kind, "the run has", say)
+
+
+def kind_of(facts: SiteFacts) -> Kind:
+    """Return what must be equal at all sites of a run."""
+    return facts.channels, facts.classes, facts.manifest
+
+
+def _numbered(
+    facts: Sequence[SiteFacts], num_clients: int, say: Callable[[str], None]
+) -> list[SiteFacts]:
+    """Return the sites that the preset has, each once, ascending."""
     fitting: dict[int, SiteFacts] = {}
     for site in facts:
         if not 0 <= site.site < num_clients:
@@ -125,31 +152,33 @@ def agreed(
             say(f"a second node that says it is site {site.site} is left out")
         else:
             fitting[site.site] = site
-    if not fitting:
-        raise RunError("no site answered that can take part; start at least one and run again")
-    kinds = Counter(_kind(fitting[k]) for k in sorted(fitting))
-    [(kind, _)] = kinds.most_common(1)
-    for number, site in sorted(fitting.items()):
+    return [site for _, site in sorted(fitting.items())]
+
+
+def _alike(
+    facts: Sequence[SiteFacts], kind: Kind, whose: str, say: Callable[[str], None]
+) -> list[SiteFacts]:
+    """Return the sites of this kind."""
+    for site in facts:
         for name, mine, ours in zip(
-            ("channels", "classes", "manifest"), _kind(site), kind, strict=True
+            ("channels", "classes", "manifest"), kind_of(site), kind, strict=True
         ):
             if mine != ours:
-                say(f"site {number} left out: its {name} is {mine!r}, most sites have {ours!r}")
-    return [site for _, site in sorted(fitting.items()) if _kind(site) == kind]
-
-
-def _kind(facts: SiteFacts) -> tuple[int, tuple[str, ...], str]:
-    return facts.channels, facts.classes, facts.manifest
+                say(f"site {site.site} left out: its {name} is {mine!r}, {whose} {ours!r}")
+    return [site for site in facts if kind_of(site) == kind]
 
 
 def check_same_sites(standings: Standings, facts: Sequence[SiteFacts]) -> None:
-    """Check that a run resumes with the sites and the data that it had. Raises RunError."""
+    """Check that a run resumes with sites and data that it had. Raises RunError.
+
+    Sites may be missing or new, but one of those before must be here.
+    """
     before = {k: standing.facts for k, standing in standings.sites.items()}
-    now = {f.site: f for f in facts}
-    if before.keys() != now.keys():
+    now = {f.site: f for f in facts if f.site in before}
+    if not now:
         raise RunError(
-            f"checkpoint of sites {sorted(before)}, but sites {sorted(now)} are here; "
-            "start the same sites to resume"
+            f"checkpoint of sites {sorted(before)}, but sites {sorted(f.site for f in facts)} are "
+            "here; start those sites to resume"
         )
     changed = sorted(k for k in now if now[k] != before[k])
     if changed:

@@ -3,7 +3,6 @@
 Drivers (loopback, Flower) only carry messages: they implement `Transport`.
 """
 
-import json
 import logging
 import math
 import time
@@ -11,9 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pydantic import TypeAdapter, ValidationError
-
-from fedapp.checks import agreed, check_reply, check_same_sites
+from fedapp.arrivals import Arrivals
+from fedapp.checks import agreed, check_reply, check_same_sites, joinable, kind_of
 from fedapp.codec import encode
 from fedapp.costs import cost_greedy
 from fedapp.errors import ProtocolError, RunError, StoreError
@@ -36,9 +34,10 @@ from fedapp.protocol import (
 from fedapp.rng import numpy_stream
 from fedapp.roundpool import RoundPool
 from fedapp.runfolder import RunFolder
+from fedapp.runstate import RunState, state_of
 from fedapp.settings import Experiment
 from fedapp.site import torch_threads
-from fedapp.standings import Row, Standing, Standings
+from fedapp.standings import Row, Standings
 from fedapp.store import ModelStore
 
 log = logging.getLogger(__name__)
@@ -52,6 +51,12 @@ class Transport(Protocol):
     def introduce(self) -> Sequence[SiteFacts]:
         """Ask every node who it is; return the sites there are."""
 
+    def newcomers(self) -> Sequence[SiteFacts]:
+        """Return the sites that came, or came back, since the last call; never wait for any."""
+
+    def leave_out(self, site: int) -> None:
+        """Take note that a site found cannot take part; it may be asked again later."""
+
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
     ) -> Iterable[Incoming]:
@@ -61,16 +66,7 @@ class Transport(Protocol):
         """
 
 
-@dataclass
-class RunState:
-    """All that a run must remember between rounds; the checkpoint is this, as JSON."""
-
-    round: int
-    server: ServerState
-    standings: Standings
-    held: dict[int, list[str]]
-    private: dict[int, str] = field(default_factory=dict)
-    wall_seconds: float = 0.0
+NOT_HERE = "not sent: the site is not here"
 
 
 @dataclass
@@ -93,12 +89,10 @@ class Engine:
 
     def _run(self) -> Row:
         began = time.monotonic()
-        clients = self.experiment.split.num_clients
-        facts = agreed(self.transport.introduce(), clients, self.progress.note)
-        state = self._prepare(facts)
+        state = self._prepare(self.transport.introduce())
         earlier = state.wall_seconds
         rounds = self.experiment.rounds.num_rounds
-        self.progress.started(self.experiment.name, rounds, len(facts))
+        self.progress.started(self.experiment.name, rounds, len(self._arrivals.here))
         for number in range(state.round + 1, rounds + 1):
             state.round = number
             row = self._round(number, state)
@@ -110,38 +104,59 @@ class Engine:
 
     # --- before the first round -------------------------------------------------------------------
 
-    def _prepare(self, facts: Sequence[SiteFacts]) -> RunState:
-        first = facts[0]
-        if first.name:
-            named = ", ".join(f"{site.site} {site.name}" for site in facts)
-            self.progress.note(f"sites: {named}")
-        self._facts = {site.site: site for site in facts}
-        self.folder.note_manifest(first.manifest)
+    def _prepare(self, introduced: Sequence[SiteFacts]) -> RunState:
+        clients, say = self.experiment.split.num_clients, self.progress.note
+        checkpoint = self.folder.load_checkpoint() if self.experiment.runtime.resume else None
+        state = RunState(-1, ServerState(), Standings({}), {})
+        if checkpoint is None:
+            facts = agreed(introduced, clients, say)
+            kind = kind_of(facts[0])
+        else:
+            state = state_of(checkpoint)
+            kind = kind_of(next(iter(state.standings.sites.values())).facts)
+            facts = joinable(introduced, clients, kind, say)
+            check_same_sites(state.standings, facts)
+        for site in {f.site for f in introduced} - {f.site for f in facts}:
+            self.transport.leave_out(site)
+        if facts[0].name:
+            say(f"sites: {', '.join(f'{site.site} {site.name}' for site in facts)}")
+        channels, classes, manifest = kind
+        self.folder.note_manifest(manifest)
         settings, seed = self.experiment.model, self.experiment.seed
-        self._classes = len(first.classes)
-        network = build_model(settings, first.channels, self._classes)
+        self._classes = len(classes)
+        network = build_model(settings, channels, self._classes)
         private = self.experiment.method.kept_private(network)
         self._schema: Schema = schema_of(without(network.state_dict(), private))
         self._weights = frozenset(name for name, _ in network.named_parameters()) - private
-        sites = tuple(f.site for f in facts)
-        checkpoint = self.folder.load_checkpoint() if self.experiment.runtime.resume else None
+        self._arrivals = Arrivals(clients, kind, say)
         if checkpoint is None:
             self._pool = ModelPool(self.store)
-            w_0 = initial_params(settings, first.channels, self._classes, seed)
-            self._pool.start(sites, to_bytes(without(w_0, private), self.experiment.transport))
-            standings = Standings({f.site: Standing(f) for f in facts})
-            return RunState(-1, ServerState(), standings, {site: [] for site in sites})
-        state = _state_of(checkpoint)
-        check_same_sites(state.standings, facts)
+            w_0 = initial_params(settings, channels, self._classes, seed)
+            self._pool.start((), to_bytes(without(w_0, private), self.experiment.transport))
+            self._arrivals.waiting = facts
+            self._admit(state, 0, ())
+            return state
         self._pool = ModelPool.from_plain(self.store, checkpoint["pool"])
         self.ledger = Ledger.from_totals(checkpoint["ledger"])
-        self.progress.note(f"resuming after round {state.round}")
+        known = state.standings.sites.keys()
+        self._arrivals.here = {f.site for f in facts} & known
+        self._arrivals.waiting = [f for f in facts if f.site not in known]
+        say(f"resuming after round {state.round}")
+        if absent := sorted(known - self._arrivals.here):
+            say(f"not here yet: site {', '.join(map(str, absent))}; the others go on")
         return state
+
+    def _admit(self, state: RunState, number: int, found: Sequence[SiteFacts]) -> None:
+        """Take in the sites that came; who cannot take part may be asked again later."""
+        for site in sorted(self._arrivals.admit(found, state, self._pool, number)):
+            self.transport.leave_out(site)
 
     # --- one round --------------------------------------------------------------------------------
 
     def _round(self, number: int, state: RunState) -> Row:
-        sites = tuple(sorted(state.standings.sites))
+        self._admit(state, number, self.transport.newcomers())
+        standings = state.standings.sites
+        sites = tuple(sorted(standings))
         rnd = Round(
             number=number,
             seed=self.experiment.seed,
@@ -150,18 +165,21 @@ class Engine:
             pool=RoundPool(
                 self._pool, self._schema, self._weights, self.experiment.transport, number
             ),
-            facts=self._facts,
+            facts={site: standing.facts for site, standing in standings.items()},
             private=state.private,
+            joined={site: standing.joined for site, standing in standings.items()},
         )
         method: Method = self.experiment.method
-        phases = method.server_round(state.server, rnd)
         every: list[Reply] = []
         skipped: dict[int, str] = {}
+        if welcome := method.welcome(rnd) if rnd.newcomers else ():
+            every += self._phase(welcome, state, skipped)
+        phases = method.server_round(state.server, rnd)
         try:
             tasks = next(phases)
             while True:
-                replies = self._phase(tasks, state.held, skipped)
-                state.private |= {r.site: r.private for r in replies if r.private}
+                replies = self._phase(tasks, state, skipped)
+                self._check_turnout(tasks, {r.site for r in replies}, skipped, number)
                 every += replies
                 tasks = phases.send(replies)
         except StopIteration as stop:
@@ -178,15 +196,16 @@ class Engine:
         return frozenset(stream.permutation(sites)[:size].tolist())
 
     def _phase(
-        self, tasks: Sequence[Task], held: dict[int, list[str]], skipped: dict[int, str]
+        self, tasks: Sequence[Task], state: RunState, skipped: dict[int, str]
     ) -> list[Reply]:
         """Send tasks, take answers; a site that lacks contents is sent them once more."""
         deadline = time.monotonic() + self.experiment.rounds.deadline_s
+        held, here = state.held, self._arrivals.here
         tasks_by_site = {task.site: task for task in tasks}
         replies: dict[int, Reply] = {}
-        failed: dict[int, str] = {}
+        failed = {task.site: NOT_HERE for task in tasks if task.site not in here}
         healed: set[int] = set()
-        outbox = [self._outgoing(task, held[task.site]) for task in tasks]
+        outbox = [self._outgoing(task, held[task.site]) for task in tasks if task.site in here]
         while outbox:
             again: list[Outgoing] = []
             unsent: set[int] = set()
@@ -201,33 +220,35 @@ class Engine:
                     continue
                 if not incoming.sent:
                     unsent.add(task.site)
-                self._count_up(task, incoming)
+                self._count_up(task.site, state.round, _kind(task, "message"), incoming)
                 try:
                     if isinstance(answer, Missing) and task.site not in healed:
                         healed.add(task.site)
                         again.append(self._healing(task, answer))
                         continue
-                    replies[task.site] = self._accept(task, incoming)
+                    replies[task.site] = self._accept(task, incoming, state)
                     held[task.site] = list(replies[task.site].held)
                 except ProtocolError as error:
                     failed[task.site] = str(error)
                 self.progress.phase(tasks[0].action, len(replies) + len(failed), len(tasks))
             for outgoing in outbox:
                 if outgoing.task.site not in unsent:
-                    self._count_down(outgoing, sizes[outgoing.task.site])
+                    self._count_down(outgoing, state.round, sizes[outgoing.task.site])
             outbox = again
         for site in tasks_by_site.keys() - replies.keys() - failed.keys():
             failed[site] = f"no answer within {self.experiment.rounds.deadline_s:g} s"
         for site, reason in sorted(failed.items()):
-            self.progress.note(
-                f"site {site} skipped in round {tasks_by_site[site].round}: {reason}"
-            )
+            self.progress.note(f"site {site} skipped in round {state.round}: {reason}")
         skipped |= failed
-        self._check_turnout(tasks, replies, failed)
+        state.private |= {site: reply.private for site, reply in replies.items() if reply.private}
         return [replies[site] for site in sorted(replies)]
 
     def _check_turnout(
-        self, tasks: Sequence[Task], replies: Collection[int], failed: Mapping[int, str]
+        self,
+        tasks: Sequence[Task],
+        replies: Collection[int],
+        failed: Mapping[int, str],
+        number: int,
     ) -> None:
         """Check that enough sites answered, of those that train and of the others."""
         share = self.experiment.rounds.min_reply_share
@@ -237,7 +258,7 @@ class Engine:
             if len(answered) < share * len(asked):
                 site = min(asked - answered)
                 raise RunError(
-                    f"round {tasks[0].round}: {len(answered)} of {len(asked)} sites answered "
+                    f"round {number}: {len(answered)} of {len(asked)} sites answered "
                     f"({action}), rounds.min_reply_share = {share:g} asks for more; site {site} "
                     f"said: {failed[site]}. Mend the sites and go on with runtime.resume=true "
                     f"runtime.run_name={self.folder.path.name}"
@@ -269,27 +290,27 @@ class Engine:
         log.info("site %d lacks %d models; sending them", task.site, len(missing.digests))
         return Outgoing(task, tuple(dict.fromkeys(missing.digests)))
 
-    def _count_down(self, outgoing: Outgoing, size: int) -> None:
+    # The ledger goes by the round under way: the warm-up of a site that comes late is of round 0.
+    def _count_down(self, outgoing: Outgoing, number: int, size: int) -> None:
         task, count = outgoing.task, len(outgoing.attach)
-        self.ledger.add(task.round, task.site, "down", _kind(task, "message"), 0, len(encode(task)))
+        self.ledger.add(number, task.site, "down", _kind(task, "message"), 0, len(encode(task)))
         if count:
-            self.ledger.add(task.round, task.site, "down", _kind(task, "model"), count, size)
+            self.ledger.add(number, task.site, "down", _kind(task, "model"), count, size)
 
-    def _count_up(self, task: Task, incoming: Incoming) -> None:
-        kind, size = _kind(task, "message"), incoming.head_bytes
-        self.ledger.add(task.round, task.site, "up", kind, 0, size)
+    def _count_up(self, site: int, number: int, kind: Kind, incoming: Incoming) -> None:
+        self.ledger.add(number, site, "up", kind, 0, incoming.head_bytes)
         if incoming.payloads:
             size = sum(map(len, incoming.payloads.values()))
-            self.ledger.add(task.round, task.site, "up", "model", len(incoming.payloads), size)
+            self.ledger.add(number, site, "up", "model", len(incoming.payloads), size)
 
-    def _accept(self, task: Task, incoming: Incoming) -> Reply:
+    def _accept(self, task: Task, incoming: Incoming, state: RunState) -> Reply:
         """Check a reply and take its upload into the pool. Raises ProtocolError."""
         reply = incoming.answer
         if isinstance(reply, Refusal):
             raise ProtocolError(f"the site refused: {reply.reason}")
         if not isinstance(reply, Reply):
             raise ProtocolError(f"answered with {type(reply).__name__}, a Reply was due")
-        check_reply(task, reply, self._facts[task.site])
+        check_reply(task, reply, state.standings.sites[task.site].facts)
         if reply.model == task.own.digest:
             return reply
         if incoming.payloads.keys() != {reply.model}:
@@ -297,7 +318,7 @@ class Engine:
         blob = incoming.payloads[reply.model]
         owner = f"site {task.site}'s upload"
         from_bytes(blob, self._schema, owner, self.experiment.transport)
-        self._pool.upload(task.site, reply.model, blob, task.round)
+        self._pool.upload(task.site, reply.model, blob, state.round)
         return reply
 
     # --- records ----------------------------------------------------------------------------------
@@ -310,7 +331,7 @@ class Engine:
         self.folder.append_traffic(self.ledger.close_round())
         plain: dict[str, Any] = {
             "round": state.round,
-            "state": TypeAdapter(RunState).dump_python(state, mode="json"),
+            "state": state.to_plain(),
             "pool": self._pool.to_plain(),
             "ledger": self.ledger.totals(),
         }
@@ -352,15 +373,3 @@ class Engine:
 
 def _kind(task: Task, usual: Kind) -> Kind:
     return "evaluation" if task.action == EVALUATE else usual
-
-
-def _state_of(checkpoint: Mapping[str, Any]) -> RunState:
-    try:
-        text = json.dumps(checkpoint["state"])
-        state: RunState = TypeAdapter(RunState).validate_json(text)
-    except (KeyError, ValidationError) as error:
-        raise RunError(
-            f"checkpoint.json does not hold a state of this version ({error!r:.200}); "
-            "resume with the version that wrote it, or start anew"
-        ) from error
-    return state

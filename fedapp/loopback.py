@@ -42,6 +42,13 @@ class Loopback:
         """Return every site's facts."""
         return [site.facts() for site in self._sites.values()]
 
+    def newcomers(self) -> Sequence[SiteFacts]:
+        """Return nobody: all are here from the start."""
+        return ()
+
+    def leave_out(self, site: int) -> None:
+        """Nothing to note: nobody is asked again."""
+
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
     ) -> Iterable[Incoming]:

@@ -59,6 +59,11 @@ class ModelPool:
         self._records = {site: UpdateRecord(0, digest, 0) for site in everybody}
         return self.initial
 
+    def join(self, site: int) -> ModelRef:
+        """Give a new site w_0 as model, version 0; one with a model keeps it. Return its model."""
+        self._records.setdefault(site, UpdateRecord(0, self.initial.digest, 0))
+        return self.latest(site)
+
     def latest(self, site: int) -> ModelRef:
         """Return the newest version of a site's model. Raises ProtocolError on an unknown site."""
         record = self._record(site)

@@ -18,7 +18,10 @@ Row = dict[str, Any]
 
 @dataclass
 class Standing:
-    """One site's record; `latest` holds the last evaluation of each part."""
+    """One site's record; `latest` holds the last evaluation of each part.
+
+    joined: the round before which it came; 0: it was here from the start.
+    """
 
     facts: SiteFacts
     latest: dict[str, Evaluation] = field(default_factory=dict)
@@ -28,6 +31,7 @@ class Standing:
     rounds_trained: int = 0
     rounds_skipped: int = 0
     epsilon: float | None = None
+    joined: int = 0
 
     def accuracy(self, part: str) -> float | None:
         """Accuracy on "val", "test" or "test_before"; None without images."""
@@ -74,10 +78,13 @@ class Standings:
             ),
             "sites_evaluated": len(self.accuracies("test")),
             "pseudo_label_error": error,
-            "trained": sum("loss" in r.metrics for r in replies),
+            # Not the warm-up of a site that joins now: it is of round 0.
+            "trained": sum("loss" in r.metrics for r in replies if r.round == number),
             "skipped": {str(site): reason for site, reason in sorted(skipped.items())},
             "models_scored": int(sum(r.metrics.get("models_scored", 0) for r in replies)),
         }
+        if late := [k for k, s in sorted(self.sites.items()) if s.joined == number > 0]:
+            row["joined"] = late
         if number > 0 and _better(row, self.best, "mean_test_accuracy"):
             self.best = row
             for standing in self.sites.values():
@@ -118,6 +125,7 @@ class Standings:
                     f"{h.model.site}:{h.score:.3f}" for h in helpers.get(number, ())
                 ),
                 **({} if site.epsilon is None else {"epsilon": site.epsilon}),
+                **({"joined": site.joined} if site.joined else {}),
             }
             for number, site in sorted(self.sites.items())
         ]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedapp.checks import agreed, check_reply, check_same_sites
+from fedapp.checks import agreed, check_reply, check_same_sites, joinable, kind_of
 from fedapp.errors import ProtocolError, RunError
 from fedapp.metrics import BINS, evaluation
 from fedapp.protocol import ModelRef, Reply, ScoredRef, SiteFacts, Task
@@ -89,10 +89,20 @@ def test_sites_that_differ_from_most_are_left_out_and_named():
         agreed([outside], 5, said.append)
 
 
-def test_resume_needs_the_same_sites_and_data():
-    standings = Standings({0: Standing(FACTS)})
+def test_a_site_joins_a_run_of_its_own_kind_only():
+    said = []
+    kind = kind_of(FACTS)
+    sites = [replace(FACTS, site=3), replace(FACTS, site=1), replace(FACTS, site=2, channels=3)]
+    assert [f.site for f in joinable(sites, 4, kind, said.append)] == [1, 3]
+    assert said == ["site 2 left out: its channels is 3, the run has 1"]
+    assert joinable([replace(FACTS, site=9)], 4, kind, said.append) == []  # nobody: no error
+
+
+def test_resume_needs_a_site_of_before_and_its_data():
+    standings = Standings({0: Standing(FACTS), 2: Standing(replace(FACTS, site=2))})
     check_same_sites(standings, [FACTS])
-    with pytest.raises(RunError, match=r"checkpoint of sites \[0\], but sites \[0, 1\] are here"):
-        check_same_sites(standings, [FACTS, replace(FACTS, site=1)])
+    check_same_sites(standings, [FACTS, replace(FACTS, site=1)])
+    with pytest.raises(RunError, match=r"checkpoint of sites \[0, 2\], but sites \[1\] are here"):
+        check_same_sites(standings, [replace(FACTS, site=1)])
     with pytest.raises(RunError, match="site 0 holds other data than before"):
         check_same_sites(standings, [replace(FACTS, labelled=2)])

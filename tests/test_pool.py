@@ -42,6 +42,12 @@ def test_upload_is_a_new_version_only_with_new_content(pool: ModelPool) -> None:
     assert pool.latest(2).version == 0
 
 
+def test_a_site_that_comes_late_gets_w_0_and_one_with_a_model_keeps_it(pool: ModelPool) -> None:
+    assert pool.join(7) == ModelRef(7, 0, pool.initial.digest) == pool.latest(7)
+    mine = pool.upload(7, digest_of(b"a"), b"a", 2)
+    assert pool.join(7) == mine == pool.latest(7)
+
+
 def test_another_content_than_was_named_is_refused_and_changes_nothing(pool: ModelPool) -> None:
     before = dict(pool.records)
     with pytest.raises(ProtocolError, match="not the content it names"):

@@ -65,6 +65,7 @@ class Round:
 
     number: 0 is the warm-up. sites: all known sites, ascending. cohort: those that train.
     facts: what each site said of its data. private: digest of what each keeps to itself.
+    joined: the round in which each site that came late joined; the others were here from the start.
     """
 
     number: int
@@ -74,6 +75,12 @@ class Round:
     pool: PoolView
     facts: Mapping[int, SiteFacts] = field(default_factory=dict)
     private: Mapping[int, str] = field(default_factory=dict)
+    joined: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def newcomers(self) -> tuple[int, ...]:
+        """The sites that join in this round, ascending; none in round 0."""
+        return tuple(k for k in self.sites if 0 < self.joined.get(k, 0) == self.number)
 
     def stream(self, purpose: str, site: int) -> np.random.Generator:
         """Return the generator for this purpose, round and site."""
@@ -223,6 +230,10 @@ class Method(ABC):
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Do a task at a site."""
 
+    def welcome(self, rnd: Round) -> Sequence[Task]:
+        """Return what the round's newcomers do before it; most methods: nothing."""
+        return ()
+
     def images_per_step(self, batch_size: int) -> int:
         """Return how many images go through the network at once in training, at most."""
         return batch_size
@@ -236,13 +247,23 @@ class Method(ABC):
         return None
 
 
+def warm_ups(rnd: Round) -> list[Task]:
+    """Return the tasks of round 0 for sites that begin now: all in round 0, else the newcomers.
+
+    They are the same tasks at any time, so a site that comes late has the model after them that it
+    would have had from the start.
+    """
+    beginners = rnd.newcomers if rnd.number else rnd.sites
+    return [replace(rnd, number=0).task(site, "warmup") for site in beginners]
+
+
 def warm_up(task: Task, site: SiteContext) -> SiteReport:
     """Supervised training on the labelled images alone (Alg. 1, line 5).
 
-    A site without labels keeps w_0, version 0.
+    A site without labels keeps w_0, version 0; one with a model of an earlier run keeps that.
     """
     site.load(task.own)
-    if not len(site.data.labels) or not site.training.warmup_epochs:
+    if task.own.version or not len(site.data.labels) or not site.training.warmup_epochs:
         return SiteReport(evaluations=site.evaluate("val", "test"))
     targets = site.one_hot(site.data.labels)
     count, epochs = len(site.data.labels), site.training.warmup_epochs

@@ -15,6 +15,7 @@ from fedapp.methods.base import (
     SiteContext,
     SiteReport,
     warm_up,
+    warm_ups,
 )
 from fedapp.protocol import Reply, Task
 from fedapp.settings import CLOSED
@@ -31,10 +32,14 @@ class LocalOnly(Method):
     ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
         """Let the cohort train; in round 0 everybody warms up."""
         if rnd.number == 0:
-            yield [rnd.task(site, "warmup") for site in rnd.sites]
+            yield warm_ups(rnd)
         else:
             yield [rnd.task(site, "train") for site in sorted(rnd.cohort)]
         return state
+
+    def welcome(self, rnd: Round) -> Sequence[Task]:
+        """The warm-up of sites that come late."""
+        return warm_ups(rnd)
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Train on D_s for the round's epochs; a site without labels stays as it is."""

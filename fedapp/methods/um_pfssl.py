@@ -26,6 +26,7 @@ from fedapp.methods.base import (
     SiteContext,
     SiteReport,
     warm_up,
+    warm_ups,
 )
 from fedapp.metrics import predict
 from fedapp.params import Params, weighted_mean
@@ -60,7 +61,7 @@ class UmPfssl(Method):
     num_replaced: NonNegative = 2
     """R, helpers up for replacement, below M."""
     search_rounds: NonNegative = 30
-    """F: helpers are searched while t < F."""
+    """F: helpers are searched while t < F; t counts from the round in which a site joined."""
     update_every: Count = 10
     """nu: stored helpers are refreshed when t % nu == 0."""
     mc_samples: Count = 10
@@ -92,7 +93,7 @@ class UmPfssl(Method):
     ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
         """Algorithm 1, one round."""
         if rnd.number == 0:
-            yield [rnd.task(site, "warmup") for site in rnd.sites]
+            yield warm_ups(rnd)
             return state
         tasks = []
         for site in rnd.sites:
@@ -104,13 +105,18 @@ class UmPfssl(Method):
             helpers = stored
             if in_scope and rnd.number % self.update_every == 0:
                 helpers = self._refreshed(stored, rnd)
-            searches = in_scope and rnd.number < self.search_rounds
+            age = rnd.number - rnd.joined.get(site, 0)
+            searches = in_scope and age < self.search_rounds
             newcomers = self._newcomers(site, helpers, rnd, trains, searches)
             if trains or newcomers or helpers != stored:  # else nothing to tell or to ask
                 action = "train" if trains else SEARCH
                 tasks.append(rnd.task(site, action, helpers=helpers, newcomers=newcomers))
         replies = yield tasks
         return state.with_helpers(replies)
+
+    def welcome(self, rnd: Round) -> Sequence[Task]:
+        """The warm-up of sites that come late."""
+        return warm_ups(rnd)
 
     def _refreshed(self, helpers: list[ModelRef], rnd: Round) -> list[ModelRef]:
         """UpdateHelper (Alg. 2): the newest version of all helpers but the R lowest."""

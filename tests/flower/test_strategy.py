@@ -11,7 +11,7 @@ from fedapp import wire
 from fedapp.errors import RunError, StoreError
 from fedapp.protocol import Hello, Incoming, Missing, ModelRef, Origin, Outgoing, SiteFacts, Task
 from fedapp.store import ModelStore
-from server_app import strategy
+from server_app import introductions, post, strategy
 from tests.flower.grids import COMMAND, MemoryGrid, node, preset, serve, sites
 from tests.flower.results import loopback, results, rows
 from tests.small import small
@@ -29,7 +29,8 @@ def clock(monkeypatch):
         now.seconds += seconds
 
     fake = SimpleNamespace(monotonic=lambda: now.seconds, sleep=sleep)
-    monkeypatch.setattr(strategy, "time", fake)
+    for module in (post, introductions):
+        monkeypatch.setattr(module, "time", fake)
     return now
 
 
@@ -151,6 +152,7 @@ def test_no_more_models_are_under_way_than_there_is_room_for(
 
 def test_few_messages_are_under_way_to_sites_beside_the_pool(federation, whole, monkeypatch):
     experiment, grid = federation()
+    monkeypatch.setattr(introductions, "AT_ONCE", 2)
     monkeypatch.setattr(strategy, "AT_ONCE", 2)
     _, folder = serve(experiment, grid)
     assert results(folder.path) == whole
@@ -162,6 +164,7 @@ def test_nodes_that_do_not_say_who_they_are_hold_up_the_others_for_a_while_only(
     federation, monkeypatch
 ):
     experiment, grid = federation(rounds__hello_s=60.0)
+    monkeypatch.setattr(introductions, "AT_ONCE", 2)
     monkeypatch.setattr(strategy, "AT_ONCE", 2)
     silent = [node for node, _ in zip(grid.nodes, range(2), strict=False)]
     grid.nodes |= dict.fromkeys(silent, lambda message: None)
@@ -326,8 +329,8 @@ def test_polling_slows_down_and_ends_at_the_deadline(federation, clock):
     serve(experiment, grid)
     # Less what the engine's own, real clock took off the deadline before the messages went.
     assert 30 < clock.seconds - began <= experiment.rounds.deadline_s
-    assert max(clock.sleeps) <= strategy.LAST_POLL_S
-    assert grid.pulls < 3 + 60 / strategy.LAST_POLL_S + 10
+    assert max(clock.sleeps) <= post.LAST_POLL_S
+    assert grid.pulls < 3 + 60 / post.LAST_POLL_S + 10
 
 
 def test_an_answer_after_the_deadline_is_not_waited_for_and_harms_no_later_round(federation):
@@ -376,7 +379,7 @@ def test_nodes_that_come_while_the_server_waits_take_part(federation, monkeypatc
     later = {105 - 1: grid.nodes.pop(104)}
 
     def join():
-        if len(grid.nodes) == 4 and strategy.time.monotonic() > 1003:
+        if len(grid.nodes) == 4 and post.time.monotonic() > 1003:
             grid.nodes |= later
         return list(grid.nodes)
 

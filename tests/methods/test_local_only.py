@@ -25,3 +25,8 @@ def test_everybody_warms_up_and_then_the_cohort_trains_on_its_own_model():
 
 def test_a_task_names_no_model_but_the_sites_own():
     assert all(task.refs() == (task.own,) and not task.models for task in tasks(3, (0, 1)))
+
+
+def test_a_site_that_comes_late_is_warmed_up_as_in_round_zero():
+    rnd = Round(5, 0, (0, 1, 2), frozenset((1,)), Pool(), joined={2: 5})
+    assert LocalOnly().welcome(rnd) == [tasks(0, (0, 1, 2))[2]]

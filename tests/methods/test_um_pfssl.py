@@ -61,6 +61,21 @@ def test_search_ends_at_round_f():
     assert sent[0].models["newcomers"] == ()
 
 
+def test_a_site_that_comes_late_searches_for_f_rounds_from_then_on():
+    def searches(number):
+        rnd = Round(number, 3, SITES, frozenset(), Pool(), joined={2: 7})
+        return [t.site for t in next(METHOD.server_round(ServerState(), rnd))]
+
+    assert searches(4) == list(SITES)
+    assert searches(7) == searches(11) == [2] and searches(12) == []
+
+
+def test_a_site_that_comes_late_is_warmed_up_as_in_round_zero():
+    rnd = Round(7, 3, SITES, frozenset(), Pool(), joined={2: 7, 3: 6})
+    assert METHOD.welcome(rnd) == [tasks(0)[2]]
+    assert METHOD.welcome(Round(8, 3, SITES, frozenset(), Pool(), joined={2: 7})) == []
+
+
 def test_a_list_that_trains_is_filled_and_a_full_one_gets_r():
     assert len(tasks(5, state_of(1))[0].models["newcomers"]) == 2  # M - 1 - 1 free places
     assert len(tasks(4, state_of(1, 2, 3))[0].models["newcomers"]) == 1  # R

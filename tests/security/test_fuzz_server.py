@@ -71,7 +71,6 @@ class Server:
         )
         origin = origin_of(self.experiment, self.folder.path.name)
         self.strategy = PoolStrategy(self.experiment, origin, self.folder, quiet, COMMAND)
-        self.strategy._grid = self.grid
         self.engine = self.strategy._engine
         self.facts = [
             SiteFacts(k, 1, CLASSES, labelled=3, unlabelled=4, val=2, test=3, manifest="0" * 64)
@@ -113,10 +112,9 @@ class Server:
         """Introduce the two nodes, which answer so; return what the engine will believe."""
         for node, records in zip((100, 101), answers, strict=True):
             self.grid.nodes[node] = lambda message, r=records: Message(r, reply_to=message)
-        self.strategy._nodes.clear()
-        self.strategy._neighbours.clear()
+        self.strategy.use(self.grid)
         facts = agreed(self.strategy.introduce(), 2, self.log.append)
-        self.engine._prepare(facts)
+        self.state = self.engine._prepare(facts)
         return facts
 
     def phase(self, records):
@@ -124,8 +122,8 @@ class Server:
         self.engine._pool._records = dict(self.before)
         for node, answer in zip((100, 101), (records, self.good), strict=True):
             self.grid.nodes[node] = lambda message, r=answer: Message(r, reply_to=message)
-        held, skipped = {0: [], 1: []}, {}
-        replies = self.engine._phase([self.task, self.honest], held, skipped)
+        self.state.round, self.state.held, skipped = 5, {0: [], 1: []}, {}
+        replies = self.engine._phase([self.task, self.honest], self.state, skipped)
         assert {r.site for r in replies} | skipped.keys() == {0, 1}
         assert skipped.keys() <= {0}  # the honest site is always believed
         assert all(len(reason) < 2100 and reason.isprintable() for reason in skipped.values())
@@ -242,8 +240,8 @@ def test_malformed_introductions(server, examples):
             assert 1 <= len(found.classes) <= 1000
             assert max(found.labelled, found.unlabelled, found.val, found.test) < 2**31
             assert found.pool_key == "" and decode_answer(encode(found)) == found
-        assert not server.strategy._neighbours
-        return server.strategy._nodes.get(0) != 100 and server.strategy._nodes.get(1) != 100
+        assert not server.strategy._sites.neighbours
+        return 100 not in map(server.strategy._sites.nodes.get, (0, 1))
 
     try:
         ran, refused = fuzz(examples, CASES, check)

@@ -131,7 +131,7 @@ def test_more_than_one_model_is_no_answer(server):
 def test_a_number_that_is_taken_stays_with_the_node_that_has_it(server):
     claims = [server.message(replace(facts, site=VICTIM)) for facts in server.facts]
     assert [f.site for f in server.begin(claims)] == [VICTIM]
-    assert server.strategy._nodes == {VICTIM: 100}
+    assert server.strategy._sites.nodes == {VICTIM: 100}
 
 
 def test_a_site_that_is_to_search_only_cannot_upload():

@@ -1,0 +1,143 @@
+"""Who is which site: nodes are asked when a run starts, and those that come later each round."""
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from flwr.app import Message, RecordDict
+
+from fedapp.errors import RunError
+from fedapp.protocol import Answer, Refusal, SiteFacts
+from fedapp.settings import Experiment
+from server_app.post import AT_ONCE, FIRST_POLL_S, NOT_SENT, Post, parsed
+
+PATIENCE_S = 10.0
+"""Seconds after which a node that has not said who it is keeps no other from being asked."""
+
+
+@dataclass
+class Introductions:
+    """hello: the first question. key: of the pool, which only neighbours can read.
+
+    say: tells the person. everybody: the command that simulates all sites. nodes: by site.
+    neighbours: the sites that work on the server's own pool.
+    """
+
+    post: Post
+    experiment: Experiment
+    hello: RecordDict
+    key: str
+    say: Callable[[str], None]
+    everybody: str
+    nodes: dict[int, int] = field(default_factory=dict)
+    neighbours: set[int] = field(default_factory=set)
+    _asked: dict[int, tuple[Message, float]] = field(default_factory=dict)
+    _last_asked: dict[int, float] = field(default_factory=dict)
+    _reasons: list[str] = field(default_factory=list)
+
+    def at_start(self) -> list[SiteFacts]:
+        """Ask every node and wait for the answers; note which node is which site.
+
+        Raises RunError where there is no node, or where every one that answers refuses.
+        """
+        nodes = self._wait_for_nodes()
+        queue, found = deque(nodes), dict[int, SiteFacts]()
+
+        def more() -> list[Message]:
+            now = time.monotonic()
+            busy = sum(now < since + PATIENCE_S for _, since in self._asked.values())
+            return self._questions(
+                [queue.popleft() for _ in range(min(len(queue), AT_ONCE - busy))]
+            )
+
+        for message, reply in self.post.replies(more, self.experiment.rounds.hello_s):
+            if (facts := self._met(message, reply)) is not None:
+                found[facts.site] = facts
+        if self._reasons and not found:
+            raise RunError(f"none of {len(nodes)} nodes can take part: {self._reasons[0]}")
+        if len(found) < len(nodes):
+            self.say(f"{len(nodes) - len(found)} of {len(nodes)} nodes left out")
+        return list(found.values())
+
+    def since(self) -> list[SiteFacts]:
+        """Return the sites that have answered since the last call; ask nodes that are none.
+
+        Never waits: what is asked now is answered at a later call. A node that cannot take part is
+        asked again, it may have been mended; one that says nothing, when its question's time is up.
+        """
+        under_way = {m.metadata.message_id: m for m, _ in self._asked.values()}
+        answers = [self._met(message, reply) for message, reply in self.post.pull(under_way)]
+        now, here = time.monotonic(), set(self.post.grid.get_node_ids())
+        self._asked = {n: q for n, q in self._asked.items() if now < q[1] + self.post.ttl}
+        strangers = here - set(self.nodes.values()) - self._asked.keys()
+        by_turns = sorted(strangers, key=lambda node: (self._last_asked.get(node, 0.0), node))
+        room = max(AT_ONCE - len(self._asked), 1)
+        _, refused = self.post.push(self._questions(by_turns[:room]))
+        for message in refused:
+            del self._asked[message.metadata.dst_node_id]
+        return [facts for facts in answers if facts is not None]
+
+    def leave_out(self, site: int) -> None:
+        """Forget which node a site is, so that it is asked again."""
+        self.nodes.pop(site, None)
+        self.neighbours.discard(site)
+
+    def _questions(self, nodes: Sequence[int]) -> list[Message]:
+        """Return the first question to each node, noted as under way."""
+        now = time.monotonic()
+        messages = [self.post.message(node, "query.hello", self.hello) for node in nodes]
+        self._asked |= {m.metadata.dst_node_id: (m, now) for m in messages}
+        self._last_asked |= dict.fromkeys(nodes, now)
+        return messages
+
+    def _met(self, message: Message, reply: Message | None) -> SiteFacts | None:
+        """Take a node's answer; return what it said of itself, None where it cannot take part."""
+        node = message.metadata.dst_node_id
+        self._asked.pop(node, None)
+        answer = Refusal(-1, 0, NOT_SENT) if reply is None else parsed(reply).answer
+        if isinstance(answer, SiteFacts) and not self._has_a_node(answer.site):
+            self.leave_out(answer.site)
+            self.nodes[answer.site] = node
+            if secrets.compare_digest(answer.pool_key, self.key):
+                self.neighbours.add(answer.site)
+            return replace(answer, pool_key="")  # of this start, not of the site
+        reason = _why_not(answer)
+        if reason not in self._reasons:  # a hundred sites may lack the same file
+            self._reasons.append(reason)
+            self.say(f"node {node} cannot take part: {reason}")
+        return None
+
+    def _has_a_node(self, site: int) -> bool:
+        """Whether a site's node is still here; one that got a new key is another node to Flower."""
+        return site in self.nodes and self.nodes[site] in set(self.post.grid.get_node_ids())
+
+    def _wait_for_nodes(self) -> list[int]:
+        """Wait until all the preset's sites are there, or `rounds.join_wait_s` is over."""
+        wanted, wait = self.experiment.split.num_clients, self.experiment.rounds.join_wait_s
+        end = time.monotonic() + wait
+        while len(nodes := list(self.post.grid.get_node_ids())) < wanted and time.monotonic() < end:
+            time.sleep(FIRST_POLL_S)
+        if not nodes:
+            raise RunError(
+                f"no node within rounds.join_wait_s = {wait:g} s; start SuperNodes, or raise the "
+                "wait"
+            )
+        if len(nodes) < wanted:
+            self.say(
+                f"{len(nodes)} of {wanted} sites are here and will be used; in simulation, all: "
+                f"{self.everybody}"
+            )
+        return nodes
+
+
+def _why_not(answer: Answer) -> str:
+    """Return why a node with this answer to "who are you" cannot take part."""
+    if isinstance(answer, Refusal):
+        return answer.reason
+    if isinstance(answer, SiteFacts):
+        if answer.name:
+            return f"site {answer.name!r} is here already; give every node its own site-name"
+        return f"site number {answer.site} is taken; give every node its own partition-id"
+    return f"answered with {type(answer).__name__} when asked who it is"

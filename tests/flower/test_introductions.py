@@ -1,0 +1,270 @@
+"""Nodes that come late, are mended, say nothing, or name a number that another has."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from flwr.app import Message
+
+from fedapp import wire
+from fedapp.protocol import Hello, Incoming, Origin, Refusal, SiteFacts, Task
+from server_app import introductions, post
+from server_app.introductions import Introductions
+from server_app.post import Post
+from tests.flower.grids import MemoryGrid, preset, serve, sites
+from tests.flower.results import rows
+from tests.small import small
+
+FACTS = SiteFacts(0, 1, ("a", "b"), 1, 1, 1, 1, "0" * 64)
+KEY = "1" * 32
+HELLO = wire.write_request(Origin("run", "0" * 16, "0" * 64), Hello(), {})
+TTL = 60.0
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """A clock that only sleeping, or the test, moves."""
+    now = SimpleNamespace(seconds=1000.0)
+
+    def sleep(seconds):
+        now.seconds += seconds
+
+    fake = SimpleNamespace(monotonic=lambda: now.seconds, sleep=sleep)
+    for module in (post, introductions):
+        monkeypatch.setattr(module, "time", fake)
+    return now
+
+
+def says(answer):
+    return lambda message: Message(wire.write_answer(Incoming(answer)), reply_to=message)
+
+
+def site(number, **changes):
+    return says(replace(FACTS, site=number, **changes))
+
+
+def silent(message):
+    return None
+
+
+def refuses(reason="data.root: no such folder"):
+    return says(Refusal(-1, 0, reason))
+
+
+@pytest.fixture
+def met():
+    """Introductions of a grid whose nodes are 100, 101, ...; `said` is what the person reads."""
+
+    def make(*nodes):
+        grid = MemoryGrid({100 + k: node for k, node in enumerate(nodes)})
+        said = []
+        experiment = small(rounds__join_wait_s=0.0)
+        made = Introductions(Post(grid, TTL), experiment, HELLO, KEY, said.append, "all")
+        made.at_start()
+        said.clear()
+        return made, grid, said
+
+    return make
+
+
+def asked(grid, node):
+    return sum(m.metadata.dst_node_id == node for push in grid.pushes for m in push)
+
+
+def numbers(found):
+    return [facts.site for facts in found]
+
+
+def test_a_node_that_comes_is_asked_and_its_answer_found_at_the_next_call(met, clock):
+    made, grid, said = met(site(0))
+    grid.nodes[200] = site(1, pool_key=KEY)
+    before = clock.seconds
+    assert made.since() == []
+    assert made.since() == [replace(FACTS, site=1)]
+    assert made.since() == []
+    assert clock.seconds == before  # never waits
+    assert (made.nodes, made.neighbours) == ({0: 100, 1: 200}, {1})
+    assert asked(grid, 100) == asked(grid, 200) == 1 and said == []
+
+
+def test_one_that_refused_is_asked_each_time_and_named_once(met):
+    made, grid, said = met(site(0))
+    grid.nodes[200] = refuses()
+    for _ in range(4):
+        assert made.since() == []
+    assert asked(grid, 200) == 4
+    assert said == ["node 200 cannot take part: data.root: no such folder"]
+    grid.nodes[200] = site(1)  # mended and started again under the same number
+    made.since()
+    assert numbers(made.since()) == [1]
+    assert len(said) == 1
+
+
+def test_one_that_refused_at_the_start_is_asked_again(met):
+    made, grid, said = met(site(0), refuses())
+    grid.nodes[101] = site(1)
+    assert made.since() == []
+    assert numbers(made.since()) == [1] and said == []
+
+
+def test_one_that_says_nothing_is_asked_again_when_its_question_has_expired(met, clock):
+    made, grid, said = met(site(0))
+    grid.nodes[200] = silent
+    for _ in range(3):
+        made.since()
+    assert asked(grid, 200) == 1
+    clock.seconds += TTL
+    for _ in range(3):
+        made.since()
+    assert asked(grid, 200) == 2 and said == []
+
+
+def test_a_late_answer_to_the_first_question_counts(met, clock):
+    made, grid, _ = met(site(0))
+    waiting = []
+    grid.nodes[200] = waiting.append
+    made.since()
+    grid._waiting["message-2"] = site(1)(waiting[0])
+    clock.seconds += TTL - 1
+    assert numbers(made.since()) == [1] and asked(grid, 200) == 1
+
+
+def test_a_number_stays_with_the_node_that_has_it_while_that_is_here(met):
+    made, grid, said = met(site(0), site(1))
+    grid.nodes[200] = site(1, pool_key=KEY)
+    for _ in range(3):
+        assert made.since() == []
+    assert made.nodes == {0: 100, 1: 101} and not made.neighbours
+    assert said == [
+        "node 200 cannot take part: site number 1 is taken; give every node its own partition-id"
+    ]
+    del grid.nodes[101]  # started again with a new key: to Flower another node
+    assert numbers(made.since()) == [1]
+    assert made.nodes == {0: 100, 1: 200} and made.neighbours == {1}
+
+
+def test_two_that_come_together_with_one_number(met):
+    made, grid, said = met(site(0))
+    grid.nodes |= {200: site(1, name="east"), 201: site(1, name="east")}
+    made.since()
+    assert numbers(made.since()) == [1] and made.nodes[1] == 200
+    assert said == [
+        "node 201 cannot take part: site 'east' is here already; give every node its own site-name"
+    ]
+
+
+def test_a_site_that_is_left_out_is_asked_again(met):
+    made, _, _ = met(site(0), site(1, pool_key=KEY))
+    made.leave_out(1)
+    assert made.nodes == {0: 100} and not made.neighbours
+    made.since()
+    assert numbers(made.since()) == [1]
+
+
+def test_few_are_asked_at_a_time_and_all_in_turn(met, monkeypatch):
+    monkeypatch.setattr(introductions, "AT_ONCE", 2)
+    made, grid, _ = met(site(0))
+    grid.nodes |= {200 + k: refuses() for k in range(6)}
+    clock = iter(range(2000, 3000))
+    monkeypatch.setattr(introductions.time, "monotonic", lambda: float(next(clock)))
+    for _ in range(6):
+        made.since()
+    assert max(map(len, grid.pushes)) == 2
+    assert [asked(grid, 200 + k) for k in range(6)] == [2] * 6
+
+
+def test_a_node_that_flower_does_not_reach_is_asked_again(met):
+    made, grid, _ = met(site(0))
+    grid.nodes[200] = site(1)
+    grid.gone.add(200)
+    made.since()
+    grid.gone.clear()
+    made.since()
+    assert numbers(made.since()) == [1]
+
+
+# --- whole runs -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def federation(tmp_path):
+    """An experiment and a grid of all its sites but those in `later`, which come on demand."""
+
+    def make(*later):
+        rounds = {"rounds__join_wait_s": 0.0, "rounds__sample_rate": 1.0}
+        experiment = small(runtime__out=str(tmp_path / "runs"), **rounds)
+        every = sites({"preset": preset(experiment, tmp_path)}, experiment.split.num_clients)
+        grid = MemoryGrid({k: node for k, node in every.items() if k - 100 not in later})
+        return experiment, grid, every
+
+    return make
+
+
+def when(grid, number, then):
+    """Do something while the sites are at work on a round."""
+    honest = grid.nodes[100]
+
+    def node(message):
+        request = wire.read_request(message.content)[1]
+        if isinstance(request, Task) and request.round == number:
+            then()
+        return honest(message)
+
+    grid.nodes[100] = node
+
+
+def test_a_node_that_comes_between_rounds_joins_the_run(federation, capsys):
+    experiment, grid, every = federation(4)
+    when(grid, 1, lambda: grid.nodes.update({104: every[104]}))
+    summary, folder = serve(experiment, grid)
+    assert "site 4 joins in round 3" in capsys.readouterr().out  # asked in round 2
+    assert summary["sites"] == 5
+    assert [row.get("joined") for row in rows(folder.path)] == [None, None, None, [4], None]
+    assert [row["trained"] for row in rows(folder.path)] == [4, 4, 4, 5, 5]
+    assert all(row["skipped"] == {} for row in rows(folder.path))
+
+
+def test_a_node_that_is_mended_between_rounds_joins_the_run(federation, capsys):
+    experiment, grid, every = federation(4)
+    grid.nodes[104] = refuses()
+    when(grid, 1, lambda: grid.nodes.update({104: every[104]}))
+    summary, _ = serve(experiment, grid)
+    out = capsys.readouterr().out
+    assert out.count("node 104 cannot take part") == 1
+    assert "site 4 joins in round 3" in out and summary["sites"] == 5
+
+
+def test_a_node_that_never_answers_delays_nobody(federation, clock):
+    experiment, grid, _ = federation(4)
+    before = clock.seconds
+    when(grid, 1, lambda: grid.nodes.update({104: silent}))
+    summary, folder = serve(experiment, grid)
+    assert summary["sites"] == 4 and clock.seconds == before
+    assert all(row["skipped"] == {} for row in rows(folder.path))
+
+
+def test_a_resumed_run_takes_back_those_that_come_later(federation, capsys):
+    experiment, grid, every = federation()
+
+    def stop():
+        raise KeyboardInterrupt
+
+    when(grid, 2, stop)
+    experiment = replace(experiment, runtime=replace(experiment.runtime, run_name="cut"))
+    with pytest.raises(KeyboardInterrupt):
+        serve(experiment, grid)
+    grid.nodes = {k: every[k] for k in (100, 101, 102)}
+    when(grid, 2, lambda: grid.nodes.update({103: every[103], 104: every[104]}))
+    again = replace(experiment, runtime=replace(experiment.runtime, resume=True))
+    summary, folder = serve(again, grid)
+    out = capsys.readouterr().out
+    assert "not here yet: site 3, 4; the others go on" in out
+    assert "site 3 is back in round 4" in out and "site 4 is back in round 4" in out
+    assert [list(row["skipped"]) for row in rows(folder.path)] == [
+        [],
+        [],
+        ["3", "4"],
+        ["3", "4"],
+        [],
+    ]
+    assert summary["sites"] == 5
