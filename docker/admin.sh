@@ -23,13 +23,11 @@ register) # the public key of every site; those that are registered stay so
         *) echo "$name: $said" >&2 && exit 1 ;;
         esac
     done
-    flwr supernode list hospitals
+    fedapp sites hospitals
     ;;
-demo) # train on three sites' digits; the end of the log is the result
+demo) # train on the three sites' own digits; the end of the log is the result
     name=demo-$(date +%Y%m%d-%H%M%S)
-    flwr run "$APP" hospitals --stream --run-config "preset='digits_demo' split.num_clients=3 \
-        rounds.num_rounds=3 rounds.sample_rate=1.0 rounds.join_wait_s=120.0 \
-        method.helper_list_size=3 method.num_replaced=1 runtime.run_name='$name'"
+    flwr run "$APP" hospitals --stream --run-config "preset='digits_sites' runtime.run_name='$name'"
     # Flower's command also ends well when the run does not.
     [ -f "$RUNS/$name/summary.json" ] || {
         echo "the run $name did not reach its end; see the log above" >&2

@@ -36,19 +36,18 @@ class Arrivals:
         taken = set()
         for facts in joinable(came, self.num_clients, self.kind, self._say_once):
             site = facts.site
-            named = " ".join(filter(None, (f"site {site}", facts.name)))
             if reason := _stranger(state, facts):
                 self.here.discard(site)
-                self._say_once(f"{named} left out: {reason}")
+                self._say_once(f"{facts.called} left out: {reason}")
                 continue
             if site in state.standings.sites:
-                self.say(f"{named} is back in round {number}")
+                self.say(f"{facts.called} is back in round {number}")
             else:
                 pool.join(site)
                 state.standings.sites[site] = Standing(facts, joined=number)
                 state.held[site] = []
                 if number:
-                    self.say(f"{named} joins in round {number}")
+                    self.say(f"{facts.called} joins in round {number}")
             taken.add(site)
         self.here |= taken
         return {facts.site for facts in came} - taken

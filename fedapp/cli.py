@@ -204,6 +204,19 @@ def certs(
         print(line)
 
 
+@app.command("sites")
+def list_sites(
+    superlink: Annotated[
+        str, typer.Argument(help="a connection of Flower's config.toml; else its default")
+    ] = "",
+) -> None:
+    """List the sites that are registered at the server, by name, with state and number."""
+    # Flower takes a second to import.
+    from fedapp.roster import sites_at
+
+    Console().print(sites_at(superlink or None))
+
+
 def main() -> None:
     """Entry point: an error of ours is one line and exit code 2."""
     try:

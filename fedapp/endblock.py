@@ -121,7 +121,11 @@ def _movers(per_site: Sequence[Row]) -> list[str]:
 
 def _mover(gain: float, row: Row) -> str:
     mu = "" if row.get("mu") is None else f" (mu {row['mu']:.2f})"
-    return f"site {row['site']} {points(gain)}{mu}"
+    return f"{_who(row)} {points(gain)}{mu}"
+
+
+def _who(row: Row) -> str:
+    return str(row.get("name") or f"site {row['site']}")
 
 
 def _costs(summary: Row) -> list[str]:

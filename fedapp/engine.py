@@ -179,7 +179,7 @@ class Engine:
             tasks = next(phases)
             while True:
                 replies = self._phase(tasks, state, skipped)
-                self._check_turnout(tasks, {r.site for r in replies}, skipped, number)
+                self._check_turnout(tasks, {r.site for r in replies}, skipped, state)
                 every += replies
                 tasks = phases.send(replies)
         except StopIteration as stop:
@@ -238,7 +238,8 @@ class Engine:
         for site in tasks_by_site.keys() - replies.keys() - failed.keys():
             failed[site] = f"no answer within {self.experiment.rounds.deadline_s:g} s"
         for site, reason in sorted(failed.items()):
-            self.progress.note(f"site {site} skipped in round {state.round}: {reason}")
+            called = state.standings.sites[site].facts.called
+            self.progress.note(f"{called} skipped in round {state.round}: {reason}")
         skipped |= failed
         state.private |= {site: reply.private for site, reply in replies.items() if reply.private}
         return [replies[site] for site in sorted(replies)]
@@ -248,7 +249,7 @@ class Engine:
         tasks: Sequence[Task],
         replies: Collection[int],
         failed: Mapping[int, str],
-        number: int,
+        state: RunState,
     ) -> None:
         """Check that enough sites answered, of those that train and of the others."""
         share = self.experiment.rounds.min_reply_share
@@ -257,11 +258,12 @@ class Engine:
             answered = asked & set(replies)
             if len(answered) < share * len(asked):
                 site = min(asked - answered)
+                called = state.standings.sites[site].facts.called
                 raise RunError(
-                    f"round {number}: {len(answered)} of {len(asked)} sites answered "
-                    f"({action}), rounds.min_reply_share = {share:g} asks for more; site {site} "
-                    f"said: {failed[site]}. Mend the sites and go on with runtime.resume=true "
-                    f"runtime.run_name={self.folder.path.name}"
+                    f"round {state.round}: {len(answered)} of {len(asked)} sites answered "
+                    f"({action}), rounds.min_reply_share = {share:g} asks for more; "
+                    f"{called} said: {failed[site]}. Mend the sites and go on with "
+                    f"runtime.resume=true runtime.run_name={self.folder.path.name}"
                 )
 
     def _outgoing(self, task: Task, held: Collection[str]) -> Outgoing:

@@ -254,6 +254,11 @@ class SiteFacts:
     name: Annotated[str, Field(pattern=f"^({SITE_NAME})?$")] = ""
 
     @property
+    def called(self) -> str:
+        """What a person is told the site is."""
+        return f"site {self.site} ({self.name})" if self.name else f"site {self.site}"
+
+    @property
     def mu(self) -> float:
         """|D_s| / (|D_s| + |D_u|) (Eq. 2); 0 without training images."""
         return self.labelled / max(self.labelled + self.unlabelled, 1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from flwr.app import Message, RecordDict
 
 from fedapp.errors import RunError
-from fedapp.protocol import Answer, Refusal, SiteFacts
+from fedapp.protocol import Refusal, SiteFacts
 from fedapp.settings import Experiment
 from server_app.post import AT_ONCE, FIRST_POLL_S, NOT_SENT, Post, parsed
 
@@ -35,7 +35,8 @@ class Introductions:
     neighbours: set[int] = field(default_factory=set)
     _asked: dict[int, tuple[Message, float]] = field(default_factory=dict)
     _last_asked: dict[int, float] = field(default_factory=dict)
-    _reasons: list[str] = field(default_factory=list)
+    _keys: dict[int, str] = field(default_factory=dict)
+    _said: dict[tuple[str, str], None] = field(default_factory=dict)
 
     def at_start(self) -> list[SiteFacts]:
         """Ask every node and wait for the answers; note which node is which site.
@@ -43,6 +44,7 @@ class Introductions:
         Raises RunError where there is no node, or where every one that answers refuses.
         """
         nodes = self._wait_for_nodes()
+        self._read_keys()
         queue, found = deque(nodes), dict[int, SiteFacts]()
 
         def more() -> list[Message]:
@@ -55,8 +57,9 @@ class Introductions:
         for message, reply in self.post.replies(more, self.experiment.rounds.hello_s):
             if (facts := self._met(message, reply)) is not None:
                 found[facts.site] = facts
-        if self._reasons and not found:
-            raise RunError(f"none of {len(nodes)} nodes can take part: {self._reasons[0]}")
+        if self._said and not found:
+            _, reason = next(iter(self._said))
+            raise RunError(f"none of {len(nodes)} nodes can take part: {reason}")
         if len(found) < len(nodes):
             self.say(f"{len(nodes) - len(found)} of {len(nodes)} nodes left out")
         return list(found.values())
@@ -73,6 +76,8 @@ class Introductions:
         self._asked = {n: q for n, q in self._asked.items() if now < q[1] + self.post.ttl}
         strangers = here - set(self.nodes.values()) - self._asked.keys()
         by_turns = sorted(strangers, key=lambda node: (self._last_asked.get(node, 0.0), node))
+        if strangers:
+            self._read_keys()
         room = max(AT_ONCE - len(self._asked), 1)
         _, refused = self.post.push(self._questions(by_turns[:room]))
         for message in refused:
@@ -97,21 +102,44 @@ class Introductions:
         node = message.metadata.dst_node_id
         self._asked.pop(node, None)
         answer = Refusal(-1, 0, NOT_SENT) if reply is None else parsed(reply).answer
-        if isinstance(answer, SiteFacts) and not self._has_a_node(answer.site):
+        name = self._keys.get(node, "")
+        if isinstance(answer, Refusal):
+            reason = answer.reason
+        elif not isinstance(answer, SiteFacts):
+            reason = f"answered with {type(answer).__name__} when asked who it is"
+        elif not (reason := self._in_the_way(answer, name)):
             self.leave_out(answer.site)
             self.nodes[answer.site] = node
             if secrets.compare_digest(answer.pool_key, self.key):
                 self.neighbours.add(answer.site)
             return replace(answer, pool_key="")  # of this start, not of the site
-        reason = _why_not(answer)
-        if reason not in self._reasons:  # a hundred sites may lack the same file
-            self._reasons.append(reason)
-            self.say(f"node {node} cannot take part: {reason}")
+        if (name, reason) not in self._said:
+            self._said[name, reason] = None
+            who = f"site {name!r} (node {node})" if name else f"node {node}"
+            self.say(f"{who} cannot take part: {reason}")
         return None
 
-    def _has_a_node(self, site: int) -> bool:
-        """Whether a site's node is still here; one that got a new key is another node to Flower."""
-        return site in self.nodes and self.nodes[site] in set(self.post.grid.get_node_ids())
+    def _in_the_way(self, facts: SiteFacts, name: str) -> str:
+        """Return why a node cannot be the site that it says it is; empty: it can.
+
+        name: under which the node's key was registered; empty where it was not, as in simulation.
+        """
+        if name and facts.name and name != facts.name:
+            return (
+                f"its key is registered for {name!r}, but its site-name is {facts.name!r}; make "
+                "the two equal"
+            )
+        known = self.nodes.get(facts.site)
+        # One that got a new key is another node to Flower.
+        if known is None or known not in set(self.post.grid.get_node_ids()):
+            return ""
+        if facts.name:
+            return f"site {facts.name!r} is here already; give every node its own site-name"
+        return f"site number {facts.site} is taken; give every node its own partition-id"
+
+    def _read_keys(self) -> None:
+        """Learn under which names the nodes' keys were registered."""
+        self._keys = {node.node_id: node.name for node in self.post.grid.get_nodes() if node.name}
 
     def _wait_for_nodes(self) -> list[int]:
         """Wait until all the preset's sites are there, or `rounds.join_wait_s` is over."""
@@ -130,14 +158,3 @@ class Introductions:
                 f"{self.everybody}"
             )
         return nodes
-
-
-def _why_not(answer: Answer) -> str:
-    """Return why a node with this answer to "who are you" cannot take part."""
-    if isinstance(answer, Refusal):
-        return answer.reason
-    if isinstance(answer, SiteFacts):
-        if answer.name:
-            return f"site {answer.name!r} is here already; give every node its own site-name"
-        return f"site number {answer.site} is taken; give every node its own partition-id"
-    return f"answered with {type(answer).__name__} when asked who it is"

@@ -76,9 +76,9 @@ def test_a_method_knows_neither_flower_nor_configuration_nor_another_method(path
     assert not reached & others
 
 
-def test_only_the_wire_imports_flower():
+def test_only_the_wire_and_the_list_of_sites_import_flower():
     users = {path.name for path in files("fedapp") if "flwr" in outer(path)}
-    assert users == {"wire.py"}
+    assert users == {"wire.py", "roster.py"}
 
 
 def test_fedapp_does_not_know_flowers_components():

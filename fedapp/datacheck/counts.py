@@ -59,10 +59,12 @@ class Counts:
         elif by_part[TRAIN] == self.cells[UNLABELLED, TRAIN]:
             remedy = "the site learns from its helpers alone; label some if you can"
             found.append(note("no labelled training images", remedy))
+        learns = by_part[TRAIN] > self.cells[UNLABELLED, TRAIN]
         for part, use in ((VAL, "validation"), (TEST, "test")):
             if labelled and not by_part[part]:
                 remedy = "label more images, or write a column split that has some"
-                found.append(fault(f"no {use} images", remedy))
+                # A site may keep its few labels for one purpose, but not by accident.
+                found.append((fault if learns else note)(f"no {use} images", remedy))
         if not labelled:
             remedy = "nobody will know how good the site's model is; label some if you can"
             found.append(note("no labels: no validation and no test images", remedy))

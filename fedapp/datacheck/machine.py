@@ -57,14 +57,14 @@ def reach(server: str) -> tuple[str, list[Finding]]:
     host, colon, port = server.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")  # as IPv6 addresses are written
     if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
-        raise ConfigError(f"--server {server!r}: must be host:port, such as fl.example.org:9092")
+        raise ConfigError(f"--server {server!r}: must be host:port, such as fl.example.org:8443")
     try:
         with socket.create_connection((host, int(port)), PATIENCE_S):
             return f"{server} answers; certificates and keys are checked when the node starts", []
     except socket.gaierror:
         what, remedy = "no such host name", "check the name, or this machine's DNS"
     except ConnectionRefusedError:
-        what, remedy = "nothing listens there", "check the port, and that the SuperLink runs"
+        what, remedy = "nothing listens there", "check the port, and that the server runs"
     except TimeoutError:
         what = f"silent for {PATIENCE_S:g} s"
         remedy = "have outgoing connections to it allowed by the firewall"

@@ -142,6 +142,14 @@ def test_splits_that_would_be_empty(tmp_path, lines, code, words):
     assert found == code and words in output
 
 
+def test_a_site_may_have_labels_for_testing_alone(tmp_path):
+    table(tmp_path, "a.png,one,test", "b.png,,train", header="path,label,split")
+    code, output = said(tmp_path)
+    assert code == 0 and findings(output) == []
+    notes = [note.partition(" | ")[0] for note in findings(output, "note")]
+    assert {"no labelled training images", "no validation images"} <= {*notes}
+
+
 def test_no_training_images(tmp_path):
     table(tmp_path, "a.png,one,test", "b.png,one,val", header="path,label,split")
     code, output = said(tmp_path)
@@ -209,8 +217,7 @@ def test_a_server_that_answers_and_one_that_does_not(tmp_path):
     assert opened[0] == 0 and f"127.0.0.1:{port} answers" in opened[1]
     assert closed[0] == 1
     assert findings(closed[1]) == [
-        f"server 127.0.0.1:{port}: nothing listens there | check the port, and that the SuperLink "
-        "runs"
+        f"server 127.0.0.1:{port}: nothing listens there | check the port, and that the server runs"
     ]
 
 

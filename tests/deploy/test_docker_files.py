@@ -4,6 +4,7 @@
 """
 
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,7 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fedapp import demo_images
 from fedapp.compose_local import read_compose
+from fedapp.config import load_experiment
+from tests.deploy.machines import Document
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -113,7 +117,8 @@ def test_only_the_gateway_touches_both_networks_and_inside_is_closed():
     assert {name for name in networks if "inside" in networks[name]} == {*ADMIN, "gateway"}
     assert {name for name in networks if "outside" in networks[name]} == {*SITES, "gateway"}
     assert COMPOSE["networks"]["inside"] == {"internal": True}
-    assert SERVICES["certs"]["network_mode"] == "none"
+    for name in ("certs", "images"):
+        assert SERVICES[name]["network_mode"] == "none"
 
 
 def test_each_service_sees_its_own_keys_only_and_cannot_change_them():
@@ -130,6 +135,18 @@ def test_each_service_sees_its_own_keys_only_and_cannot_change_them():
     }
 
 
+def test_each_site_sees_its_own_images_only_and_cannot_change_them():
+    seen = {}
+    for name, service in SERVICES.items():
+        for volume in service["volumes"]:
+            if isinstance(volume, dict) and volume["source"] == "images":
+                assert volume["read_only"] is True and volume["target"] == "/data"
+                seen[name] = volume["volume"]["subpath"]
+            elif str(volume).startswith("images"):
+                assert name == "images"
+    assert seen == {site: site for site in SITES}
+
+
 def test_tls_and_keys_are_on_everywhere():
     for name, service in SERVICES.items():
         assert "--insecure" not in " ".join(service["command"]), name
@@ -141,9 +158,11 @@ def test_tls_and_keys_are_on_everywhere():
         assert "--superlink=gateway:8443" in command
 
 
-def test_three_sites_have_a_share_of_the_data_and_a_store_each():
-    shares = [word for site in SITES for word in SERVICES[site]["command"] if "partition" in word]
-    assert shares == [f"--node-config=partition-id={k}" for k in range(3)]
+def test_three_sites_have_a_name_of_the_demos_preset_and_a_store_each():
+    names = load_experiment("digits_sites").data.site_names
+    assert SITES == names == demo_images.SITES
+    configs = [w for site in SITES for w in SERVICES[site]["command"] if "node-config" in w]
+    assert configs == [f'--node-config=site-name="{s}" data-path="/data"' for s in SITES]
     stores = [v for site in SITES for v in SERVICES[site]["volumes"] if isinstance(v, str)]
     assert stores == [f"{site}:/site" for site in SITES]
 
@@ -185,6 +204,22 @@ def test_the_gateway_passes_on_the_fleet_api_and_health_alone():
         ("/", "return 404"),
     ]
     assert "listen 8443 ssl;" in text and "proxy_ssl_verify on;" in text
+
+
+def test_the_documents_container_is_a_site_of_the_compose_file():
+    block = Document.read(ROOT / "docs/DEPLOY.md").block("Docker", 1).replace("\\\n", " ")
+    options, command = block.split("um-pfssl:cpu")
+    site, north = SERVICES["north"], READ["north"]
+    wanted = [word for part in north.command for word in part.split("=", 1)]
+    wanted = [word for word in wanted if word not in {"--port", north.ports[0]}]
+    words = shlex.split(command.replace("fl.hospital.example", "gateway"))
+    assert words == wanted
+    given = shlex.split(options)
+    assert {"--init", "--read-only", "--tmpfs", *site["tmpfs"], "--cap-drop"} <= set(given)
+    mounts = dict(given[i + 1].split(":", 1) for i, word in enumerate(given) if word == "-v")
+    assert sorted(mounts.values()) == ["/data:ro", "/keys:ro", "/site"]
+    variables = (given[i + 1] for i, word in enumerate(given) if word == "-e")
+    assert dict(pair.split("=") for pair in variables).items() <= site["environment"].items()
 
 
 # --- linters --------------------------------------------------------------------------------------

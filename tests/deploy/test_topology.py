@@ -59,9 +59,18 @@ def test_it_reads_what_the_compose_file_says():
     assert isinstance(site, Service)
     assert (site.ports, site.after) == (
         ("9094",),
-        {"register": "completed_successfully", "gateway": "healthy"},
+        {
+            "images": "completed_successfully",
+            "register": "completed_successfully",
+            "gateway": "healthy",
+        },
     )
-    assert site.mounts == {"/tmp": "", "/keys": "keys/trial/sites/south", "/site": "south"}
+    assert site.mounts == {
+        "/tmp": "",
+        "/keys": "keys/trial/sites/south",
+        "/data": "images/south",
+        "/site": "south",
+    }
     assert site.health[:2] == ("python", "-c")
 
 
@@ -70,14 +79,16 @@ def test_it_reads_what_the_compose_file_says():
 def test_the_demo_of_the_compose_file_trains_three_sites_and_shows_the_result(made):
     assert made.start("demo").wait() == 0, made.log("demo")
     said = made.log("demo")
-    assert "digits_demo: um_pfssl, 3 sites, 3 rounds" in said
+    assert "digits_sites: um_pfssl, 3 sites, 3 rounds" in said
+    assert "sites: 0 north, 1 south, 2 west" in said
     assert "Accuracy on the sites' own test images, %" in said
     [run] = made.volume("runs").glob("demo-*")
     summary = json.loads((run / "summary.json").read_text())
     assert summary["rounds"] == 3 or summary["round"] == 3
     assert [row["skipped"] for row in rows(run)] == [{}, {}, {}, {}]
-    for site in SITES:  # each kept models in a place of its own
+    for site in SITES:  # each kept models in a place of its own, and answered by a resident worker
         assert list(made.volume(site).rglob("*.safetensors")), site
+        assert "is ready" in made.log(site) and "without a resident worker" not in made.log(site)
     keys = list(made.volume("keys").rglob("*.key"))
     assert len(keys) == 5
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from flwr.app import Message
+from flwr.proto.node_pb2 import NodeInfo
 
 from fedapp import wire
 from fedapp.protocol import Hello, Incoming, Origin, Refusal, SiteFacts, Task
@@ -141,6 +142,20 @@ def test_a_number_stays_with_the_node_that_has_it_while_that_is_here(met):
     del grid.nodes[101]  # started again with a new key: to Flower another node
     assert numbers(made.since()) == [1]
     assert made.nodes == {0: 100, 1: 200} and made.neighbours == {1}
+
+
+def test_a_name_goes_with_the_key_that_was_registered_for_it(met, monkeypatch):
+    """North's key cannot speak as south; a key registered without a name is not held to one."""
+    made, grid, said = met(site(5, name="here"))
+    grid.nodes |= {201: site(0, name="north"), 202: site(1, name="south"), 203: site(2, name="w")}
+    keys = [NodeInfo(node_id=201, name="north"), NodeInfo(node_id=202, name="north")]
+    monkeypatch.setattr(grid, "get_nodes", lambda: [*keys, NodeInfo(node_id=203)])
+    made.since()
+    assert numbers(made.since()) == [0, 2]
+    assert said == [
+        "site 'north' (node 202) cannot take part: its key is registered for 'north', but its "
+        "site-name is 'south'; make the two equal"
+    ]
 
 
 def test_two_that_come_together_with_one_number(met):

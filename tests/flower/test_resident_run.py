@@ -15,7 +15,7 @@ import pytest
 
 from bench.deployment import BIN, deployment
 from fedapp.config import load_experiment
-from fedapp.flower_local import _pids, _read
+from fedapp.processes import pids, read
 from tests.flower.grids import preset
 from tests.flower.results import loopback, results
 from tests.small import small
@@ -27,8 +27,8 @@ READY = re.compile(r"resident worker (\d+) is ready")
 def workers(folder):
     """Processes whose sockets lie in this folder: pidfd by pid."""
     found = {}
-    for pid in _pids():
-        line = _read(pid, "cmdline")
+    for pid in pids():
+        line = read(pid, "cmdline")
         if b"client_app.worker" in line and str(folder).encode() in line:
             found[pid] = os.pidfd_open(pid)
     return found

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 
 from fedapp import wire
 from fedapp.errors import RunError, StoreError
@@ -430,6 +431,20 @@ def test_where_no_node_can_take_part_the_reason_is_said_once(federation, capsys,
     with pytest.raises(RunError, match="none of 5 nodes can take part: this site's settings diff"):
         serve(experiment, grid)
     assert capsys.readouterr().out.count("cannot take part") == 1
+
+
+def test_nodes_with_registered_names_are_all_named(federation, capsys, tmp_path, monkeypatch):
+    experiment, grid = federation()
+    other = preset(replace(experiment, name="other", seed=9), tmp_path)
+    grid.nodes = sites({"preset": other}, 5)
+    names = {100: "north", 102: "west"}
+    infos = [NodeInfo(node_id=n, name=names.get(n, "")) for n in grid.nodes]
+    monkeypatch.setattr(grid, "get_nodes", lambda: infos)
+    with pytest.raises(RunError):
+        serve(experiment, grid)
+    lines = [ln for ln in capsys.readouterr().out.splitlines() if "cannot take part" in ln]
+    named = [line.partition(" cannot")[0] for line in lines]  # of the unnamed, the first
+    assert named == ["site 'north' (node 100)", "node 101", "site 'west' (node 102)"]
 
 
 def test_where_all_nodes_are_silent_the_run_ends(federation):

@@ -1,0 +1,43 @@
+"""`fedapp sites`: the sites that are registered at a SuperLink, by name.
+
+`flwr supernode list` of Flower 1.41 shows numbers alone, and a site is taken off by its number.
+"""
+
+from collections.abc import Iterable
+
+from flwr.cli.flower_config import read_superlink_connection
+from flwr.cli.utils import flwr_cli_exc_handler, init_http_client_from_connection
+from flwr.proto.control_pb2 import ListNodesRequest
+from flwr.proto.node_pb2 import NodeInfo
+from rich.table import Table
+
+_SINCE = {
+    "registered": "registered_at",
+    "online": "last_activated_at",
+    "offline": "last_deactivated_at",
+}
+"""The states of a registered site, and where Flower keeps since when it is in that state."""
+
+
+def sites_at(superlink: str | None) -> Table:
+    """Return the sites of a SuperLink as a table, by name.
+
+    superlink: a connection of Flower's config.toml; None: the default one. Raises Click's error,
+    which says what to do, where there is no such connection and where nobody answers.
+    """
+    with flwr_cli_exc_handler():
+        client = init_http_client_from_connection(read_superlink_connection(superlink))
+        try:
+            return table(client.ListNodes(ListNodesRequest()).nodes_info)
+        finally:
+            client.close()
+
+
+def table(nodes: Iterable[NodeInfo]) -> Table:
+    """Return nodes as a table, by name; those that were unregistered are left out."""
+    shown = Table("site", "state", "since", "number")
+    for node in sorted(nodes, key=lambda node: (node.name, node.node_id)):
+        if node.status in _SINCE:
+            since = str(getattr(node, _SINCE[node.status]))[:19].replace("T", " ")
+            shown.add_row(node.name or "-", node.status, f"{since} UTC", str(node.node_id))
+    return shown
