@@ -35,6 +35,7 @@ BENCHMARKS = {
     "traffic": Benchmark("traffic", ("--quick",)),
     "scale": Benchmark("scale", ("--quick",)),
     "resident": Benchmark("resident", ("--rounds=2", "--repetitions=1")),
+    "onboarding": Benchmark("onboarding", ("--quick",)),
     "gpu": Benchmark("gpu", ("--toy",), needs_gpu=True),
 }
 

@@ -1,4 +1,4 @@
-"""`fedapp`: run without Flower, compare, check a site, make keys, list presets, save a split."""
+"""`fedapp`: run without Flower, compare, check or onboard a site, make keys, save a split."""
 
 import sys
 from pathlib import Path
@@ -19,6 +19,8 @@ from fedapp.errors import ConfigError, FedAppError
 from fedapp.federation import federation_of
 from fedapp.ledger import Ledger
 from fedapp.loopback import Loopback
+from fedapp.onboard.command import onboard_site as onboard_onto
+from fedapp.onboard.plan import NewSite
 from fedapp.presetfiles import headline, method_path, method_presets, presets
 from fedapp.progress import Progress
 from fedapp.runfolder import check_run, open_run
@@ -159,6 +161,24 @@ def check_site(
     experiment = load_experiment(preset, parse_overrides(overrides or [])) if preset else None
     options = Options(experiment, site_name, server, hide_below, store_path)
     raise typer.Exit(check(data, options, Console()))
+
+
+@app.command("onboard")
+def onboard_site(
+    run: Annotated[str, typer.Argument(help="a finished run: its name, or its folder")],
+    overrides: Overrides = None,
+    data: Annotated[
+        Path | None, typer.Option(help="the new site's images: a folder or a CSV file")
+    ] = None,
+    site_name: Annotated[str, typer.Option(help="the new site's name")] = "",
+    site: Annotated[
+        int | None, typer.Option(help="instead: a part of a data set that the program splits")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds to train")] = 5,
+) -> None:
+    """Give a new site a model of its own from a finished run's models, on this machine alone."""
+    new = NewSite(data, site_name, site)
+    onboard_onto(run, new, rounds, parse_overrides(overrides or []), Console())
 
 
 @app.command("presets")

@@ -19,6 +19,7 @@ from fedapp.ledger import Kind, Ledger
 from fedapp.methods.base import Method, Round, ServerState
 from fedapp.models import build_model, initial_params
 from fedapp.params import Schema, from_bytes, schema_of, to_bytes, without
+from fedapp.peers import adopt_peers
 from fedapp.pool import ModelPool
 from fedapp.progress import Progress
 from fedapp.protocol import (
@@ -133,8 +134,13 @@ class Engine:
             self._pool = ModelPool(self.store)
             w_0 = initial_params(settings, channels, self._classes, seed)
             self._pool.start((), to_bytes(without(w_0, private), self.experiment.transport))
+            if self.experiment.runtime.peers:
+                state.peers = adopt_peers(self._pool, self.experiment, kind, self._schema)
+                say(f"peers: sites {', '.join(map(str, self._pool.trained()))} of an earlier run")
             self._arrivals.waiting = facts
             self._admit(state, 0, ())
+            if not self._arrivals.here:
+                raise RunError("no site is here that can take part; see above why each is left out")
             return state
         self._pool = ModelPool.from_plain(self.store, checkpoint["pool"])
         self.ledger = Ledger.from_totals(checkpoint["ledger"])

@@ -38,7 +38,7 @@ from fedapp.processes import (
     own_remaining,
     signals_as_exit,
 )
-from fedapp.runfolder import check_run
+from fedapp.runfolder import check_run, peers_path
 from fedapp.settings import Experiment
 from fedapp.workers import Need, free_ram, measured, start_measuring, workers
 
@@ -129,6 +129,7 @@ def _absolute(experiment: Experiment) -> dict[str, Scalar]:
         ("data.root", experiment.data.root),
         ("split.manifest", experiment.split.manifest),
         ("runtime.out", experiment.runtime.out),
+        ("runtime.peers", str(peers_path(experiment)) if experiment.runtime.peers else ""),
     )
     return {key: str(Path(path).expanduser().absolute()) for key, path in set_paths if path}
 

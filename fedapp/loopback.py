@@ -20,11 +20,16 @@ class Loopback:
     """Carries messages by function call; every message still passes the codec, as on the wire.
 
     The sites work on the server's own store, so no content is copied. sites_root: where each keeps
-    what it shares with nobody.
+    what it shares with nobody. only: the sites that take part; None: all that the preset has.
     """
 
     def __init__(
-        self, experiment: Experiment, federation: Federation, store: ModelStore, sites_root: Path
+        self,
+        experiment: Experiment,
+        federation: Federation,
+        store: ModelStore,
+        sites_root: Path,
+        only: Sequence[int] | None = None,
     ) -> None:
         self._sites: dict[int, Site] = {
             k: federation.site(
@@ -35,7 +40,7 @@ class Loopback:
                 PrivateParts(sites_root / f"site-{k}" / "private"),
                 shares_pool=True,
             )
-            for k in range(experiment.split.num_clients)
+            for k in (range(experiment.split.num_clients) if only is None else only)
         }
 
     def introduce(self) -> Sequence[SiteFacts]:

@@ -64,6 +64,11 @@ class ModelPool:
         self._records.setdefault(site, UpdateRecord(0, self.initial.digest, 0))
         return self.latest(site)
 
+    def adopt(self, site: int, version: int, blob: bytes) -> ModelRef:
+        """Take in the model that a site has from an earlier run, of this version; return it."""
+        self._records[site] = UpdateRecord(version, self.store.put(blob, durable=True), 0)
+        return self.latest(site)
+
     def latest(self, site: int) -> ModelRef:
         """Return the newest version of a site's model. Raises ProtocolError on an unknown site."""
         record = self._record(site)

@@ -315,8 +315,19 @@ def check_run(experiment: Experiment) -> None:
 
 def out_root(experiment: Experiment) -> Path:
     """Return the folder of run folders: `runtime.out`, else $FEDAPP_OUT, else ~/um-pfssl-runs."""
-    named = experiment.runtime.out or os.environ.get("FEDAPP_OUT")
-    return Path(named or "~/um-pfssl-runs").expanduser()
+    return Path(experiment.runtime.out).expanduser() if experiment.runtime.out else runs_root()
+
+
+def runs_root() -> Path:
+    """Return the folder of run folders that no setting names."""
+    return Path(os.environ.get("FEDAPP_OUT") or "~/um-pfssl-runs").expanduser()
+
+
+def peers_path(experiment: Experiment) -> Path:
+    """Return the folder of the run that `runtime.peers` names: a run of ours, else a path."""
+    named = experiment.runtime.peers
+    ours = out_root(experiment) / named
+    return ours if ours.is_dir() else Path(named).expanduser()
 
 
 def versions() -> dict[str, str]:

@@ -216,6 +216,8 @@ class RuntimeSettings:
     """Name of the run folder; empty: preset, seed and start time."""
     resume: bool = False
     """Continue the run in the folder `run_name` from its last whole round."""
+    peers: str = ""
+    """A finished run, its name or folder, whose models are peers from the start; empty: none."""
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -216,6 +216,8 @@ class Method(ABC):
     """Base of every method; methods derive from it only, never from one another."""
 
     name: ClassVar[str]
+    asks_peers: ClassVar[bool] = False
+    """Whether sites use other sites' models, so that those of an earlier run serve as well."""
 
     @abstractmethod
     def server_round(

@@ -39,6 +39,7 @@ from fedapp.relation import (
     certainty,
     least_uncertain,
     most_informative,
+    ranked,
     relation,
 )
 from fedapp.rng import seeded
@@ -55,6 +56,7 @@ class UmPfssl(Method):
     """Fields are the paper's hyper-parameters; defaults are its setting (Sec. VI-A)."""
 
     name: ClassVar[str] = "um_pfssl"
+    asks_peers: ClassVar[bool] = True
 
     helper_list_size: Annotated[int, Field(ge=1, le=64)] = 5
     """M, models in a site's list, its own included; 1: no helpers."""
@@ -161,6 +163,10 @@ class UmPfssl(Method):
         if task.action == SEARCH:
             return SiteReport(helpers=helpers)
         return self._train(task, site, helpers)
+
+    def rank(self, refs: Sequence[ModelRef], site: SiteContext) -> tuple[ScoredRef, ...]:
+        """Return models by their relation to a site, most related first, without broken ones."""
+        return ranked(self._scored(refs, site))
 
     def _train(self, task: Task, site: SiteContext, helpers: tuple[ScoredRef, ...]) -> SiteReport:
         """Aggregate, pseudo-label, train (Alg. 1, lines 17 to 23)."""

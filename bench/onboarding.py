@@ -1,0 +1,271 @@
+"""What does a hospital gain that joins a finished federation, all its labels hidden?
+
+`python -m bench.onboarding [--quick] [--seeds 3] [--minutes 5]` trains, for each seed, a federation
+of which some sites are no part. Then each of those is onboarded (`fedapp onboard`) with either
+label variant, from the same peers, with no label in its training data. Its model, round by round,
+stands beside what it could have had from the same peers: its helpers' mean before training, the
+peer that the relation ranks first, the mean over peers, the plain average of all weights, the
+ensemble, and the best single peer by the test images themselves, which nobody can know.
+
+Work goes on where an earlier call stopped; `--minutes` ends a call between two pieces of it.
+"""
+
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from shutil import rmtree
+from typing import Annotated, Any
+
+import matplotlib
+import numpy as np
+import typer
+
+from bench.record import RESULTS, Row, save
+from fedapp.config import load_experiment
+from fedapp.data.manifest import TEST, TRAIN, Manifest
+from fedapp.engine import Engine
+from fedapp.federation import federation_of
+from fedapp.ledger import Ledger
+from fedapp.loopback import Loopback
+from fedapp.onboard.plan import NewSite, plan_for
+from fedapp.onboard.run import RESULT, onboard
+from fedapp.peers import finished_run
+from fedapp.presetfiles import Scalar
+from fedapp.progress import Progress
+from fedapp.rng import numpy_stream
+from fedapp.runfolder import RunFolder, open_run, out_root
+from fedapp.settings import Experiment
+from fedapp.store import ModelStore
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+VARIANTS = ("published", "mutual_information")
+LEAST_TEST_IMAGES = 50
+"""A site with fewer is not left out: its accuracy would be mostly chance."""
+BESIDE = {
+    "untrained": "its helpers' mean in the last round, before training",
+    "first": "peer that the relation ranks first",
+    "mean_peer": "mean over single peers",
+    "average": "plain average of all peers' weights",
+    "ensemble": "ensemble of all peers",
+    "best_peer": "best single peer (by the test images)",
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """The benchmark's size: preset and changes, sites left out of a federation, rounds, seeds."""
+
+    preset: str
+    overrides: Mapping[str, Scalar]
+    left_out: int
+    rounds: int
+    seeds: tuple[int, ...]
+
+
+FULL = Size("fashion_mnist_small", {"runtime.device": "cpu", "rounds.num_rounds": 12}, 5, 5, ())
+QUICK = Size(
+    "digits_demo",
+    {"runtime.device": "cpu", "rounds.num_rounds": 2, "training.warmup_epochs": 2},
+    1,
+    2,
+    (0,),
+)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """One federation and the sites that are no part of it, whose training labels are hidden."""
+
+    experiment: Experiment
+    left_out: tuple[int, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Its run folder."""
+        return out_root(self.experiment) / self.experiment.runtime.run_name
+
+    def done(self, site: int, variant: str) -> Path:
+        """Where the result of onboarding a site is, or will be."""
+        return self.folder.with_name(f"{self.folder.name}-site-{site}-{variant}") / RESULT
+
+
+def federations(size: Size) -> Iterator[Federation]:
+    """Yield the federations of the benchmark, one a seed, their splits saved."""
+    for seed in size.seeds:
+        whole = load_experiment(size.preset, {**size.overrides, "seed": seed})
+        manifest = federation_of(whole).manifest
+        assert manifest is not None  # the program splits these data
+        left_out = drawn(manifest, size.left_out, seed)
+        root = out_root(whole) / f"bench-onboarding-{size.preset}"
+        root.mkdir(parents=True, exist_ok=True)
+        path = root / f"split-{seed}.safetensors"
+        hidden(manifest, left_out).save(path)
+        yield Federation(
+            replace(
+                whole,
+                split=replace(whole.split, manifest=str(path)),
+                runtime=replace(whole.runtime, out=str(root), run_name=f"seed-{seed}"),
+            ),
+            left_out,
+        )
+
+
+def drawn(manifest: Manifest, count: int, seed: int) -> tuple[int, ...]:
+    """Return sites drawn at random of those with enough test images, ascending."""
+    tests = np.bincount(manifest.site[manifest.split == TEST], minlength=manifest.num_clients)
+    enough = np.flatnonzero(tests >= LEAST_TEST_IMAGES)
+    chosen = numpy_stream(seed, "left-out").permutation(enough)[:count]
+    return tuple(sorted(chosen.tolist()))
+
+
+def hidden(manifest: Manifest, sites: Sequence[int]) -> Manifest:
+    """Return the split with all training labels of these sites hidden."""
+    theirs = np.isin(manifest.site, sites) & (manifest.split == TRAIN)
+    return replace(manifest, visible=manifest.visible & ~theirs)
+
+
+def federate(federation: Federation) -> None:
+    """Train the federation without the sites that are left out, or the rest of its rounds."""
+    experiment = federation.experiment
+    if (federation.folder / "summary.json").exists():
+        return
+    begun = RunFolder(federation.folder).load_checkpoint() is not None
+    if not begun:
+        rmtree(federation.folder, ignore_errors=True)
+    experiment = replace(experiment, runtime=replace(experiment.runtime, resume=begun))
+    everybody = federation_of(experiment)
+    folder = open_run(experiment, everybody.manifest)
+    store = ModelStore(folder.pool_root)
+    sites = [k for k in range(experiment.split.num_clients) if k not in federation.left_out]
+    with Progress() as progress:
+        transport = Loopback(experiment, everybody, store, folder.sites_root, only=sites)
+        Engine(experiment, transport, folder, store, progress, Ledger()).run()
+
+
+def take_in(federation: Federation, site: int, variant: str, rounds: int) -> None:
+    """Onboard a site that was left out."""
+    done = federation.done(site, variant)
+    if done.exists():
+        return
+    rmtree(done.parent, ignore_errors=True)  # cut by an earlier call: it takes half a minute
+    runtime = federation.experiment.runtime
+    overrides = {
+        "runtime.out": runtime.out,
+        "runtime.device": runtime.device,
+        "runtime.run_name": done.parent.name,
+        "method.label_variant": variant,
+    }
+    run = finished_run(federation.folder)
+    with Progress() as progress:
+        onboard(run, plan_for(run, NewSite(number=site), rounds, overrides), progress)
+
+
+def rows_of(results: Mapping[str, Sequence[Mapping[str, Any]]], rounds: int) -> list[Row]:
+    """Return a row for each way to a model: mean and standard deviation over new sites, in %.
+
+    ahead: of how many sites the own model at the end beats this; gain: own minus this, in points,
+    with the standard error of the mean.
+    """
+    lines: list[tuple[str, Any]] = [
+        (f"own model, round {number}", lambda r, n=number: r["accuracy_by_round"][n])
+        for number in range(1, rounds + 1)
+    ]
+    lines += [(label, lambda r, k=key: r["accuracy"][k]) for key, label in BESIDE.items()]
+    table: list[Row] = []
+    for label, value in lines:
+        row: dict[str, str | float | int | None] = {"model": label}
+        for variant, every in results.items():
+            found = [100 * value(result) for result in every]
+            gains = [100 * r["accuracy"]["own"] - f for r, f in zip(every, found, strict=True)]
+            row[variant] = spread(found, "±")
+            if not label.startswith("own"):
+                error = statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else 0.0
+                row[f"own minus it, {variant}"] = f"{statistics.fmean(gains):+.1f} (SE {error:.1f})"
+                row[f"own ahead at, {variant}"] = f"{sum(g > 0 for g in gains)} of {len(gains)}"
+        table.append(row)
+    return table
+
+
+def spread(values: Sequence[float], sign: str) -> str:
+    """Return mean and standard deviation."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):.1f} {sign} {deviation:.1f}"
+
+
+def draw(results: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
+    """Draw the own model's accuracy by round, and lines for what it could have had instead."""
+    figure, axes = plt.subplots(1, len(results), figsize=(9, 3.6), sharey=True, squeeze=False)
+    for plot, (variant, every) in zip(axes[0], results.items(), strict=True):
+        curves = 100 * np.array([result["accuracy_by_round"] for result in every])
+        plot.plot(curves.mean(0), marker="o", color="black", label="own model", zorder=3)
+        for number, (key, label) in enumerate(BESIDE.items()):
+            level = statistics.fmean(100 * result["accuracy"][key] for result in every)
+            plot.axhline(level, color=f"C{number}", linestyle="--", label=label)
+        plot.set_title(f"label_variant = {variant}", fontsize=10)
+        plot.set_xlabel("round of onboarding")
+        plot.xaxis.get_major_locator().set_params(integer=True)
+    axes[0][0].set_ylabel("accuracy at new sites, %")
+    axes[0][-1].legend(fontsize=7, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def main(
+    quick: Annotated[bool, typer.Option("--quick", help="toy size")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="federations at full size")] = 3,
+    minutes: Annotated[float, typer.Option(help="no new piece of work after this; 0: all")] = 0.0,
+) -> None:
+    """Do what is left of the work; once all is done, record it."""
+    began, size = time.monotonic(), QUICK if quick else replace(FULL, seeds=tuple(range(seeds)))
+    every = list(federations(size))
+    pieces: list[Callable[[], None]] = [partial(federate, fed) for fed in every]
+    pieces += [
+        partial(take_in, fed, site, variant, size.rounds)
+        for fed in every
+        for site in fed.left_out
+        for variant in VARIANTS
+    ]
+    for piece in pieces:
+        if minutes and time.monotonic() - began > 60 * minutes:
+            print("time is up; run the same command again for the rest", file=sys.stderr)
+            raise SystemExit(3)
+        piece()
+    results = {
+        variant: [
+            json.loads(fed.done(site, variant).read_bytes())
+            for fed in every
+            for site in fed.left_out
+        ]
+        for variant in VARIANTS
+    }
+    first = every[0].experiment
+    notes = {
+        "preset": size.preset,
+        "seeds": list(size.seeds),
+        "sites": first.split.num_clients,
+        "left out of each federation": size.left_out,
+        "rounds of the federation": first.rounds.num_rounds,
+        "rounds of onboarding": size.rounds,
+        "labels of a new site": 0,
+        "label variant of the federation": first.method.label_variant,
+        "peers' accuracies, most related first": [
+            [peer["accuracy"] for peer in result["accuracy"]["peers"]]
+            for result in results[VARIANTS[0]]
+        ],
+    }
+    RESULTS.mkdir(exist_ok=True)
+    save("onboarding", rows_of(results, size.rounds), notes)
+    draw(results, RESULTS / "onboarding.png")
+
+
+if __name__ == "__main__":
+    typer.run(main)

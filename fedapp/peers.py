@@ -1,0 +1,118 @@
+"""The models of a finished run, for the sites of a new one to learn from (`runtime.peers`)."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedapp.checks import Kind, kind_of
+from fedapp.config import from_plain
+from fedapp.errors import ConfigError, ProtocolError, RunError, StoreError
+from fedapp.models import build_model
+from fedapp.params import Schema, from_bytes
+from fedapp.pool import ModelPool
+from fedapp.protocol import SiteFacts
+from fedapp.runfolder import RunFolder, peers_path
+from fedapp.runstate import RunState, state_of
+from fedapp.settings import Experiment
+from fedapp.store import ModelStore
+
+_SAME_DATA = ("name", "classes", "channels", "image_size", "mean", "std")
+"""Settings of the data that decide what a model's input and output mean."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run as its folder tells it: config.yaml, checkpoint.json and pool/ are enough."""
+
+    path: Path
+    plain: Mapping[str, Any]
+    experiment: Experiment
+    state: RunState
+    pool: ModelPool
+
+    @property
+    def facts(self) -> dict[int, SiteFacts]:
+        """What each site whose model is here said of itself, by number."""
+        known = {k: standing.facts for k, standing in self.state.standings.sites.items()}
+        return {**self.state.peers, **known}
+
+
+def finished_run(path: Path) -> Finished:
+    """Read a run's folder. Raises RunError where there is none, ConfigError as presets do."""
+    checkpoint = RunFolder(path).load_checkpoint()
+    if checkpoint is None:
+        raise RunError(
+            f"{path}: no run with a finished round (no checkpoint.json); name a run's folder that "
+            "holds config.yaml, checkpoint.json and pool/"
+        )
+    config = path / "config.yaml"
+    try:
+        plain = yaml.safe_load(config.read_bytes())
+    except (OSError, yaml.YAMLError) as error:
+        raise RunError(f"{config}: cannot be read ({error}); copy it from the run again") from error
+    pool = ModelPool.from_plain(ModelStore(path / "pool"), checkpoint["pool"])
+    return Finished(path, plain, from_plain(plain, str(config)), state_of(checkpoint), pool)
+
+
+def adopt_peers(
+    pool: ModelPool, experiment: Experiment, kind: Kind, schema: Schema
+) -> dict[int, SiteFacts]:
+    """Take the models of the run that `runtime.peers` names into a new run's pool, each checked.
+
+    kind, schema: the new run's. Returns the facts of the sites they belong to. Raises ConfigError
+    where the two runs do not fit together, RunError where the other's files are not whole.
+    """
+    run = finished_run(peers_path(experiment))
+    _check_fit(run, experiment, kind)
+    for site in run.pool.trained():
+        ref = run.pool.latest(site)
+        try:
+            blob = run.pool.get(ref.digest)
+            from_bytes(blob, schema, f"model of site {site}", experiment.transport)
+        except (ProtocolError, StoreError) as error:
+            raise RunError(
+                f"runtime.peers {run.path}: {error}; copy that run's pool/ again, whole"
+            ) from error
+        pool.adopt(site, ref.version, blob)
+    if not pool.trained():
+        raise RunError(f"runtime.peers {run.path}: that run has no trained model; name another")
+    return run.facts
+
+
+def _check_fit(run: Finished, experiment: Experiment, kind: Kind) -> None:
+    """Check that models of that run can be peers in this experiment. Raises ConfigError."""
+    where = f"runtime.peers {run.path}"
+    if not experiment.method.asks_peers:
+        raise ConfigError(
+            f"{where}: sites of method {experiment.method.name} ask no peers; use um_pfssl"
+        )
+    first = next(iter(run.facts.values()))
+    channels, classes, _ = kind_of(first)
+    network = build_model(run.experiment.model, channels, len(classes))
+    if run.experiment.method.kept_private(network):
+        raise ConfigError(
+            f"{where}: method {run.experiment.method.name} keeps parts of every model at its site: "
+            "the run holds no whole model; name a run of another method"
+        )
+    ours, theirs = _what_models_need(experiment, kind), _what_models_need(run.experiment, None)
+    theirs |= {"channels": channels, "classes": classes}
+    for key, value in ours.items():
+        if value != theirs[key]:
+            raise ConfigError(
+                f"{where}: its {key} is {theirs[key]!r}, here {value!r}; make the two equal"
+            )
+
+
+def _what_models_need(experiment: Experiment, kind: Kind | None) -> dict[str, object]:
+    """Return all that two runs must share for one to use the other's models."""
+    data, groups = asdict(experiment.data), ("model", "transport")
+    shared = {f"data.{key}": data[key] for key in _SAME_DATA}
+    shared |= {
+        f"{group}.{key}": value
+        for group in groups
+        for key, value in asdict(getattr(experiment, group)).items()
+    }
+    return shared | ({"channels": kind[0], "classes": kind[1]} if kind else {})

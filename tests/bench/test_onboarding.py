@@ -1,0 +1,51 @@
+"""The benchmark of onboarding: whose labels are hidden, who is left out, and its table by hand."""
+
+import numpy as np
+
+from bench.onboarding import LEAST_TEST_IMAGES, drawn, hidden, rows_of
+from fedapp.data.manifest import TEST, TRAIN, Manifest
+
+
+def manifest(tests):
+    """Each site has two training images, one labelled, and so many test images."""
+    site = [k for k, count in enumerate(tests) for _ in range(2 + count)]
+    split = [part for count in tests for part in (TRAIN, TRAIN, *[TEST] * count)]
+    visible = [seen for count in tests for seen in (True, False, *[True] * count)]
+    return Manifest(
+        "digits", len(tests), 10, 0,
+        np.array(site, np.int32), np.array(split, np.uint8), np.array(visible, np.bool_),
+    )  # fmt: skip
+
+
+def test_only_training_labels_of_those_left_out_are_hidden():
+    before = manifest([1, 2, 1])
+    after = hidden(before, [1])
+    changed = np.flatnonzero(before.visible != after.visible)
+    assert changed.tolist() == [3]  # the labelled training image of site 1
+    assert after.visible[before.split == TEST].all()
+
+
+def test_those_left_out_have_test_images_and_are_the_same_each_time():
+    n = LEAST_TEST_IMAGES
+    split = manifest([n, n - 1, n, 0, n + 5])
+    assert {drawn(split, 2, seed) for seed in range(30)} == {(0, 2), (0, 4), (2, 4)}
+    assert drawn(split, 5, 0) == (0, 2, 4)
+
+
+def result(own, **beside):
+    names = ("untrained", "first", "mean_peer", "average", "ensemble", "best_peer")
+    return {
+        "accuracy_by_round": [0.1, own - 0.1, own],
+        "accuracy": {"own": own, **dict.fromkeys(names, 0.5), **beside},
+    }
+
+
+def test_the_table_by_hand():
+    rows = {r["model"]: r for r in rows_of({"a": [result(0.6), result(0.8, average=0.9)]}, 2)}
+    assert rows["own model, round 1"]["a"] == "60.0 ± 14.1"
+    assert rows["own model, round 2"] == {"model": "own model, round 2", "a": "70.0 ± 14.1"}
+    average = rows["plain average of all peers' weights"]
+    assert average["a"] == "70.0 ± 28.3"
+    assert average["own minus it, a"] == "+0.0 (SE 10.0)"  # +10 and -10
+    assert average["own ahead at, a"] == "1 of 2"
+    assert rows["mean over single peers"]["own minus it, a"] == "+20.0 (SE 10.0)"
