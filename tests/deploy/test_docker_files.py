@@ -44,9 +44,9 @@ def every(word):
 
 
 def test_the_base_is_an_exact_version_given_once():
-    [python, torch] = every("ARG")
+    [python, torch, wheels] = every("ARG")
     assert re.fullmatch(r"PYTHON=3\.\d+\.\d+-slim-\w+", python)
-    assert torch == "TORCH=cpu"
+    assert (torch, wheels) == ("TORCH=cpu", "TORCH_WHEELS=")
     assert [line.split()[0] for line in every("FROM")] == ["python:${PYTHON}"] * 2
 
 
@@ -98,7 +98,8 @@ def test_images_are_pinned_and_the_variant_is_one_choice():
             assert re.fullmatch(pinned, service["image"])
         else:
             assert service["image"] == "um-pfssl:${TORCH:-cpu}"
-            assert service["build"]["args"] == {"TORCH": "${TORCH:-cpu}"}
+            chosen = {"TORCH": "${TORCH:-cpu}", "TORCH_WHEELS": "${TORCH_WHEELS:-}"}
+            assert service["build"]["args"] == chosen
             assert (DOCKER / service["build"]["context"]).resolve() == ROOT
             assert (ROOT / service["build"]["dockerfile"]).is_file()
 
