@@ -65,10 +65,12 @@ def receive(connection: socket.socket, end: float) -> Letter:
     try:
         head = json.loads(_exactly(connection, size, end))
         inner, names = head["head"], head["names"]
-        known = isinstance(inner, dict) and all(isinstance(name, str) for name in names)
+        known = isinstance(inner, dict) and isinstance(names, list)
+        for name in names:
+            name.encode()  # a name that no other message could carry is none
         if not known or len({*names}) != count or len(names) != count:
             raise ValueError("names and blobs do not match")
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ProtocolError(f"the head of a letter cannot be read: {error}") from error
     blobs = {}
     for name in names:

@@ -54,6 +54,7 @@ def open_site(
     run = (place or out_root(experiment)) / origin.run
     folder = run / "sites" / f"site-{number}"
     try:
+        run.mkdir(mode=0o700, parents=True, exist_ok=True)  # as run folders are
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise refused(folder, error) from error
@@ -96,8 +97,8 @@ def _check(origin: Origin, experiment: Experiment, settings: Mapping[str, Scalar
             f"this site runs code {code} from {path}, the server runs {origin.code}; "
             "install the same version on both"
         )
-    if origin.experiment != experiment_digest(experiment):
-        found = settings_that_differ(shared_settings(experiment), settings) if settings else ""
+    found = settings_that_differ(shared_settings(experiment), settings) if settings else ""
+    if found or origin.experiment != experiment_digest(experiment):
         raise ConfigError(
             f"this site's settings differ from the server's{f' ({found})' if found else ''}; use "
             "the same preset file"

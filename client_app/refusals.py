@@ -3,7 +3,7 @@
 import logging
 from functools import lru_cache
 
-from fedapp.errors import FedAppError, told
+from fedapp.errors import FedAppError, one_line, told
 from fedapp.protocol import Incoming, Refusal
 
 log = logging.getLogger("flwr")
@@ -12,7 +12,7 @@ log = logging.getLogger("flwr")
 def refused(error: Exception) -> Incoming:
     """Log the error, with its traceback where it is none of ours, and return the refusal."""
     if isinstance(error, FedAppError):
-        _say_once(str(error))
+        _say_once(one_line(error))
     else:
         log.error("a request could not be answered", exc_info=error)
     return Incoming(Refusal(-1, 0, told(error)))

@@ -1,7 +1,9 @@
 """Answer a request in this process: the site's side, with torch, data and model."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -23,6 +25,7 @@ def answer(
 
     Raises FedAppError where the node cannot take part; what goes wrong in a task is an answer.
     """
+    _speak()
     settings = request.settings if isinstance(request, Hello) else {}
     site, folder = open_site(context, origin, settings)
     if isinstance(request, Hello):
@@ -34,6 +37,15 @@ def answer(
         incoming = site.handle(request, payloads)
     # The server finds the new model where it lies, in the pool.
     return replace(incoming, payloads={}) if site.shares_pool else incoming
+
+
+@lru_cache(maxsize=1)
+def _speak() -> None:
+    """Send what the core says where Flower's words go: into the node's log."""
+    core = logging.getLogger("fedapp")
+    core.setLevel(logging.INFO)
+    for handler in logging.getLogger("flwr").handlers:
+        core.addHandler(handler)
 
 
 class SiteWork:

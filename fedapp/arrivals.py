@@ -7,6 +7,7 @@ from fedapp.checks import Kind, joinable
 from fedapp.pool import ModelPool
 from fedapp.protocol import SiteFacts
 from fedapp.runstate import RunState
+from fedapp.settings import DataSettings
 from fedapp.standings import Standing
 
 
@@ -18,6 +19,7 @@ class Arrivals:
     """
 
     num_clients: int
+    data: DataSettings
     kind: Kind
     say: Callable[[str], None]
     here: set[int] = field(default_factory=set)
@@ -34,7 +36,7 @@ class Arrivals:
         """
         came, self.waiting = [*self.waiting, *found], ()
         taken = set()
-        for facts in joinable(came, self.num_clients, self.kind, self._say_once):
+        for facts in joinable(came, self.num_clients, self.data, self.kind, self._say_once):
             site = facts.site
             if reason := _stranger(state, facts):
                 self.here.discard(site)

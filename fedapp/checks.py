@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from fedapp.errors import ProtocolError, RunError
 from fedapp.metrics import BINS
 from fedapp.protocol import (
+    EPSILON,
     EVALUATE,
     SEARCH,
     Evaluation,
@@ -17,6 +18,7 @@ from fedapp.protocol import (
     Task,
 )
 from fedapp.relation import MAX_RELATION
+from fedapp.settings import OWN, DataSettings
 from fedapp.standings import Standings
 
 MAX_METRICS = 32
@@ -99,6 +101,8 @@ def _check_evaluation(part: str, result: Evaluation, classes: int, samples: int)
 def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts, models: int) -> None:
     if len(metrics) > MAX_METRICS:
         raise ProtocolError(f"{len(metrics)} metrics; at most {MAX_METRICS}")
+    if metrics.get(EPSILON, 0) < 0:
+        raise ProtocolError(f"metric {EPSILON} = {metrics[EPSILON]:g}; must not be negative")
     for name, limit in (
         ("pseudo_total", facts.unlabelled),
         ("pseudo_wrong", metrics.get("pseudo_total", 0)),
@@ -114,14 +118,15 @@ Kind = tuple[int, tuple[str, ...], str]
 
 
 def agreed(
-    facts: Sequence[SiteFacts], num_clients: int, say: Callable[[str], None]
+    facts: Sequence[SiteFacts], num_clients: int, data: DataSettings, say: Callable[[str], None]
 ) -> list[SiteFacts]:
     """Return the sites that can work together, ascending; `say` why others are left out.
 
-    All must hold the same kind of images, the same classes and parts of the same split; where they
-    differ, the majority goes on. Raises RunError where nobody is left.
+    Sites with data of their own must be as `data` says. All must hold the same kind of images, the
+    same classes and parts of the same split; where they differ, the majority goes on. Raises
+    RunError where nobody is left.
     """
-    numbered = _numbered(facts, num_clients, say)
+    numbered = _numbered(facts, num_clients, data, say)
     if not numbered:
         raise RunError("no site answered that can take part; start at least one and run again")
     [(kind, _)] = Counter(map(kind_of, numbered)).most_common(1)
@@ -129,10 +134,14 @@ def agreed(
 
 
 def joinable(
-    facts: Sequence[SiteFacts], num_clients: int, kind: Kind, say: Callable[[str], None]
+    facts: Sequence[SiteFacts],
+    num_clients: int,
+    data: DataSettings,
+    kind: Kind,
+    say: Callable[[str], None],
 ) -> list[SiteFacts]:
     """Return the sites that fit a run of this kind, ascending; `say` why others are left out."""
-    return _alike(_numbered(facts, num_clients, say), kind, "the run has", say)
+    return _alike(_numbered(facts, num_clients, data, say), kind, "the run has", say)
 
 
 def kind_of(facts: SiteFacts) -> Kind:
@@ -141,13 +150,15 @@ def kind_of(facts: SiteFacts) -> Kind:
 
 
 def _numbered(
-    facts: Sequence[SiteFacts], num_clients: int, say: Callable[[str], None]
+    facts: Sequence[SiteFacts], num_clients: int, data: DataSettings, say: Callable[[str], None]
 ) -> list[SiteFacts]:
     """Return the sites that the preset has, each once, ascending."""
     fitting: dict[int, SiteFacts] = {}
     for site in facts:
         if not 0 <= site.site < num_clients:
             say(f"site {site.site} left out: the preset's {num_clients} sites count from 0")
+        elif problem := unfit(site, data):
+            say(f"site {site.site} left out: {problem}")
         elif site.site in fitting:
             say(f"a second node that says it is site {site.site} is left out")
         else:
@@ -166,6 +177,24 @@ def _alike(
             if mine != ours:
                 say(f"site {site.site} left out: its {name} is {mine!r}, {whose} {ours!r}")
     return [site for site in facts if kind_of(site) == kind]
+
+
+def unfit(facts: SiteFacts, data: DataSettings) -> str:
+    """Return how a site differs from what the preset says of sites; empty: it does not.
+
+    Of a published data set the preset says nothing here: its sites can only be compared.
+    """
+    if data.name != OWN:
+        return f"it has a name, {facts.name!r}, data of its own" if facts.name else ""
+    names = data.site_names
+    for what, found, wanted in (
+        ("name", facts.name, dict(enumerate(names)).get(facts.site) if names else facts.name),
+        ("channels", facts.channels, data.channels),
+        ("classes", facts.classes, data.class_names),
+    ):
+        if found != wanted:
+            return f"its {what} is {found!r}, the preset says {wanted!r}"
+    return ""
 
 
 def check_same_sites(standings: Standings, facts: Sequence[SiteFacts]) -> None:

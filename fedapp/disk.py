@@ -15,19 +15,19 @@ TEMPORARY = ".tmp"
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def write_atomic(path: Path, data: bytes, *, durable: bool) -> None:
+def write_atomic(path: Path, data: bytes, *, durable: bool, mode: int = 0o666) -> None:
     """Write a file by way of a temporary neighbour and a rename; its folder is made if absent.
 
     Readers and other writers of the same path see the old content or the new one, never a part.
     durable: the new content is on the disk before it takes the old one's place, so that not even a
-    power cut loses both.
+    power cut loses both. mode: rights of the file from its first byte on, less the process's umask.
 
     Raises StoreError, naming the file, the free space and the remedy; the old content then stays.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("xb") as file:
+        with open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(data)
             if durable:
                 file.flush()

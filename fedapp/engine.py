@@ -110,12 +110,12 @@ class Engine:
         checkpoint = self.folder.load_checkpoint() if self.experiment.runtime.resume else None
         state = RunState(-1, ServerState(), Standings({}), {})
         if checkpoint is None:
-            facts = agreed(introduced, clients, say)
+            facts = agreed(introduced, clients, self.experiment.data, say)
             kind = kind_of(facts[0])
         else:
             state = state_of(checkpoint)
             kind = kind_of(next(iter(state.standings.sites.values())).facts)
-            facts = joinable(introduced, clients, kind, say)
+            facts = joinable(introduced, clients, self.experiment.data, kind, say)
             check_same_sites(state.standings, facts)
         for site in {f.site for f in introduced} - {f.site for f in facts}:
             self.transport.leave_out(site)
@@ -129,7 +129,7 @@ class Engine:
         private = self.experiment.method.kept_private(network)
         self._schema: Schema = schema_of(without(network.state_dict(), private))
         self._weights = frozenset(name for name, _ in network.named_parameters()) - private
-        self._arrivals = Arrivals(clients, kind, say)
+        self._arrivals = Arrivals(clients, self.experiment.data, kind, say)
         if checkpoint is None:
             self._pool = ModelPool(self.store)
             w_0 = initial_params(settings, channels, self._classes, seed)

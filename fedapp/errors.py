@@ -1,7 +1,12 @@
 """Errors a person can act on: each message names the thing, the rule it broke and the remedy."""
 
+import re
+
 MAX_QUOTED = 2000
 """Characters of an error that quotes another machine."""
+
+_PATH = re.compile(r"""(?<![\w.:/])~?/(?=\S)(?:[^:;,()'"]*/)?[^\s:;,()'"]*""")
+"""An absolute path, with the spaces inside it; no URL, no path within this project."""
 
 
 def one_line(text: object, limit: int = MAX_QUOTED) -> str:
@@ -51,10 +56,11 @@ class RunError(FedAppError):
 def told(error: Exception) -> str:
     """Return what a site tells the server of an error; the whole of it is for the site's own log.
 
-    An error that nobody foresaw may quote anything, so only its kind is told.
+    An error that nobody foresaw may quote anything, so only its kind is told. Paths are left out:
+    a folder is often named after a person, and the server can do nothing with it.
     """
     if isinstance(error, ImageError):
         return error.told
     if isinstance(error, FedAppError):
-        return one_line(error)
+        return _PATH.sub("[a path at the site]", one_line(error))
     return f"{type(error).__name__} at the site; the site's own log says more"

@@ -13,7 +13,6 @@ seed, which everybody knows; noise that the server can draw again protects nothi
 import hashlib
 import logging
 import math
-import os
 import secrets
 from dataclasses import replace
 from pathlib import Path
@@ -28,14 +27,12 @@ from fedapp.disk import append_durable, write_atomic
 from fedapp.errors import StoreError
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.params import Params, digest_of, to_bytes
-from fedapp.protocol import Task
+from fedapp.protocol import EPSILON, Task
 from fedapp.settings import PrivacySettings
 
 log = logging.getLogger(__name__)
 
-EPSILON = "epsilon"
-"""Name of the metric in which a site tells what its uploads of this run have cost."""
-
+_KEY_BYTES = 32
 _LEAST_VARIANCE = 0.1
 """Share of a's variance that a batch norm keeps, whatever the noise: a variance is above 0."""
 
@@ -55,11 +52,15 @@ class Releases:
         try:
             secret = self._key.read_bytes()
         except FileNotFoundError:
-            secret = secrets.token_bytes(32)
-            write_atomic(self._key, secret, durable=True)
-            os.chmod(self._key, 0o600)
+            secret = secrets.token_bytes(_KEY_BYTES)
+            write_atomic(self._key, secret, durable=True, mode=0o600)
         except OSError as error:
             raise StoreError(f"{self._key}: cannot be read ({error.strerror}): mend it") from error
+        if len(secret) != _KEY_BYTES:  # an emptied file would be a key that everybody knows
+            raise StoreError(
+                f"{self._key}: {len(secret)} bytes, must be {_KEY_BYTES}: remove it; the next "
+                "upload makes another key"
+            )
         return hashlib.sha256(secret + hashlib.sha256(what).digest()).digest()
 
     def count(self, key: bytes) -> int:
@@ -84,19 +85,22 @@ def privately(
     trained = to_bytes(shared)
     key = releases.key(encode(task) + digest_of(trained).encode() + repr(settings).encode())
     count = max(releases.count(key), task.own.version + 1)  # a lost disk forgets, the server knows
-    noisy = upload(shared, site.contents(ref), settings, key)
+    known = site.contents(ref)
+    noisy = upload(shared, known, settings, key)
     params = {**report.params, **noisy}
     site.model.load_state_dict(params)
-    parts = [part for part in report.evaluations if part != "test_before"]
+    parts = set(report.evaluations) - {"test_before"} if report.evaluates_params else set()
     cost = epsilon(settings.noise, count, settings.delta)
-    log.info("site %d: %d models sent, epsilon %.4g at delta %g", task.site, count, cost,
-             settings.delta)  # fmt: skip
+    log.info(
+        "site %d, round %d: change of length %.3g, clip %g; %d models sent, epsilon %.4g",
+        task.site, task.round, length(shared, known), settings.clip, count, cost,
+    )  # fmt: skip
     told = {EPSILON: cost} if math.isfinite(cost) else {}
     return replace(
         report,
         params=params,
         metrics={**report.metrics, **told},
-        evaluations={**report.evaluations, **site.evaluate(*parts)},
+        evaluations={**report.evaluations, **site.evaluate(*sorted(parts))},
     )
 
 
@@ -106,12 +110,10 @@ def upload(params: Params, known: Params, settings: PrivacySettings, key: bytes)
     The norm is over all floating tensors together, batch-norm statistics included. Integer tensors
     are a's. Variances stay above a tenth of a's, which only the noisy model and a decide.
     """
-    floating = [name for name in sorted(params) if params[name].is_floating_point()]
-    change = {name: params[name].double() - known[name].double() for name in floating}
-    norm = math.sqrt(sum(float(delta.square().sum()) for delta in change.values()))
+    change, norm = _change(params, known), length(params, known)
     scale = min(1.0, settings.clip / norm) if norm else 1.0
     out = dict(known)
-    for name in floating:
+    for name in change:
         noise = normal(key + name.encode(), params[name].numel()).reshape(params[name].shape)
         noisy = known[name].double() + scale * change[name]
         noisy += settings.noise * settings.clip * torch.from_numpy(noise)
@@ -119,6 +121,20 @@ def upload(params: Params, known: Params, settings: PrivacySettings, key: bytes)
         if name.endswith("running_var"):
             out[name] = torch.maximum(out[name], _LEAST_VARIANCE * known[name])
     return out
+
+
+def length(params: Params, known: Params) -> float:
+    """Return the L2 norm of what is clipped, over all floating tensors together.
+
+    It depends on the site's images: it is for the site's own log.
+    """
+    change = _change(params, known).values()
+    return math.sqrt(sum(float(delta.square().sum()) for delta in change))
+
+
+def _change(params: Params, known: Params) -> Params:
+    floating = [name for name in sorted(params) if params[name].is_floating_point()]
+    return {name: params[name].double() - known[name].double() for name in floating}
 
 
 def normal(key: bytes, count: int) -> NDArray[np.float64]:

@@ -23,6 +23,8 @@ EVALUATE = "evaluate"
 """Action of a task that only measures a model at a site."""
 SEARCH = "search"
 """Action of a task that only looks for helpers."""
+EPSILON = "epsilon"
+"""Metric in which a site tells what its uploads of this run have cost."""
 
 
 CLOSED = {"extra": "forbid", "strict": True}

@@ -355,7 +355,7 @@ def _make(root: Path, name: str, default: str) -> Path:
         path = root / (name or (default if tried == 1 else f"{default}-{tried}"))
         try:
             root.mkdir(parents=True, exist_ok=True)
-            path.mkdir()
+            path.mkdir(mode=0o700)  # it will hold models, which tell of the sites' images
             return path
         except FileExistsError as error:
             if not root.is_dir():

@@ -13,7 +13,7 @@ import torch
 
 from fedapp.data.augment import flips
 from fedapp.data.sites import SiteData
-from fedapp.errors import FedAppError, ProtocolError, StoreError, told
+from fedapp.errors import FedAppError, ProtocolError, StoreError, one_line, told
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.models import ResNet9, build_model, initial_params
 from fedapp.params import (
@@ -92,6 +92,7 @@ class Site:
         except FedAppError as error:
             if isinstance(error, StoreError) and self.shares_pool:
                 raise
+            log.warning("site %d, round %d: %s", task.site, task.round, one_line(error))
             return Incoming(Refusal(task.site, task.round, told(error)))
         except Exception as error:  # the server must hear of it: silence would block the round
             log.exception("site %d failed in round %d", task.site, task.round)

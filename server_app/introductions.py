@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from flwr.app import Message, RecordDict
 
+from fedapp.checks import unfit
 from fedapp.errors import RunError
 from fedapp.protocol import Refusal, SiteFacts
 from fedapp.settings import Experiment
@@ -129,6 +130,9 @@ class Introductions:
                 f"its key is registered for {name!r}, but its site-name is {facts.name!r}; make "
                 "the two equal"
             )
+        # Before a number is given away: who cannot take part must not keep it from who can.
+        if problem := unfit(facts, self.experiment.data):
+            return problem
         known = self.nodes.get(facts.site)
         # One that got a new key is another node to Flower.
         if known is None or known not in set(self.post.grid.get_node_ids()):

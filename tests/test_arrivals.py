@@ -10,9 +10,12 @@ from fedapp.methods.base import ServerState
 from fedapp.pool import ModelPool
 from fedapp.protocol import SiteFacts
 from fedapp.runstate import RunState, state_of
+from fedapp.settings import DataSettings
 from fedapp.standings import Standing, Standings
 from fedapp.store import ModelStore
+from tests.own import agreed
 
+OWN = agreed(classes="a, b", sites="north, south, west")
 NORTH = SiteFacts(0, 1, ("a", "b"), 3, 4, 2, 3, "0" * 64, name="north")
 SOUTH = replace(NORTH, site=1, name="south", labelled=0)
 
@@ -24,7 +27,7 @@ def door(tmp_path):
     pool.start((0,), b"w_0")
     state = RunState(4, ServerState(), Standings({0: Standing(NORTH)}), {0: []})
     said = []
-    arrivals = Arrivals(3, kind_of(NORTH), said.append, {0})
+    arrivals = Arrivals(3, OWN, kind_of(NORTH), said.append, {0})
     return arrivals, state, pool, said
 
 
@@ -34,7 +37,7 @@ def test_a_newcomer_gets_w_0_a_standing_and_an_empty_store(door):
     assert arrivals.here == {0, 1} and state.held[1] == []
     assert pool.latest(1) == replace(pool.initial, site=1)
     assert state.standings.sites[1] == Standing(SOUTH, joined=5)
-    assert said == ["site 1 south joins in round 5"]
+    assert said == ["site 1 (south) joins in round 5"]
     assert state_of({"state": state.to_plain()}) == state  # the checkpoint remembers it
 
 
@@ -53,21 +56,25 @@ def test_one_that_is_known_must_have_its_data(door):
         assert arrivals.admit([spoilt], state, pool, 5) == {0}
         assert arrivals.here == set()  # nothing is sent to whoever it is
     assert said == [
-        "site 0 north left out: it holds other data than before (labelled is 9, was 3, test is 1, "
-        "was 3); restore its data"
+        "site 0 (north) left out: it holds other data than before (labelled is 9, was 3, test is "
+        "1, was 3); restore its data"
     ]
     assert arrivals.admit([NORTH], state, pool, 7) == set()
-    assert arrivals.here == {0} and said[1] == "site 0 north is back in round 7"
+    assert arrivals.here == {0} and said[1] == "site 0 (north) is back in round 7"
 
 
 def test_a_peers_number_is_its_own(door):
     arrivals, state, pool, said = door
-    state.peers = {1: SOUTH, 2: replace(SOUTH, site=2, name="")}
-    grown = replace(SOUTH, unlabelled=99)
-    other = replace(SOUTH, site=2, name="", unlabelled=99)
-    assert arrivals.admit([grown, other], state, pool, 5) == {2}  # by its name, else by its data
-    assert arrivals.here == {0, 1}
-    assert said[0] == "site 1 south joins in round 5" and "site 2 left out: its number" in said[1]
+    named, unnamed = replace(SOUTH, unlabelled=99), replace(SOUTH, name="", unlabelled=99)
+    state.peers = {1: SOUTH, 2: replace(SOUTH, site=2)}
+    assert arrivals.admit([named, replace(named, site=2, name="west")], state, pool, 5) == {2}
+    assert arrivals.here == {0, 1}  # by its name
+    arrivals.data = DataSettings()
+    state.peers = {2: replace(SOUTH, name="", site=2)}
+    assert arrivals.admit([replace(unnamed, site=2)], state, pool, 5) == {2}  # by its data
+    assert said[0] == "site 1 (south) joins in round 5"
+    assert "site 2 (west) left out: its number" in said[1]
+    assert "site 2 left out: its number" in said[2]
 
 
 def test_an_old_checkpoint_without_peers_and_joining_is_read():

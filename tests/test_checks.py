@@ -9,6 +9,7 @@ from fedapp.checks import agreed, check_reply, check_same_sites, joinable, kind_
 from fedapp.errors import ProtocolError, RunError
 from fedapp.metrics import BINS, evaluation
 from fedapp.protocol import ModelRef, Reply, ScoredRef, SiteFacts, Task
+from fedapp.settings import DataSettings
 from fedapp.standings import Standing, Standings
 
 
@@ -16,6 +17,7 @@ def ref(site, version=1, content=None):
     return ModelRef(site, version, f"{content if content is not None else site:064x}")
 
 
+PUBLISHED = DataSettings()
 FACTS = SiteFacts(0, 1, ("a", "b"), labelled=3, unlabelled=4, val=2, test=3, manifest="0" * 64)
 TASK = Task(0, 5, "train", ref(0), {"helpers": (ref(1), ref(2)), "newcomers": (ref(3),)})
 TEST = evaluation(torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), torch.tensor([0, 1, 1]))
@@ -81,21 +83,23 @@ def test_sites_that_differ_from_most_are_left_out_and_named():
     sites = [replace(FACTS, site=k) for k in range(4)]
     odd = replace(FACTS, site=4, channels=3)
     outside, twin = replace(FACTS, site=9), replace(FACTS, site=1, labelled=99)
-    assert agreed([odd, *reversed(sites), outside, twin], 5, said.append) == sites
+    assert agreed([odd, *reversed(sites), outside, twin], 5, PUBLISHED, said.append) == sites
     text = " | ".join(said)
     assert "site 4 left out: its channels is 3, most sites have 1" in text
     assert "site 9 left out" in text and "second node that says it is site 1" in text
     with pytest.raises(RunError, match="no site answered"):
-        agreed([outside], 5, said.append)
+        agreed([outside], 5, PUBLISHED, said.append)
 
 
 def test_a_site_joins_a_run_of_its_own_kind_only():
     said = []
     kind = kind_of(FACTS)
     sites = [replace(FACTS, site=3), replace(FACTS, site=1), replace(FACTS, site=2, channels=3)]
-    assert [f.site for f in joinable(sites, 4, kind, said.append)] == [1, 3]
+    assert [f.site for f in joinable(sites, 4, PUBLISHED, kind, said.append)] == [1, 3]
     assert said == ["site 2 left out: its channels is 3, the run has 1"]
-    assert joinable([replace(FACTS, site=9)], 4, kind, said.append) == []  # nobody: no error
+    assert (
+        joinable([replace(FACTS, site=9)], 4, PUBLISHED, kind, said.append) == []
+    )  # nobody: no error
 
 
 def test_resume_needs_a_site_of_before_and_its_data():

@@ -100,12 +100,16 @@ class Round:
 
 @dataclass(frozen=True)
 class SiteReport:
-    """What a site's rule produced. params: all of its new model; None: it did not change."""
+    """What a site's rule produced. params: all of its new model; None: it did not change.
+
+    evaluates_params: False where `evaluations` are of a model that the site never sends.
+    """
 
     params: Params | None = None
     helpers: tuple[ScoredRef, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    evaluates_params: bool = True
 
 
 class Contents(Protocol):

@@ -56,7 +56,10 @@ class PFedMe(Averaging):
         with torch.no_grad():
             for tensor, value in zip(theta, w, strict=True):
                 tensor.copy_(value)
-        return SiteReport(site.params(), metrics={"loss": loss}, evaluations=evaluations)
+        metrics = {"loss": loss}
+        return SiteReport(
+            site.params(), metrics=metrics, evaluations=evaluations, evaluates_params=False
+        )
 
     def descend(
         self, step: Step, theta: Sequence[Tensor], w: Sequence[Tensor], site: SiteContext

@@ -4,8 +4,23 @@ import json
 import ssl
 import urllib.error
 import urllib.request
+from base64 import b64encode
+from datetime import UTC, datetime, timedelta
 
+import httpx
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.proto.fleet_pb2 import ActivateNodeRequest
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.constant import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+)
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+from flwr.supercore.protobuf.client import PROTOBUF_MEDIA_TYPE
 
 from fedapp.certs import make_certs
 from fedapp.compose_local import APP, has_gateway, read_compose
@@ -63,6 +78,90 @@ def test_nobody_else_joins(made, members, other, case):
     assert process.wait() != 0
     assert reason in made.log(f"intruder, {case}")
     assert online(made) == members
+
+
+class Captured:
+    """A request of site north as somebody might have caught it: Flower signs its time alone."""
+
+    def __init__(self, made, members):
+        self._made = made
+        self.keys = {name: self.key(f"sites/{name}/supernode.key") for name in ("north", "south")}
+        self.nodes = {}  # Flower lists no names: a node is the one as which its key may speak
+        for name, key in self.keys.items():
+            mine = [n for n in members if self.send(self.headers(key), node=int(n)) == 200]
+            assert len(mine) == 1
+            self.nodes[name] = int(mine[0])
+
+    def key(self, path):
+        file = self._made.volume("keys") / "trial" / path
+        return serialization.load_ssh_private_key(file.read_bytes(), None)
+
+    def headers(self, key, age_s=0.0, shown=None):
+        """Return what a SuperNode with this key adds to a request, so many seconds ago."""
+        time = (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat()
+        public = public_key_to_bytes((shown or key).public_key())
+        return {
+            FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public).decode(),
+            TIMESTAMP_HEADER: time,
+            FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(key, time.encode())).decode(),
+        }
+
+    def send(self, headers, site="north", path="send-node-heartbeat", node=None):
+        """Send a heartbeat as this site with these headers; return the HTTP status."""
+        if path == "activate-node":
+            public = public_key_to_bytes(self.keys[site].public_key())
+            body = ActivateNodeRequest(public_key=public, heartbeat_interval=30)
+        else:
+            node = Node(node_id=node or self.nodes[site])
+            body = SendNodeHeartbeatRequest(node=node, heartbeat_interval=30)
+        name = "gateway:8443" if "gateway:8443" in self._made.addresses else "superlink:8000"
+        answer = httpx.post(
+            f"https://{self._made.addresses[name]}/v1/fleet/{path}",
+            content=body.SerializeToString(),
+            headers={**headers, "content-type": PROTOBUF_MEDIA_TYPE},
+            verify=ssl.create_default_context(cafile=self._made.volume("keys") / "trial/ca/ca.crt"),
+            trust_env=False,
+        )
+        return answer.status_code
+
+
+@pytest.fixture(scope="module")
+def captured(made, members):
+    return Captured(made, members)
+
+
+class TestACapturedRequest:
+    def test_flower_takes_it_again_for_five_minutes(self, captured):
+        """So TLS alone keeps others from it, says docs/SECURITY.md, to be changed with this."""
+        headers = captured.headers(captured.keys["north"])
+        assert [captured.send(headers), captured.send(headers)] == [200, 200]
+        assert captured.send(captured.headers(captured.keys["north"], age_s=280)) == 200
+
+    @pytest.mark.parametrize("age_s", [310, 86400, -10])
+    def test_no_longer_and_not_before(self, captured, age_s):
+        assert captured.send(captured.headers(captured.keys["north"], age_s)) == 401
+
+    def test_its_time_cannot_be_renewed(self, captured):
+        old = captured.headers(captured.keys["north"], 310)
+        new = captured.headers(captured.keys["north"])
+        assert captured.send({**old, TIMESTAMP_HEADER: new[TIMESTAMP_HEADER]}) == 401
+
+    def test_it_is_of_no_use_for_another_site(self, captured):
+        north, south = captured.keys["north"], captured.keys["south"]
+        assert captured.send(captured.headers(north), site="south") == 401
+        assert captured.send(captured.headers(north, shown=south), site="south") == 401
+        assert captured.send(captured.headers(south), site="south") == 200
+
+    def test_it_makes_no_second_node_of_the_first(self, made, captured, members):
+        headers = captured.headers(captured.keys["north"])
+        assert captured.send(headers, path="activate-node") != 200
+        assert online(made) == members
+
+    def test_nobody_without_a_signature_or_with_a_key_of_his_own(self, captured):
+        stranger = ec.generate_private_key(ec.SECP384R1())
+        assert captured.send({}) == 401
+        assert captured.send(captured.headers(stranger)) == 401
+        assert captured.send(captured.headers(stranger, shown=captured.keys["north"])) == 401
 
 
 @pytest.mark.skipif(not has_gateway(), reason="needs nginx and curl")

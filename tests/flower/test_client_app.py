@@ -240,7 +240,7 @@ def test_a_store_folder_that_cannot_be_made_is_answered(ask, experiment, tmp_pat
     store = {"store-path": str(tmp_path / "file")}
     answer = ask(experiment, hello(experiment), "query.hello", **me(), **store)
     assert isinstance(answer, Refusal)
-    assert str(tmp_path / "file") in answer.reason
+    assert "a file is in the way" in answer.reason and str(tmp_path) not in answer.reason
 
 
 def test_a_node_keeps_its_store_where_it_is_told(ask, experiment, tmp_path, monkeypatch):

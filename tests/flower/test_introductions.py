@@ -14,7 +14,8 @@ from server_app.introductions import Introductions
 from server_app.post import Post
 from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.flower.results import rows
-from tests.small import small
+from tests.own import agreed
+from tests.small import SMALL, small
 
 FACTS = SiteFacts(0, 1, ("a", "b"), 1, 1, 1, 1, "0" * 64)
 KEY = "1" * 32
@@ -56,10 +57,11 @@ def refuses(reason="data.root: no such folder"):
 def met():
     """Introductions of a grid whose nodes are 100, 101, ...; `said` is what the person reads."""
 
-    def make(*nodes):
+    def make(*nodes, sites=""):
         grid = MemoryGrid({100 + k: node for k, node in enumerate(nodes)})
         said = []
-        experiment = small(rounds__join_wait_s=0.0)
+        data = agreed(classes="a, b", sites=sites) if sites else SMALL.data
+        experiment = small(rounds__join_wait_s=0.0, data=data)
         made = Introductions(Post(grid, TTL), experiment, HELLO, KEY, said.append, "all")
         made.at_start()
         said.clear()
@@ -146,8 +148,12 @@ def test_a_number_stays_with_the_node_that_has_it_while_that_is_here(met):
 
 def test_a_name_goes_with_the_key_that_was_registered_for_it(met, monkeypatch):
     """North's key cannot speak as south; a key registered without a name is not held to one."""
-    made, grid, said = met(site(5, name="here"))
-    grid.nodes |= {201: site(0, name="north"), 202: site(1, name="south"), 203: site(2, name="w")}
+    made, grid, said = met(site(3, name="here"), sites="north, south, west, here")
+    grid.nodes |= {
+        201: site(0, name="north"),
+        202: site(1, name="south"),
+        203: site(2, name="west"),
+    }
     keys = [NodeInfo(node_id=201, name="north"), NodeInfo(node_id=202, name="north")]
     monkeypatch.setattr(grid, "get_nodes", lambda: [*keys, NodeInfo(node_id=203)])
     made.since()
@@ -159,12 +165,22 @@ def test_a_name_goes_with_the_key_that_was_registered_for_it(met, monkeypatch):
 
 
 def test_two_that_come_together_with_one_number(met):
-    made, grid, said = met(site(0))
+    made, grid, said = met(site(0, name="west"), sites="west, east")
     grid.nodes |= {200: site(1, name="east"), 201: site(1, name="east")}
     made.since()
     assert numbers(made.since()) == [1] and made.nodes[1] == 200
     assert said == [
         "node 201 cannot take part: site 'east' is here already; give every node its own site-name"
+    ]
+
+
+def test_a_site_that_is_not_as_the_preset_says_does_not_get_the_number(met):
+    made, grid, said = met(site(0, name="west"), sites="west, east")
+    grid.nodes |= {200: site(1, name="east", classes=("a", "c")), 201: site(1, name="east")}
+    made.since()
+    assert numbers(made.since()) == [1] and made.nodes[1] == 201
+    assert said == [
+        "node 200 cannot take part: its classes is ('a', 'c'), the preset says ('a', 'b')"
     ]
 
 

@@ -1,18 +1,25 @@
 """Malformed messages: valid ones, damaged at the level of bytes, JSON, fields and records."""
 
+import hashlib
 import json
 import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
+import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-SLOW = 15_000
-"""Cases of a kind in the slow tests: two in three or more are malformed, so 10,000 are."""
+from fedapp.protocol import SCHEMA
+
+SLOW = 18_000
+"""Cases of a kind in the slow tests, at least, so that there are `MALFORMED` among them."""
+MALFORMED = 10_000
+"""Different messages of a kind that the slow tests must see refused, at least."""
 RAW = "\0raw:"
 """Begins a text that goes into the JSON as it stands: what json.dumps would never write."""
 
@@ -28,16 +35,56 @@ NASTY: tuple[Any, ...] = (
 )  # fmt: skip
 """Values that break careless readers; with a case's own plausible ones they take a place."""
 
+
+def counts(fast: int, slow: int = SLOW) -> list[Any]:
+    """Return how many cases of a kind a test tries, each time and in its slow version."""
+    marks = (pytest.mark.slow, pytest.mark.timeout(1800))
+    return [fast, pytest.param(slow, marks=marks)]
+
+
 Edit = tuple[int, int, int]
 
-BYTES = st.lists(
-    st.tuples(st.integers(0, 6), st.integers(0, 2**20), st.integers(0, 2**16)), max_size=4
+
+def _edits(kinds: int, places: int, most: int) -> Any:
+    """Return a strategy for edits: simple ones, which repeat, and wild ones, which hardly do."""
+    whats = 2**16
+    simple = st.lists(
+        st.tuples(st.integers(0, kinds - 1), st.integers(0, places - 1), st.integers(0, whats - 1)),
+        min_size=1,
+        max_size=most,
+    )
+
+    def wild(seed: bytes) -> list[Edit]:
+        draw = random.Random(seed)
+        return [
+            (draw.randrange(kinds), draw.randrange(places), draw.randrange(whats))
+            for _ in range(draw.randint(1, most))
+        ]
+
+    seeds = (st.binary(min_size=size, max_size=size) for size in (8, 9, 10))
+    return st.one_of(simple, *(seed.map(wild) for seed in seeds))
+
+
+BYTES = _edits(7, 2**20, 4)
+JSON = _edits(6, 2**16, 3)
+HEAD_CASES = st.one_of(
+    st.tuples(st.just("bytes"), BYTES),
+    st.tuples(st.just("json"), JSON),
+    st.tuples(st.just("both"), st.tuples(JSON, BYTES)),
+    st.tuples(st.just("records"), st.tuples(st.integers(0, 20), st.integers(0, 2**12))),
 )
-JSON = st.lists(
-    st.tuples(st.integers(0, 5), st.integers(0, 2**16), st.integers(0, 2**16)),
-    min_size=1,
-    max_size=3,
-)
+"""Damage to a message's JSON, and to the records around it (`odd_records`)."""
+
+
+def spoilt_head(case: tuple[str, Any], head: bytes, plausible: Sequence[Any]) -> bytes:
+    """Return a message's JSON after a case's damage."""
+    level, edits = case
+    if level == "bytes":
+        return damaged(head, edits)
+    value = json.loads(head)
+    if level == "json":
+        return twisted(value, edits, plausible)
+    return damaged(twisted(value, edits[0], plausible), edits[1])
 
 
 def damaged(data: bytes, edits: Sequence[Edit]) -> bytes:
@@ -127,12 +174,65 @@ def odd_records(records: RecordDict, kind: int, what: int) -> RecordDict:
     return RecordDict(parts)
 
 
-def fuzz(examples: int, strategy: Any, check: Callable[[Any], bool]) -> tuple[int, int]:
-    """Check `examples` cases, always the same ones; return how many ran and how many were refused.
+_BEGIN = f'{{"schema":{SCHEMA},"kind":"'.encode()
+HEADS = st.one_of(
+    st.binary(max_size=400),
+    st.binary(max_size=60).map(lambda data: _BEGIN + data + b'"}'),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+        max_leaves=8,
+    ).map(lambda value: json.dumps(value).encode()),
+)
+"""Bytes where a message's JSON belongs."""
 
-    check: returns whether the case was refused, and raises where what is right was not done.
+_TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
+_NAMES = _TEXT | st.sampled_from(["heads", "models", "message", "origin", "0" * 64, "../x"])
+_ARRAYS = st.builds(
+    lambda dtype, shape, stype, data: Array(dtype, tuple(shape), stype, data),
+    st.sampled_from(["uint8", "float32", "object", "\x1b[2J"]),
+    st.lists(st.integers(-1, 2**62), max_size=3),
+    st.sampled_from(["safetensors", "numpy.ndarray", "pickle", ""]),
+    st.binary(max_size=64),
+)
+_VALUES = (
+    st.integers(-(2**63), 2**64 - 1) | st.floats() | st.booleans() | st.binary(max_size=80)
+    | _TEXT | st.lists(st.binary(max_size=8), max_size=3)
+)  # fmt: skip
+_RECORD = st.one_of(
+    st.dictionaries(_NAMES, _VALUES, max_size=3).map(ConfigRecord),
+    st.dictionaries(_NAMES, _ARRAYS, max_size=3).map(ArrayRecord),
+    st.dictionaries(_NAMES, st.integers(0, 9) | st.floats(), max_size=3).map(MetricRecord),
+)
+RECORDS = st.dictionaries(_NAMES, _RECORD, max_size=3).map(RecordDict)
+"""Whatever Flower can carry."""
+
+
+def fingerprint(message: Any) -> str:
+    """Return a hash by which two messages are the same or not."""
+    if isinstance(message, RecordDict):
+        parts = [
+            (name, type(record).__name__, key, vars(value) if isinstance(value, Array) else value)
+            for name, record in message.items()
+            for key, value in (*record.items(), ("", ""))
+        ]
+        message = repr(parts).encode()
+    return hashlib.sha256(message).hexdigest()
+
+
+def fuzz(
+    kind: str,
+    examples: int,
+    strategy: Any,
+    build: Callable[[Any], Any],
+    refuses: Callable[[Any], bool],
+) -> None:
+    """Try `examples` cases, always the same ones; demand that enough of them were malformed.
+
+    build: returns a case's message. refuses: whether it was refused, which counts as malformed;
+    raises where what is right was not done.
     """
-    ran = refused = 0
+    ran, malformed = 0, set[str]()
 
     @settings(
         max_examples=examples,
@@ -144,11 +244,17 @@ def fuzz(examples: int, strategy: Any, check: Callable[[Any], bool]) -> tuple[in
     )
     @given(strategy)
     def run(case: Any) -> None:
-        nonlocal ran, refused
+        nonlocal ran
         ran += 1
-        refused += check(case)
+        message = build(case)
+        if refuses(message):
+            malformed.add(fingerprint(message))
 
     began = time.process_time()
     run()
-    print(f"{ran} run, {refused} refused, {time.process_time() - began:.0f} s of CPU", flush=True)
-    return ran, refused
+    taken = time.process_time() - began
+    print(
+        f"{kind}: {ran} messages, {len(malformed)} different ones refused, {taken:.0f} s of CPU",
+        flush=True,
+    )
+    assert len(malformed) >= (MALFORMED if examples >= SLOW else examples // 2)

@@ -3,16 +3,15 @@
 The method's own work is left out: what is fuzzed is everything before and after it.
 """
 
-import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from hypothesis import strategies as st
 
 from fedapp import wire
 from fedapp.codec import decode_origin, decode_request, encode
+from fedapp.config import shared_settings
 from fedapp.federation import federation_of
 from fedapp.methods.base import SiteReport
 from fedapp.methods.um_pfssl import UmPfssl
@@ -20,10 +19,20 @@ from fedapp.models import initial_params
 from fedapp.params import digest_of, schema_of, to_bytes
 from fedapp.protocol import Hello, Missing, ModelRef, Refusal, Reply, SiteFacts, Task
 from tests.flower.grids import node, origin_of, preset
-from tests.security.mutations import BYTES, JSON, SLOW, damaged, fuzz, odd_records, twisted
+from tests.security.mutations import (
+    BYTES,
+    HEAD_CASES,
+    HEADS,
+    RECORDS,
+    counts,
+    damaged,
+    fuzz,
+    odd_records,
+    spoilt_head,
+)
 from tests.small import small
 
-COUNTS = [300, pytest.param(SLOW, marks=pytest.mark.slow)]
+COUNTS = counts(300)
 ME = 2
 
 
@@ -72,6 +81,15 @@ class Asked:
             assert "AssertionError" not in answer.reason
             return True
         origin, request, _ = wire.read_request(records)
+        self.judge(origin, request, answer)
+        if isinstance(answer, Reply):
+            assert self.worked == worked + 1
+        else:
+            assert self.worked == worked
+        return False
+
+    def judge(self, origin, request, answer):
+        """See that what was not refused is what was asked, from this server, of this site."""
         assert (
             decode_origin(encode(origin)) == origin and decode_request(encode(request)) == request
         )
@@ -79,15 +97,13 @@ class Asked:
         if isinstance(request, Hello):
             assert isinstance(answer, SiteFacts)
             assert (answer.site, answer.manifest, answer.pool_key) == (ME, self.facts, "")
-            return False
+            return
         assert request.site == ME and (answer.site, answer.round) == (ME, request.round)
         if isinstance(answer, Missing):
-            assert self.worked == worked
             assert set(answer.digests) <= {ref.digest for ref in request.refs()}
         else:
-            assert isinstance(answer, Reply) and self.worked == worked + 1
+            assert isinstance(answer, Reply)
             assert answer.model == request.own.digest and answer.held == (request.own.digest,)
-        return False
 
     def nothing_strays(self):
         """Every file lies in this site's folder of some run, and holds what it is named after."""
@@ -106,48 +122,58 @@ def site(tmp_path_factory):
     patch.undo()
 
 
-PARTS = st.sampled_from(["message", "message", "message", "origin"])
-CASES = st.one_of(
-    st.tuples(PARTS, st.just("bytes"), BYTES.filter(len)),
-    st.tuples(PARTS, st.just("json"), JSON),
-    st.tuples(PARTS, st.just("json"), JSON),
-    st.tuples(PARTS, st.just("records"), st.tuples(st.integers(0, 20), st.integers(0, 2**12))),
-    st.tuples(PARTS, st.just("model"), BYTES.filter(len)),
-)
+KINDS = {"Hello": HEAD_CASES, "Task": HEAD_CASES, "Origin": HEAD_CASES, "model": BYTES,
+         "bytes": HEADS, "records": RECORDS}  # fmt: skip
 
 
 @pytest.mark.parametrize("examples", COUNTS)
-@pytest.mark.parametrize("kind", ["Hello", "Task"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_malformed_requests(site, kind, examples):
-    request = site.task if kind == "Task" else Hello()
-    payloads = {site.helper.digest: site.blob} if kind == "Task" else {}
+    request = Hello(shared_settings(site.experiment)) if kind == "Hello" else site.task
+    payloads = {} if kind == "Hello" else {site.helper.digest: site.blob}
+    whole = wire.write_request(site.origin, request, payloads)
     plausible = [
         0, 1, ME, 5, "helpers", "newcomers", "server", "train", "search", "evaluate", "warmup",
         "dance", site.helper.digest, site.first.digest, "ab" * 32, asdict(site.helper),
         [asdict(site.helper)] * 3, asdict(site.first), [], "", "other-run", "..", "Task", "Hello",
         "Reply", {}, [asdict(ModelRef(k, 1, f"{k:064x}")) for k in range(200)],
+        {f"key{k}": 0 for k in range(257)}, "x" * 2**16, "x" * (2**16 + 1),
     ]  # fmt: skip
 
-    def check(case):
-        part, level, edits = case
-        records = wire.write_request(site.origin, request, payloads)
-        if level == "records":
-            return site.refused(odd_records(records, *edits))
-        if level == "model":
-            blob = damaged(site.blob, edits)
-            digest = digest_of(blob) if edits[0][1] % 2 else site.helper.digest
-            return site.refused(wire.write_request(site.origin, request, {digest: blob}))
-        heads = dict(records["heads"])
-        head = heads[part]
-        change = damaged if level == "bytes" else twisted
-        more = () if level == "bytes" else (plausible,)
-        heads[part] = change(head if level == "bytes" else json.loads(head), edits, *more)
-        arrays = records.get("models", ArrayRecord())
-        return site.refused(RecordDict({"heads": ConfigRecord(heads), "models": arrays}))
+    def with_head(part, data):
+        heads = ConfigRecord({**whole["heads"], part: data})
+        return RecordDict({"heads": heads, "models": whole.get("models", ArrayRecord())})
 
-    assert not site.refused(wire.write_request(site.origin, request, payloads))
-    ran, refused = fuzz(examples, CASES, check)
+    def build(case):
+        if kind == "records":
+            return case
+        if kind == "bytes":
+            return with_head("message", case)
+        if kind == "model":
+            blob = damaged(site.blob, case)
+            digest = digest_of(blob) if case[0][1] % 2 else site.helper.digest
+            return wire.write_request(site.origin, request, {digest: blob})
+        part = "origin" if kind == "Origin" else "message"
+        level, edits = case
+        if level == "records":
+            return odd_records(whole, *edits)
+        return with_head(part, spoilt_head(case, whole["heads"][part], plausible))
+
+    assert not site.refused(whole)
+    fuzz(f"request, {kind}", examples, KINDS[kind], build, site.refused)
     site.nothing_strays()
-    print(f"{kind}: {ran} messages, {refused} refused")
-    assert ran >= examples and refused >= examples * 2 // 3
-    assert not site.refused(wire.write_request(site.origin, request, payloads))
+    assert not site.refused(whole)
+
+
+def test_settings_that_are_not_those_of_the_digest_are_refused(site):
+    other = replace(site.experiment, seed=7)
+    for settings, refused in ((shared_settings(site.experiment), False), ({"seed": 7}, True),
+                              (shared_settings(other), True), ({}, False)):  # fmt: skip
+        records = wire.write_request(site.origin, Hello(settings), {})
+        assert site.refused(records) == refused
+
+
+def test_a_task_that_is_refused_is_in_the_sites_own_log(site, caplog):
+    payloads = {site.helper.digest: b"no model"}
+    assert site.refused(wire.write_request(site.origin, site.task, payloads))
+    assert f"site {ME}, round 5: content {site.helper.digest[:12]} from the server" in caplog.text

@@ -10,7 +10,7 @@ import pytest
 
 from fedapp.data.folder import decode
 from fedapp.engine import Engine
-from fedapp.errors import ConfigError, ImageError, told
+from fedapp.errors import ConfigError, DataError, ImageError, StoreError, told
 from fedapp.federation import federation_of
 from fedapp.ledger import COLUMNS, Ledger
 from fedapp.progress import Progress
@@ -124,3 +124,21 @@ def test_an_image_that_cannot_be_used_is_named_at_the_site_only(tmp_path):
     )
     assert "jane" not in told(ValueError("jane-doe.png"))
     assert told(ConfigError("seed = x:\n\x1b[2J wrong")) == "seed = x:  [2J wrong"
+
+
+@pytest.mark.parametrize(("error", "what_is_told"), [
+    (ConfigError("this site runs code ab from /home/jane/um pfssl/app, the server runs cd"),
+     "this site runs code ab from [a path at the site], the server runs cd"),
+    (StoreError("/srv/Jane Doe/models/ab.safetensors: cannot be written (No space left on device, "
+                "26 MB needed, 0 B free): free space there"),
+     "[a path at the site]: cannot be written (No space left on device, 26 MB needed, 0 B free): "
+     "free space there"),
+    (StoreError("make /srv/My Sites/a writable or choose another folder (FEDAPP_OUT)"),
+     "make [a path at the site] writable or choose another folder (FEDAPP_OUT)"),
+    (DataError("data.root = '~/jane/data': not there"),
+     "data.root = '[a path at the site]': not there"),
+    (ConfigError("conf/digits.yaml, line 3; docs/OWN_DATA.md and/or https://flower.ai/docs, 1/2"),
+     "conf/digits.yaml, line 3; docs/OWN_DATA.md and/or https://flower.ai/docs, 1/2"),
+])  # fmt: skip
+def test_no_path_of_a_sites_disk_is_told(error, what_is_told):
+    assert told(error) == what_is_told

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load, save
 
 from fedapp import wire
-from fedapp.checks import check_reply
+from fedapp.checks import agreed, check_reply
 from fedapp.engine import Engine
 from fedapp.errors import ProtocolError
 from fedapp.federation import federation_of
@@ -17,7 +17,9 @@ from fedapp.params import digest_of
 from fedapp.progress import Progress
 from fedapp.protocol import SEARCH, Incoming, ModelRef, Refusal, Reply, SiteFacts, Task
 from fedapp.runfolder import open_run
+from fedapp.settings import DataSettings
 from fedapp.store import ModelStore
+from tests.own import agreed as data_of_their_own
 from tests.security.test_fuzz_server import Server
 from tests.small import small
 
@@ -132,6 +134,42 @@ def test_a_number_that_is_taken_stays_with_the_node_that_has_it(server):
     claims = [server.message(replace(facts, site=VICTIM)) for facts in server.facts]
     assert [f.site for f in server.begin(claims)] == [VICTIM]
     assert server.strategy._sites.nodes == {VICTIM: 100}
+
+
+OWN = data_of_their_own(sites="north, south, west")
+
+
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"name": "south"}, "its name is 'south', the preset says 'north'"),
+    ({"name": ""}, "its name is '', the preset says 'north'"),
+    ({"classes": ("nought", "one")}, "its classes is ('nought', 'one'), the preset says"),
+    ({"channels": 3}, "its channels is 3, the preset says 1"),
+    ({"site": 3}, "its name is 'north', the preset says None"),
+])  # fmt: skip
+def test_one_of_two_sites_does_not_decide_what_was_agreed(changes, says):
+    """The first of two that differ would win the vote, and so choose the network and the names."""
+    honest = SiteFacts(1, 1, OWN.class_names, 1, 1, 1, 1, "0" * 64, name="south")
+    liar = replace(honest, site=0, name="north")
+    assert agreed([liar, honest], 4, OWN, print) == [liar, honest]
+    said = []
+    assert agreed([replace(liar, **changes), honest], 4, OWN, said.append) == [honest]
+    assert says in said[0]
+
+
+def test_who_cannot_take_part_keeps_no_number_from_who_can(server):
+    """It answered first, in the other's place, and then was left out: nobody was left."""
+    liar = replace(server.facts[VICTIM], name="north")
+    found = server.begin([server.message(liar), server.message(server.facts[VICTIM])])
+    assert found == [server.facts[VICTIM]] and server.strategy._sites.nodes == {VICTIM: 101}
+    assert any("it has a name, 'north'" in text for text in server.log)
+
+
+def test_a_site_with_a_name_has_no_place_among_parts_of_a_published_set():
+    honest = SiteFacts(1, 1, ("a",), 1, 1, 1, 1, "0" * 64)
+    said = []
+    named = replace(honest, site=0, name="north")
+    assert agreed([named, honest], 2, DataSettings(), said.append) == [honest]
+    assert "it has a name, 'north'" in said[0]
 
 
 def test_a_site_that_is_to_search_only_cannot_upload():

@@ -19,8 +19,9 @@ from fedapp.engine import Engine
 from fedapp.federation import federation_of
 from fedapp.ledger import Ledger
 from fedapp.loopback import Loopback
+from fedapp.methods.pfedme import PFedMe
 from fedapp.params import digest_of, to_bytes
-from fedapp.privacy import Releases, epsilon, normal, upload
+from fedapp.privacy import Releases, epsilon, length, normal, upload
 from fedapp.progress import Progress
 from fedapp.protocol import Incoming, ModelRef, Reply, Task
 from fedapp.runfolder import open_run
@@ -104,6 +105,29 @@ def test_epsilon_is_where_the_two_gaussians_are_delta_apart(noise, uploads):
     assert hockey_stick(eps, 2 * math.sqrt(uploads) / noise) == pytest.approx(1e-5, rel=1e-3)
 
 
+def test_epsilon_by_hand_from_a_table_of_the_normal_distribution():
+    """z = 1, one upload: mu = 2; at eps = 10: Phi(1 - 5) - e^10 Phi(-1 - 5) = 9.94e-6 < 1e-5."""
+    by_hand = 3.1671e-5 - 22026.47 * 9.8659e-10
+    assert by_hand == pytest.approx(9.94e-6, rel=1e-3)
+    assert epsilon(1.0, 1, by_hand) == pytest.approx(10.0, abs=1e-3)
+
+
+def test_epsilon_by_simulating_uploads_of_two_sites_that_differ_in_all_their_images():
+    """Both push the bound C into opposite directions; each upload adds to what is given away."""
+    noise, uploads, clip, delta, count = 4.0, 5, 0.7, 0.01, 1_000_000
+    zero = {"w": torch.zeros(count)}
+    loss = np.zeros(count)
+    for number in range(uploads):
+        settings = PrivacySettings(clip=clip, noise=noise)
+        drawn = upload(zero, zero, settings, KEY + bytes([number]))["w"].double().numpy()
+        seen, scale = clip + drawn, noise * clip
+        loss += ((seen + clip) ** 2 - (seen - clip) ** 2) / (2 * scale**2)  # log likelihood ratio
+    eps = epsilon(noise, uploads, delta)
+    found = np.maximum(0, 1 - np.exp(eps - loss))
+    assert abs(found.mean() - delta) < 5 * found.std() / math.sqrt(count)
+    assert found.std() / math.sqrt(count) < delta / 50  # precise enough to say something
+
+
 def test_epsilon_of_the_analytic_gaussian_mechanism_and_its_limits():
     # Balle and Wang 2018: sigma = 3.7306 for sensitivity 1, epsilon 1, delta 1e-5; ours is 2 C.
     assert epsilon(2 * 3.7306, 1, 1e-5) == pytest.approx(1.0, abs=1e-3)
@@ -151,6 +175,35 @@ def run(root, name, keys_of=None, **changes):
 
 def pool(folder):
     return json.loads((folder.path / "checkpoint.json").read_text())["pool"]
+
+
+def evaluations(folder):
+    return json.loads((folder.path / "evaluations.json").read_text())
+
+
+def test_what_is_measured_is_what_is_sent_and_a_personal_model_stays_what_it_was(tmp_path):
+    """clip = 1e-9: what is sent is w_0, whatever was trained; pFedMe's theta never leaves."""
+    off = {"rounds__num_rounds": 0}
+    tiny = {**off, "privacy__clip": 1e-9}
+    assert evaluations(run(tmp_path, "a", **off)) != evaluations(run(tmp_path, "b", **tiny))
+    method = PFedMe(inner_steps=2)
+    plain = run(tmp_path, "c", method=method, **off)
+    assert evaluations(run(tmp_path, "d", method=method, **tiny)) == evaluations(plain)
+
+
+def test_a_site_says_in_its_own_log_how_long_a_change_was_and_tells_nobody(tmp_path, caplog):
+    with caplog.at_level("INFO", "fedapp.privacy"):
+        folder = run(tmp_path, "long", privacy__clip=1e6)
+    said = [r for r in caplog.records if "change of length" in r.getMessage()]
+    assert said and all(record.args[2] > 0 for record in said)
+    exact = {repr(record.args[2]) for record in said}
+    files = [p.read_text() for p in folder.path.glob("*.*") if p.suffix != ".safetensors"]
+    assert not any(number in text for number in exact for text in files)
+
+
+def test_the_length_is_of_all_that_is_clipped():
+    assert length(model(4.0, 5.0, count=99), model(1.0, 1.0)) == 5
+    assert length(model(1.0, variance=13.0), model(6.0)) == 13
 
 
 def test_off_the_step_is_not_taken(tmp_path, monkeypatch):

@@ -1,0 +1,162 @@
+"""Sites with data of their own: no file, patient or label of theirs is in what the server gets."""
+
+import logging
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from client_app import refusals
+from client_app.frames import Letter
+from client_app.work import SiteWork
+from fedapp import federation, wire
+from fedapp.codec import encode
+from fedapp.data.own import Place
+from fedapp.protocol import Hello, Refusal
+from tests.flower.grids import MemoryGrid, node, origin_of, preset, serve
+from tests.own import NAMES, agreed, experiment, text, three_sites
+
+NEVER = (".png", "patient", "scans", "labels.csv", "labelled/", "hospital-data")
+"""Parts of file names and paths, and the column of patients."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def identity():
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_task_id", "_run_id", "_node_id"):
+            patch.setattr(TaskIdentity, name, 1)
+        yield
+
+
+@contextmanager
+def every_word():
+    """Collect what is logged, by Flower's logger (which passes nothing on) and by all others."""
+    words, loggers = [], [logging.getLogger(name) for name in (None, "flwr")]
+    handler = logging.Handler()
+    handler.emit = lambda record: words.append(handler.format(record))
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+    try:
+        yield words
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+
+
+@pytest.fixture
+def sites(tmp_path):
+    """Return the preset's experiment, where its sites' data lie, and how to make a node of one."""
+    federation._own.cache_clear()
+    refusals._say_once.cache_clear()  # each reason is logged once a process
+    data = three_sites(tmp_path / "hospital-data")
+    wanted = experiment(tmp_path, data=agreed(), runtime__out=str(tmp_path / "runs"))
+    run_config = {"preset": preset(wanted, tmp_path)}
+
+    def config(name):
+        store = str(tmp_path / "stores" / name)
+        return {"site-name": name, "data-path": str(data / name), "store-path": store}
+
+    yield wanted, data, run_config, config
+    federation._own.cache_clear()
+
+
+def said_in(records):
+    """Return the bytes of a message's records."""
+    parts = [value for value in records["heads"].values()]
+    return b"".join([*parts, *(array.data for array in records.get("models", {}).values())])
+
+
+def pixels(wanted, data):
+    """Yield each image of the sites as bytes and as floats."""
+    places = {k: Place(name, data / name) for k, name in enumerate(NAMES)}
+    for k in places:
+        site = federation.federation_of(wanted, places).dealt.site(k)
+        for images in (site.labelled, site.unlabelled, site.val, site.test):
+            for image in images.numpy():
+                yield image.tobytes()
+                yield (image.astype(np.float32) / 255).tobytes()
+
+
+def test_a_whole_run(sites, capfd):
+    wanted, data, run_config, config = sites
+    answers = []
+
+    def listening(answer):
+        def listen(message):
+            reply = answer(message)
+            answers.append(said_in(reply.content))
+            return reply
+
+        return listen
+
+    nodes = {100 + k: listening(node(run_config, **config(n))) for k, n in enumerate(NAMES)}
+    with every_word() as words:
+        _, folder = serve(wanted, MemoryGrid(nodes))
+    files = [path.read_bytes() for path in folder.path.rglob("*") if path.is_file()]
+    shown = "".join(capfd.readouterr()).encode()
+    assert len(answers) > 6 and len(files) > 8 and words
+    never = [part.encode() for part in NEVER] + list(pixels(wanted, data))
+    assert len(never) > 600
+    for blob in (*answers, *files, *(word.encode() for word in words), shown):
+        assert not any(part in blob for part in never)
+
+
+def damage(folder, what):
+    """Spoil a site's data; return a word that only the site may hear."""
+    lines = (folder / "labels.csv").read_text().splitlines()
+    if what == "an image":
+        (folder / "scans" / "jane-doe.png").write_bytes(b"no image")
+        lines.append("scans/jane-doe.png,one,patient-jane-doe")
+    if what == "a label":
+        lines[1] = "scans/0.png,jane-doe,patient0"
+    if what == "a file":
+        lines.append("scans/jane-doe.png,one,patient0")
+    if what == "a split":
+        lines = ["path,label,split,group", "scans/0.png,one,train,jane-doe",
+                 "scans/3.png,one,test,jane-doe"]  # fmt: skip
+    text(folder, "\n".join(lines) + "\n")
+    return "jane-doe"
+
+
+def alone(config, run_config, wanted):
+    """Ask a node whose message's process does the work itself; return the answer's records."""
+    message = Message(wire.write_request(origin_of(wanted), Hello(), {}), 7, "query.hello")
+    return node(run_config, **config)(message).content
+
+
+def by_worker(config, run_config, wanted):
+    """Ask a resident worker's work; return the answer's records."""
+    context = Context(1, 7, config, RecordDict(), run_config)
+    head = {name: value for name, value in vars(context).items() if name != "state"}
+    blobs = {"origin": encode(origin_of(wanted)), "message": encode(Hello())}
+    answer, _ = SiteWork().answer(Letter(head, blobs))
+    assert answer.blobs.keys() == {"message"}
+    return wire.pack_answer(answer.blobs["message"], {})
+
+
+@pytest.mark.parametrize("ask", [alone, by_worker])
+@pytest.mark.parametrize("what", ["an image", "a label", "a file", "a split"])
+def test_a_site_whose_data_are_wrong_says_where_to_itself_alone(sites, what, ask):
+    wanted, data, run_config, config = sites
+    secret = damage(data / "north", what)
+    with every_word() as words:
+        records = ask(config("north"), run_config, wanted)
+    refusal = wire.read_answer(records).answer
+    assert isinstance(refusal, Refusal)
+    assert "site 'north' cannot use its data" in refusal.reason
+    assert not any(part in refusal.reason for part in (*NEVER[:3], *NEVER[4:], secret))
+    assert secret in "".join(words)
+
+
+def test_a_disk_that_refuses_is_told_without_its_place(sites, tmp_path):
+    wanted, _, run_config, config = sites
+    (tmp_path / "stores").write_text("a file where the folder should be")
+    with every_word() as words:
+        refusal = wire.read_answer(alone(config("north"), run_config, wanted)).answer
+    assert isinstance(refusal, Refusal) and "cannot be" in refusal.reason
+    assert str(tmp_path) not in refusal.reason and str(tmp_path) in "".join(words)

@@ -1,0 +1,67 @@
+"""Who else on a machine can read what a run or a site writes: nobody."""
+
+import os
+import stat
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from client_app.work import answer
+from fedapp.disk import write_atomic
+from fedapp.errors import StoreError
+from fedapp.privacy import Releases
+from fedapp.protocol import Hello
+from fedapp.runfolder import open_run
+from tests.flower.grids import origin_of, preset
+from tests.small import small
+
+
+@pytest.fixture(autouse=True)
+def careless():
+    """Be a user whose files everybody can read and change unless a program sees to it."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def rights(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_run_folder_is_its_users_alone(tmp_path):
+    folder = open_run(small(runtime__out=str(tmp_path / "runs"), runtime__run_name="a"))
+    assert rights(folder.path) == 0o700
+    assert rights(open_run(small(runtime__out=str(tmp_path / "runs"))).path) == 0o700
+
+
+def test_what_a_site_keeps_of_a_run_is_its_users_alone(tmp_path):
+    experiment = small(runtime__out=str(tmp_path / "runs"))
+    node = {"partition-id": 2, "store-path": str(tmp_path / "store")}
+    context = Context(1, 7, node, RecordDict(), {"preset": preset(experiment, tmp_path)})
+    answer(context, origin_of(experiment, "first"), Hello(), {})
+    assert rights(tmp_path / "store" / "first") == 0o700
+    assert (tmp_path / "store" / "first" / "sites" / "site-2").is_dir()
+
+
+def test_the_key_to_the_noise_is_never_readable_by_others_not_even_while_it_is_made(
+    tmp_path, monkeypatch
+):
+    seen = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: seen.append(os.fstat(descriptor).st_mode))
+    Releases(tmp_path).key(b"x")
+    files = [stat.S_IMODE(mode) for mode in seen if stat.S_ISREG(mode)]
+    assert files == [0o600] and rights(tmp_path / "noise.key") == 0o600
+
+
+def test_other_files_keep_the_rights_that_the_user_has_set(tmp_path):
+    os.umask(0o027)
+    write_atomic(tmp_path / "a", b"", durable=False)
+    assert rights(tmp_path / "a") == 0o640
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 31, b"x" * 33])
+def test_a_key_that_somebody_emptied_or_cut_is_refused(tmp_path, content):
+    Releases(tmp_path).key(b"x")
+    (tmp_path / "noise.key").write_bytes(content)
+    with pytest.raises(StoreError, match="must be 32: remove it"):
+        Releases(tmp_path).key(b"x")
