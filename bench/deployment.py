@@ -7,7 +7,6 @@ process that was started here has ended, the SuperLink last.
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+
+from fedapp.processes import free_port
 
 START_S = 300.0
 """Seconds for a process of Flower to come up on a busy machine."""
@@ -53,10 +55,9 @@ class Deployment:
 
         Raises SystemExit where `flwr` fails.
         """
-        pairs = [f"preset='{preset}'", *map(_toml, overrides)]
         command = [str(BIN / "flwr"), "run", str(app), "here", "--stream"]
         done = subprocess.run(
-            [*command, "--run-config", " ".join(pairs)],
+            [*command, "--run-config", run_config(preset, overrides)],
             env=environment(self.folder),
             capture_output=True,
             text=True,
@@ -92,13 +93,18 @@ def deployment(folder: Path) -> Iterator[Deployment]:
         ended([link])
 
 
-def started(command: Sequence[str], home: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start a program of Flower in a folder that is its FLWR_HOME."""
-    with log.open("wb") as sink:
+def started(
+    command: Sequence[str], home: Path, log: Path, more: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.Popen[bytes]:
+    """Start a program of Flower in a folder that is its FLWR_HOME; its words are added to `log`.
+
+    more: environment variables beside the usual ones.
+    """
+    with log.open("ab") as sink:
         return subprocess.Popen(
             [str(BIN / command[0]), *command[1:]],
             cwd=home,
-            env=environment(home),
+            env={**environment(home), **more},
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
@@ -132,14 +138,6 @@ def environment(home: Path) -> Mapping[str, str]:
     }
 
 
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _await(port: int, link: subprocess.Popen[bytes]) -> None:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     end = time.monotonic() + START_S
@@ -150,6 +148,11 @@ def _await(port: int, link: subprocess.Popen[bytes]) -> None:
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
     raise SystemExit(f"the SuperLink on port {port} did not start")
+
+
+def run_config(preset: str, overrides: Sequence[str]) -> str:
+    """Return a preset and `key=value` texts as `flwr run --run-config` takes them."""
+    return " ".join([f"preset='{preset}'", *map(_toml, overrides)])
 
 
 def _toml(pair: str) -> str:

@@ -86,7 +86,10 @@ class Engine:
         # Checking and averaging models is memory's work; beside busy sites more threads only wait
         # for each other: 0.48 s instead of 0.05 to check a model of 26 MB.
         with torch_threads(1):
-            return self._run()
+            try:
+                return self._run()
+            except StoreError as error:
+                raise StoreError(f"{error}; then {self.folder.going_on()}") from error
 
     def _run(self) -> Row:
         began = time.monotonic()
@@ -268,8 +271,8 @@ class Engine:
                 raise RunError(
                     f"round {state.round}: {len(answered)} of {len(asked)} sites answered "
                     f"({action}), rounds.min_reply_share = {share:g} asks for more; "
-                    f"{called} said: {failed[site]}. Mend the sites and go on with "
-                    f"runtime.resume=true runtime.run_name={self.folder.path.name}"
+                    f"{called} said: {failed[site].rstrip('.')}. "
+                    f"Mend the sites and {self.folder.going_on()}"
                 )
 
     def _outgoing(self, task: Task, held: Collection[str]) -> Outgoing:

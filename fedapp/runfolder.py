@@ -9,6 +9,7 @@
 - summary.json: the result, at the end
 - checkpoint.json: state after the last whole round
 - pool/, sites/: models, and the simulated sites' own stores
+- server.lock: held by the server that carries on the run
 """
 
 import csv
@@ -20,13 +21,15 @@ import math
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, Protocol, Self
 
 import yaml
+from filelock import FileLock, Timeout
 
 from fedapp.codehash import code_hash
 from fedapp.config import MACHINE_KEYS, experiment_digest, to_plain
@@ -152,6 +155,12 @@ class RunFolder:
         """Remove the folder of a run that ended before its first checkpoint: it holds nothing."""
         if not (self.path / "checkpoint.json").exists():
             rmtree(self.path, ignore_errors=True)
+
+    def going_on(self) -> str:
+        """Return what to do to go on with a run that stopped, once its cause is mended."""
+        if not (self.path / "checkpoint.json").exists():
+            return "start again"
+        return f"go on with runtime.resume=true runtime.run_name={self.path.name}"
 
     def append_metrics(self, row: Row) -> None:
         """Add a round's row (it has "round"). NaN and infinity become null: JSON has neither.
@@ -302,6 +311,34 @@ def open_run(experiment: Experiment, manifest: Savable | None = None) -> RunFold
             f"runtime.resume needs runtime.run_name, the run's folder in {root}; {_newest(root)}"
         )
     return RunFolder.open(root / runtime.run_name, plain, manifest, digest)
+
+
+@contextmanager
+def sole_server(experiment: Experiment) -> Iterator[RunFolder]:
+    """Hold the folder that `open_run` returns: no second server carries on the same run meanwhile.
+
+    One may be thought dead and be at work: where the SuperLink was down, or a site's link. The
+    kernel lets go of the folder when the process ends, however it ends. Raises RunError where
+    another process has it, and what `open_run` raises.
+    """
+    # One that is resumed is held before it is opened: that cuts its records back.
+    first = out_root(experiment) / experiment.runtime.run_name
+    early = experiment.runtime.resume and (first / "run.json").exists()
+    path = first if early else (folder := open_run(experiment)).path
+    lock = FileLock(path / "server.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise RunError(
+            f"{path}: its run is still going on (flwr list); let it end, or end it (flwr stop), "
+            "and then resume it"
+        ) from error
+    except OSError as error:
+        raise refused(path / "server.lock", error) from error
+    try:
+        yield open_run(experiment) if early else folder
+    finally:
+        lock.release()
 
 
 def check_run(experiment: Experiment) -> None:

@@ -15,7 +15,8 @@ from fedapp.errors import FedAppError
 from fedapp.presetfiles import Scalar
 from fedapp.progress import Progress
 from fedapp.protocol import Origin
-from fedapp.runfolder import RunFolder, open_run
+from fedapp.runfolder import RunFolder, sole_server
+from fedapp.settings import Experiment
 from server_app.strategy import PoolStrategy
 
 log = logging.getLogger("flwr")
@@ -42,7 +43,13 @@ def _run(grid: Grid, context: Context) -> None:
     experiment = load_run_config(context.run_config)
     path, code = code_hash()
     log.info("server code %s (%s)", path, code)
-    folder: RunFolder = open_run(experiment)
+    with sole_server(experiment) as folder:
+        _run_in(folder, experiment, code, grid, context)
+
+
+def _run_in(
+    folder: RunFolder, experiment: Experiment, code: str, grid: Grid, context: Context
+) -> None:
     origin = Origin(folder.path.name, code, experiment_digest(experiment))
     everybody = _command(experiment.split.num_clients, context.run_config)
     try:

@@ -237,6 +237,11 @@ def test_too_few_answers_end_the_run_with_a_reason_and_a_checkpoint(run):
     assert results(folder) == results(run("whole")[1])
 
 
+def test_too_few_answers_in_the_warm_up_leave_nothing_to_resume(run):
+    with pytest.raises(RunError, match=r"round 0: 0 of .* Mend the sites and start again$"):
+        run("poor", lambda task, incoming: None)
+
+
 def test_a_full_disk_ends_the_run_with_its_name_and_loses_nothing(run, monkeypatch):
     """The server's disk, not the site, is named; the run resumes once there is room."""
     real = write_atomic
@@ -247,7 +252,9 @@ def test_a_full_disk_ends_the_run_with_its_name_and_loses_nothing(run, monkeypat
         real(path, data, durable=durable)
 
     monkeypatch.setattr("fedapp.runfolder.write_atomic", full)
-    with pytest.raises(StoreError, match=r"checkpoint.json.*No space left"):
+    with pytest.raises(
+        StoreError, match=r"checkpoint.json.*No space left.*resume=true runtime.run_name=full"
+    ):
         run("full")
     monkeypatch.undo()
     _, folder = run("full", runtime__resume=True)

@@ -13,7 +13,7 @@ from fedapp import runfolder
 from fedapp.codehash import code_hash, hash_of
 from fedapp.config import experiment_digest, from_plain, load_experiment, to_plain
 from fedapp.errors import RunError, StoreError
-from fedapp.runfolder import RunFolder, open_run, out_root, versions
+from fedapp.runfolder import RunFolder, open_run, out_root, sole_server, versions
 from fedapp.settings import Experiment
 
 
@@ -303,6 +303,35 @@ def test_root_is_a_file(experiment: Experiment, tmp_path: Path) -> None:
         open_run(experiment)
     with pytest.raises(RunError, match="no run to resume"):
         open_run(named(experiment, "mine", resume=True))
+
+
+# --- who carries it on ----------------------------------------------------------------------------
+
+
+def test_a_run_that_goes_on_has_one_server_and_its_records_are_left_alone(
+    experiment: Experiment,
+) -> None:
+    with sole_server(named(experiment, "mine")) as folder:
+        folder.append_metrics({"round": 0})
+        with pytest.raises(RunError, match=r"mine: its run is still going on .*flwr stop"):
+            with sole_server(named(experiment, "mine", resume=True)):
+                pass
+        assert folder.metrics() == [{"round": 0}]
+    with sole_server(named(experiment, "mine", resume=True)) as again:
+        assert again.metrics() == []  # no checkpoint: from the beginning
+
+
+def test_a_server_refuses_what_open_run_refuses(experiment: Experiment) -> None:
+    with pytest.raises(RunError, match="no run to resume"):
+        with sole_server(named(experiment, "none", resume=True)):
+            pass
+
+
+def test_a_run_that_stopped_says_how_to_go_on(experiment: Experiment) -> None:
+    folder = open_run(named(experiment, "mine"))
+    assert folder.going_on() == "start again"
+    folder.save_checkpoint({"round": 0})
+    assert folder.going_on() == "go on with runtime.resume=true runtime.run_name=mine"
 
 
 # --- which code -----------------------------------------------------------------------------------
