@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from fedapp.errors import ProtocolError, RunError
 from fedapp.metrics import BINS
 from fedapp.protocol import (
+    ANSWERS,
     EPSILON,
     EVALUATE,
     SEARCH,
@@ -25,7 +26,10 @@ MAX_METRICS = 32
 _READ_ONLY = (EVALUATE, SEARCH)
 _ROUNDING = 1e-6
 """Of a top probability: float32, where bin borders are exact."""
-_PARTS = {"val": "val", "test": "test", "test_before": "test"}
+_PARTS = {
+    **{"val": "val", "test": "test", "test_before": "test"},
+    **{f"{part}_{answer}": part for part in ("val", "test") for answer in ANSWERS},
+}
 
 
 def check_reply(task: Task, reply: Reply, facts: SiteFacts) -> None:
@@ -106,6 +110,8 @@ def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts, models: int) 
     for name, limit in (
         ("pseudo_total", facts.unlabelled),
         ("pseudo_wrong", metrics.get("pseudo_total", 0)),
+        ("sure_total", facts.val),
+        ("sure_right", metrics.get("sure_total", 0)),
         ("models_scored", models),
     ):
         value = metrics.get(name, 0)

@@ -24,10 +24,10 @@ from fedapp.protocol import (
     Task,
 )
 
-MAX_BYTES = 8 * 2**20
-"""Largest honest head: a few kB; three confusion matrices of 1000 classes would be 6 MB."""
+MAX_BYTES = 20 * 2**20
+"""Largest honest head: a few kB; eight confusion matrices of 1000 classes would be 16 MB."""
 MAX_CONTAINERS = 2**14
-"""JSON lists and objects in a head. Three confusion matrices of 1000 classes have 3003. A list of
+"""JSON lists and objects in a head. Eight confusion matrices of 1000 classes have 8008. A list of
 three bytes takes sixty in memory."""
 
 _KINDS: dict[str, TypeAdapter[Any]] = {

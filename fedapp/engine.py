@@ -177,6 +177,7 @@ class Engine:
             facts={site: standing.facts for site, standing in standings.items()},
             private=state.private,
             joined={site: standing.joined for site, standing in standings.items()},
+            warmup_rounds=self.experiment.training.warmup_rounds,
         )
         method: Method = self.experiment.method
         every: list[Reply] = []

@@ -1,5 +1,6 @@
 """Evaluation of a model on one site, as sums that can be added over sites."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -36,6 +37,19 @@ def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:
         bin_correct=tuple(torch.bincount(bins, correct, BINS).long().tolist()),
         bin_confidence=tuple(torch.bincount(bins, confidence.double(), BINS).tolist()),
     )
+
+
+def wilson(correct: float, total: float, z: float = 1.96) -> tuple[float, float]:
+    """Return Wilson's interval of a share, in [0, 1]; (0, 1) where nothing was counted.
+
+    z: standard deviations each way, 1.96 for 95 %.
+    """
+    if total <= 0:
+        return 0.0, 1.0
+    share, spread = correct / total, z * z / total
+    middle = (share + spread / 2) / (1 + spread)
+    half = math.sqrt(share * (1 - share) * spread + spread * spread / 4) / (1 + spread)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def worst_decile(accuracies: Sequence[float]) -> float:

@@ -104,9 +104,8 @@ def _both(work: Work) -> Iterator[tuple[Tensor, Tensor]]:
     count, other = len(work.data.labels), len(work.data.unlabelled)
     device, none = work.data.labels.device, torch.empty(0, dtype=torch.int64)
     if count and other:
-        border = min(count, work.size)
-        for batch in paired(count, count + other, work.size, work.shuffle, device):
-            yield batch[:border], batch[border:] - count
+        for labelled, unlabelled in paired(count, count + other, work.size, work.shuffle, device):
+            yield labelled, unlabelled - count
         return
     order = torch.randperm(count + other, generator=work.shuffle).to(device)
     for batch in batches(order, work.size):

@@ -12,7 +12,7 @@ from pydantic import FailFast, Field
 
 from fedapp.settings import SITE_NAME
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the message format; both sides refuse any other."""
 
 INITIAL_SITE = -1
@@ -23,6 +23,9 @@ EVALUATE = "evaluate"
 """Action of a task that only measures a model at a site."""
 SEARCH = "search"
 """Action of a task that only looks for helpers."""
+ANSWERS = ("common", "tuned", "alone")
+"""What a site can answer with: the server's model, its own after it trained that one, its own
+trained on its labelled images alone."""
 EPSILON = "epsilon"
 """Metric in which a site tells what its uploads of this run have cost."""
 
@@ -130,6 +133,8 @@ class Task:
     a site whose disk is empty or ahead (a run resumed after a crash) continues from the same model.
     private: digest of the part of its model that never leaves the site, as of its last answer;
         empty: w_0's.
+    phase: which of the round's trainings this is; round 0 may have several.
+    numbers: what the method tells the site beside models, by name.
     """
 
     __pydantic_config__ = CLOSED
@@ -142,6 +147,13 @@ class Task:
         default_factory=dict
     )
     private: DigestOrNone = ""
+    phase: Number = 0
+    numbers: Annotated[Mapping[Name, Finite], _Entries] = field(default_factory=dict)
+
+    @property
+    def when(self) -> int | str:
+        """Return what random draws of this task are keyed by: the round, or its later phase."""
+        return f"{self.round}.{self.phase}" if self.phase else self.round
 
     def refs(self) -> tuple[ModelRef, ...]:
         """Every model the task refers to, each content once, in a fixed order."""
@@ -158,7 +170,8 @@ class Reply:
         next round: what it holds (by digest) and how the entries rank.
     held: digests in the site's store after the round.
     metrics: named numbers, counts where the server must add them up.
-    evaluations: "val", "test", and "test_before" where the site trained.
+    evaluations: "val", "test", "test_before" where the site trained, and "val_tuned" and the like
+        where a site has other answers than the one it uses (`ANSWERS`).
     private: digest of the part of its model that it keeps to itself; empty: none, or w_0's.
     """
 

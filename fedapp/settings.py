@@ -140,6 +140,8 @@ class TrainSettings:
     """E, passes over a site's training images per round."""
     warmup_epochs: NonNegative = 5
     """Supervised passes over a site's labelled images before round 1; the paper is silent."""
+    warmup_rounds: Count = 4
+    """Averages in the warm-up of methods that average, at equal distances; others have none."""
     batch_size: Annotated[int, Field(ge=2)] = 64
     """B, images."""
     learning_rate: Positive = 1e-4

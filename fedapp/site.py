@@ -4,7 +4,7 @@ The same code runs at a hospital, in a simulated site and in the loopback driver
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,6 +36,8 @@ from fedapp.store import ModelStore
 
 log = logging.getLogger(__name__)
 
+BESIDE = "beside."
+"""Goes before the name of a tensor that a site has of its own beside one that it shares."""
 SCORES_KEPT = 64
 """Scores a site keeps: a model turned down once is often drawn again before it changes. A score is
 small: 10 kB for 250 images and 10 classes, where a model has 26 MB."""
@@ -107,6 +109,7 @@ class Site:
             pick_dtype(self.experiment.runtime.precision, self.device),
         )
         kept = self.experiment.method.kept_private(network)
+        beside = self.experiment.method.kept_beside(network)
         whole = schema_of(network.state_dict())
         schema = {name: shape for name, shape in whole.items() if name not in kept}
         self._take_in(task, payloads, schema)
@@ -118,13 +121,17 @@ class Site:
             blob, owner = self.store.get(ref.digest), f"model of site {ref.site}"
             return from_bytes(blob, schema, owner, self.experiment.transport)
 
+        own = self.private.load(
+            task.private,
+            {n: whole[n] for n in kept} | {BESIDE + n: whole[n] for n in beside},
+            lambda: {k: t for n, t in self._initial().items() for k in (n, BESIDE + n)},
+        )
         context = SiteContext(
             data=self.data.to(self.device),
             model=network,
             contents=contents,
-            private=self.private.load(
-                task.private, {name: whole[name] for name in kept}, self._initial
-            ),
+            private={name: own[name] for name in kept},
+            beside={name: own[BESIDE + name] for name in beside},
             scores=self.scores,
             training=self.experiment.training,
             seed=self.experiment.seed,
@@ -136,7 +143,7 @@ class Site:
         if report.params is not None and self.experiment.privacy.clip:
             releases = Releases(self.private.root.with_name("privacy"))
             report = privately(task, report, context, self.experiment.privacy, releases)
-        return self._answer(task, report, kept, self.scores.computed - scored_before)
+        return self._answer(task, report, context, self.scores.computed - scored_before)
 
     def _take_in(self, task: Task, payloads: Mapping[str, bytes], schema: Schema) -> None:
         """Keep the contents that came along; where the task starts from w_0, make it."""
@@ -170,14 +177,17 @@ class Site:
             return False
 
     def _answer(
-        self, task: Task, report: SiteReport, kept: Collection[str], scored: int
+        self, task: Task, report: SiteReport, context: SiteContext, scored: int
     ) -> Incoming:
         payloads = {}
-        digest, private = task.own.digest, task.private
+        digest, private, kept = task.own.digest, task.private, context.private.keys()
         helpers = {helper.model.digest for helper in report.helpers}
-        if report.params is not None:
-            own = {name: tensor for name, tensor in report.params.items() if name in kept}
+        if report.params is not None or report.beside is not None:
+            own = {name: (report.params or context.private)[name] for name in kept}
+            beside = context.beside if report.beside is None else report.beside
+            own |= {BESIDE + name: tensor for name, tensor in beside.items()}
             private = self.private.keep(own, before=task.private)
+        if report.params is not None:
             blob = to_bytes(without(report.params, kept), self.experiment.transport)
             if not self.shares_pool:
                 self.store.keep_only({digest, *helpers})  # make room before the new model comes

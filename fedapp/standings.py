@@ -79,7 +79,7 @@ class Standings:
             "sites_evaluated": len(self.accuracies("test")),
             "pseudo_label_error": error,
             # Not the warm-up of a site that joins now: it is of round 0.
-            "trained": sum("loss" in r.metrics for r in replies if r.round == number),
+            "trained": len({r.site for r in replies if "loss" in r.metrics and r.round == number}),
             "skipped": {str(site): reason for site, reason in sorted(skipped.items())},
             "models_scored": int(sum(r.metrics.get("models_scored", 0) for r in replies)),
         }

@@ -16,34 +16,35 @@ Step = Callable[[], Tensor]
 
 
 def batches(order: Tensor, size: int) -> Iterator[Tensor]:
-    """Split indices [n] into batches of `size`; a last batch of one joins the one before it.
+    """Split indices [n] into batches of equal length, to within one: at most `size`, at least two.
 
-    Batch norm cannot estimate a variance from a single value, and dropping the image would lose it.
+    A last batch of what remains would hold two or three images, and batch norm over so few wrecks
+    the weights. Where n is 1 the batch has one image; 3 images at size 2 stay together.
     """
-    cut = list(order.split(size)) if len(order) else []
-    if len(cut) > 1 and len(cut[-1]) == 1:
-        cut[-2:] = [torch.cat(cut[-2:])]
-    yield from cut
+    count = min(-(-len(order) // size), max(len(order) // 2, 1))
+    yield from order.tensor_split(count) if len(order) else ()
 
 
 def paired(
     labelled: int, total: int, size: int, shuffle: torch.Generator, device: torch.device
-) -> Iterator[Tensor]:
-    """One epoch of mini-batches that each hold both kinds of images, labelled ones first.
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """One epoch of mini-batches of both kinds of images: indices of labelled ones, of others.
 
-    Images 0 ... labelled - 1 have labels, the others up to `total` have none; there are both. Each
-    part gives min(size, its length) images a step; the larger part is seen once, the other as often
-    as it takes.
+    Images 0 ... labelled - 1 have labels, the others up to `total` have none; there are both. The
+    larger part is cut into `batches` and seen once; the smaller gives as many images to each step,
+    or all that it has, and is seen as often as it takes.
     """
     lengths = (labelled, total - labelled)
-    steps = -(-max(lengths) // size)
+    largest = max(lengths)
+    take = [len(batch) for batch in batches(torch.arange(largest), size)]
     parts = []
     for start, length in zip((0, labelled), lengths, strict=True):
-        take = min(size, length)
-        rounds = -(-steps * take // length)
+        sizes = [min(n, length) for n in take]
+        rounds = -(-sum(sizes) // length)
         order = torch.cat([torch.randperm(length, generator=shuffle) for _ in range(rounds)])
-        parts.append((order[: steps * take] + start).to(device, non_blocking=True).split(take))
-    yield from map(torch.cat, zip(*parts, strict=True))
+        indices = (order[: sum(sizes)] + start).to(device, non_blocking=True)
+        parts.append(indices.split(sizes))
+    yield from zip(*parts, strict=True)
 
 
 def train(
@@ -65,12 +66,14 @@ def train(
     """
     count, size = len(images), settings.batch_size
     in_pairs = settings.batches == "paired" and 0 < labelled < count
-    mu, border = labelled / max(count, 1), min(labelled, size)
+    mu = labelled / max(count, 1)
 
     def loss_of(batch: Tensor) -> Tensor:
-        logits, wanted = model(normalise(images[batch])), targets[batch]
-        if not in_pairs:
-            return soft_target_loss(logits, wanted)
+        return soft_target_loss(model(normalise(images[batch])), targets[batch])
+
+    def paired_loss(known: Tensor, other: Tensor) -> Tensor:
+        batch = torch.cat([known, other])
+        logits, wanted, border = model(normalise(images[batch])), targets[batch], len(known)
         loss_s = soft_target_loss(logits[:border], wanted[:border])
         loss_u = soft_target_loss(logits[border:], wanted[border:])
         return mu * loss_s + (1 - mu) * loss_u
@@ -78,11 +81,12 @@ def train(
     def steps() -> Iterator[Step]:
         for _ in range(epochs if count else 0):
             if in_pairs:
-                epoch = paired(labelled, count, size, shuffle, images.device)
+                pairs = paired(labelled, count, size, shuffle, images.device)
+                yield from (partial(paired_loss, *pair) for pair in pairs)
             else:
                 order = torch.randperm(count, generator=shuffle)
                 epoch = batches(order.to(images.device, non_blocking=True), size)
-            yield from (partial(loss_of, batch) for batch in epoch)
+                yield from (partial(loss_of, batch) for batch in epoch)
 
     model.train()
     if count == 1:

@@ -24,7 +24,7 @@ from fedapp.methods.base import SiteContext
 from fedapp.models import build_model
 from fedapp.params import Params
 from fedapp.presetfiles import Scalar
-from fedapp.protocol import ModelRef
+from fedapp.protocol import INITIAL_SITE, ModelRef, Task
 from fedapp.scores import ScoreStore
 from fedapp.settings import Experiment
 from fedapp.site import pick_device, pick_dtype, torch_threads
@@ -130,9 +130,10 @@ def measure(experiment: Experiment) -> Need:
     free = tuple(torch.cuda.mem_get_info(k)[0] for k in gpus)
     batch = images.repeat(-(-size // len(images)), 1, 1, 1)[:size]
     targets = context.one_hot(torch.zeros(size, dtype=torch.int64, device=device))
+    task = Task(site=0, round=0, action="train", own=ModelRef(INITIAL_SITE, 0, "0" * 64))
     with torch_threads(experiment.runtime.threads):
         context.evaluate("test")
-        context.fit(batch, targets, len(batch), 1, 0)
+        context.fit(batch, targets, len(batch), 1, task)
     ram = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + ACTOR
     gpu = torch.cuda.max_memory_reserved() + CONTEXT if gpus else 0
     return Need(ram, gpu, free)

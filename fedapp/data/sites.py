@@ -26,15 +26,21 @@ class Audit:
         """Keep the labels withheld from a site: int64 [n_u], in the order of its D_u."""
         self._hidden = hidden
 
-    def pseudo_label_errors(self, predicted: Tensor) -> tuple[int, int]:
-        """Return (wrong, total) for predicted classes, int64 [n_u] in the order of D_u."""
+    def pseudo_label_errors(self, predicted: Tensor, used: Tensor | None = None) -> tuple[int, int]:
+        """Return (wrong, total) for predicted classes, int64 [n_u] in the order of D_u.
+
+        used: bool [n_u], those that count; None: all.
+        """
         if predicted.shape != self._hidden.shape or predicted.dtype != torch.int64:
             raise DataError(
                 f"pseudo-labels are {predicted.dtype} {list(predicted.shape)}, must be int64 "
                 f"{list(self._hidden.shape)}, one class per unlabelled image: pass the arg max"
             )
-        wrong = (predicted.to(self._hidden.device) != self._hidden).sum()
-        return int(wrong), len(self._hidden)
+        wrong = predicted.to(self._hidden.device) != self._hidden
+        if used is None:
+            return int(wrong.sum()), len(wrong)
+        used = used.to(wrong.device)
+        return int((wrong & used).sum()), int(used.sum())
 
     def to(self, device: torch.device) -> "Audit":
         """Return the same audit with its labels on `device`."""

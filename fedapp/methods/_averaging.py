@@ -3,9 +3,14 @@
 Every method has the same epochs as the others: in round 0 all sites learn from their labelled
 images for `training.warmup_epochs`, afterwards the cohort learns for `training.local_epochs`. After
 each round the server averages, and every site measures what it would use from then on.
+
+The warm-up is cut into `training.warmup_rounds` common rounds: after 20 epochs apart, networks are
+too far from each other for their mean to be worth anything.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -16,19 +21,71 @@ from fedapp.data.augment import strong, weak
 from fedapp.methods.base import Method, Round, ServerState, SiteContext, SiteReport
 from fedapp.models.resnet9 import ResNet9
 from fedapp.objectives import Work, fixmatch, supervised
-from fedapp.protocol import EVALUATE, SERVER_SITE, ModelRef, Reply, SiteFacts, Task
-from fedapp.rng import torch_stream
-from fedapp.settings import CLOSED, Share
+from fedapp.protocol import EVALUATE, SERVER_SITE, Evaluation, ModelRef, Reply, SiteFacts, Task
+from fedapp.settings import CLOSED, Share, TrainSettings
 from fedapp.training import Step, descend
+
+WARM_UP = "warmup"
 
 
 @dataclass(frozen=True, config=CLOSED)
 class Averaging(Method):
     """Sites learn from the server's model on; the server averages what they send.
 
-    A method made from this says what stays at home (`kept_private`), what else a site minimises
-    (`penalty`), or overrides a side of the round.
+    A method made from this says how a site learns (`steps`), what stays at home (`kept_private`),
+    what else a site minimises (`penalty`), or overrides a side of the round.
     """
+
+    answer: Literal["common", "tuned"] = "common"
+    """What a site uses: the server's model, or its own after it trained that one last."""
+
+    def server_round(
+        self, state: ServerState, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
+        """Average the models of those that learned, by numbers of images."""
+        newest = yield from averaged(rnd, self.weight)
+        yield [rnd.task(site, EVALUATE, server=[newest]) for site in rnd.sites]
+        return state
+
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Learn from the server's model on, or measure it and the site's own."""
+        if task.action == EVALUATE:
+            return SiteReport(evaluations=self.measured(task, site))
+        site.load(task.models["server"][0])
+        with site.drawing(task):
+            steps = self.steps(task, site)
+            loss = descend(site.model, steps, site.training, self.penalty(site.model))
+        if loss is None:  # no images to learn from
+            return SiteReport()
+        return SiteReport(site.params(), metrics={"loss": site.finite(loss, task)})
+
+    def measured(self, task: Task, site: SiteContext) -> dict[str, Evaluation]:
+        """Measure the server's model and the site's own, where it has one, each under its name."""
+        refs = {"common": task.models["server"][0], "tuned": task.own}
+        if not task.own.version:  # it has never learned: it has nothing but the server's
+            refs["tuned"] = refs["common"]
+        results: dict[str, Evaluation] = {}
+        for answer, ref in refs.items():
+            site.load(ref)
+            results |= site.evaluate("val", "test", answer=answer)
+        return results | {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
+
+    def penalty(self, model: ResNet9) -> Callable[[], Tensor] | None:
+        """Return what is added to every mini-batch's loss; the network holds the server's model."""
+        return None
+
+    def weight(self, facts: SiteFacts, reply: Reply) -> float:
+        """Return a site's weight in the average: the number of images that it learned from."""
+        return facts.labelled if reply.round == 0 else facts.labelled + facts.unlabelled
+
+    @abstractmethod
+    def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
+        """Yield the mini-batches of a task, drawn by (seed, purpose, round, site)."""
+
+
+@dataclass(frozen=True, config=CLOSED)
+class ByObjective(Averaging):
+    """Sites minimise one of the objectives that all methods of the comparison share."""
 
     objective: Literal["supervised", "fixmatch"] = "supervised"
     """supervised: from labelled images alone; fixmatch: from all (Sohn et al. 2020)."""
@@ -37,54 +94,20 @@ class Averaging(Method):
     unlabelled_weight: Annotated[float, Field(ge=0)] = 1.0
     """Of fixmatch: lambda_u."""
 
-    def server_round(
-        self, state: ServerState, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
-        """Average the models of those that learned, by numbers of images."""
-        newest = yield from averaged(rnd, self.images)
-        yield [rnd.task(site, EVALUATE, server=[newest]) for site in rnd.sites]
-        return state
-
-    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
-        """Learn from the server's model on, or measure it with what the site keeps to itself."""
-        site.load(task.models["server"][0])
-        if task.action == EVALUATE:
-            return SiteReport(evaluations=site.evaluate("val", "test"))
-        with site.drawing(task.round):
-            steps = self.steps(task, site)
-            loss = descend(site.model, steps, site.training, self.penalty(site.model))
-        if loss is None:  # no images to learn from
-            return SiteReport()
-        return SiteReport(site.params(), metrics={"loss": site.finite(loss, task.round)})
-
-    def penalty(self, model: ResNet9) -> Callable[[], Tensor] | None:
-        """Return what is added to every mini-batch's loss; the network holds the server's model."""
-        return None
-
     def images_per_step(self, batch_size: int) -> int:
         """FixMatch sees a labelled and two views of an unlabelled image for each of a batch."""
         return batch_size if self.objective == "supervised" else 3 * batch_size
 
-    def images(self, facts: SiteFacts, warming_up: bool) -> int:
-        """Return how many images a site learns from: its weight in the average."""
-        alone = warming_up or self.objective == "supervised"
-        return facts.labelled if alone else facts.labelled + facts.unlabelled
+    def weight(self, facts: SiteFacts, reply: Reply) -> float:
+        """The labelled ones where nothing is learned from the others."""
+        return facts.labelled if self.objective == "supervised" else super().weight(facts, reply)
 
     def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
-        """Yield the mini-batches of a task, drawn by (seed, purpose, round, site)."""
-        warming_up = task.round == 0
-        key = (task.round, site.data.site)
-        work = Work(
-            model=site.model,
-            data=site.data,
-            normalise=site.normalise,
-            size=site.training.batch_size,
-            epochs=site.training.warmup_epochs if warming_up else site.training.local_epochs,
-            shuffle=torch_stream(site.seed, "shuffle", *key),
-        )
-        if warming_up or self.objective == "supervised":
+        """Cross entropy on D_s or, after the warm-up, FixMatch."""
+        work = work_of(task, site)
+        if task.action == WARM_UP or self.objective == "supervised":
             return supervised(work)
-        draws = torch_stream(site.seed, "augment", *key)
+        draws = site.stream("augment", task)
         return fixmatch(
             work,
             weak=lambda images: weak(images, site.flip, draws),
@@ -94,23 +117,49 @@ class Averaging(Method):
         )
 
 
-def averaged(
-    rnd: Round, images: Callable[[SiteFacts, bool], int], beta: float = 1.0
-) -> Generator[Sequence[Task], Sequence[Reply], ModelRef]:
-    """Let sites learn from the server's model; average what they send by numbers of images.
+def work_of(task: Task, site: SiteContext) -> Work:
+    """Return how a site goes through its images in this task."""
+    return Work(
+        model=site.model,
+        data=site.data,
+        normalise=site.normalise,
+        size=site.training.batch_size,
+        epochs=epochs_of(task, site.training),
+        shuffle=site.stream("shuffle", task),
+    )
 
-    images: of a site's facts, in round 0 or later, the number that it learned from. beta: the
-    server's weights become (1 - beta) w + beta mean_k w_k; where nobody learned, w stays. Returns
-    the server's model.
+
+def epochs_of(task: Task, training: TrainSettings) -> int:
+    """Return the passes over a site's images in a task: E, or its share of the warm-up's."""
+    if task.action != WARM_UP:
+        return training.local_epochs
+    whole, rest = divmod(training.warmup_epochs, training.warmup_rounds)
+    return whole + (task.phase < rest)
+
+
+def averaged(
+    rnd: Round,
+    weight: Callable[[SiteFacts, Reply], float],
+    beta: float = 1.0,
+    numbers: Mapping[str, float] = MappingProxyType({}),
+) -> Generator[Sequence[Task], Sequence[Reply], ModelRef]:
+    """Let sites learn from the server's model; average what they send. Return the server's model.
+
+    weight: of a site in the average, by its facts and its reply. beta: the server's weights become
+    (1 - beta) w + beta mean_k w_k; where nobody learned, w stays. numbers: what the sites are told
+    beside the model. Round 0 has several such phases.
     """
     warming_up = rnd.number == 0
-    before = rnd.pool.latest(SERVER_SITE)
+    newest = rnd.pool.latest(SERVER_SITE)
     learners = rnd.sites if warming_up else sorted(rnd.cohort)
-    action = "warmup" if warming_up else "train"
-    replies = yield [rnd.task(site, action, server=[before]) for site in learners]
-    learned = [r.site for r in replies if "loss" in r.metrics]  # without epochs: nobody
-    counts = {site: images(rnd.facts[site], warming_up) for site in learned}
-    total = sum(counts.values())
-    if not total:
-        return before
-    return rnd.pool.average([(n / total, rnd.pool.latest(k)) for k, n in counts.items()], beta)
+    action = WARM_UP if warming_up else "train"
+    for phase in range(rnd.warmup_rounds if warming_up else 1):
+        replies = yield [
+            rnd.task(site, action, phase, numbers, server=[newest]) for site in learners
+        ]
+        learned = [r for r in replies if "loss" in r.metrics]  # without epochs: nobody
+        counts = {r.site: weight(rnd.facts[r.site], r) for r in learned}
+        if total := sum(counts.values()):
+            parts = [(n / total, rnd.pool.latest(k)) for k, n in counts.items()]
+            newest = rnd.pool.average(parts, beta)
+    return newest

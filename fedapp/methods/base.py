@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -50,9 +51,13 @@ class PoolView(Protocol):
 
 @dataclass(frozen=True)
 class ServerState:
-    """What the server remembers beside the pool: each site's helper list, most related first."""
+    """What the server remembers beside the pool.
+
+    helpers: each site's helper list, most related first. numbers: the method's own, by name.
+    """
 
     helpers: Mapping[int, tuple[ScoredRef, ...]] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
     def with_helpers(self, replies: Sequence[Reply]) -> "ServerState":
         """Return the state after these replies; sites that did not reply keep their list."""
@@ -66,6 +71,7 @@ class Round:
     number: 0 is the warm-up. sites: all known sites, ascending. cohort: those that train.
     facts: what each site said of its data. private: digest of what each keeps to itself.
     joined: the round in which each site that came late joined; the others were here from the start.
+    warmup_rounds: averages in round 0 of a method that averages.
     """
 
     number: int
@@ -76,6 +82,7 @@ class Round:
     facts: Mapping[int, SiteFacts] = field(default_factory=dict)
     private: Mapping[int, str] = field(default_factory=dict)
     joined: Mapping[int, int] = field(default_factory=dict)
+    warmup_rounds: int = 1
 
     @property
     def newcomers(self) -> tuple[int, ...]:
@@ -86,7 +93,14 @@ class Round:
         """Return the generator for this purpose, round and site."""
         return numpy_stream(self.seed, purpose, self.number, site)
 
-    def task(self, site: int, action: str, **models: Sequence[ModelRef]) -> Task:
+    def task(
+        self,
+        site: int,
+        action: str,
+        phase: int = 0,
+        numbers: Mapping[str, float] = MappingProxyType({}),
+        **models: Sequence[ModelRef],
+    ) -> Task:
         """Return a task for this round that builds on the site's latest model."""
         return Task(
             site=site,
@@ -95,6 +109,8 @@ class Round:
             own=self.pool.latest(site),
             models={role: tuple(refs) for role, refs in models.items()},
             private=self.private.get(site, ""),
+            phase=phase,
+            numbers=dict(numbers),
         )
 
 
@@ -102,6 +118,7 @@ class Round:
 class SiteReport:
     """What a site's rule produced. params: all of its new model; None: it did not change.
 
+    beside: the new tensors of `Method.kept_beside`; None: they did not change.
     evaluates_params: False where `evaluations` are of a model that the site never sends.
     """
 
@@ -110,6 +127,7 @@ class SiteReport:
     metrics: Mapping[str, float] = field(default_factory=dict)
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     evaluates_params: bool = True
+    beside: Params | None = None
 
 
 class Contents(Protocol):
@@ -124,6 +142,7 @@ class SiteContext:
     """What a site's rule works with. model: one network to load weights into, on the device.
 
     private: the tensors of the site's model that it keeps to itself, none for most methods.
+    beside: the tensors that it has of its own beside those that it shares (`Method.kept_beside`).
     flip: whether a mirror image of such data is an image of the same class.
     """
 
@@ -136,6 +155,7 @@ class SiteContext:
     seed: int
     device: torch.device
     flip: bool = False
+    beside: Params = field(default_factory=dict)
 
     def load(self, ref: ModelRef) -> None:
         """Load a model into the network, with what this site keeps to itself."""
@@ -149,16 +169,14 @@ class SiteContext:
         """Labels [n] -> targets float32 [n, C]."""
         return torch.nn.functional.one_hot(labels, self.data.num_classes).float()
 
-    def fit(
-        self, images: Tensor, targets: Tensor, labelled: int, epochs: int, round_number: int
-    ) -> float:
+    def fit(self, images: Tensor, targets: Tensor, labelled: int, epochs: int, task: Task) -> float:
         """Train the context's model; return the last epoch's mean loss.
 
         The first `labelled` images have labels, the others pseudo-labels.
         Raises RunError when training diverged.
         """
-        with self.drawing(round_number):
-            shuffle = torch_stream(self.seed, "shuffle", round_number, self.data.site)
+        with self.drawing(task):
+            shuffle = self.stream("shuffle", task)
             loss = train(
                 self.model,
                 images,
@@ -169,39 +187,59 @@ class SiteContext:
                 epochs,
                 shuffle,
             )
-        return self.finite(loss, round_number)
+        return self.finite(loss, task)
+
+    def stream(self, purpose: str, task: Task) -> torch.Generator:
+        """Return the CPU generator for this purpose, task and site."""
+        return torch_stream(self.seed, purpose, task.when, self.data.site)
 
     @contextmanager
-    def drawing(self, round_number: int) -> Iterator[None]:
+    def drawing(self, task: Task, purpose: str = "train") -> Iterator[None]:
         """Key the draws of training (dropout) by seed, round and site."""
-        with seeded(self.device, self.seed, "train", round_number, self.data.site):
+        with seeded(self.device, self.seed, purpose, task.when, self.data.site):
             yield
 
-    def finite(self, loss: float, round_number: int) -> float:
+    def finite(self, loss: float, task: Task) -> float:
         """Return the loss. Raises RunError when training diverged: nothing broken is uploaded."""
         if not math.isfinite(loss):
             raise RunError(
-                f"site {self.data.site}, round {round_number}: the training loss is {loss}; "
+                f"site {self.data.site}, round {task.round}: the training loss is {loss}; "
                 "lower training.learning_rate"
             )
         return loss
 
-    def evaluate(self, *parts: str) -> dict[str, Evaluation]:
-        """Evaluate the context's model on the site's "val" and "test" images."""
+    def labelled_part(self, part: str) -> tuple[Tensor, Tensor]:
+        """Return the images of "val" or "test" on the device, and their labels on the CPU."""
         of = {
             "val": (self.data.val, self.data.val_labels),
             "test": (self.data.test, self.data.test_labels),
         }
+        images, labels = of[part]
+        return images, labels.cpu()
+
+    def predicted(self, images: Tensor) -> Tensor:
+        """Return the context's model's softmax without dropout, float32 [n, C], on the CPU.
+
+        Raises RunError where it answers NaN.
+        """
+        probabilities = predict(self.model, images, self.normalise)
+        if not bool(probabilities.isfinite().all()):
+            raise RunError(
+                f"site {self.data.site}: the model answers NaN; lower training.learning_rate"
+            )
+        return probabilities
+
+    def evaluate(self, *parts: str, answer: str = "") -> dict[str, Evaluation]:
+        """Evaluate the context's model on the site's "val" and "test" images.
+
+        answer: one of `protocol.ANSWERS`, under whose name the results go; empty: they are of what
+        the site uses.
+        """
         results = {}
         for part in parts:
-            images, labels = of[part]
-            probabilities = predict(self.model, images, self.normalise)
-            if not bool(probabilities.isfinite().all()):
-                raise RunError(
-                    f"site {self.data.site}: the model answers NaN on its {part} images; "
-                    "lower training.learning_rate"
-                )
-            results[part] = evaluation(probabilities, labels.cpu())
+            images, labels = self.labelled_part(part)
+            name = f"{part}_{answer}" if answer else part
+            results[name] = evaluation(self.predicted(images), labels)
         return results
 
     def params(self) -> Params:
@@ -248,6 +286,13 @@ class Method(ABC):
         """Return the names of the model's tensors that never leave a site; most methods: none."""
         return frozenset()
 
+    def kept_beside(self, model: nn.Module) -> frozenset[str]:
+        """Return the names of the tensors of which a site has its own beside those it shares.
+
+        They start from w_0's and never leave the site; most methods: none.
+        """
+        return frozenset()
+
     def cost_bound(self, num_clients: int, sample_rate: float, num_rounds: int) -> float | None:
         """Return the paper's bound on the models sent, or None where there is none."""
         return None
@@ -273,5 +318,5 @@ def warm_up(task: Task, site: SiteContext) -> SiteReport:
         return SiteReport(evaluations=site.evaluate("val", "test"))
     targets = site.one_hot(site.data.labels)
     count, epochs = len(site.data.labels), site.training.warmup_epochs
-    loss = site.fit(site.data.labelled, targets, count, epochs, task.round)
+    loss = site.fit(site.data.labelled, targets, count, epochs, task)
     return SiteReport(site.params(), (), {"loss": loss}, site.evaluate("val", "test"))

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedapp.methods._averaging import Averaging
+from fedapp.methods._averaging import ByObjective
 from fedapp.settings import CLOSED
 
 
 @dataclass(frozen=True, config=CLOSED)
-class FedAvg(Averaging):
+class FedAvg(ByObjective):
     """No hyper-parameters beside those of local learning."""
 
     name: ClassVar[str] = "fedavg"

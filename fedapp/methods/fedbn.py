@@ -8,13 +8,13 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedapp.methods._averaging import Averaging
+from fedapp.methods._averaging import ByObjective
 from fedapp.models.parts import batch_norm_names
 from fedapp.settings import CLOSED
 
 
 @dataclass(frozen=True, config=CLOSED)
-class FedBN(Averaging):
+class FedBN(ByObjective):
     """No hyper-parameters beside those of local learning."""
 
     name: ClassVar[str] = "fedbn"

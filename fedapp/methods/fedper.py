@@ -5,13 +5,13 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedapp.methods._averaging import Averaging
+from fedapp.methods._averaging import ByObjective
 from fedapp.models.parts import head_names
 from fedapp.settings import CLOSED
 
 
 @dataclass(frozen=True, config=CLOSED)
-class FedPer(Averaging):
+class FedPer(ByObjective):
     """No hyper-parameters beside those of local learning."""
 
     name: ClassVar[str] = "fedper"

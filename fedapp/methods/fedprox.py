@@ -12,13 +12,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedapp.methods._averaging import Averaging
+from fedapp.methods._averaging import ByObjective
 from fedapp.models.resnet9 import ResNet9
 from fedapp.settings import CLOSED
 
 
 @dataclass(frozen=True, config=CLOSED)
-class FedProx(Averaging):
+class FedProx(ByObjective):
     """Its one hyper-parameter, and those of local learning."""
 
     name: ClassVar[str] = "fedprox"

@@ -50,7 +50,7 @@ class LocalOnly(Method):
             return SiteReport()
         targets = site.one_hot(site.data.labels)
         count, epochs = len(site.data.labels), site.training.local_epochs
-        loss = site.fit(site.data.labelled, targets, count, epochs, task.round)
+        loss = site.fit(site.data.labelled, targets, count, epochs, task)
         return SiteReport(site.params(), (), {"loss": loss}, site.evaluate("val", "test"))
 
 

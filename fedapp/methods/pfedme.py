@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedapp.methods._averaging import Averaging, averaged
+from fedapp.methods._averaging import ByObjective, averaged
 from fedapp.methods.base import Round, ServerState, SiteContext, SiteReport
 from fedapp.protocol import Reply, Task
 from fedapp.settings import CLOSED, Count, Positive
@@ -21,7 +21,7 @@ from fedapp.training import Step
 
 
 @dataclass(frozen=True, config=CLOSED)
-class PFedMe(Averaging):
+class PFedMe(ByObjective):
     """Defaults are the official README's for a deep network on MNIST."""
 
     name: ClassVar[str] = "pfedme"
@@ -39,7 +39,7 @@ class PFedMe(Averaging):
         self, state: ServerState, rnd: Round
     ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
         """Average the w of the cohort."""
-        yield from averaged(rnd, self.images, self.beta)
+        yield from averaged(rnd, self.weight, self.beta)
         return state
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
@@ -47,12 +47,12 @@ class PFedMe(Averaging):
         site.load(task.models["server"][0])
         theta = list(site.model.parameters())
         w = [tensor.detach().clone() for tensor in theta]
-        with site.drawing(task.round):
+        with site.drawing(task):
             losses = [self.descend(step, theta, w, site) for step in self.steps(task, site)]
         evaluations = site.evaluate("val", "test")
         if not losses:
             return SiteReport(evaluations=evaluations)
-        loss = site.finite(torch.stack(losses).mean().item(), task.round)
+        loss = site.finite(torch.stack(losses).mean().item(), task)
         with torch.no_grad():
             for tensor, value in zip(theta, w, strict=True):
                 tensor.copy_(value)

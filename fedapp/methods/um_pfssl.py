@@ -196,7 +196,7 @@ class UmPfssl(Method):
                 metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}
         if len(images):
             count, epochs = len(data.labels), site.training.local_epochs
-            metrics["loss"] = site.fit(images, targets, count, epochs, task.round)
+            metrics["loss"] = site.fit(images, targets, count, epochs, task)
         elif not helpers:  # no images to learn from and nobody to ask: the model stays as it was
             return SiteReport()
         evaluations = {"test_before": before, **site.evaluate("val", "test")}

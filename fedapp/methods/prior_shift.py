@@ -1,0 +1,280 @@
+"""Prior shift: what is common is learned in common, the class mix stays at home.
+
+Sites share p(x | y); what differs is how often each class occurs (label shift). So one model is
+averaged, in which every site's loss is corrected by its own class mix pi_k (logits + ln pi_k), and
+a site answers with that model's answer times pi_k (`fedapp.priors`). pi_k is estimated from the
+site's labels and, by EM, from its unlabelled images; it never leaves the site.
+
+Where sites differ in their images too, the common answer is wrong. So a site has up to three
+answers: the common one, that of the model that it trained last, and that of a model that it trained
+alone. It trusts each as far as its own validation images say (`priors.mixture_weights`), and its
+pseudo-labels are what it would answer.
+
+Pseudo-labels count by how often they are right: sites count it on validation images, the server
+adds the counts up and sends them along.
+"""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from fedapp.methods._averaging import WARM_UP, averaged, epochs_of, work_of
+from fedapp.methods.base import Method, Round, ServerState, SiteContext, SiteReport
+from fedapp.metrics import evaluation, wilson
+from fedapp.objectives import supervised
+from fedapp.params import Params
+from fedapp.priors import class_mix, mixture_weights, weighted
+from fedapp.protocol import EVALUATE, Reply, SiteFacts, Task
+from fedapp.rng import numpy_stream, seeded
+from fedapp.settings import CLOSED, NonNegative, Positive, Share
+from fedapp.training import Step, batches, descend, freeze_batch_norm
+from fedapp.uncertainty import mc_probabilities
+
+SURE = ("sure_right", "sure_total")
+"""Metrics: sure answers to validation images that are right, and all sure ones."""
+SHARED = 10
+"""Images that all sites' count of right pseudo-labels stands for beside a site's own count."""
+
+
+@dataclass(frozen=True, config=CLOSED)
+class PriorShift(Method):
+    """Fields are the method's hyper-parameters."""
+
+    name: ClassVar[str] = "prior_shift"
+
+    answer: Literal["common", "tuned", "mixture"] = "mixture"
+    """What a site uses: the common model, its own after training, or a mixture of what it has."""
+    alone: bool = True
+    """Each site also trains a model alone, on its labelled images, as one more answer."""
+    trust: Positive = 5.0
+    """Of a mixture: images that count for the common and for the trained model beforehand."""
+    pseudo_labels: bool = True
+    """False, an ablation: sites learn from their labelled images alone."""
+    teacher: Literal["common", "mixture"] = "mixture"
+    """Whose answers the pseudo-labels are."""
+    confidence: Share = 0.8
+    """Least probability of a pseudo-label."""
+    weigh: bool = True
+    """Pseudo-labels count by how often they are right, 2 q - 1; False: as much as labels."""
+    mc_samples: NonNegative = 0
+    """MC-dropout passes behind a common answer to an unlabelled image; 0: one without dropout."""
+    frozen_norm: bool = False
+    """Batch norm keeps the received statistics while a site trains."""
+
+    # --- server -----------------------------------------------------------------------------------
+
+    def server_round(
+        self, state: ServerState, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
+        """Average; let every site measure, and add up how often sure answers are right."""
+        newest = yield from averaged(rnd, self.weight, numbers=state.numbers)
+        replies = yield [rnd.task(site, EVALUATE, server=[newest]) for site in rnd.sites]
+        return replace(
+            state, numbers={name: sum(r.metrics.get(name, 0) for r in replies) for name in SURE}
+        )
+
+    def weight(self, facts: SiteFacts, reply: Reply) -> float:
+        """What the site says that it learned from, pseudo-labels by their weight."""
+        return min(reply.metrics.get("learned_from", 0.0), facts.labelled + facts.unlabelled)
+
+    # --- site -------------------------------------------------------------------------------------
+
+    def kept_beside(self, model: nn.Module) -> frozenset[str]:
+        """The model that a site trains alone."""
+        return frozenset(model.state_dict()) if self.alone else frozenset()
+
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Measure, or learn: the common model and the site's own."""
+        if task.action == EVALUATE:
+            return self._report(task, site)
+        data = site.data
+        mix = class_mix(counts(site), torch.empty(0, data.num_classes))
+        images, targets = data.labelled, site.one_hot(data.labels)
+        weights = torch.ones(len(images), device=images.device)
+        metrics: dict[str, float] = {}
+        if self.pseudo_labels and task.action != WARM_UP and len(data.unlabelled):
+            mix, soft, worth = self._taught(task, site)
+            kept = (soft.max(1).values >= self.confidence) & (worth > 0)
+            if data.audit is not None:
+                wrong, total = data.audit.pseudo_label_errors(soft.argmax(1), kept)
+                metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}
+            kept = kept.to(images.device)
+            images = torch.cat([images, data.unlabelled[kept]])
+            targets = torch.cat([targets, soft.to(targets)[kept]])
+            weights = torch.cat([weights, weights.new_full((int(kept.sum()),), worth)])
+        site.load(task.models["server"][0])
+        with site.drawing(task):
+            steps = self._steps(task, site, images, targets, weights, mix)
+            loss = descend(site.model, steps, site.training)
+        if loss is None:  # no images to learn from
+            return SiteReport()
+        params = site.params()
+        metrics |= {"loss": site.finite(loss, task), "learned_from": weights.sum().item()}
+        return SiteReport(params, metrics=metrics, beside=self._trained_alone(task, site))
+
+    def _taught(self, task: Task, site: SiteContext) -> tuple[Tensor, Tensor, float]:
+        """Return the class mix, the soft pseudo-labels [n_u, C] and what one is worth in labels."""
+        mix, [unlabelled, val] = self._answers(task, site, site.data.unlabelled, site.data.val)
+        if self.teacher == "common":
+            unlabelled, val = {"common": unlabelled["common"]}, {"common": val["common"]}
+        soft = mixed(unlabelled, self._trust(val, site, deciding(site)))
+        return mix, soft, self._worth(val, task, site) if self.weigh else 1.0
+
+    def _worth(self, val: Mapping[str, Tensor], task: Task, site: SiteContext) -> float:
+        """Return 2 q - 1, at least 0: how much more often a pseudo-label helps than it harms.
+
+        q is the share of right ones, at its lower end (one standard deviation): the site's own
+        count and, as `SHARED` images, that of all sites.
+        """
+        right, total = self._sure(self._held_out(val, site), site)
+        all_right, everything = (task.numbers.get(n, 0.0) for n in SURE)
+        share = min(everything, SHARED)
+        low, _ = wilson(right + share * all_right / max(everything, 1), total + share, z=1)
+        return max(2 * low - 1, 0.0)
+
+    def _sure(self, answers: Tensor, site: SiteContext) -> tuple[int, int]:
+        """Count the sure answers to validation images that are right, and all sure ones."""
+        chosen = deciding(site)
+        top, label = answers[chosen].max(1)
+        sure = top >= self.confidence
+        right = label == site.data.val_labels.cpu()[chosen]
+        return int((right & sure).sum()), int(sure.sum())
+
+    def _trained_alone(self, task: Task, site: SiteContext) -> Params | None:
+        """Train the site's own model on its labelled images, and return it."""
+        if not self.alone or not len(site.data.labels):
+            return None
+        site.model.load_state_dict(site.beside)
+        work = replace(work_of(task, site), shuffle=site.stream("alone-shuffle", task))
+        with site.drawing(task, "alone"):
+            loss = descend(site.model, supervised(work), site.training)
+        site.finite(loss or 0.0, task)
+        return site.params()
+
+    def _steps(
+        self,
+        task: Task,
+        site: SiteContext,
+        images: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        mix: Tensor,
+    ) -> Iterator[Step]:
+        """Yield mini-batches of weighted soft targets, the logits corrected by the class mix."""
+        model, shift = site.model, mix.log().to(targets)
+        shuffle = site.stream("shuffle", task)
+        model.train()
+        if self.frozen_norm or len(images) == 1:
+            freeze_batch_norm(model)
+
+        def loss(batch: Tensor) -> Tensor:
+            logits = model(site.normalise(images[batch])) + shift
+            each = F.kl_div(F.log_softmax(logits, dim=1), targets[batch], reduction="none").sum(1)
+            return (each * weights[batch]).sum() / weights[batch].sum()
+
+        for _ in range(epochs_of(task, site.training) if len(images) else 0):
+            order = torch.randperm(len(images), generator=shuffle).to(images.device)
+            yield from (partial(loss, batch) for batch in batches(order, site.training.batch_size))
+
+    def _report(self, task: Task, site: SiteContext) -> SiteReport:
+        """Measure every answer that the site has, and the one that it uses."""
+        _, [val, test] = self._answers(task, site, site.data.val, site.data.test)
+        every = [("val", name, a) for name, a in val.items()]
+        every += [("test", name, a) for name, a in test.items()]
+        results = {
+            f"{part}_{name}": evaluation(answers.float(), site.labelled_part(part)[1])
+            for part, name, answers in every
+        }
+        if self.answer != "mixture":
+            name = self.answer if self.answer in val else "common"
+            val, test = {name: val[name]}, {name: test[name]}
+        held_out = self._held_out(val, site)
+        for part, answers in (
+            ("val", held_out),
+            ("test", mixed(test, self._trust(val, site, deciding(site)))),
+        ):
+            results[part] = evaluation(answers.float(), site.labelled_part(part)[1])
+        return SiteReport(
+            metrics=dict(zip(SURE, self._sure(held_out, site), strict=True)), evaluations=results
+        )
+
+    def _answers(
+        self, task: Task, site: SiteContext, *sets: Tensor
+    ) -> tuple[Tensor, list[dict[str, Tensor]]]:
+        """Return the site's class mix [C] and its answers [n, C] to each set of images, by name."""
+        [server] = task.models["server"]
+        site.load(server)
+        plain = self._plain(site, server.digest)
+        mix = class_mix(counts(site), plain)
+        raw = [plain if s is site.data.unlabelled else site.predicted(s) for s in sets]
+        answers = [{"common": weighted(r, mix)} for r in raw]
+        if task.own.version:
+            site.load(task.own)
+            for found, images in zip(answers, sets, strict=True):
+                found["tuned"] = weighted(site.predicted(images), mix)
+        if self.alone and task.private:
+            site.model.load_state_dict(site.beside)
+            for found, images in zip(answers, sets, strict=True):
+                found["alone"] = site.predicted(images).double()
+        return mix, answers
+
+    def _plain(self, site: SiteContext, digest: str) -> Tensor:
+        """Return the loaded model's answers to D_u, all classes equally frequent: [n_u, C]."""
+        if not self.mc_samples:
+            return site.predicted(site.data.unlabelled)
+        with seeded(site.device, site.seed, "score", site.data.site, digest):
+            return mc_probabilities(
+                site.model, site.data.unlabelled, self.mc_samples, site.normalise
+            )
+
+    def _trust(self, val: Mapping[str, Tensor], site: SiteContext, chosen: Tensor) -> Tensor:
+        """Return the weight of each answer [M], from these validation images."""
+        labels = site.data.val_labels.cpu()[chosen]
+        given = [answers[chosen, labels] for answers in val.values()]
+        before = [self.trust if name != "alone" else 1.0 for name in val]
+        return mixture_weights(torch.stack(given, dim=1), torch.tensor(before))
+
+    def _held_out(self, val: Mapping[str, Tensor], site: SiteContext) -> Tensor:
+        """Return the used answers to all validation images [n, C].
+
+        An image's own label decides nothing about its answer: each half of those that decide is
+        answered as the other half says.
+        """
+        chosen = deciding(site)
+        answers = mixed(val, self._trust(val, site, chosen))
+        for one, other in ((chosen[::2], chosen[1::2]), (chosen[1::2], chosen[::2])):
+            part = {name: found[one] for name, found in val.items()}
+            answers[one] = mixed(part, self._trust(val, site, other))
+        return answers
+
+
+def counts(site: SiteContext) -> Tensor:
+    """Return the numbers of labelled images of each class, [C]."""
+    return torch.bincount(site.data.labels.cpu(), minlength=site.data.num_classes)
+
+
+def deciding(site: SiteContext) -> Tensor:
+    """Return the validation images whose labels may decide something, int64 [n].
+
+    On a real site all have labels that the site gave. In simulation all are there for measuring,
+    but a site decides by as large a share as it has labels of its training images.
+    """
+    count = len(site.data.val_labels)
+    if site.data.audit is None:
+        return torch.arange(count)
+    order = numpy_stream(site.seed, "deciding", site.data.site).permutation(count)
+    return torch.from_numpy(order[: round(site.data.mu * count)])
+
+
+def mixed(answers: Mapping[str, Tensor], weights: Tensor) -> Tensor:
+    """Return the weighted mean of answers [n, C]: weights [M], in the same order."""
+    return torch.einsum("m,mnc->nc", weights, torch.stack(list(answers.values())))
+
+
+METHOD = PriorShift
