@@ -123,6 +123,7 @@ class SplitSettings:
     """How much each site's images are changed by its own fixed amounts; 0: not at all."""
     shift_kinds: str = "rotation, brightness, contrast"
     """What is changed then, commas between them: see `SHIFT_KINDS`."""
+
     manifest: str = ""
     """File of a saved split to use instead of drawing one; empty: draw."""
 
