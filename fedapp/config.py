@@ -20,12 +20,11 @@ from typing import Any, get_args, get_type_hints
 from pydantic import ValidationError
 
 from fedapp.data.datasets import NAMES as DATASETS
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, nearest
 from fedapp.methods import build_method, method_class, method_names
 from fedapp.presetfiles import (
     Scalar,
     method_path,
-    nearest,
     preset_path,
     presets,
     read_yaml,
@@ -226,6 +225,12 @@ def _own_problems(
     if split.manifest:
         rule = "own data are dealt by nobody; leave it out"
         rules.append(("split.manifest", split.manifest, rule))
+    if split.label_share != 0.5:
+        rule = "own data come with the labels they have; leave it out"
+        rules.append(("split.label_share", split.label_share, rule))
+    if split.feature_shift:
+        rule = "own data are used as they are; leave it out"
+        rules.append(("split.feature_shift", split.feature_shift, rule))
     return [f"{origin.get(key, source)}: {key} = {value!r}: {rule}" for key, value, rule in rules]
 
 

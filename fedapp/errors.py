@@ -1,6 +1,8 @@
 """Errors a person can act on: each message names the thing, the rule it broke and the remedy."""
 
+import difflib
 import re
+from collections.abc import Iterable
 
 MAX_QUOTED = 2000
 """Characters of an error that quotes another machine."""
@@ -12,6 +14,12 @@ _PATH = re.compile(r"""(?<![\w.:/])~?/(?=\S)(?:[^:;,()'"]*/)?[^\s:;,()'"]*""")
 def one_line(text: object, limit: int = MAX_QUOTED) -> str:
     """Return at most `limit` characters; what no terminal should be sent becomes a space."""
     return "".join(c if c.isprintable() else " " for c in str(text)[:limit])
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return the advice for a name that is not one of `names`."""
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(sorted(names))}"
 
 
 class FedAppError(Exception):

@@ -123,5 +123,5 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
         manifest = partition(images.labels, split, seed, data.name)
     if split.labels == "all":
         manifest = manifest.revealed()
-    dealt = Dealt(images, manifest, torch.device(device))
+    dealt = Dealt(images, manifest, torch.device(device), split.feature_shift, split.kinds)
     return Federation(dealt, images.classes, manifest, manifest.digest())

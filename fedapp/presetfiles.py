@@ -1,14 +1,12 @@
 """The YAML files of `conf/`: where they are, what they are called, what they say."""
 
-import difflib
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, nearest
 
 Scalar = str | int | float | bool
 """What a setting can be: the types that a Flower run config carries."""
@@ -56,12 +54,6 @@ def source_of(path: Path) -> str:
     """Return what errors call a file."""
     inside = path.is_relative_to(CONF)
     return f"conf/{path.relative_to(CONF).as_posix()}" if inside else str(path)
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return the advice for a name that is not one of `names`."""
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(sorted(names))}"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

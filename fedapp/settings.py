@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from fedapp.errors import nearest
+
 CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """Unknown keys, silent conversions, NaN and infinity are refused."""
 
@@ -24,6 +26,9 @@ Count = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+SHIFT_KINDS = ("rotation", "brightness", "contrast", "blur", "noise")
+"""What `split.feature_shift` can change; `fedapp.data.shift` says how."""
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -112,13 +117,37 @@ class SplitSettings:
     """Share of all images for validation; 0.1 in the paper; the rest is for testing."""
     labels: Literal["some", "all"] = "some"
     """some: of each site's training images a share by Dir_2; all: every one, the paper's -SL."""
+    label_share: Annotated[float, Field(gt=0, le=0.5)] = 0.5
+    """Mean share of a site's training images that are labelled; 0.5 in the paper."""
+    feature_shift: Share = 0.0
+    """How much each site's images are changed by its own fixed amounts; 0: not at all."""
+    shift_kinds: str = "rotation, brightness, contrast"
+    """What is changed then, commas between them: see `SHIFT_KINDS`."""
 
     manifest: str = ""
     """File of a saved split to use instead of drawing one; empty: draw."""
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """`shift_kinds` one by one."""
+        return _listed(self.shift_kinds)
+
     def __post_init__(self) -> None:
         if not 0 < self.train_share <= self.train_share + self.val_share < 1:
             raise ValueError("train_share must be above 0 and train_share + val_share below 1")
+        if self.labels == "all" and self.label_share != 0.5:
+            raise ValueError(
+                "label_share says nothing where labels is 'all': drop it or set labels to 'some'"
+            )
+        if not self.kinds:
+            raise ValueError(f"shift_kinds must name one or more of {', '.join(SHIFT_KINDS)}")
+        for kind in self.kinds:
+            if kind not in SHIFT_KINDS:
+                raise ValueError(
+                    f"shift_kinds: no such kind {kind!r}; {nearest(kind, SHIFT_KINDS)}"
+                )
+            if self.kinds.count(kind) > 1:
+                raise ValueError(f"shift_kinds must differ: {kind!r} stands twice; keep one")
 
 
 @dataclass(frozen=True, config=CLOSED)

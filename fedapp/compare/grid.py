@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.compare.gridfile import Paper, SettingFile, Tune, parse
-from fedapp.errors import ConfigError
-from fedapp.presetfiles import CONF, Scalar, method_presets, nearest, presets, read_yaml, source_of
+from fedapp.errors import ConfigError, nearest
+from fedapp.presetfiles import CONF, Scalar, method_presets, presets, read_yaml, source_of
 
 MIX = "mix"
 """Label of the paper's Mix: no experiment, but an ensemble of what three others end with."""

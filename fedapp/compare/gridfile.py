@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
-from fedapp.errors import ConfigError
-from fedapp.presetfiles import nearest
+from fedapp.errors import ConfigError, nearest
 from fedapp.settings import NonNegative
 
 

@@ -22,7 +22,7 @@ def partition(
 
     labels: integers [N] >= 0, N >= 1. The pool is cut at random into train, val and test; all three
     deal class c by the same p_c ~ Dir_K(dirichlet_alpha); each site's training data are cut into
-    labelled and unlabelled by (p_s, p_u) ~ Dir_2(label_alpha).
+    labelled and unlabelled by (p_s, p_u) ~ Dir_2(label_alpha), p_s times 2 label_share.
     """
     classes = _checked(labels, dataset)
     split = _cut(len(classes), settings, seed)
@@ -112,7 +112,10 @@ def _deal(
 def _label(
     site: NDArray[np.int32], split: NDArray[np.uint8], settings: SplitSettings, seed: int
 ) -> NDArray[np.bool_]:
-    """Draw each site's labelled share of its training samples: bool [N], True outside training."""
+    """Draw each site's labelled share of its training samples: bool [N], True outside training.
+
+    No draw depends on `label_share`: what is labelled at a smaller one is labelled at a larger one.
+    """
     visible: NDArray[np.bool_] = split != TRAIN
     training = np.flatnonzero(split == TRAIN)
     owned = training[np.argsort(site[training], kind="stable")]
@@ -121,6 +124,8 @@ def _label(
         if len(samples) == 0:
             continue
         draw = rng.numpy_stream(seed, "label-share", owner)
-        labelled, _ = apportion(draw, len(samples), dirichlet(draw, settings.label_alpha, 2))
+        # Times 1.0 exactly at the paper's 0.5.
+        share = dirichlet(draw, settings.label_alpha, 2)[0] * (2 * settings.label_share)
+        labelled, _ = apportion(draw, len(samples), np.array([share, 1 - share]))
         visible[draw.permutation(samples)[:labelled]] = True
     return visible

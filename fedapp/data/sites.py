@@ -1,6 +1,7 @@
 """What one site may touch: its own images, the labels it may see, and an audit of the others."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fedapp.data.images import ImageSet
 from fedapp.data.manifest import TRAIN, VAL, Manifest, labels_digest
+from fedapp.data.shift import shifted
 from fedapp.errors import DataError
 
 
@@ -123,8 +125,18 @@ class Dealt:
     of their own: the storage behind a site's labels holds no label that some site may not see.
     """
 
-    def __init__(self, images: ImageSet, manifest: Manifest, device: torch.device) -> None:
-        """Deal the pool; `DataError` where the manifest was made for other data."""
+    def __init__(
+        self,
+        images: ImageSet,
+        manifest: Manifest,
+        device: torch.device,
+        feature_shift: float = 0.0,
+        shift_kinds: Sequence[str] = (),
+    ) -> None:
+        """Deal the pool; `DataError` where the manifest was made for other data.
+
+        feature_shift, in [0, 1], and shift_kinds: how each site's images are changed (`shifted`).
+        """
         _check_same_pool(images, manifest)
         part = np.where(
             manifest.split == TRAIN,
@@ -135,7 +147,9 @@ class Dealt:
         order = torch.from_numpy(np.argsort(group, kind="stable"))
         hidden = torch.from_numpy(part == 1)[order]
         labels = images.labels[order]
-        self._images = images.images[order].to(device)
+        # Before the parts are told apart: what an image becomes does not depend on who sees labels.
+        pixels = shifted(images.images, manifest.site, manifest.seed, feature_shift, shift_kinds)
+        self._images = pixels[order].to(device)
         self._known = labels[~hidden].to(device)
         self._hidden = labels[hidden].to(device)
         self._counts = np.bincount(group, minlength=4 * manifest.num_clients).reshape(-1, 4)

@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, SplitSettings, int]:
         num_clients=draw(st.sampled_from([1, 2, 3, 10, 150])),
         dirichlet_alpha=draw(ALPHAS),
         label_alpha=draw(ALPHAS),
+        label_share=draw(st.sampled_from([1e-9, 0.1, 0.5])),
         train_share=draw(st.sampled_from([0.7, 0.5, 1e-6])),
         val_share=draw(st.sampled_from([0.0, 0.1, 0.2])),
     )
@@ -118,6 +120,62 @@ def test_labelled_share_has_the_moments_of_dir_2() -> None:
     assert abs(((share - 0.5) ** 2).mean() - 0.125) < 6 * math.sqrt(1 / 128 / 1000) + 1e-3
 
 
+def shared(label_share: float, seed: int = 0, **changes: float) -> Manifest:
+    split = SplitSettings(num_clients=1000, dirichlet_alpha=1e6, label_share=label_share, **changes)
+    return partition(np.zeros(90_000, int), split, seed, "x")
+
+
+@pytest.mark.parametrize("wanted", [0.02, 0.1, 0.25])
+def test_the_mean_labelled_share_is_the_one_asked_for(wanted: float) -> None:
+    """Sites' shares are 2 w Beta(0.5, 0.5): mean w, variance w^2 / 2.
+
+    1000 sites of about 63 training images. Rounding adds at most 1 / (4 63^2) to the variance.
+    Bound 6 standard errors: false-alarm rate 2e-9 a case over seeds (the seed is fixed).
+    """
+    manifest = shared(wanted)
+    train = manifest.split == TRAIN
+    owned = np.bincount(manifest.site[train], minlength=1000)
+    share = np.bincount(manifest.site[train & manifest.visible], minlength=1000) / owned
+    assert abs(share.mean() - wanted) < 6 * math.sqrt((wanted**2 / 2 + 1e-4) / 1000)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_labelled_sets_are_nested(seed: int) -> None:
+    """What is labelled at a smaller share is labelled at every larger one; who holds what stays."""
+    steps = [shared(share, seed) for share in (1e-9, 0.05, 0.1, 0.3, 0.499, 0.5)]
+    for less, more in pairwise(steps):
+        assert np.array_equal(less.site, more.site) and np.array_equal(less.split, more.split)
+        assert not (less.visible & ~more.visible).any()
+    seen = [int(m.visible.sum()) for m in steps]
+    assert seen == sorted(seen) and len(set(seen)) == len(seen)
+    assert int((steps[0].visible & (steps[0].split == TRAIN)).sum()) == 0
+
+
+def test_a_labelled_share_by_hand() -> None:
+    """At a huge label_alpha every site's p_s is 1/2: a fifth is labelled at 0.2, within one."""
+    manifest = shared(0.2, label_alpha=1e12)
+    for site in range(20):
+        count = len(manifest.indices(site, TRAIN))
+        assert abs(len(manifest.indices(site, TRAIN, True)) - count / 5) < 1
+
+
+def test_half_is_the_papers_split() -> None:
+    split = SplitSettings(num_clients=6, label_share=0.5)
+    assert partition(np.arange(200) % 7, split, 11, "golden").digest() == golden().digest()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.51, -0.1])
+def test_labelled_shares_out_of_range_are_refused(share: float) -> None:
+    with pytest.raises(ValueError, match="label_share"):
+        SplitSettings(label_share=share)
+
+
+def test_a_labelled_share_says_nothing_where_all_are_labelled() -> None:
+    with pytest.raises(ValueError, match="label_share says nothing where labels is 'all'"):
+        SplitSettings(labels="all", label_share=0.2)
+    assert SplitSettings(labels="all", label_share=0.5).labels == "all"
+
+
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0, 5.0, 100.0])
 def test_dirichlet_has_the_right_moments(alpha: float) -> None:
     """Mean 1/K and variance (K - 1) / (K^2 (K alpha + 1)), K = 4, from 40,000 draws.
@@ -197,6 +255,7 @@ def test_every_input_changes_the_split() -> None:
         partition(np.roll(labels, 1), split, 11, "golden"),
         partition(labels, SplitSettings(num_clients=6, dirichlet_alpha=5.0), 11, "golden"),
         partition(labels, SplitSettings(num_clients=6, label_alpha=5.0), 11, "golden"),
+        partition(labels, SplitSettings(num_clients=6, label_share=0.2), 11, "golden"),
         partition(labels, SplitSettings(num_clients=7), 11, "golden"),
     ]
     assert len({v.digest() for v in variants}) == len(variants)
