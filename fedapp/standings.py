@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fedapp.metrics import worst_decile
-from fedapp.protocol import Evaluation, Reply, ScoredRef, SiteFacts
+from fedapp.protocol import ANSWERS, Evaluation, Reply, ScoredRef, SiteFacts
 
 Row = dict[str, Any]
 
@@ -49,12 +49,16 @@ class Standing:
 
 @dataclass
 class Standings:
-    """All sites, and the best rounds so far by mean test and by mean validation accuracy."""
+    """All sites, and the best rounds so far by mean test and by mean validation accuracy.
+
+    by_answer: for each answer that sites can give, the round that is best by its own validation.
+    """
 
     sites: dict[int, Standing]
     best: Row | None = None
     best_by_validation: Row | None = None
     pseudo_label_error: float | None = None
+    by_answer: dict[str, Row] = field(default_factory=dict)
 
     def accuracies(self, part: str) -> list[float]:
         """Accuracies of all sites that have images of this part, in site order."""
@@ -83,6 +87,14 @@ class Standings:
             "skipped": {str(site): reason for site, reason in sorted(skipped.items())},
             "models_scored": int(sum(r.metrics.get("models_scored", 0) for r in replies)),
         }
+        for answer in ANSWERS:
+            if accuracies := self.accuracies(f"test_{answer}"):
+                row[f"mean_test_accuracy_{answer}"] = _mean(accuracies)
+                row[f"mean_val_accuracy_{answer}"] = _mean(self.accuracies(f"val_{answer}"))
+                if number and _better(
+                    row, self.by_answer.get(answer), f"mean_val_accuracy_{answer}"
+                ):
+                    self.by_answer[answer] = row
         if late := [k for k, s in sorted(self.sites.items()) if s.joined == number > 0]:
             row["joined"] = late
         if number > 0 and _better(row, self.best, "mean_test_accuracy"):
@@ -119,6 +131,11 @@ class Standings:
                 "by_validation_accuracy": site.by_validation_accuracy,
                 "before_training_accuracy": site.accuracy("test_before"),
                 "val_accuracy": site.accuracy("val"),
+                **{
+                    f"{answer}_accuracy": site.accuracy(f"test_{answer}")
+                    for answer in ANSWERS
+                    if any(f"test_{answer}" in s.latest for s in self.sites.values())
+                },
                 "rounds_trained": site.rounds_trained,
                 "rounds_skipped": site.rounds_skipped,
                 "helpers": " ".join(
@@ -151,6 +168,14 @@ class Standings:
             "best_worst_decile_accuracy": best.get("worst_decile_accuracy"),
             "by_validation_std_test_accuracy": chosen.get("std_test_accuracy"),
             "by_validation_worst_decile_accuracy": chosen.get("worst_decile_accuracy"),
+            "answers": {
+                answer: {
+                    "final": _mean(self.accuracies(f"test_{answer}")),
+                    "best_by_validation": row[f"mean_test_accuracy_{answer}"],
+                    "best_by_validation_round": row["round"],
+                }
+                for answer, row in self.by_answer.items()
+            },
             "pseudo_label_error": self.pseudo_label_error,
             "sites_without_test_images": [
                 k for k, site in sorted(self.sites.items()) if not site.facts.test

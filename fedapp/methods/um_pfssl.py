@@ -105,11 +105,16 @@ class UmPfssl(Method):
             listed = state.helpers.get(site, ())[: self.helper_list_size - 1]
             stored = [helper.model for helper in listed]
             helpers = stored
-            if in_scope and rnd.number % self.update_every == 0:
+            refreshes = in_scope and rnd.number % self.update_every == 0
+            if refreshes:
                 helpers = self._refreshed(stored, rnd)
             age = rnd.number - rnd.joined.get(site, 0)
             searches = in_scope and age < self.search_rounds
             newcomers = self._newcomers(site, helpers, rnd, trains, searches)
+            if (
+                refreshes and not newcomers
+            ):  # nobody can replace the R lowest: they would never change
+                helpers = [rnd.pool.latest(ref.site) for ref in helpers]
             if trains or newcomers or helpers != stored:  # else nothing to tell or to ask
                 action = "train" if trains else SEARCH
                 tasks.append(rnd.task(site, action, helpers=helpers, newcomers=newcomers))
