@@ -105,16 +105,11 @@ class UmPfssl(Method):
             listed = state.helpers.get(site, ())[: self.helper_list_size - 1]
             stored = [helper.model for helper in listed]
             helpers = stored
-            refreshes = in_scope and rnd.number % self.update_every == 0
-            if refreshes:
-                helpers = self._refreshed(stored, rnd)
+            if in_scope and rnd.number % self.update_every == 0:
+                helpers = self._refreshed(site, stored, rnd)
             age = rnd.number - rnd.joined.get(site, 0)
             searches = in_scope and age < self.search_rounds
             newcomers = self._newcomers(site, helpers, rnd, trains, searches)
-            if (
-                refreshes and not newcomers
-            ):  # nobody can replace the R lowest: they would never change
-                helpers = [rnd.pool.latest(ref.site) for ref in helpers]
             if trains or newcomers or helpers != stored:  # else nothing to tell or to ask
                 action = "train" if trains else SEARCH
                 tasks.append(rnd.task(site, action, helpers=helpers, newcomers=newcomers))
@@ -125,9 +120,14 @@ class UmPfssl(Method):
         """The warm-up of sites that come late."""
         return warm_ups(rnd)
 
-    def _refreshed(self, helpers: list[ModelRef], rnd: Round) -> list[ModelRef]:
-        """UpdateHelper (Alg. 2): the newest version of all helpers but the R lowest."""
-        keep = max(len(helpers) - self.num_replaced, 0)
+    def _refreshed(self, site: int, helpers: list[ModelRef], rnd: Round) -> list[ModelRef]:
+        """UpdateHelper (Alg. 2): the newest version of all helpers but the R lowest.
+
+        Of all, where every peer is listed: nobody can replace the R lowest then, and they would
+        stay as they are for ever.
+        """
+        up_for_replacement = self.num_replaced if self._strangers(site, helpers, rnd) else 0
+        keep = max(len(helpers) - up_for_replacement, 0)
         return [rnd.pool.latest(ref.site) for ref in helpers[:keep]] + helpers[keep:]
 
     def _newcomers(
@@ -136,10 +136,14 @@ class UmPfssl(Method):
         """R models to try (Alg. 3, line 7), or more where a list that trains is not full."""
         free = self.helper_list_size - 1 - len(helpers)
         wanted = max(self.num_replaced if searches else 0, free if trains else 0)
-        listed = {site, *(ref.site for ref in helpers)}
-        others = [peer for peer in rnd.pool.trained() if peer not in listed]
+        others = self._strangers(site, helpers, rnd)
         drawn = rnd.stream("newcomers", site).permutation(len(others))[:wanted]
         return [rnd.pool.latest(others[i]) for i in drawn.tolist()]
+
+    def _strangers(self, site: int, helpers: Sequence[ModelRef], rnd: Round) -> list[int]:
+        """Return the trained peers that are not on a site's list."""
+        listed = {site, *(ref.site for ref in helpers)}
+        return [peer for peer in rnd.pool.trained() if peer not in listed]
 
     def cost_bound(self, num_clients: int, sample_rate: float, num_rounds: int) -> float:
         """Cost_2 in models (Eq. 28)."""
