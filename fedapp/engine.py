@@ -38,7 +38,7 @@ from fedapp.runfolder import RunFolder
 from fedapp.runstate import RunState, state_of
 from fedapp.settings import Experiment
 from fedapp.site import torch_threads
-from fedapp.standings import Row, Standings
+from fedapp.standings import Row, Standings, fallen
 from fedapp.store import ModelStore
 
 log = logging.getLogger(__name__)
@@ -97,9 +97,13 @@ class Engine:
         earlier = state.wall_seconds
         rounds = self.experiment.rounds.num_rounds
         self.progress.started(self.experiment.name, rounds, len(self._arrivals.here))
+        before: Row = {}
         for number in range(state.round + 1, rounds + 1):
             state.round = number
             row = self._round(number, state)
+            if warning := fallen(row, before):
+                self.progress.note(warning)
+            before = row
             state.wall_seconds = earlier + time.monotonic() - began
             row |= {**self._traffic(), "wall_seconds": round(state.wall_seconds, 3)}
             self._record(row, state)
