@@ -7,11 +7,10 @@ site's labels and, by EM, from its unlabelled images; it never leaves the site.
 
 Where sites differ in their images too, the common answer is wrong. So a site has up to three
 answers: the common one, that of the model that it trained last, and that of a model that it trained
-alone. It trusts each as far as its own validation images say (`priors.mixture_weights`), and its
-pseudo-labels are what it would answer.
+alone. It trusts each as far as its own validation images say (`priors.mixture_weights`).
 
-Pseudo-labels count by how often they are right: sites count it on validation images, the server
-adds the counts up and sends them along.
+Pseudo-labels are the common answers. They count by how often such answers are right: sites count
+it on validation images, the server adds the counts up and sends them along.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -56,8 +55,6 @@ class PriorShift(Method):
     """Of a mixture: images that count for the common and for the trained model beforehand."""
     pseudo_labels: bool = True
     """False, an ablation: sites learn from their labelled images alone."""
-    teacher: Literal["common", "mixture"] = "mixture"
-    """Whose answers the pseudo-labels are."""
     confidence: Share = 0.8
     """Least probability of a pseudo-label."""
     weigh: bool = True
@@ -120,19 +117,16 @@ class PriorShift(Method):
 
     def _taught(self, task: Task, site: SiteContext) -> tuple[Tensor, Tensor, float]:
         """Return the class mix, the soft pseudo-labels [n_u, C] and what one is worth in labels."""
-        mix, [unlabelled, val] = self._answers(task, site, site.data.unlabelled, site.data.val)
-        if self.teacher == "common":
-            unlabelled, val = {"common": unlabelled["common"]}, {"common": val["common"]}
-        soft = mixed(unlabelled, self._trust(val, site, deciding(site)))
-        return mix, soft, self._worth(val, task, site) if self.weigh else 1.0
+        mix, [unlabelled, val] = self._common(task, site, site.data.unlabelled, site.data.val)
+        return mix, unlabelled, self._worth(val, task, site) if self.weigh else 1.0
 
-    def _worth(self, val: Mapping[str, Tensor], task: Task, site: SiteContext) -> float:
+    def _worth(self, val: Tensor, task: Task, site: SiteContext) -> float:
         """Return 2 q - 1, at least 0: how much more often a pseudo-label helps than it harms.
 
         q is the share of right ones, at its lower end (one standard deviation): the site's own
         count and, as `SHARED` images, that of all sites.
         """
-        right, total = self._sure(self._held_out(val, site), site)
+        right, total = self._sure(val, site)
         all_right, everything = (task.numbers.get(n, 0.0) for n in SURE)
         share = min(everything, SHARED)
         low, _ = wilson(right + share * all_right / max(everything, 1), total + share, z=1)
@@ -184,45 +178,46 @@ class PriorShift(Method):
 
     def _report(self, task: Task, site: SiteContext) -> SiteReport:
         """Measure every answer that the site has, and the one that it uses."""
-        _, [val, test] = self._answers(task, site, site.data.val, site.data.test)
+        val, test = self._answers(task, site, site.data.val, site.data.test)
         every = [("val", name, a) for name, a in val.items()]
         every += [("test", name, a) for name, a in test.items()]
         results = {
             f"{part}_{name}": evaluation(answers.float(), site.labelled_part(part)[1])
             for part, name, answers in every
         }
+        sure = dict(zip(SURE, self._sure(val["common"], site), strict=True))
         if self.answer != "mixture":
             name = self.answer if self.answer in val else "common"
             val, test = {name: val[name]}, {name: test[name]}
-        held_out = self._held_out(val, site)
         for part, answers in (
-            ("val", held_out),
+            ("val", self._held_out(val, site)),
             ("test", mixed(test, self._trust(val, site, deciding(site)))),
         ):
             results[part] = evaluation(answers.float(), site.labelled_part(part)[1])
-        return SiteReport(
-            metrics=dict(zip(SURE, self._sure(held_out, site), strict=True)), evaluations=results
-        )
+        return SiteReport(metrics=sure, evaluations=results)
 
-    def _answers(
-        self, task: Task, site: SiteContext, *sets: Tensor
-    ) -> tuple[Tensor, list[dict[str, Tensor]]]:
-        """Return the site's class mix [C] and its answers [n, C] to each set of images, by name."""
+    def _answers(self, task: Task, site: SiteContext, *sets: Tensor) -> list[dict[str, Tensor]]:
+        """Return every answer [n, C] that the site has to each set of images, by name."""
+        mix, common = self._common(task, site, *sets)
+        answers = [{"common": found} for found in common]
+        if task.own.version:
+            site.load(task.own)
+            for found, images in zip(answers, sets, strict=True):
+                found["tuned"] = weighted(site.predicted(images), mix)
+        if self.alone and task.private and len(site.data.labels):
+            site.model.load_state_dict(site.beside)
+            for found, images in zip(answers, sets, strict=True):
+                found["alone"] = site.predicted(images).double()
+        return answers
+
+    def _common(self, task: Task, site: SiteContext, *sets: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the site's class mix [C], and the common answers times it to sets of images."""
         [server] = task.models["server"]
         site.load(server)
         plain = self._plain(site, server.digest)
         mix = class_mix(counts(site), plain)
         raw = [plain if s is site.data.unlabelled else site.predicted(s) for s in sets]
-        answers = [{"common": weighted(r, mix)} for r in raw]
-        if task.own.version:
-            site.load(task.own)
-            for found, images in zip(answers, sets, strict=True):
-                found["tuned"] = weighted(site.predicted(images), mix)
-        if self.alone and task.private:
-            site.model.load_state_dict(site.beside)
-            for found, images in zip(answers, sets, strict=True):
-                found["alone"] = site.predicted(images).double()
-        return mix, answers
+        return mix, [weighted(answers, mix) for answers in raw]
 
     def _plain(self, site: SiteContext, digest: str) -> Tensor:
         """Return the loaded model's answers to D_u, all classes equally frequent: [n_u, C]."""
