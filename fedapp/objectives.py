@@ -4,8 +4,9 @@ An objective is a stream of steps; a step computes the loss of one mini-batch un
 is at that moment, as often as it is called. Methods compose these with their own way to descend.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -43,15 +44,23 @@ class Work:
             freeze_batch_norm(self.model)
 
 
-def supervised(work: Work) -> Iterator[Step]:
-    """Cross entropy on D_s; no step where the site has no labels."""
+def supervised(
+    work: Work, loss_of: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> Iterator[Step]:
+    """Cross entropy on D_s; no step where the site has no labels.
+
+    loss_of: what takes its place, of normalised images and their labels.
+    """
+
+    def cross_entropy(x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(work.model(x), y)
+
     images, labels = work.data.labelled, work.data.labels
     work.begin(len(labels))
     for _ in range(work.epochs if len(labels) else 0):
         order = torch.randperm(len(labels), generator=work.shuffle).to(images.device)
         for batch in batches(order, work.size):
-            x, y = work.normalise(images[batch]), labels[batch]
-            yield lambda x=x, y=y: F.cross_entropy(work.model(x), y)  # type: ignore[misc]
+            yield partial(loss_of or cross_entropy, work.normalise(images[batch]), labels[batch])
 
 
 def fixmatch(
@@ -60,9 +69,27 @@ def fixmatch(
     """FixMatch (Sohn et al. 2020, Eqs. 3 and 4): CE(D_s) + weight * CE(strong, label of the weak).
 
     A pseudo-label counts where the weak view's top probability is at least `confidence`; its
-    gradient is stopped. Each step holds min(B, |D_s|) labelled and min(B, |D_u|) unlabelled images,
-    seen in one forward pass; an epoch passes once over the larger part. Where one part is empty,
-    the other is all there is.
+    gradient is stopped. Steps are those of `two_views`.
+    """
+
+    def unlabelled(_: Tensor, sure: Tensor, other: Tensor) -> Tensor:
+        return consistency(sure, other, confidence)
+
+    return two_views(work, weak, strong, unlabelled, weight)
+
+
+UnlabelledLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Normalised weak views, logits of the weak and of the strong views [n, C], n >= 0 -> a scalar."""
+
+
+def two_views(
+    work: Work, weak: View, strong: View, unlabelled_loss: UnlabelledLoss, weight: float
+) -> Iterator[Step]:
+    """CE(D_s, weak views) + weight * a loss of the weak and the strong views of D_u.
+
+    Each step holds min(B, |D_s|) labelled and min(B, |D_u|) unlabelled images, seen in one forward
+    pass; an epoch passes once over the larger part. Where one part is empty, the other is all there
+    is.
     """
     data = work.data
     work.begin(len(data.labels) + 2 * len(data.unlabelled))
@@ -75,9 +102,36 @@ def fixmatch(
             def step(views: Tensor = views, y: Tensor = y) -> Tensor:
                 logits = work.model(views)
                 sure, other = logits[len(y) :].chunk(2)
-                return labelled_loss(logits[: len(y)], y) + weight * consistency(
-                    sure, other, confidence
+                seen, _ = views[len(y) :].chunk(2)
+                return labelled_loss(logits[: len(y)], y) + weight * unlabelled_loss(
+                    seen, sure, other
                 )
+
+            yield step
+
+
+def taught(
+    work: Work, weak: View, strong: View, labels: Tensor, sure: Tensor, weight: float
+) -> Iterator[Step]:
+    """CE(D_s, weak views) + weight * mean over D_u of sure_i CE(strong view of i, labels_i).
+
+    labels: int64 [n_u], fixed pseudo-labels. sure: bool [n_u], those that count. Steps and epochs
+    are those of `two_views`, without the weak views of D_u.
+    """
+    data = work.data
+    work.begin(len(data.labels) + len(data.unlabelled))
+    for _ in range(work.epochs):
+        for labelled, unlabelled in _both(work):
+            x_s, y = weak(data.labelled[labelled]), data.labels[labelled]
+            views = work.normalise(torch.cat([x_s, strong(data.unlabelled[unlabelled])]))
+            y_u, counts = labels[unlabelled], sure[unlabelled]
+
+            def step(
+                views: Tensor = views, y: Tensor = y, y_u: Tensor = y_u, counts: Tensor = counts
+            ) -> Tensor:
+                logits = work.model(views)
+                loss = labelled_loss(logits[: len(y)], y)
+                return loss + weight * counted_loss(logits[len(y) :], y_u, counts)
 
             yield step
 
@@ -95,8 +149,33 @@ def consistency(weak: Tensor, strong: Tensor, confidence: float) -> Tensor:
     if not len(weak):
         return weak.sum()
     top, label = torch.softmax(weak.detach(), dim=1).max(1)
-    each = F.cross_entropy(strong, label, reduction="none")
-    return (each * (top >= confidence)).mean()
+    return counted_loss(strong, label, top >= confidence)
+
+
+def counted_loss(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+    """Mean over all samples of the cross entropy of those that count; 0 without samples.
+
+    logits: [n, C]. labels: int64 [n]. counts: bool [n].
+    """
+    if not len(logits):
+        return logits.sum()
+    return (F.cross_entropy(logits, labels, reduction="none") * counts).mean()
+
+
+def pull(weights: Sequence[Tensor], anchors: Sequence[Tensor], strength: float) -> Tensor:
+    """Return strength / 2 sum_i ||w_i - a_i||^2, a scalar: its gradient is strength (w - a)."""
+    return strength / 2 * distance(weights, anchors)
+
+
+def distance(weights: Sequence[Tensor], anchors: Sequence[Tensor]) -> Tensor:
+    """Return sum_i ||w_i - a_i||^2, a scalar."""
+    terms = [(w - a).square().sum() for w, a in zip(weights, anchors, strict=True)]
+    return torch.stack(terms).sum()
+
+
+def copies(weights: Sequence[Tensor]) -> list[Tensor]:
+    """Return the weights as they are now, without a graph."""
+    return [w.detach().clone() for w in weights]
 
 
 def _both(work: Work) -> Iterator[tuple[Tensor, Tensor]]:

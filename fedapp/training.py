@@ -95,7 +95,7 @@ def train(
 
 
 def descend(
-    model: ResNet9,
+    model: nn.Module,
     steps: Iterable[Step],
     settings: TrainSettings,
     penalty: Callable[[], Tensor] | None = None,

@@ -98,6 +98,18 @@ def strong(images: Tensor, flip: bool, stream: torch.Generator) -> Tensor:
     return _cutout(images, stream)
 
 
+def cutout(images: Tensor, flip: bool, stream: torch.Generator) -> Tensor:
+    """Make a weak view, then hide the square of `strong` and change nothing else.
+
+    images, flip, result: as of `weak`. stream: a CPU generator; 5 n numbers are drawn.
+    """
+    return _cutout(weak(images, flip, stream), stream)
+
+
+STRONG_VIEWS = {"randaugment": strong, "cutout": cutout, "weak": weak}
+"""What may stand for the strong view, by name; all take the same arguments."""
+
+
 def _operate(images: Tensor, drawn: Tensor, level: Tensor, coefficients: Tensor) -> Tensor:
     """Apply operation drawn[i] to image i, with magnitude level[i] or coefficients[i].
 

@@ -17,10 +17,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedapp.data.augment import strong, weak
+from fedapp.data.augment import STRONG_VIEWS, weak
 from fedapp.methods.base import Method, Round, ServerState, SiteContext, SiteReport
 from fedapp.models.resnet9 import ResNet9
-from fedapp.objectives import Work, fixmatch, supervised
+from fedapp.objectives import View, Work, fixmatch, supervised
 from fedapp.protocol import EVALUATE, SERVER_SITE, Evaluation, ModelRef, Reply, SiteFacts, Task
 from fedapp.settings import CLOSED, Share, TrainSettings
 from fedapp.training import Step, descend
@@ -28,7 +28,7 @@ from fedapp.training import Step, descend
 WARM_UP = "warmup"
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, kw_only=True, config=CLOSED)
 class Averaging(Method):
     """Sites learn from the server's model on; the server averages what they send.
 
@@ -61,14 +61,15 @@ class Averaging(Method):
 
     def measured(self, task: Task, site: SiteContext) -> dict[str, Evaluation]:
         """Measure the server's model and the site's own, where it has one, each under its name."""
-        refs = {"common": task.models["server"][0], "tuned": task.own}
-        if not task.own.version:  # it has never learned: it has nothing but the server's
-            refs["tuned"] = refs["common"]
-        results: dict[str, Evaluation] = {}
-        for answer, ref in refs.items():
-            site.load(ref)
-            results |= site.evaluate("val", "test", answer=answer)
+        site.load(task.models["server"][0])
+        results = site.evaluate("val", "test", answer="common")
+        self.load_tuned(task, site)
+        results |= site.evaluate("val", "test", answer="tuned")
         return results | {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
+
+    def load_tuned(self, task: Task, site: SiteContext) -> None:
+        """Load the model that the site trained last; the server's where it has never learned."""
+        site.load(task.own if task.own.version else task.models["server"][0])
 
     def penalty(self, model: ResNet9) -> Callable[[], Tensor] | None:
         """Return what is added to every mini-batch's loss; the network holds the server's model."""
@@ -83,20 +84,53 @@ class Averaging(Method):
         """Yield the mini-batches of a task, drawn by (seed, purpose, round, site)."""
 
 
+@dataclass(frozen=True, kw_only=True, config=CLOSED)
+class FromLabelled(Averaging):
+    """Sites learn from their labelled images alone, by cross entropy."""
+
+    def weight(self, facts: SiteFacts, reply: Reply) -> float:
+        """Return the number of labelled images."""
+        return facts.labelled
+
+    def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
+        """Cross entropy on D_s."""
+        return supervised(work_of(task, site))
+
+
+@dataclass(frozen=True, kw_only=True, config=CLOSED)
+class WithPseudoLabels(Averaging):
+    """What all methods with pseudo-labels and two views of an image have in common."""
+
+    confidence: Share = 0.95
+    """Least probability of a pseudo-label."""
+    unlabelled_weight: Annotated[float, Field(ge=0)] = 1.0
+    """lambda_u: weight of the unlabelled images' loss."""
+    strong_view: Literal["randaugment", "cutout", "weak"] = "randaugment"
+    """What learns from a pseudo-label: RandAugment and Cutout, Cutout alone, a second weak view."""
+
+    def images_per_step(self, batch_size: int) -> int:
+        """A labelled and two views of an unlabelled image for each of a batch."""
+        return 3 * batch_size
+
+    def views(self, task: Task, site: SiteContext) -> tuple[View, View]:
+        """Return the task's weak and its strong view; both draw from one stream."""
+        draws, strong = site.stream("augment", task), STRONG_VIEWS[self.strong_view]
+        return (
+            lambda images: weak(images, site.flip, draws),
+            lambda images: strong(images, site.flip, draws),
+        )
+
+
 @dataclass(frozen=True, config=CLOSED)
-class ByObjective(Averaging):
+class ByObjective(WithPseudoLabels):
     """Sites minimise one of the objectives that all methods of the comparison share."""
 
     objective: Literal["supervised", "fixmatch"] = "supervised"
     """supervised: from labelled images alone; fixmatch: from all (Sohn et al. 2020)."""
-    confidence: Share = 0.95
-    """Of fixmatch: least probability of a pseudo-label."""
-    unlabelled_weight: Annotated[float, Field(ge=0)] = 1.0
-    """Of fixmatch: lambda_u."""
 
     def images_per_step(self, batch_size: int) -> int:
-        """FixMatch sees a labelled and two views of an unlabelled image for each of a batch."""
-        return batch_size if self.objective == "supervised" else 3 * batch_size
+        """Without unlabelled images a step has the batch alone."""
+        return batch_size if self.objective == "supervised" else super().images_per_step(batch_size)
 
     def weight(self, facts: SiteFacts, reply: Reply) -> float:
         """The labelled ones where nothing is learned from the others."""
@@ -107,13 +141,8 @@ class ByObjective(Averaging):
         work = work_of(task, site)
         if task.action == WARM_UP or self.objective == "supervised":
             return supervised(work)
-        draws = site.stream("augment", task)
         return fixmatch(
-            work,
-            weak=lambda images: weak(images, site.flip, draws),
-            strong=lambda images: strong(images, site.flip, draws),
-            confidence=self.confidence,
-            weight=self.unlabelled_weight,
+            work, *self.views(task, site), confidence=self.confidence, weight=self.unlabelled_weight
         )
 
 

@@ -4,16 +4,17 @@ A site minimises F_k(w) + mu / 2 ||w - w_t||^2 (their Eq. 2), so its gradient ga
 at mu = 0 it is FedAvg. With `objective="fixmatch"` it is the paper's FixProx.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, ClassVar
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedapp.methods._averaging import ByObjective
 from fedapp.models.resnet9 import ResNet9
+from fedapp.objectives import copies, pull
 from fedapp.settings import CLOSED
 
 
@@ -31,14 +32,7 @@ class FedProx(ByObjective):
         if not self.proximal:
             return None
         weights = list(model.parameters())
-        anchors = [w.detach().clone() for w in weights]
-        return lambda: self.proximal / 2 * distance(weights, anchors)
-
-
-def distance(weights: Sequence[Tensor], anchors: Sequence[Tensor]) -> Tensor:
-    """Return sum_i ||w_i - a_i||^2, a scalar."""
-    terms = [(w - a).square().sum() for w, a in zip(weights, anchors, strict=True)]
-    return torch.stack(terms).sum()
+        return partial(pull, weights, copies(weights), self.proximal)
 
 
 METHOD = FedProx

@@ -71,8 +71,10 @@ class ResNet9(nn.Module):
             x = F.max_pool2d(F.relu(self.down3(x)), 2)
             return self.res2[0](x), x
 
-    def tail(self, features: Features, dropout: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Run the layers from the first dropout on; a fresh dropout sample on every call.
+    def embed(
+        self, features: Features, dropout: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
+        """Run the layers between the first dropout and the head: [n, 8 width].
 
         dropout: takes the place of the network's own, which acts in training mode only.
         """
@@ -81,8 +83,20 @@ class ResNet9(nn.Module):
         with self._in_compute_type(h.device):
             h = F.relu(drop(h))
             h = skip + F.relu(drop(self.res2[1](h)))
-            out: Tensor = self.head(F.adaptive_max_pool2d(h, 1).flatten(1))
+            return F.adaptive_max_pool2d(h, 1).flatten(1)
+
+    def classify(self, embedding: Tensor) -> Tensor:
+        """Run the head: [n, 8 width] -> logits float32 [n, num_classes]."""
+        with self._in_compute_type(embedding.device):
+            out: Tensor = self.head(embedding)
         return out.float()
+
+    def tail(self, features: Features, dropout: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Run the layers from the first dropout on; a fresh dropout sample on every call.
+
+        dropout: as of `embed`.
+        """
+        return self.classify(self.embed(features, dropout))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits."""

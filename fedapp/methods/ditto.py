@@ -1,0 +1,71 @@
+"""Ditto (Li et al. 2021): beside the common model every site trains one of its own, pulled to it.
+
+The common model w is FedAvg's, from the labelled images. Site k's own v_k minimises
+F_k(v) + lambda / 2 ||v - w_t||^2 on the same images (their Eq. 1 and Algorithm 1), w_t being the
+common model that the site received; v_k starts from w_0 and never leaves the site. At lambda = 0 it
+is training alone.
+
+v_k is trained for as many epochs as w, so a site takes twice the steps of FedAvg.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from fedapp.methods._averaging import FromLabelled, work_of
+from fedapp.methods.base import SiteContext, SiteReport
+from fedapp.objectives import copies, pull, supervised
+from fedapp.params import Params
+from fedapp.protocol import Task
+from fedapp.settings import CLOSED
+from fedapp.training import descend
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Ditto(FromLabelled):
+    """Its one hyper-parameter, and what a site uses."""
+
+    name: ClassVar[str] = "ditto"
+
+    answer: Literal["common", "tuned"] = "tuned"
+    """What a site uses: the server's model, or v_k ("tuned")."""
+    attachment: Annotated[float, Field(ge=0)] = 0.1
+    """lambda: how strongly v_k is pulled to the common model."""
+
+    def kept_beside(self, model: nn.Module) -> frozenset[str]:
+        """The whole of v_k."""
+        return frozenset(model.state_dict())
+
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Train the common model, then v_k."""
+        report = super().site_round(task, site)
+        if report.params is None:  # it measured, or has no labels
+            return report
+        return replace(report, beside=self._own(task, site))
+
+    def load_tuned(self, task: Task, site: SiteContext) -> None:
+        """Load v_k; the server's model at a site that has never trained it."""
+        if task.private:
+            site.model.load_state_dict(site.beside)
+        else:
+            super().load_tuned(task, site)
+
+    def _own(self, task: Task, site: SiteContext) -> Params:
+        """Train v_k, with draws of its own, and return it."""
+        site.load(task.models["server"][0])
+        weights: Sequence[Tensor] = list(site.model.parameters())
+        penalty = partial(pull, weights, copies(weights), self.attachment)
+        site.model.load_state_dict(site.beside)
+        work = replace(work_of(task, site), shuffle=site.stream("own-shuffle", task))
+        with site.drawing(task, "own"):
+            loss = descend(site.model, supervised(work), site.training, penalty)
+        site.finite(loss or 0.0, task)
+        return site.params()
+
+
+METHOD = Ditto

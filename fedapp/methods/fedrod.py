@@ -1,0 +1,102 @@
+"""FedRoD (Chen and Chao 2022), linear: one common predictor, one personal on top of it.
+
+The common network is averaged. Its loss is the balanced softmax (their Eq. 7; Ren et al. 2020): the
+cross entropy of logits + ln pi_k, pi_k being the site's class shares, so that all sites aim at one
+predictor for which all classes are equally frequent. A second head stays at the site. It sees the
+features of the common network and adds its logits to the common ones; the sum meets the plain cross
+entropy, whose gradient reaches the personal head alone. The personal answer is the softmax of that
+sum. Both are trained in the same steps, on the labelled images.
+
+The personal answer stands on the site's own network as it trained it last, as that of a tuned
+FedAvg does. The sum of two linear heads is a linear head, so the two become one for measuring.
+
+The authors' code is not public; where the paper is silent:
+
+- The personal head starts from zero: until it learns, the personal answer is the common one.
+- pi_k counts one more image, spread over all classes (`priors.class_mix`): without it, a class of
+  which a site has no label would have the logit minus infinity.
+- DEVIATION: one optimiser steps all tensors at once; re-implementations step the common network
+  first, then the head. The features are the same either way.
+"""
+
+import copy
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from fedapp.methods._averaging import FromLabelled, work_of
+from fedapp.methods.base import SiteContext, SiteReport
+from fedapp.models.parts import head_names
+from fedapp.objectives import supervised
+from fedapp.priors import class_mix
+from fedapp.protocol import EVALUATE, Task
+from fedapp.settings import CLOSED
+from fedapp.training import descend
+
+
+@dataclass(frozen=True, config=CLOSED)
+class FedRoD(FromLabelled):
+    """No hyper-parameters beside those of local learning."""
+
+    name: ClassVar[str] = "fedrod"
+
+    answer: Literal["common", "tuned"] = "tuned"
+    """What a site uses: the server's model, or the personal answer ("tuned")."""
+
+    def kept_beside(self, model: nn.Module) -> frozenset[str]:
+        """The personal head."""
+        return head_names(model)
+
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Train the common network and the personal head; or measure."""
+        if task.action == EVALUATE:
+            return super().site_round(task, site)
+        site.load(task.models["server"][0])
+        head = personal_head(task, site)
+        counts = torch.bincount(site.data.labels.cpu(), minlength=site.data.num_classes)
+        shift = class_mix(counts, torch.empty(0, len(counts))).log().to(site.device, torch.float32)
+
+        def loss_of(images: Tensor, labels: Tensor) -> Tensor:
+            features = site.model.embed(site.model.trunk(images))
+            common = site.model.classify(features)
+            return rod_loss(common, head(features.detach().float()), labels, shift)
+
+        both = nn.ModuleList([site.model, head])
+        with site.drawing(task):
+            loss = descend(both, supervised(work_of(task, site), loss_of), site.training)
+        if loss is None:  # no images to learn from
+            return SiteReport()
+        own = {f"head.{name}": tensor.cpu().clone() for name, tensor in head.state_dict().items()}
+        return SiteReport(site.params(), metrics={"loss": site.finite(loss, task)}, beside=own)
+
+    def load_tuned(self, task: Task, site: SiteContext) -> None:
+        """Load the site's own network; its head is the sum of both heads."""
+        super().load_tuned(task, site)
+        head = personal_head(task, site)
+        with torch.no_grad():
+            site.model.head.weight.add_(head.weight)
+            site.model.head.bias.add_(head.bias)
+
+
+def personal_head(task: Task, site: SiteContext) -> nn.Linear:
+    """Return the site's own head, on its device; zeros where it has never trained one."""
+    head = copy.deepcopy(site.model.head)
+    with torch.no_grad():
+        for name, tensor in head.named_parameters():
+            tensor.copy_(site.beside[f"head.{name}"]) if task.private else tensor.zero_()
+    return head
+
+
+def rod_loss(common: Tensor, personal: Tensor, labels: Tensor, shift: Tensor) -> Tensor:
+    """Return CE(common + shift) + CE(common + personal), the second for `personal` alone.
+
+    common, personal: logits [n, C], n >= 1. shift: ln pi_k [C].
+    """
+    own = F.cross_entropy(common.detach() + personal, labels)
+    return F.cross_entropy(common + shift, labels) + own
+
+
+METHOD = FedRoD
