@@ -5,7 +5,7 @@ is at that moment, as often as it is called. Methods compose these with their ow
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -14,10 +14,7 @@ from torch import Tensor
 
 from fedapp.data.sites import SiteData
 from fedapp.models.resnet9 import ResNet9
-from fedapp.training import Step, batches, freeze_batch_norm, paired
-
-View = Callable[[Tensor], Tensor]
-"""uint8 images -> uint8 images, a random view of each."""
+from fedapp.training import Step, View, batches, freeze_batch_norm, paired, repeated
 
 
 @dataclass(frozen=True)
@@ -25,6 +22,8 @@ class Work:
     """A site's images and how to go through them.
 
     normalise: uint8 images -> float images. size: B, images a step. shuffle: draws the order.
+    steps: mini-batches in place of `epochs` passes; 0: the passes. view: of what is learned from
+    its label alone; FixMatch and the like have views of their own.
     """
 
     model: ResNet9
@@ -33,6 +32,12 @@ class Work:
     size: int
     epochs: int
     shuffle: torch.Generator
+    steps: int = 0
+    view: View = field(default=lambda images: images)
+
+    def passes(self, epoch: Callable[[], Iterator[Step]]) -> Iterator[Step]:
+        """Yield the mini-batches of as many passes as there are to be."""
+        return repeated(epoch, self.epochs, self.steps)
 
     def begin(self, images: int) -> None:
         """Put the network in training mode; with a single image, batch norm in eval mode.
@@ -57,10 +62,14 @@ def supervised(
 
     images, labels = work.data.labelled, work.data.labels
     work.begin(len(labels))
-    for _ in range(work.epochs if len(labels) else 0):
+
+    def epoch() -> Iterator[Step]:
         order = torch.randperm(len(labels), generator=work.shuffle).to(images.device)
         for batch in batches(order, work.size):
-            yield partial(loss_of or cross_entropy, work.normalise(images[batch]), labels[batch])
+            x = work.normalise(work.view(images[batch]))
+            yield partial(loss_of or cross_entropy, x, labels[batch])
+
+    yield from work.passes(epoch)
 
 
 def fixmatch(
@@ -93,7 +102,8 @@ def two_views(
     """
     data = work.data
     work.begin(len(data.labels) + 2 * len(data.unlabelled))
-    for _ in range(work.epochs):
+
+    def epoch() -> Iterator[Step]:
         for labelled, unlabelled in _both(work):
             x_s, y = weak(data.labelled[labelled]), data.labels[labelled]
             x_u = data.unlabelled[unlabelled]
@@ -109,6 +119,8 @@ def two_views(
 
             yield step
 
+    yield from work.passes(epoch)
+
 
 def taught(
     work: Work, weak: View, strong: View, labels: Tensor, sure: Tensor, weight: float
@@ -120,7 +132,8 @@ def taught(
     """
     data = work.data
     work.begin(len(data.labels) + len(data.unlabelled))
-    for _ in range(work.epochs):
+
+    def epoch() -> Iterator[Step]:
         for labelled, unlabelled in _both(work):
             x_s, y = weak(data.labelled[labelled]), data.labels[labelled]
             views = work.normalise(torch.cat([x_s, strong(data.unlabelled[unlabelled])]))
@@ -134,6 +147,8 @@ def taught(
                 return loss + weight * counted_loss(logits[len(y) :], y_u, counts)
 
             yield step
+
+    yield from work.passes(epoch)
 
 
 def labelled_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -167,6 +167,9 @@ class TrainSettings:
 
     local_epochs: NonNegative = 5
     """E, passes over a site's training images per round."""
+    local_steps: NonNegative = 0
+    """Mini-batches per round in place of E passes, equal at all sites and for all methods; 0: E
+    passes. The warm-up takes warmup_epochs / E as many."""
     warmup_epochs: NonNegative = 5
     """Supervised passes over a site's labelled images before round 1; the paper is silent."""
     warmup_rounds: Count = 4
@@ -178,6 +181,12 @@ class TrainSettings:
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     batches: Literal["joint", "paired"] = "joint"
     """joint: drawn from labelled and unlabelled images together; paired: B of each a step."""
+    augment: Literal["none", "weak"] = "none"
+    """weak: every training image is shifted, and mirrored where that is safe, at every step."""
+
+    def steps(self, epochs: int) -> int:
+        """Return the mini-batches that stand for that many passes; 0: the passes decide."""
+        return round(self.local_steps * epochs / max(self.local_epochs, 1))
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain, islice
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from fedapp.uncertainty import SCORING_BATCH, Normalise
 
 Step = Callable[[], Tensor]
 """Returns the loss of one mini-batch under the model as it is, a scalar with its graph."""
+View = Callable[[Tensor], Tensor]
+"""uint8 images -> uint8 images, a random view of each."""
 
 
 def batches(order: Tensor, size: int) -> Iterator[Tensor]:
@@ -23,6 +26,22 @@ def batches(order: Tensor, size: int) -> Iterator[Tensor]:
     """
     count = min(-(-len(order) // size), max(len(order) // 2, 1))
     yield from order.tensor_split(count) if len(order) else ()
+
+
+def repeated(epoch: Callable[[], Iterator[Step]], epochs: int, steps: int) -> Iterator[Step]:
+    """Yield the mini-batches of `epochs` passes or, where `steps` is above 0, that many.
+
+    epoch: one pass in a new order; it may be empty.
+    """
+    if not steps:
+        yield from chain.from_iterable(epoch() for _ in range(epochs))
+    while steps > 0:
+        before = steps
+        for step in islice(epoch(), steps):
+            yield step
+            steps -= 1
+        if steps == before:
+            return
 
 
 def paired(
@@ -56,6 +75,7 @@ def train(
     settings: TrainSettings,
     epochs: int,
     shuffle: torch.Generator,
+    view: View,
 ) -> float:
     """Train in place on soft targets (Eqs. 1 to 5); return the mean loss, 0 without training.
 
@@ -69,29 +89,28 @@ def train(
     mu = labelled / max(count, 1)
 
     def loss_of(batch: Tensor) -> Tensor:
-        return soft_target_loss(model(normalise(images[batch])), targets[batch])
+        return soft_target_loss(model(normalise(view(images[batch]))), targets[batch])
 
     def paired_loss(known: Tensor, other: Tensor) -> Tensor:
         batch = torch.cat([known, other])
-        logits, wanted, border = model(normalise(images[batch])), targets[batch], len(known)
+        logits, wanted, border = model(normalise(view(images[batch]))), targets[batch], len(known)
         loss_s = soft_target_loss(logits[:border], wanted[:border])
         loss_u = soft_target_loss(logits[border:], wanted[border:])
         return mu * loss_s + (1 - mu) * loss_u
 
-    def steps() -> Iterator[Step]:
-        for _ in range(epochs if count else 0):
-            if in_pairs:
-                pairs = paired(labelled, count, size, shuffle, images.device)
-                yield from (partial(paired_loss, *pair) for pair in pairs)
-            else:
-                order = torch.randperm(count, generator=shuffle)
-                epoch = batches(order.to(images.device, non_blocking=True), size)
-                yield from (partial(loss_of, batch) for batch in epoch)
+    def epoch() -> Iterator[Step]:
+        if in_pairs:
+            pairs = paired(labelled, count, size, shuffle, images.device)
+            yield from (partial(paired_loss, *pair) for pair in pairs)
+        else:
+            order = torch.randperm(count, generator=shuffle)
+            cut = batches(order.to(images.device, non_blocking=True), size)
+            yield from (partial(loss_of, batch) for batch in cut)
 
     model.train()
     if count == 1:
         freeze_batch_norm(model)
-    return descend(model, steps(), settings) or 0.0
+    return descend(model, repeated(epoch, epochs, settings.steps(epochs)), settings) or 0.0
 
 
 def descend(

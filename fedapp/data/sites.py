@@ -28,21 +28,18 @@ class Audit:
         """Keep the labels withheld from a site: int64 [n_u], in the order of its D_u."""
         self._hidden = hidden
 
-    def pseudo_label_errors(self, predicted: Tensor, used: Tensor | None = None) -> tuple[int, int]:
-        """Return (wrong, total) for predicted classes, int64 [n_u] in the order of D_u.
+    def pseudo_label_errors(self, predicted: Tensor, of: Tensor | None = None) -> tuple[int, int]:
+        """Return (wrong, total) for predicted classes, int64 [m].
 
-        used: bool [n_u], those that count; None: all.
+        of: int64 [m], which images of D_u they are of; None: all, in the order of D_u.
         """
-        if predicted.shape != self._hidden.shape or predicted.dtype != torch.int64:
+        hidden = self._hidden if of is None else self._hidden[of.to(self._hidden.device)]
+        if predicted.shape != hidden.shape or predicted.dtype != torch.int64:
             raise DataError(
                 f"pseudo-labels are {predicted.dtype} {list(predicted.shape)}, must be int64 "
-                f"{list(self._hidden.shape)}, one class per unlabelled image: pass the arg max"
+                f"{list(hidden.shape)}, one class per unlabelled image: pass the arg max"
             )
-        wrong = predicted.to(self._hidden.device) != self._hidden
-        if used is None:
-            return int(wrong.sum()), len(wrong)
-        used = used.to(wrong.device)
-        return int((wrong & used).sum()), int(used.sum())
+        return int((predicted.to(hidden.device) != hidden).sum()), len(hidden)
 
     def to(self, device: torch.device) -> "Audit":
         """Return the same audit with its labels on `device`."""

@@ -20,10 +20,10 @@ from torch import Tensor
 from fedapp.data.augment import STRONG_VIEWS, weak
 from fedapp.methods.base import Method, Round, ServerState, SiteContext, SiteReport
 from fedapp.models.resnet9 import ResNet9
-from fedapp.objectives import View, Work, fixmatch, supervised
+from fedapp.objectives import Work, fixmatch, supervised
 from fedapp.protocol import EVALUATE, SERVER_SITE, Evaluation, ModelRef, Reply, SiteFacts, Task
 from fedapp.settings import CLOSED, Share, TrainSettings
-from fedapp.training import Step, descend
+from fedapp.training import Step, View, descend
 
 WARM_UP = "warmup"
 
@@ -148,13 +148,16 @@ class ByObjective(WithPseudoLabels):
 
 def work_of(task: Task, site: SiteContext) -> Work:
     """Return how a site goes through its images in this task."""
+    epochs = epochs_of(task, site.training)
     return Work(
         model=site.model,
         data=site.data,
         normalise=site.normalise,
         size=site.training.batch_size,
-        epochs=epochs_of(task, site.training),
+        epochs=epochs,
         shuffle=site.stream("shuffle", task),
+        steps=site.training.steps(epochs),
+        view=site.view(task),
     )
 
 

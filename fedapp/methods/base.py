@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedapp.data.augment import weak
 from fedapp.data.sites import SiteData, normalise
 from fedapp.errors import RunError
 from fedapp.metrics import evaluation, predict
@@ -26,7 +27,7 @@ from fedapp.protocol import Evaluation, ModelRef, Reply, ScoredRef, SiteFacts, T
 from fedapp.rng import numpy_stream, seeded, torch_stream
 from fedapp.scores import ScoreStore
 from fedapp.settings import TrainSettings
-from fedapp.training import train
+from fedapp.training import View, train
 
 
 class PoolView(Protocol):
@@ -186,8 +187,16 @@ class SiteContext:
                 self.training,
                 epochs,
                 shuffle,
+                self.view(task),
             )
         return self.finite(loss, task)
+
+    def view(self, task: Task, purpose: str = "view") -> View:
+        """Return what a training image goes through before the network sees it, at every step."""
+        if self.training.augment == "none":
+            return lambda images: images
+        draws = self.stream(purpose, task)
+        return lambda images: weak(images, self.flip, draws)
 
     def stream(self, purpose: str, task: Task) -> torch.Generator:
         """Return the CPU generator for this purpose, task and site."""

@@ -14,6 +14,7 @@ it on validation images, the server adds the counts up and sends them along.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
@@ -32,7 +33,7 @@ from fedapp.priors import class_mix, mixture_weights, weighted
 from fedapp.protocol import EVALUATE, Reply, SiteFacts, Task
 from fedapp.rng import numpy_stream, seeded
 from fedapp.settings import CLOSED, NonNegative, Positive, Share
-from fedapp.training import Step, batches, descend, freeze_batch_norm
+from fedapp.training import Step, batches, descend, freeze_batch_norm, paired, repeated
 from fedapp.uncertainty import mc_probabilities
 
 SURE = ("sure_right", "sure_total")
@@ -91,34 +92,30 @@ class PriorShift(Method):
         if task.action == EVALUATE:
             return self._report(task, site)
         data = site.data
-        mix = class_mix(counts(site), torch.empty(0, data.num_classes))
-        images, targets = data.labelled, site.one_hot(data.labels)
-        weights = torch.ones(len(images), device=images.device)
+        nothing = torch.empty(0, data.num_classes)
+        taught = Taught(class_mix(counts(site), nothing), torch.empty(0).long(), nothing)
         metrics: dict[str, float] = {}
         if self.pseudo_labels and task.action != WARM_UP and len(data.unlabelled):
-            mix, soft, worth = self._taught(task, site)
-            kept = (soft.max(1).values >= self.confidence) & (worth > 0)
+            taught = self._taught(task, site)
             if data.audit is not None:
-                wrong, total = data.audit.pseudo_label_errors(soft.argmax(1), kept)
+                wrong, total = data.audit.pseudo_label_errors(taught.soft.argmax(1), taught.kept)
                 metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}
-            kept = kept.to(images.device)
-            images = torch.cat([images, data.unlabelled[kept]])
-            targets = torch.cat([targets, soft.to(targets)[kept]])
-            weights = torch.cat([weights, weights.new_full((int(kept.sum()),), worth)])
         site.load(task.models["server"][0])
         with site.drawing(task):
-            steps = self._steps(task, site, images, targets, weights, mix)
-            loss = descend(site.model, steps, site.training)
+            loss = descend(site.model, self._steps(task, site, taught), site.training)
         if loss is None:  # no images to learn from
             return SiteReport()
         params = site.params()
-        metrics |= {"loss": site.finite(loss, task), "learned_from": weights.sum().item()}
+        learned_from = len(data.labels) + taught.worth * len(taught.kept)
+        metrics |= {"loss": site.finite(loss, task), "learned_from": learned_from}
         return SiteReport(params, metrics=metrics, beside=self._trained_alone(task, site))
 
-    def _taught(self, task: Task, site: SiteContext) -> tuple[Tensor, Tensor, float]:
-        """Return the class mix, the soft pseudo-labels [n_u, C] and what one is worth in labels."""
+    def _taught(self, task: Task, site: SiteContext) -> "Taught":
+        """Return what the common model says of the site's unlabelled images."""
         mix, [unlabelled, val] = self._common(task, site, site.data.unlabelled, site.data.val)
-        return mix, unlabelled, self._worth(val, task, site) if self.weigh else 1.0
+        worth = self._worth(val, task, site) if self.weigh else 1.0
+        kept = (unlabelled.max(1).values >= self.confidence) & (worth > 0)
+        return Taught(mix, kept.nonzero().flatten(), unlabelled[kept].float(), worth)
 
     def _worth(self, val: Tensor, task: Task, site: SiteContext) -> float:
         """Return 2 q - 1, at least 0: how much more often a pseudo-label helps than it harms.
@@ -145,36 +142,53 @@ class PriorShift(Method):
         if not self.alone or not len(site.data.labels):
             return None
         site.model.load_state_dict(site.beside)
-        work = replace(work_of(task, site), shuffle=site.stream("alone-shuffle", task))
+        work = replace(
+            work_of(task, site),
+            shuffle=site.stream("alone-shuffle", task),
+            view=site.view(task, "alone-view"),
+        )
         with site.drawing(task, "alone"):
             loss = descend(site.model, supervised(work), site.training)
         site.finite(loss or 0.0, task)
         return site.params()
 
-    def _steps(
-        self,
-        task: Task,
-        site: SiteContext,
-        images: Tensor,
-        targets: Tensor,
-        weights: Tensor,
-        mix: Tensor,
-    ) -> Iterator[Step]:
-        """Yield mini-batches of weighted soft targets, the logits corrected by the class mix."""
-        model, shift = site.model, mix.log().to(targets)
+    def _steps(self, task: Task, site: SiteContext, taught: "Taught") -> Iterator[Step]:
+        """Yield mini-batches, the logits corrected by the class mix.
+
+        Each holds labelled images, whose mean loss counts 1, and as many with pseudo-labels, whose
+        mean loss counts what they are worth: many pseudo-labels do not drown few labels.
+        """
+        model, data, device = site.model, site.data, site.device
+        known = len(data.labels)
+        images = torch.cat([data.labelled, data.unlabelled[taught.kept.to(device)]])
+        targets = torch.cat([site.one_hot(data.labels), taught.soft.to(device)])
+        shift, view = taught.mix.log().to(targets), site.view(task)
         shuffle = site.stream("shuffle", task)
         model.train()
         if self.frozen_norm or len(images) == 1:
             freeze_batch_norm(model)
 
-        def loss(batch: Tensor) -> Tensor:
-            logits = model(site.normalise(images[batch])) + shift
+        def loss(batch: Tensor, labelled: int) -> Tensor:
+            logits = model(site.normalise(view(images[batch]))) + shift
             each = F.kl_div(F.log_softmax(logits, dim=1), targets[batch], reduction="none").sum(1)
-            return (each * weights[batch]).sum() / weights[batch].sum()
+            if labelled == len(batch):
+                return each.mean()
+            pseudo = taught.worth * each[labelled:].mean()
+            return each[:labelled].mean() + pseudo if labelled else pseudo
 
-        for _ in range(epochs_of(task, site.training) if len(images) else 0):
-            order = torch.randperm(len(images), generator=shuffle).to(images.device)
-            yield from (partial(loss, batch) for batch in batches(order, site.training.batch_size))
+        def epoch() -> Iterator[Step]:
+            if 0 < known < len(images):
+                for some, other in paired(
+                    known, len(images), site.training.batch_size, shuffle, device
+                ):
+                    yield partial(loss, torch.cat([some, other]), len(some))
+                return
+            order = torch.randperm(len(images), generator=shuffle).to(device)
+            for batch in batches(order, site.training.batch_size):
+                yield partial(loss, batch, len(batch) if known else 0)
+
+        epochs = epochs_of(task, site.training)
+        return repeated(epoch, epochs, site.training.steps(epochs))
 
     def _report(self, task: Task, site: SiteContext) -> SiteReport:
         """Measure every answer that the site has, and the one that it uses."""
@@ -247,6 +261,20 @@ class PriorShift(Method):
             part = {name: found[one] for name, found in val.items()}
             answers[one] = mixed(part, self._trust(val, site, other))
         return answers
+
+
+@plain_dataclass(frozen=True)
+class Taught:
+    """What a site learns beside its labels, all on the CPU.
+
+    mix: its class mix [C]. kept: int64 [m], which of D_u have a pseudo-label. soft: float32 [m, C],
+    the pseudo-labels. worth: how much one counts, in labels.
+    """
+
+    mix: Tensor
+    kept: Tensor
+    soft: Tensor
+    worth: float = 0.0
 
 
 def counts(site: SiteContext) -> Tensor:
