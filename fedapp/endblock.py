@@ -7,14 +7,19 @@ from typing import Any
 
 from fedapp.costs import saving
 from fedapp.figures import count, duration, percent, points, size
+from fedapp.metrics import FEW, wilson
 from fedapp.standings import spread
 
 Row = dict[str, Any]
 
 SHOWN = 3
 """Sites shown of those that gained and that lost most."""
+FEW_SITES = 10
+"""Runs of at most as many sites show each site's accuracy with its counts and its interval."""
 _NAMED = 4
 """Sites named where a list of sites could be long."""
+_LABEL = 42
+"""Columns of what a line begins with."""
 _FILES = (
     "summary.json",
     "per_site.csv",
@@ -29,7 +34,9 @@ _FILES = (
 
 
 def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
-    """Return the result of a run as plain text: at most 30 lines of 100 columns, paths apart.
+    """Return the result of a run as plain text of 100 columns, paths apart.
+
+    At most 30 lines; of a run of at most `FEW_SITES` sites 14 more.
 
     summary: as in summary.json; per_site: as in per_site.csv; run: the run's folder. What was not
     measured (a site without test images, a method without a bound) shows as a dash or not at all.
@@ -37,6 +44,7 @@ def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
     blocks = [
         [_title(summary)],
         _accuracies(summary, per_site),
+        _by_site(per_site),
         _by_labels(per_site),
         _movers(per_site),
         _costs(summary),
@@ -86,6 +94,34 @@ def _accuracies(summary: Row, per_site: Sequence[Row]) -> list[str]:
 
 
 _SPREAD = ("mean_test", "std_test", "worst_decile")
+
+
+def _by_site(per_site: Sequence[Row]) -> list[str]:
+    """Return counts and intervals: a percentage of few images is a number without a meaning."""
+    measured = [
+        row for row in per_site if row.get("test") and row.get("final_accuracy") is not None
+    ]
+    if not measured or len(per_site) > FEW_SITES:
+        return []
+    lines = [_cells("By site, final", "right / of", "%", "95 % interval")]
+    for row in measured:
+        right, total = round(row["final_accuracy"] * row["test"]), row["test"]
+        low, high = wilson(right, total)
+        interval = f"{percent(low)} - {percent(high)}"
+        who = f"  {_who(row)}"[:_LABEL]
+        lines.append(_cells(who, f"{right} / {total}", percent(row["final_accuracy"]), interval))
+    few = [f"{_who(row)} ({row['test']})" for row in measured if row["test"] < FEW]
+    if few:
+        lines.append(f"  under {FEW} test images, so mostly chance: {_some(few)}")
+    partial = [
+        f"{_who(row)} ({row['classes'] - row['test_classes']} of {row['classes']})"
+        for row in measured
+        if None not in (known := (row.get("classes"), row.get("test_classes")))
+        and known[0] > known[1]
+    ]
+    if partial:
+        lines.append(f"  classes without a test image: {_some(partial)}")
+    return lines
 
 
 def _by_labels(per_site: Sequence[Row]) -> list[str]:
@@ -191,4 +227,4 @@ def _or_dash(value: object) -> str:
 
 
 def _cells(label: str, *values: str) -> str:
-    return f"{label:<42}" + "".join(f"{value:>14}" for value in values)
+    return f"{label:<{_LABEL}}" + "".join(f"{value:>14}" for value in values)

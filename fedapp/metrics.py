@@ -1,5 +1,6 @@
 """Evaluation of a model on one site, as sums that can be added over sites."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -11,6 +12,12 @@ from fedapp.uncertainty import SCORING_BATCH, Normalise, features_of
 
 BINS = 15
 """Confidence bins of the calibration sums."""
+
+FEW = 20
+"""Test images below which an accuracy says little: 10 of 20 is anything from 30 to 70 %."""
+
+_Z95 = 1.959963984540054
+"""The normal distribution's 97.5 % point: 95 % lie within as many deviations of the mean."""
 
 
 @torch.inference_mode()
@@ -42,3 +49,19 @@ def worst_decile(accuracies: Sequence[float]) -> float:
     """Mean accuracy of the worst tenth of the sites (at least one site); needs one accuracy."""
     count = max(len(accuracies) // 10, 1)
     return sum(sorted(accuracies)[:count]) / count
+
+
+def wilson(correct: int, total: int) -> tuple[float, float]:
+    """Return the Wilson 95 % interval of an accuracy, both ends in [0, 1].
+
+    correct: right answers, in [0, total]. total: images; without any nothing is known: (0, 1).
+    Unlike mean and deviation it has a width at 0 and at `total` right answers too.
+    """
+    if not total:
+        return 0.0, 1.0
+    share, spread = correct / total, _Z95**2 / total
+    middle = share + spread / 2
+    half = math.sqrt(spread * (share * (1 - share) + spread / 4))
+    low, high = (middle - half) / (1 + spread), (middle + half) / (1 + spread)
+    # The ends are exact where all or nothing is right, but for rounding.
+    return (low if correct else 0.0), (high if correct < total else 1.0)
