@@ -97,31 +97,21 @@ _SPREAD = ("mean_test", "std_test", "worst_decile")
 
 
 def _by_site(per_site: Sequence[Row]) -> list[str]:
-    """Return counts and intervals: a percentage of few images is a number without a meaning."""
-    measured = [
-        row for row in per_site if row.get("test") and row.get("final_accuracy") is not None
-    ]
-    if not measured or len(per_site) > FEW_SITES:
+    """Return counts and intervals: a percentage of a few images is hardly a number."""
+    if len(per_site) > FEW_SITES or not (measured := _measured(per_site)):
         return []
     lines = [_cells("By site, final", "right / of", "%", "95 % interval")]
     for row in measured:
         right, total = round(row["final_accuracy"] * row["test"]), row["test"]
         low, high = wilson(right, total)
-        interval = f"{percent(low)} - {percent(high)}"
-        who = f"  {_who(row)}"[:_LABEL]
-        lines.append(_cells(who, f"{right} / {total}", percent(row["final_accuracy"]), interval))
-    few = [f"{_who(row)} ({row['test']})" for row in measured if row["test"] < FEW]
-    if few:
-        lines.append(f"  under {FEW} test images, so mostly chance: {_some(few)}")
-    partial = [
-        f"{_who(row)} ({row['classes'] - row['test_classes']} of {row['classes']})"
-        for row in measured
-        if None not in (known := (row.get("classes"), row.get("test_classes")))
-        and known[0] > known[1]
-    ]
-    if partial:
-        lines.append(f"  classes without a test image: {_some(partial)}")
+        figures = percent(row["final_accuracy"]), f"{percent(low)} to {percent(high)}"
+        lines.append(_cells(f"  {_who(row)}"[: _LABEL - 1], f"{right} / {total}", *figures))
     return lines
+
+
+def _measured(per_site: Sequence[Row]) -> list[Row]:
+    """Return the rows of sites whose final accuracy and its images are known."""
+    return [row for row in per_site if row.get("test") and row.get("final_accuracy") is not None]
 
 
 def _by_labels(per_site: Sequence[Row]) -> list[str]:
@@ -164,6 +154,16 @@ def _who(row: Row) -> str:
     return str(row.get("name") or f"site {row['site']}")
 
 
+def _brief(row: Row) -> str:
+    return str(row.get("name") or row["site"])
+
+
+def _untested_classes(row: Row) -> int:
+    """Return of how many classes a site has no test images; 0 where that is not known."""
+    known: int | None = row.get("test_classes")
+    return 0 if known is None else row["classes"] - known
+
+
 def _costs(summary: Row) -> list[str]:
     down, up = summary.get("models_sent"), summary.get("models_up")
     error = summary.get("pseudo_label_error")
@@ -196,6 +196,13 @@ def _exceptions(summary: Row, per_site: Sequence[Row]) -> list[str]:
     lines = []
     if untested:
         lines.append(f"No test images      sites {_some([str(site) for site in untested])}")
+    if len(per_site) <= FEW_SITES:
+        measured = _measured(per_site)
+        if few := [f"{_brief(row)} ({row['test']})" for row in measured if row["test"] < FEW]:
+            lines.append(f"Few test images     sites {_some(few)}: under {FEW}, mostly chance")
+        lacking = [(row, n) for row in measured if (n := _untested_classes(row))]
+        if named := [f"{_brief(row)} ({n} of {row['classes']})" for row, n in lacking]:
+            lines.append(f"Classes untested    sites {_some(named)}")
     if skipped:
         named = _some([f"{row['site']} ({row['rounds_skipped']})" for row in skipped])
         lines.append(f"Skipped (rounds)    sites {named}")
