@@ -201,8 +201,8 @@ def _exceptions(summary: Row, per_site: Sequence[Row]) -> list[str]:
         if few := [f"{_brief(row)} ({row['test']})" for row in measured if row["test"] < FEW]:
             lines.append(f"Few test images     sites {_some(few)}: under {FEW}, mostly chance")
         lacking = [(row, n) for row in measured if (n := _untested_classes(row))]
-        if named := [f"{_brief(row)} ({n} of {row['classes']})" for row, n in lacking]:
-            lines.append(f"Classes untested    sites {_some(named)}")
+        if partial := [f"{_brief(row)} ({n} of {row['classes']})" for row, n in lacking]:
+            lines.append(f"Classes untested    sites {_some(partial)}")
     if skipped:
         named = _some([f"{row['site']} ({row['rounds_skipped']})" for row in skipped])
         lines.append(f"Skipped (rounds)    sites {named}")

@@ -154,6 +154,25 @@ def test_a_group_counts_for_its_most_frequent_class_the_first_by_name_of_several
     assert as_they_are == deal(all_a, SHARES, 0, "north")
 
 
+def test_a_hospital_with_24_labelled_images():
+    """Classes of 12, 8 and 4, twenty seeds: every class in every part, always.
+
+    Dealt as if all were of one class, validation never has all three and testing 9 times.
+    """
+    sizes = {"a": 12, "b": 8, "c": 4}
+    entries = [entry(f"{c}{k}.png", c) for c, size in sizes.items() for k in range(size)]
+    alike = [Entry(e.path, e.name, "any") for e in entries]
+
+    def complete(rows, part):
+        """Return part sizes over all seeds, and how often the part has images of every class."""
+        every = [deal(rows, SHARES, seed, "north") for seed in range(20)]
+        of = [[e.label for e, p in zip(entries, d, strict=True) if p == part] for d in every]
+        return {len(labels) for labels in of}, sum(set(labels) == {*sizes} for labels in of)
+
+    assert [complete(entries, p) for p in (TRAIN, VAL, TEST)] == [({15}, 20), ({4}, 20), ({5}, 20)]
+    assert [complete(alike, p) for p in (TRAIN, VAL, TEST)] == [({17}, 20), ({2}, 0), ({5}, 9)]
+
+
 # --- copies ---------------------------------------------------------------------------------------
 
 
