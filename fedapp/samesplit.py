@@ -30,10 +30,11 @@ def check_same_split(earlier: Path, theirs: str, ours: str, folder: Path) -> Non
     if theirs == ours:
         return
     if difference := _difference(earlier, folder):
+        saved = earlier / MANIFEST
         raise RunError(
             f"runtime.peers {earlier}: its split is {theirs[:12]}, here {ours[:12]}, and "
-            f"{difference}; a model must not be tested on images that it learned from: set "
-            f"split.manifest={earlier / MANIFEST} and that run's data.* and seed"
+            f"{difference}; a model must not be tested on images that it learned from: give that "
+            f"run's data.*, split.* and seed{f', or split.manifest={saved}' * saved.exists()}"
         )
 
 
