@@ -72,9 +72,17 @@ def _stranger(state: RunState, facts: SiteFacts) -> str:
         )
         return f"it holds other data than before ({changed}); restore its data"
     peer = state.peers.get(facts.site)
-    if peer is None or (peer.name == facts.name if facts.name else peer == facts):
+    if peer is None or peer == facts:
         return ""
-    return (
-        "its number is that of another site in the run that runtime.peers names; give new sites "
-        "numbers after all of that run's"
-    )
+    if not facts.name or peer.name != facts.name:
+        return (
+            "its number is that of another site in the run that runtime.peers names; give new "
+            "sites numbers after all of that run's"
+        )
+    if peer.manifest != facts.manifest:
+        return (
+            "its images were dealt by other rules in the run that runtime.peers names: its model "
+            "may have learned from what is for testing now; give that run's seed, split shares and "
+            "version of this program"
+        )
+    return ""

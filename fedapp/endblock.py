@@ -7,14 +7,19 @@ from typing import Any
 
 from fedapp.costs import saving
 from fedapp.figures import count, duration, percent, points, size
+from fedapp.metrics import FEW, wilson
 from fedapp.standings import spread
 
 Row = dict[str, Any]
 
 SHOWN = 3
 """Sites shown of those that gained and that lost most."""
+FEW_SITES = 10
+"""Runs of at most as many sites show each site's accuracy with its counts and its interval."""
 _NAMED = 4
 """Sites named where a list of sites could be long."""
+_LABEL = 42
+"""Columns of what a line begins with."""
 _FILES = (
     "summary.json",
     "per_site.csv",
@@ -29,7 +34,9 @@ _FILES = (
 
 
 def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
-    """Return the result of a run as plain text: at most 30 lines of 100 columns, paths apart.
+    """Return the result of a run as plain text of 100 columns, paths apart.
+
+    At most 30 lines; of a run of at most `FEW_SITES` sites 14 more.
 
     summary: as in summary.json; per_site: as in per_site.csv; run: the run's folder. What was not
     measured (a site without test images, a method without a bound) shows as a dash or not at all.
@@ -37,6 +44,7 @@ def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
     blocks = [
         [_title(summary)],
         _accuracies(summary, per_site),
+        _by_site(per_site),
         _by_labels(per_site),
         _movers(per_site),
         _costs(summary),
@@ -88,6 +96,24 @@ def _accuracies(summary: Row, per_site: Sequence[Row]) -> list[str]:
 _SPREAD = ("mean_test", "std_test", "worst_decile")
 
 
+def _by_site(per_site: Sequence[Row]) -> list[str]:
+    """Return counts and intervals: a percentage of a few images is hardly a number."""
+    if len(per_site) > FEW_SITES or not (measured := _measured(per_site)):
+        return []
+    lines = [_cells("By site, final", "right / of", "%", "95 % interval")]
+    for row in measured:
+        right, total = round(row["final_accuracy"] * row["test"]), row["test"]
+        low, high = wilson(right, total)
+        figures = percent(row["final_accuracy"]), f"{percent(low)} to {percent(high)}"
+        lines.append(_cells(f"  {_who(row)}"[: _LABEL - 1], f"{right} / {total}", *figures))
+    return lines
+
+
+def _measured(per_site: Sequence[Row]) -> list[Row]:
+    """Return the rows of sites whose final accuracy and its images are known."""
+    return [row for row in per_site if row.get("test") and row.get("final_accuracy") is not None]
+
+
 def _by_labels(per_site: Sequence[Row]) -> list[str]:
     known = [row for row in per_site if row.get("mu") is not None]
     groups = {
@@ -128,6 +154,16 @@ def _who(row: Row) -> str:
     return str(row.get("name") or f"site {row['site']}")
 
 
+def _brief(row: Row) -> str:
+    return str(row.get("name") or row["site"])
+
+
+def _untested_classes(row: Row) -> int:
+    """Return of how many classes a site has no test images; 0 where that is not known."""
+    known: int | None = row.get("test_classes")
+    return 0 if known is None else row["classes"] - known
+
+
 def _costs(summary: Row) -> list[str]:
     down, up = summary.get("models_sent"), summary.get("models_up")
     error = summary.get("pseudo_label_error")
@@ -160,6 +196,13 @@ def _exceptions(summary: Row, per_site: Sequence[Row]) -> list[str]:
     lines = []
     if untested:
         lines.append(f"No test images      sites {_some([str(site) for site in untested])}")
+    if len(per_site) <= FEW_SITES:
+        measured = _measured(per_site)
+        if few := [f"{_brief(row)} ({row['test']})" for row in measured if row["test"] < FEW]:
+            lines.append(f"Few test images     sites {_some(few)}: under {FEW}, mostly chance")
+        lacking = [(row, n) for row in measured if (n := _untested_classes(row))]
+        if partial := [f"{_brief(row)} ({n} of {row['classes']})" for row, n in lacking]:
+            lines.append(f"Classes untested    sites {_some(partial)}")
     if skipped:
         named = _some([f"{row['site']} ({row['rounds_skipped']})" for row in skipped])
         lines.append(f"Skipped (rounds)    sites {named}")
@@ -191,4 +234,4 @@ def _or_dash(value: object) -> str:
 
 
 def _cells(label: str, *values: str) -> str:
-    return f"{label:<42}" + "".join(f"{value:>14}" for value in values)
+    return f"{label:<{_LABEL}}" + "".join(f"{value:>14}" for value in values)

@@ -142,7 +142,9 @@ class Engine:
             w_0 = initial_params(settings, channels, self._classes, seed)
             self._pool.start((), to_bytes(without(w_0, private), self.experiment.transport))
             if self.experiment.runtime.peers:
-                state.peers = adopt_peers(self._pool, self.experiment, kind, self._schema)
+                state.peers = adopt_peers(
+                    self._pool, self.experiment, kind, self._schema, self.folder.path
+                )
                 say(f"peers: sites {', '.join(map(str, self._pool.trained()))} of an earlier run")
             self._arrivals.waiting = facts
             self._admit(state, 0, ())

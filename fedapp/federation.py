@@ -16,6 +16,7 @@ import torch
 from fedapp.data.datasets import data_root, load_dataset
 from fedapp.data.manifest import Manifest
 from fedapp.data.own import OwnSites, Place, simulated_places
+from fedapp.data.own.deal import RULE as DEAL_RULE
 from fedapp.data.partition import partition
 from fedapp.data.sites import Dealt, SiteData
 from fedapp.errors import ConfigError
@@ -100,7 +101,7 @@ def _own(
 def _rules_digest(data: DataSettings, split: SplitSettings, seed: int) -> str:
     """Return the SHA-256 of all that makes a site's files into its data, but for the files."""
     rules = [OWN, data.class_names, data.image_size, data.channels, data.mean, data.std]
-    dealing = [split.train_share, split.val_share, seed]
+    dealing = [DEAL_RULE, split.train_share, split.val_share, seed]
     return hashlib.sha256(json.dumps([rules, dealing]).encode()).hexdigest()
 
 

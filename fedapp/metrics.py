@@ -13,6 +13,12 @@ from fedapp.uncertainty import SCORING_BATCH, Normalise, features_of
 BINS = 15
 """Confidence bins of the calibration sums."""
 
+FEW = 20
+"""Test images below which an accuracy says little: 10 of 20 is anything from 30 to 70 %."""
+
+Z95 = 1.959963984540054
+"""The normal distribution's 97.5 % point: 95 % lie within as many deviations of the mean."""
+
 
 @torch.inference_mode()
 def predict(model: ResNet9, images: Tensor, normalise: Normalise) -> Tensor:
@@ -39,20 +45,24 @@ def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:
     )
 
 
-def wilson(correct: float, total: float, z: float = 1.96) -> tuple[float, float]:
-    """Return Wilson's interval of a share, in [0, 1]; (0, 1) where nothing was counted.
-
-    z: standard deviations each way, 1.96 for 95 %.
-    """
-    if total <= 0:
-        return 0.0, 1.0
-    share, spread = correct / total, z * z / total
-    middle = (share + spread / 2) / (1 + spread)
-    half = math.sqrt(share * (1 - share) * spread + spread * spread / 4) / (1 + spread)
-    return max(middle - half, 0.0), min(middle + half, 1.0)
-
-
 def worst_decile(accuracies: Sequence[float]) -> float:
     """Mean accuracy of the worst tenth of the sites (at least one site); needs one accuracy."""
     count = max(len(accuracies) // 10, 1)
     return sum(sorted(accuracies)[:count]) / count
+
+
+def wilson(correct: float, total: float, z: float = Z95) -> tuple[float, float]:
+    """Return Wilson's interval of a share, both ends in [0, 1].
+
+    correct: right answers, in [0, total]. total: images; without any nothing is known: (0, 1).
+    z: standard deviations each way. Unlike mean and deviation it has a width at 0 and at `total`
+    right answers too.
+    """
+    if total <= 0:
+        return 0.0, 1.0
+    share, spread = correct / total, z**2 / total
+    middle = share + spread / 2
+    half = math.sqrt(spread * (share * (1 - share) + spread / 4))
+    low, high = (middle - half) / (1 + spread), (middle + half) / (1 + spread)
+    # The ends are exact where all or nothing is right, but for rounding.
+    return (low if correct else 0.0), (high if correct < total else 1.0)

@@ -16,7 +16,8 @@ from fedapp.pool import ModelPool
 from fedapp.protocol import SiteFacts
 from fedapp.runfolder import RunFolder, peers_path
 from fedapp.runstate import RunState, state_of
-from fedapp.settings import Experiment
+from fedapp.samesplit import check_same_split
+from fedapp.settings import OWN, Experiment
 from fedapp.store import ModelStore
 
 _SAME_DATA = ("name", "classes", "channels", "image_size", "mean", "std")
@@ -58,15 +59,20 @@ def finished_run(path: Path) -> Finished:
 
 
 def adopt_peers(
-    pool: ModelPool, experiment: Experiment, kind: Kind, schema: Schema
+    pool: ModelPool, experiment: Experiment, kind: Kind, schema: Schema, folder: Path
 ) -> dict[int, SiteFacts]:
     """Take the models of the run that `runtime.peers` names into a new run's pool, each checked.
 
-    kind, schema: the new run's. Returns the facts of the sites they belong to. Raises ConfigError
-    where the two runs do not fit together, RunError where the other's files are not whole.
+    kind, schema, folder: the new run's. Returns the facts of the sites they belong to. Raises
+    ConfigError where the two runs do not fit together, RunError where the other's files are not
+    whole or its models may have learned from what is for testing here (`check_same_split`).
     """
     run = finished_run(peers_path(experiment))
     _check_fit(run, experiment, kind)
+    if experiment.data.name != OWN:
+        # Its own sites', not its peers': those were compared with its own when it began.
+        theirs = next(iter(run.state.standings.sites.values())).facts.manifest
+        check_same_split(run.path, theirs, kind[2], folder)
     for site in run.pool.trained():
         ref = run.pool.latest(site)
         try:

@@ -40,6 +40,13 @@ class Standing:
         """Accuracy on "val", "test" or "test_before"; None without images."""
         return self.latest[part].accuracy if part in self.latest else None
 
+    @property
+    def test_classes(self) -> int | None:
+        """Number of classes with test images; None before the first evaluation of any."""
+        if "test" not in self.latest:
+            return None if self.facts.test else 0
+        return sum(any(row) for row in self.latest["test"].confusion)
+
     def take(self, reply: Reply) -> None:
         """Record a reply."""
         self.latest |= reply.evaluations
@@ -128,6 +135,8 @@ class Standings:
                 "labelled": site.facts.labelled,
                 "val": site.facts.val,
                 "test": site.facts.test,
+                "classes": len(site.facts.classes),
+                "test_classes": site.test_classes,
                 "warmup_accuracy": site.warmup_accuracy,
                 "final_accuracy": site.accuracy("test"),
                 "best_round_accuracy": site.best_round_accuracy,

@@ -77,6 +77,17 @@ def test_a_peers_number_is_its_own(door):
     assert "site 2 left out: its number" in said[2]
 
 
+def test_a_peer_that_was_dealt_by_other_rules_is_left_out(door):
+    """Its model may have learned from what is for testing now; more images do not matter."""
+    arrivals, state, pool, said = door
+    state.peers = {1: replace(SOUTH, manifest="1" * 64), 2: replace(SOUTH, site=2, name="west")}
+    came = [SOUTH, replace(SOUTH, site=2, name="west", unlabelled=50)]
+    pool.adopt(2, 4, b"its model")
+    assert arrivals.admit(came, state, pool, 5) == {1}
+    assert said[0].startswith("site 1 (south) left out: its images were dealt by other rules in")
+    assert arrivals.here == {0, 2}
+
+
 def test_an_old_checkpoint_without_peers_and_joining_is_read():
     plain = RunState(1, ServerState(), Standings({0: Standing(NORTH)}), {0: []}).to_plain()
     del plain["peers"], plain["standings"]["sites"]["0"]["joined"]

@@ -83,6 +83,46 @@ Files in {tmp_path}
     assert text == expected
 
 
+MEASURED = [
+    site(0, 0.05, 0.40, 0.9, name="north", test=10, classes=3, test_classes=2),
+    site(1, 0.1, 0.60, 0.0, name="south", test=30, classes=3, test_classes=3),
+    site(2, 0.5, 0.70, 1.0, test=19, classes=3, test_classes=1),
+    site(3, 0.9, None, None, test=0, classes=3, test_classes=0),
+]
+
+
+def test_few_sites_are_shown_with_counts_and_intervals() -> None:
+    """9 of 10, 0 of 30 and 19 of 19 by Wilson's formula: z = 1.96, z^2 = 3.8415."""
+    text = end_block(SUMMARY, MEASURED, Path("/run"))
+    expected = """\
+By site, final                                right / of             % 95 % interval
+  north                                           9 / 10          90.0  59.6 to 98.2
+  south                                           0 / 30           0.0   0.0 to 11.4
+  site 2                                         19 / 19         100.0 83.2 to 100.0
+
+By share"""
+    assert expected in text
+    assert "Few test images     sites north (10), 2 (19): under 20, mostly chance\n" in text
+    assert "Classes untested    sites north (1 of 3), 2 (2 of 3)\n" in text
+    assert "No test images      sites 3\n" in text
+
+
+@pytest.mark.parametrize(("count", "shown"), [(1, True), (10, True), (11, False)])
+def test_intervals_are_for_few_sites(count: int, shown: bool) -> None:
+    rows = [site(k, 0.5, 0.5, 0.5, test=10, classes=4, test_classes=3) for k in range(count)]
+    text = end_block(SUMMARY, rows, Path("/run"))
+    for words in ("95 % interval", "Few test images", "Classes untested"):
+        assert (words in text) == shown
+    assert len(text.splitlines()) <= 44 and max(map(len, text.splitlines())) <= 100
+
+
+def test_enough_images_of_every_class_bring_no_warning() -> None:
+    rows = [site(0, 0.5, 0.5, 0.5, test=20, classes=4, test_classes=4)]
+    text = end_block(SUMMARY, rows, Path("/run"))
+    assert "95 % interval" in text
+    assert "Few test images" not in text and "Classes untested" not in text
+
+
 def test_many_sites_still_fit() -> None:
     sites = [
         site(k, (k % 11) / 10, 0.5, 0.5 + (-1) ** k * (k % 997) / 2000, rounds_skipped=k % 200)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.metrics import confusion_matrix
 
-from fedapp.metrics import BINS, evaluation, predict, worst_decile
+from fedapp.metrics import BINS, evaluation, predict, wilson, worst_decile
 from fedapp.models import build_model
 from fedapp.settings import ModelSettings
 
@@ -51,3 +51,29 @@ def test_worst_decile_is_the_mean_of_the_worst_tenth():
     assert worst_decile([0.1 * k for k in range(10)]) == 0.0
     assert worst_decile([0.5, 0.9]) == 0.5
     assert worst_decile([k / 20 for k in range(20)]) == pytest.approx((0 + 0.05) / 2)
+
+
+def test_the_interval_by_hand():
+    """8 of 10, z = 1.96: (0.8 + 0.19208 -+ 1.96 sqrt(0.016 + 0.009604)) / 1.38416."""
+    assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+
+
+def test_the_intervals_ends():
+    assert wilson(0, 0) == (0.0, 1.0)
+    z2 = 1.959963984540054**2
+    for total in (1, 10, 1000):  # closed forms: z^2 / (n + z^2) and n / (n + z^2)
+        assert wilson(0, total) == (0.0, pytest.approx(z2 / (total + z2)))
+        assert wilson(total, total) == (pytest.approx(total / (total + z2)), 1.0)
+
+
+@pytest.mark.parametrize("total", [1, 7, 20, 165])
+def test_the_interval_is_symmetric_and_holds_the_accuracy(total):
+    for correct in range(total + 1):
+        low, high = wilson(correct, total)
+        assert 0 <= low <= correct / total <= high <= 1
+        assert wilson(total - correct, total) == pytest.approx((1 - high, 1 - low))
+
+
+def test_the_interval_narrows_as_one_over_the_square_root():
+    low, high = wilson(500_000, 1_000_000)
+    assert high - low == pytest.approx(2 * 1.959963984540054 * 0.5 / 1000, rel=1e-4)

@@ -1,5 +1,7 @@
 """Standings by hand: what a site has in the round that validation chose, or the test."""
 
+from dataclasses import replace
+
 import pytest
 
 from fedapp.protocol import Evaluation, Reply, SiteFacts
@@ -98,3 +100,14 @@ def test_a_failure_to_measure_does_not_take_back_that_a_site_trained():
     site = run.sites[0]
     assert (site.rounds_trained, site.rounds_skipped) == (1, 1)
     assert row["mean_test_accuracy"] == 0.4 and row["skipped"] == {"0": "no answer within 1 s"}
+
+
+def test_the_classes_with_test_images_are_counted():
+    run = standings(4)
+    run.sites[2].facts = facts(2, test=0)
+    both = replace(evaluation(9, 10), confusion=((5, 1), (2, 2)))
+    run.sites[0].latest["test"] = evaluation(4, 10)  # all of the first class
+    run.sites[1].latest["test"] = both
+    rows = run.per_site({})
+    assert [row["test_classes"] for row in rows] == [1, 2, 0, None]  # the last: not yet measured
+    assert {row["classes"] for row in rows} == {2}

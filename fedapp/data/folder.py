@@ -22,7 +22,8 @@ from fedapp.errors import DataError, ImageError
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 _SPLITS = {"train", "val", "test"}
-_GREY = {"1", "L", "LA"}
+GREY = {"1", "L", "LA"}
+"""Pillow's modes of files that are grey."""
 _COLOUR = {"P", "RGB", "RGBA", "CMYK", "YCbCr"}
 
 _BATCH = 64
@@ -159,7 +160,7 @@ def decode(file: Path, side: int, channels: int = 0) -> Tensor:
     try:
         with Image.open(file) as opened:
             mode, (width, height) = opened.mode, opened.size
-            if mode not in _GREY | _COLOUR:
+            if mode not in GREY | _COLOUR:
                 raise ImageError(f"{file}: pixels of type {mode!r}: save it as 8-bit grey or RGB")
             if not side and not all(MIN_SIDE <= s <= MAX_SIDE for s in (height, width)):
                 raise ImageError(
@@ -169,7 +170,7 @@ def decode(file: Path, side: int, channels: int = 0) -> Tensor:
             # Pillow warns of the direct way from a palette with transparency to RGB.
             clear = mode == "P" and "transparency" in opened.info
             image = opened.convert("RGBA") if clear else opened
-            grey = channels == 1 or (channels == 0 and mode in _GREY)
+            grey = channels == 1 or (channels == 0 and mode in GREY)
             pixels = np.array(image.convert("L" if grey else "RGB"))
     except _DECODE_ERRORS as error:
         reason = " ".join(str(error).split())

@@ -9,10 +9,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fedapp.data.own import Entry, Listing, list_own
+from fedapp.data.own import Listing, list_own
+from fedapp.data.own.copies import together
 from fedapp.data.own.deal import deal
 from fedapp.datacheck import machine
+from fedapp.datacheck.copies import findings_of_copies
 from fedapp.datacheck.counts import Counts
+from fedapp.datacheck.enough import expected, findings_of_classes, findings_of_test
 from fedapp.datacheck.findings import Finding, note, of_listing
 from fedapp.datacheck.images import findings_of, look_at, sizes
 from fedapp.errors import ConfigError
@@ -45,12 +48,24 @@ def check(data: Path, options: Options, console: Console) -> int:
     listing = list_own(data, classes)
     findings = of_listing(listing.faults)
     if listing.entries:
-        parts = _parts(listing.entries, experiment, options.site_name)
-        looks = look_at(listing.entries, parts, console)
-        counts = Counts(listing.entries, parts, classes)
-        console.print(counts.table(options.hide_below))
+        entries, hide_below = listing.entries, options.hide_below
+        looks = look_at(entries, settings, console)
+        contents = [look.content for look in looks]
+        split, seed = (experiment.split, experiment.seed) if experiment else (SplitSettings(), 0)
+        parts = deal(entries, split, seed, options.site_name, contents)
+        counts = Counts(entries, parts, classes)
+        console.print(counts.table(hide_below))
         facts.insert(0, ("images", sizes(looks)))
-        findings += [*findings_of(looks, settings), *counts.findings()]
+        if accuracy := expected(entries, parts, hide_below):
+            facts.insert(1, ("accuracy", accuracy))
+        groups = together(entries, contents)
+        findings += [
+            *findings_of(looks, settings),
+            *findings_of_copies(entries, parts, contents, hide_below),
+            *counts.findings(),
+            *findings_of_classes(entries, parts, groups, classes, hide_below),
+            *findings_of_test(parts),
+        ]
         if experiment and not options.site_name and not any(e.part for e in listing.entries):
             remedy = "the site's own split will differ a little; give its name with --site-name"
             findings.append(note("no site named", remedy))
@@ -93,12 +108,6 @@ def _agreed(options: Options) -> Experiment | None:
             "it or have it added at the list's end"
         )
     return experiment
-
-
-def _parts(entries: Sequence[Entry], experiment: Experiment | None, name: str) -> tuple[str, ...]:
-    if experiment is None:
-        return deal(entries, SplitSettings(), 0, name)
-    return deal(entries, experiment.split, experiment.seed, name)
 
 
 def _runs(experiment: Experiment | None) -> Path:

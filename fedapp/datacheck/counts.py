@@ -8,7 +8,7 @@ from rich.table import Table
 
 from fedapp.data.own import Entry
 from fedapp.data.own.deal import ASIDE, TEST, TRAIN, VAL
-from fedapp.datacheck.findings import Finding, fault, note
+from fedapp.datacheck.findings import Finding, fault, note, shown
 
 UNLABELLED = "(no label)"
 _PARTS = (TRAIN, VAL, TEST)
@@ -37,7 +37,7 @@ class Counts:
         for row in self._rows:
             cells = [self.cells[row, part] for part in _PARTS]
             table.add_row(
-                escape(row), *(_shown(n, hide_below) for n in cells), _total(cells, hide_below)
+                escape(row), *(shown(n, hide_below) for n in cells), _total(cells, hide_below)
             )
         sums = []
         for part in _PARTS:
@@ -73,10 +73,6 @@ class Counts:
             remedy = "their groups are for validation or testing, where labels are needed"
             found.append(note(text, remedy))
         return found
-
-
-def _shown(count: int, hide_below: int) -> str:
-    return f"< {hide_below}" if 0 < count < hide_below else f"{count:,}"
 
 
 def _total(counts: Sequence[int], hide_below: int) -> str:

@@ -28,6 +28,11 @@ def note(what: str, remedy: str) -> Finding:
     return Finding(False, what, remedy)
 
 
+def shown(count: int, hide_below: int) -> str:
+    """Return a count of images as it may be seen: from 1 to `hide_below` - 1 as "< hide_below"."""
+    return f"< {hide_below}" if 0 < count < hide_below else f"{count:,}"
+
+
 def of_listing(faults: Sequence[Fault]) -> list[Finding]:
     """Return the findings for what is wrong with the files, by kind, at most `SHOWN` of each."""
     findings = []

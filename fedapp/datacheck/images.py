@@ -1,6 +1,5 @@
-"""The images themselves: can each be read, how large is it, is it there twice."""
+"""The images themselves: can each be read, how large is it, in which colours."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,32 +9,37 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from fedapp.data.folder import decode
-from fedapp.data.images import MIN_SIDE
+from fedapp.data.folder import GREY, decode
+from fedapp.data.images import MAX_SIDE
 from fedapp.data.own import Entry
-from fedapp.data.own.deal import ASIDE
-from fedapp.datacheck.findings import SHOWN, Finding, fault, note
+from fedapp.data.own.copies import content_of
+from fedapp.datacheck.findings import Finding, fault, note
 from fedapp.errors import DataError
 from fedapp.settings import DataSettings
 
 
 @dataclass(frozen=True)
 class Look:
-    """One image as it lies there. broken: why it cannot be read, and the remedy; else empty."""
+    """One image as it lies there. content: `content_of` it at the agreed size.
+
+    broken, remedy: why it cannot be read, and what to do; then it has no content. Else empty.
+    """
 
     entry: Entry
-    part: str
-    digest: str = ""
+    content: str = ""
     size: tuple[int, int] = (0, 0)
     grey: bool = True
     broken: str = ""
     remedy: str = ""
 
 
-def look_at(entries: Sequence[Entry], parts: Sequence[str], console: Console) -> list[Look]:
+def look_at(
+    entries: Sequence[Entry], settings: DataSettings | None, console: Console
+) -> list[Look]:
     """Open every image as a run would; shows how far it is on a terminal."""
+    side, channels = (settings.image_size, settings.channels) if settings else (MAX_SIDE, 0)
     with ThreadPoolExecutor() as pool:
-        looks: Iterable[Look] = pool.map(_look, entries, parts)
+        looks: Iterable[Look] = pool.map(lambda entry: _look(entry, side, channels), entries)
         if console.is_terminal:
             looks = track(looks, "reading images", len(entries), console=console, transient=True)
         return list(looks)
@@ -46,7 +50,6 @@ def findings_of(looks: Sequence[Look], settings: DataSettings | None) -> list[Fi
     broken = [look for look in looks if look.broken]
     whole = [look for look in looks if not look.broken]
     found = [fault(f"{look.entry.name}: {look.broken}", look.remedy) for look in broken]
-    found += _duplicates(whole)
     if settings is None:
         return found
     side = settings.image_size
@@ -87,49 +90,15 @@ def _area(size: tuple[int, int]) -> int:
     return size[0] * size[1]
 
 
-def _look(entry: Entry, part: str) -> Look:
+def _look(entry: Entry, side: int, channels: int) -> Look:
     try:
-        digest = hashlib.sha256(entry.path.read_bytes()).hexdigest()
-        pixels = decode(entry.path, MIN_SIDE)  # decodes all of it, then makes it small
-        with Image.open(entry.path) as opened:
-            return Look(entry, part, digest, opened.size, pixels.shape[0] == 1)
+        content = content_of(decode(entry.path, side, channels))
+        with Image.open(entry.path) as opened:  # reads its head alone
+            return Look(entry, content, opened.size, opened.mode in GREY)
     except DataError as error:
         _, _, rest = str(error).removeprefix(str(entry.path)).partition(": ")
         what, _, remedy = rest.rpartition(": ")
-        return Look(entry, part, broken=what, remedy=remedy)
+        return Look(entry, broken=what, remedy=remedy)
     except OSError as error:
         remedy = "let the user who runs the node read it"
-        return Look(entry, part, broken=f"cannot be read ({error.strerror})", remedy=remedy)
-
-
-def _duplicates(looks: Sequence[Look]) -> list[Finding]:
-    """Find files of the same bytes; those that contradict each other or cross parts are faults."""
-    alike: dict[str, list[Look]] = {}
-    for look in looks:
-        alike.setdefault(look.digest, []).append(look)
-    found, harmless = [], False
-    for copies in alike.values():
-        if len(copies) == 1:
-            continue
-        names = ", ".join(look.entry.name for look in copies[:4])
-        labels = sorted({look.entry.label for look in copies if look.entry.label})
-        parts = sorted({look.part for look in copies} - {ASIDE})
-        groups = sorted({look.entry.group for look in copies})
-        if len(labels) > 1:
-            text = f"the same image, labelled {' and '.join(map(repr, labels))}: {names}"
-            found.append(fault(text, "keep the one with the right label"))
-        elif len(parts) > 1:
-            text = f"the same image in {' and '.join(parts)}: {names}"
-            found.append(fault(text, "keep one, or give all of them one group and one split"))
-        elif len(groups) > 1:
-            text = f"the same image in {len(groups)} groups: {names}"
-            found.append(fault(text, "keep one, or give all of them one group"))
-        else:
-            harmless = True
-    if len(found) > SHOWN:
-        more = fault(f"{len(found) - SHOWN} more images twice", "mend the first and run again")
-        found = [*found[:SHOWN], more]
-    if harmless:
-        remedy = "they count double; remove the copies if that is not meant"
-        found.append(note("some images are copies of others in the same part", remedy))
-    return found
+        return Look(entry, broken=f"cannot be read ({error.strerror})", remedy=remedy)

@@ -1,11 +1,14 @@
-"""Dealing a site's own images: exact shares, whole groups, nothing learnt from test patients."""
+"""Dealing a site's own images: by class, whole groups, nothing learnt from test patients."""
 
 from pathlib import Path
 
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.data.own import Entry
+from fedapp.data.own.copies import content_of, together
 from fedapp.data.own.deal import ASIDE, TEST, TRAIN, VAL, deal
 from fedapp.settings import SplitSettings
 
@@ -82,11 +85,140 @@ def test_no_group_is_in_two_parts_and_only_labelled_images_are_measured(rows, se
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30))
-def test_shares_are_met_to_half_a_group(sizes):
-    """A group goes where its middle falls, so a border is off by at most half the largest group."""
+def test_shares_are_met_to_two_groups(sizes):
+    """A border is off by half a group, and by two where a part would be empty without them."""
     entries = [
         entry(f"{g}-{k}.png", group=f"g{g}") for g, size in enumerate(sizes) for k in range(size)
     ]
     parts = deal(entries, SHARES, 3, "north")
-    off = abs(parts.count(TRAIN) - round(len(entries) * 0.7))
-    assert off <= max(sizes) / 2
+    assert abs(parts.count(TRAIN) - len(entries) * 0.7) <= 2 * max(sizes)
+    assert abs(parts.count(TEST) - len(entries) * 0.2) <= 2 * max(sizes)
+
+
+# --- by class -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (1, (1, 0, 0)),
+        (2, (1, 0, 1)),
+        (3, (1, 1, 1)),
+        (4, (2, 1, 1)),
+        (5, (3, 1, 1)),
+        (8, (5, 1, 2)),
+        (10, (7, 1, 2)),
+        (20, (14, 2, 4)),
+    ],
+)
+def test_a_class_by_hand(count, expected):
+    parts = deal(many(count), SHARES, 0, "north")
+    assert tuple(parts.count(part) for part in (TRAIN, VAL, TEST)) == expected
+
+
+def test_without_a_share_nothing_is_for_validation():
+    settings = SplitSettings(train_share=0.5, val_share=0.0)
+    for count, train in ((2, 1), (3, 1), (4, 2), (10, 5)):
+        parts = deal(many(count), settings, 0, "north")
+        assert (parts.count(TRAIN), parts.count(VAL)) == (train, 0)
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(0, 5))
+def test_every_class_of_three_groups_is_in_every_part(sizes, seed):
+    entries = [entry(f"{c}-{k}", label=f"c{c}") for c, n in enumerate(sizes) for k in range(n)]
+    parts = deal(entries, SHARES, seed, "north")
+    for c, size in enumerate(sizes):
+        mine = {p for e, p in zip(entries, parts, strict=True) if e.label == f"c{c}"}
+        assert size < 3 or mine == {TRAIN, VAL, TEST}
+
+
+def test_one_class_is_dealt_as_it_would_be_alone():
+    """The degenerate identity: other classes with enough groups do not move a class's images."""
+    first, second = many(30), [entry(f"b{k}", label="b") for k in range(17)]
+    both = deal([*first, *second], SHARES, 0, "north")
+    assert both == deal(first, SHARES, 0, "north") + deal(second, SHARES, 0, "north")
+
+
+def test_rare_classes_are_dealt_as_one():
+    entries = [entry(f"{c}{k}", label=f"c{c}") for c in range(5) for k in range(2)]
+    parts = deal(entries, SHARES, 0, "north")
+    assert [parts.count(part) for part in (TRAIN, VAL, TEST)] == [7, 1, 2]
+
+
+def test_a_group_counts_for_its_most_frequent_class_the_first_by_name_of_several():
+    """Three patients with more of a, and three with as many of a as of b: six of class a."""
+    most = [entry(f"m{k}-{i}", label, f"m{k}") for k in range(3) for i, label in enumerate("baa")]
+    tied = [entry(f"t{k}-{i}", label, f"t{k}") for k in range(3) for i, label in enumerate("ba")]
+    as_they_are = deal([*most, *tied], SHARES, 0, "north")
+    all_a = [Entry(e.path, e.name, "a", "", e.group) for e in (*most, *tied)]
+    assert as_they_are == deal(all_a, SHARES, 0, "north")
+
+
+def test_a_hospital_with_24_labelled_images():
+    """Classes of 12, 8 and 4, twenty seeds: every class in every part, always.
+
+    Dealt as if all were of one class, validation never has all three and testing 9 times.
+    """
+    sizes = {"a": 12, "b": 8, "c": 4}
+    entries = [entry(f"{c}{k}.png", c) for c, size in sizes.items() for k in range(size)]
+    alike = [Entry(e.path, e.name, "any") for e in entries]
+
+    def complete(rows, part):
+        """Return part sizes over all seeds, and how often the part has images of every class."""
+        every = [deal(rows, SHARES, seed, "north") for seed in range(20)]
+        of = [[e.label for e, p in zip(entries, d, strict=True) if p == part] for d in every]
+        return {len(labels) for labels in of}, sum(set(labels) == {*sizes} for labels in of)
+
+    assert [complete(entries, p) for p in (TRAIN, VAL, TEST)] == [({15}, 20), ({4}, 20), ({5}, 20)]
+    assert [complete(alike, p) for p in (TRAIN, VAL, TEST)] == [({17}, 20), ({2}, 0), ({5}, 9)]
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+def test_equal_images_are_dealt_together():
+    entries = many(40)
+    contents = [str(k // 2) for k in range(40)]
+    parts = deal(entries, SHARES, 0, "north", contents)
+    assert all(parts[k] == parts[k + 1] for k in range(0, 40, 2))
+    assert [parts.count(part) for part in (TRAIN, VAL, TEST)] == [28, 4, 8]
+
+
+def test_without_copies_contents_change_nothing():
+    entries = many(40)
+    every = [str(k) for k in range(40)]
+    assert deal(entries, SHARES, 0, "north", every) == deal(entries, SHARES, 0, "north")
+
+
+def test_groups_that_are_tied_to_a_third_are_one():
+    """p1 and p2 share image x, p2 and p3 image y: all three are dealt as one, and p4 is not."""
+    entries = [entry(f"{k}.png", group=f"p{1 + k // 2}") for k in range(8)]
+    contents = ["", "x", "x", "y", "y", "", "", ""]
+    assert together(entries, contents) == (("group", "p1"),) * 6 + (("group", "p4"),) * 2
+    assert together(entries[::-1], contents[::-1])[::-1] == together(entries, contents)
+    parts = deal([*entries, *many(30)], SHARES, 0, "north", [*contents, *[""] * 30])
+    assert len(set(parts[:6])) == 1
+
+
+def test_all_images_equal_are_one_group():
+    parts = deal(many(9), SHARES, 0, "north", ["same"] * 9)
+    assert len(set(parts)) == 1
+
+
+def test_an_unlabelled_copy_of_a_test_image_is_set_aside():
+    entries = [*many(20), *(entry(f"u{k}", "") for k in range(20))]
+    parts = deal(entries, SHARES, 0, "north", [str(k % 20) for k in range(40)])
+    assert [parts[20:].count(part) for part in (TRAIN, ASIDE)] == [14, 6]
+    assert all((a == TRAIN) == (b == TRAIN) for a, b in zip(parts[:20], parts[20:], strict=True))
+
+
+def test_a_split_of_the_sites_own_stands_for_copies_too():
+    entries = [entry("a", part=TEST), entry("b", part=TRAIN)]
+    assert deal(entries, SHARES, 0, "north", ["same", "same"]) == (TEST, TRAIN)
+
+
+def test_contents_differ_by_pixel_and_by_shape():
+    image = torch.arange(64, dtype=torch.uint8).reshape(1, 8, 8)
+    assert content_of(image) == content_of(image.clone())
+    assert content_of(image.permute(0, 2, 1)) != content_of(image)
+    assert content_of(torch.zeros(1, 8, 16)) != content_of(torch.zeros(1, 16, 8))

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
+from fedapp.data import folder
 from fedapp.data.own import OwnDataError, OwnSites, Place, simulated_places
 from fedapp.errors import ConfigError, DataError
 from fedapp.settings import DataSettings, SplitSettings
@@ -71,6 +73,29 @@ def test_the_digest_covers_test_images(tmp_path):
     image(tmp_path / "west" / "new.png")
     after = site(tmp_path / "west")
     assert after.fingerprint == before.fingerprint and after.digest != before.digest
+
+
+def test_equal_pixels_in_other_files_are_in_one_part(tmp_path):
+    """The copy is a PNG of the same pixels with other bytes; both labelled, and of two patients."""
+    lines = [f"{k}.png,one,p{k}" for k in range(12)]
+    copies = [f"copy-{k}.png,one,q{k}" for k in range(12)]
+    table(tmp_path, *lines, *copies, header="path,label,group")
+    for k in range(12):
+        whole, copy = tmp_path / f"{k}.png", tmp_path / f"copy-{k}.png"
+        with Image.open(whole) as opened:
+            opened.save(copy, compress_level=0)
+        assert copy.read_bytes() != whole.read_bytes()
+    data = site(tmp_path)
+    parts = [set(p[:, 0, 0, 0].tolist()) for p in (data.labelled, data.val, data.test)]
+    assert all(parts) and sum(map(len, parts)) == 12
+    assert len(data.labelled) + len(data.val) + len(data.test) == 24
+
+
+def test_no_file_is_decoded_twice(tmp_path, monkeypatch):
+    seen, decode = [], folder.decode
+    monkeypatch.setattr(folder, "decode", lambda file, *r: seen.append(file) or decode(file, *r))
+    site(three_sites(tmp_path) / "north")
+    assert len(seen) == len(set(seen)) == 120
 
 
 def test_a_damaged_image_is_named_to_the_site_and_not_to_the_server(tmp_path):

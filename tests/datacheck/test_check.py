@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -14,7 +15,7 @@ from fedapp.datacheck import machine
 from fedapp.datacheck.command import Options, check
 from fedapp.datacheck.findings import SHOWN
 from fedapp.errors import ConfigError
-from tests.own import agreed, experiment, image, table, text, three_sites
+from tests.own import CLASSES, agreed, experiment, image, table, text, three_sites
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,9 @@ def row(output: str, name: str) -> list[str]:
 
 def test_a_fit_site(tmp_path):
     code, output = said(three_sites(tmp_path) / "west", site_name="west")
-    assert code == 0 and findings(output) == [] == findings(output, "note")
+    assert code == 0 and findings(output) == []
+    rare = "class 'nought': no training images | give it some in the column split"
+    assert findings(output, "note") == [rare]
     assert "no fault: this site can join" in output
     assert row(output, "all")[1:3] == ["15", "30"]
     assert "8 x 8 pixels" in output and "10.0 GB free" in output and "a GPU" in output
@@ -105,13 +108,11 @@ HEADER = "path,label,split,group"
          "the same image, labelled 'one' and 'two': a.png, b.png | keep the one with the right "
          "label"),
         (["a.png,one,train,", "b.png,one,test,"],
-         "the same image in test and train: a.png, b.png | keep one, or give all of them one group "
-         "and one split"),
+         "the same image in test and train: a.png, b.png | keep one, or give all of them one "
+         "split: the column split is taken as it is"),
         (["a.png,,train,", "b.png,one,test,"],
-         "the same image in test and train: a.png, b.png | keep one, or give all of them one group "
-         "and one split"),
-        (["a.png,one,train,p1", "b.png,one,train,p2"],
-         "the same image in 2 groups: a.png, b.png | keep one, or give all of them one group"),
+         "the same image in test and train: a.png, b.png | keep one, or give all of them one "
+         "split: the column split is taken as it is"),
     ],
 )  # fmt: skip
 def test_images_that_are_there_twice(tmp_path, lines, fault):
@@ -121,18 +122,78 @@ def test_images_that_are_there_twice(tmp_path, lines, fault):
     assert code == 1 and findings(output) == [fault]
 
 
-def test_harmless_copies_are_noted(tmp_path):
+def test_copies_in_one_part_of_the_sites_own_split_are_noted(tmp_path):
     table(tmp_path, *(f"{n}.png,one,{n}" for n in ("train", "val", "test")), "b.png,one,train",
           header="path,label,split")  # fmt: skip
     (tmp_path / "b.png").write_bytes((tmp_path / "train.png").read_bytes())
     code, output = said(tmp_path)
-    assert code == 0 and findings(output, "note")[0].startswith("some images are copies of others")
+    assert code == 0
+    assert (
+        "2 of 4 images have an equal copy among them | copies count as often as they are there; "
+        "remove those that are not meant"
+    ) in findings(output, "note")
+
+
+def test_copies_are_dealt_together_and_counted(tmp_path):
+    """Three equal images of two patients, one saved anew; the table shows them in one part."""
+    lines = [f"{k}.png,one,p{k}" for k in range(20)]
+    table(tmp_path, *lines, "x.png,two,q0", "y.png,two,q1", "z.png,two,q1",
+          header="path,label,group")  # fmt: skip
+    with Image.open(tmp_path / "x.png") as opened:
+        opened.save(tmp_path / "y.png", compress_level=0)
+        opened.save(tmp_path / "z.png", compress_level=0)
+    code, output = said(tmp_path)
+    notes = findings(output, "note")
+    assert code == 0
+    assert (
+        "3 of 23 images have an equal copy among them | equal images are dealt together, to one "
+        "part; copies count as often as they are there; remove those that are not meant"
+    ) in notes
+    assert (
+        "the same image in 2 groups: x.png, y.png, z.png | they are dealt as one group; keep one "
+        "image if they are one patient's"
+    ) in notes
+    assert sorted(row(output, "two")) == ["0", "0", "3", "3"]
+    assert "< 5 of 23 images have an equal copy" in said(tmp_path, hide_below=5)[1]
+
+
+def test_a_class_that_is_not_in_every_part_is_named(tmp_path):
+    table(tmp_path, *(f"{k}.png,one" for k in range(60)), "x.png,two", "y.png,two")
+    _, output = said(tmp_path)
+    [rare] = [note for note in findings(output, "note") if "class 'two'" in note]
+    assert rare == (
+        "class 'two': no validation images | it has 2 groups (patients, or images without one), 3 "
+        "that are mostly of this class are needed; label more"
+    )
+    assert "no labelled images of class 'nought'" in output
+    hidden = said(tmp_path, hide_below=5)[1]
+    assert "it has < 5 groups" in hidden
+
+
+def test_how_sure_an_accuracy_will_be(tmp_path):
+    """60 images of one class: 12 for testing; Wilson's interval of 10 of 12 is 55.2 to 95.3 %."""
+    table(tmp_path, *(f"{k}.png,one" for k in range(60)))
+    _, output = said(tmp_path)
+    assert "of 12 test images; 10 right would mean 55 to 95 % (95 % interval)" in output
+    assert "fewer than 20 test images" in output
+    assert "test images;" in said(tmp_path, hide_below=12)[1]
+    assert "test images;" not in said(tmp_path, hide_below=13)[1]
+
+
+def test_with_enough_of_every_class_nothing_is_said(tmp_path):
+    """The degenerate identity: 20 test images, 40 of each class, no copies."""
+    lines = [f"{k}.png,{CLASSES[k % 3]}" for k in range(120)]
+    table(tmp_path, *lines)
+    code, output = said(tmp_path, experiment=experiment(tmp_path, data=agreed(image_size=8)))
+    said_of = [note for note in findings(output, "note") if "longer than wide" not in note]
+    assert code == 0 and said_of == []
 
 
 @pytest.mark.parametrize(
     ("lines", "code", "words"),
     [
-        (["a.png,one", "b.png,one"], 1, "fault no test images"),
+        (["a.png,one"], 1, "fault no test images"),
+        (["a.png,one", "b.png,one"], 1, "fault no validation images"),
         (["a.png,", "b.png,"], 0, "note  no labels: no validation and no test images"),
     ],
 )

@@ -122,16 +122,44 @@ def test_a_peer_that_comes_goes_on_from_its_model(finished, tmp_path):
     assert rows(second.folder.path)[0]["sites_evaluated"] == 2
 
 
-def test_another_site_with_a_peers_number_is_left_out(finished, tmp_path, capsys):
-    deals = (DEALS[0], Deal(3, 4), *DEALS[2:])
+def deal(tmp_path, finished, *deals, **changes):
+    """A run of UM whose split is another: of site 1 and of those after it, or of visible labels."""
     (tmp_path / "other").mkdir()
     other = toy(UM, tmp_path / "other", deals, name="other", runtime__peers=str(finished))
-    other = replace(other, data=replace(other.data, subset=sum(map(sum, deals))))
+    return replace(other, **changes)
+
+
+def test_another_site_with_a_peers_number_is_left_out(finished, tmp_path, capsys):
+    """Two labels of site 1 are hidden: no image has another site or part."""
+    other = deal(tmp_path, finished, DEALS[0], Deal(10, 8), *DEALS[2:])
     second = federate(other, only=(1, 3))
     assert {task.site for task in second.tasks} == {3}
     assert "site 1 left out: its number is that of another site" in capsys.readouterr().out
     with pytest.raises(RunError, match="no site is here that can take part"):
         federate(replace(other, runtime=replace(other.runtime, run_name="alone")), only=(1,))
+
+
+DIGESTS = r"its split is [0-9a-f]{12}, here [0-9a-f]{12}, and "
+
+
+@pytest.mark.parametrize(("deals", "says"), [
+    # Five of site 3's training images of then are for testing now.
+    ((*DEALS[:3], Deal(0, 6, 0, 15), DEALS[4]), r"5 of 33 test images here were for training"),
+    ((Deal(9, 11), Deal(12, 6), *DEALS[2:]), r"the two are of other images"),
+    ((Deal(9, 12), Deal(12, 6), Deal(0, 9), Deal(0, 11), Deal(6, 5, 3, 1)), r"1 of 114 images"),
+])  # fmt: skip
+def test_another_split_of_the_same_images_is_refused(finished, tmp_path, deals, says):
+    with pytest.raises(RunError, match=DIGESTS + says):
+        federate(deal(tmp_path, finished, *deals), only=(3,))
+
+
+def test_another_split_is_refused_where_it_cannot_be_compared(finished, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    (copy / "manifest.safetensors").unlink()
+    other = deal(tmp_path, copy, DEALS[0], Deal(10, 8), *DEALS[2:])
+    with pytest.raises(RunError, match=DIGESTS + ".*copy holds no manifest.safetensors to compare"):
+        federate(other, only=(3,))
 
 
 def without_models(run):

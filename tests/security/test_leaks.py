@@ -30,7 +30,8 @@ ROUND = {
     "bytes_down", "bytes_evaluation",
 }  # fmt: skip
 SITE = {
-    "site", "mu", "train", "labelled", "val", "test", "warmup_accuracy", "final_accuracy",
+    "site", "mu", "train", "labelled", "val", "test", "classes", "test_classes",
+    "warmup_accuracy", "final_accuracy",
     "best_round_accuracy", "by_validation_accuracy", "before_training_accuracy", "val_accuracy",
     "rounds_trained", "rounds_skipped", "helpers",
 }  # fmt: skip

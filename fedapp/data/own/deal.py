@@ -1,48 +1,95 @@
-"""Deal a site's images to training, validation and test, by group, where it has not done so."""
+"""Deal a site's images to training, validation and test, class by class and whole groups at a time.
 
+Only where the site has made no split of its own.
+"""
+
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from fedapp import rng
+from fedapp.data.own.copies import Group, together
 from fedapp.data.own.entries import Entry
 from fedapp.settings import SplitSettings
 
 TRAIN, VAL, TEST, ASIDE = "train", "val", "test", "aside"
 
+ENOUGH = 3
+"""Groups that a class needs to be dealt by itself, and so to be in every part."""
+
+RULE = "by class, equal images together"
+"""Names this way of dealing in the digest of what all sites must share: a run that was begun with
+another way is not taken up with this one, as images would move between training and testing."""
+
 
 def deal(
-    entries: Sequence[Entry], settings: SplitSettings, seed: int, site: str
+    entries: Sequence[Entry],
+    settings: SplitSettings,
+    seed: int,
+    site: str,
+    contents: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return the part of each entry: TRAIN, VAL, TEST or ASIDE.
 
-    Where the site has made a split, it stands. Otherwise `settings`' shares are those of the
-    labelled images, as near as whole groups allow, and unlabelled images are for training. Those of
-    a group that went to val or test are set aside: a model must not learn from a patient that it is
-    measured on, not even without labels.
+    contents: what each image shows, as `together` wants it; empty: all differ. Groups that hold
+    images of equal content are dealt as one group.
 
-    A group's place in the order is drawn from (seed, site, group) alone: neither the order of the
-    files nor images that come later move more than the groups at the two borders.
+    Where the site has made a split, it stands. Otherwise each class's labelled images are dealt by
+    `settings`' shares, as near as whole groups allow; a class of `ENOUGH` groups has at least one
+    in every part whose share is above 0. A group counts for its most frequent class, the first by
+    name of several. Classes of fewer groups are dealt as if they were one class. Unlabelled images
+    are for training; those of a group that went to val or test are set aside: a model must not
+    learn from a patient that it is measured on, not even without labels.
+
+    A group's place in its class's order is drawn from (seed, site, group) alone: neither the order
+    of the files nor images that come later move more than the groups at the two borders of a class.
     """
     if any(entry.part for entry in entries):
         return tuple(entry.part for entry in entries)
-    sizes = Counter(_group(entry) for entry in entries if entry.label)
-    order = sorted(sizes, key=lambda group: rng.key(seed, "own-deal", site, *group))
-    total = sizes.total()
-    train = round(total * settings.train_share)
-    val = round(total * (settings.train_share + settings.val_share))
-    parts, before = dict[tuple[str, str], str](), 0
-    for group in order:
-        middle = before + sizes[group] / 2
-        parts[group] = TRAIN if middle < train else VAL if middle < val else TEST
-        before += sizes[group]
+    groups = together(entries, contents or [""] * len(entries))
+    labels: dict[Group, Counter[str]] = {}
+    for entry, group in zip(entries, groups, strict=True):
+        if entry.label:
+            labels.setdefault(group, Counter())[entry.label] += 1
+    parts: dict[Group, str] = {}
+    for alike in _strata(labels):
+        order = sorted(alike, key=lambda group: rng.key(seed, "own-deal", site, *group))
+        train, val = _borders([labels[group].total() for group in order], settings)
+        parts |= dict.fromkeys(order[:train], TRAIN)
+        parts |= dict.fromkeys(order[train:val], VAL)
+        parts |= dict.fromkeys(order[val:], TEST)
 
-    def part(entry: Entry) -> str:
-        found = parts.get(_group(entry), TRAIN)
+    def part(entry: Entry, group: Group) -> str:
+        found = parts.get(group, TRAIN)
         return found if entry.label or found == TRAIN else ASIDE
 
-    return tuple(map(part, entries))
+    return tuple(map(part, entries, groups))
 
 
-def _group(entry: Entry) -> tuple[str, str]:
-    """Return what is dealt together; an image without a group goes alone."""
-    return ("group", entry.group) if entry.group else ("image", entry.name)
+def _strata(labels: Mapping[Group, Counter[str]]) -> Iterator[list[Group]]:
+    """Yield the groups of each class with `ENOUGH` of them, then those of all other classes."""
+    classes: dict[str, list[Group]] = {}
+    for group, found in labels.items():
+        usual = min(found, key=lambda label: (-found[label], label))
+        classes.setdefault(usual, []).append(group)
+    yield from (alike for alike in classes.values() if len(alike) >= ENOUGH)
+    yield [group for alike in classes.values() if len(alike) < ENOUGH for group in alike]
+
+
+def _borders(sizes: Sequence[int], settings: SplitSettings) -> tuple[int, int]:
+    """Return how many groups come before val, and before test.
+
+    sizes: images of each group, in order. A border falls where it is nearest to its share of the
+    images. Where a part would be empty, test has the last group and training gives one to val; of
+    two groups one is for training and one for testing, as nothing else tells how good a model is.
+    """
+    count = len(sizes)
+    middles = [end - size / 2 for end, size in zip(accumulate(sizes), sizes, strict=True)]
+    train = bisect_left(middles, sum(sizes) * settings.train_share)
+    val = bisect_left(middles, sum(sizes) * (settings.train_share + settings.val_share))
+    if count < 2:
+        return train, val
+    least = int(settings.val_share > 0 and count >= ENOUGH)  # groups for validation
+    val = max(min(val, count - 1), 1 + least)
+    return max(min(train, val - least), 1), val

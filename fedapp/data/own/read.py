@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedapp.data.folder import decode_all
+from fedapp.data.own.copies import content_of
 from fedapp.data.own.deal import TEST, TRAIN, VAL, deal
-from fedapp.data.own.entries import Entry
 from fedapp.data.own.faults import Fault, Kind, OwnDataError
 from fedapp.data.own.listing import list_own
 from fedapp.data.sites import SiteData
@@ -84,33 +84,33 @@ def simulated_places(root: Path, settings: DataSettings, count: int) -> dict[int
 
 
 def _read(
-    place: Place, number: int, settings: DataSettings, split: SplitSettings, seed: int
+    place: Place, site: int, settings: DataSettings, split: SplitSettings, seed: int
 ) -> SiteData:
     """Read a site's files as the settings say."""
     listing = list_own(place.data, settings.class_names)
     if listing.faults:
         raise OwnDataError(place.name, listing.faults)
-    parts = deal(listing.entries, split, seed, place.name)
-    by_part: dict[tuple[str, bool], list[Entry]] = {}
-    for entry, part in zip(listing.entries, parts, strict=True):
-        by_part.setdefault((part, bool(entry.label)), []).append(entry)
-    side, channels = settings.image_size, settings.channels
+    entries, side, channels = listing.entries, settings.image_size, settings.channels
+    try:
+        decoded = decode_all([entry.path for entry in entries], side, channels)
+    except DataError as error:
+        raise OwnDataError(place.name, [_damage(place, error)]) from error
+    parts = deal(entries, split, seed, place.name, [content_of(image) for image in decoded])
+    by_part: dict[tuple[str, bool], list[int]] = {}
+    for number, (entry, part) in enumerate(zip(entries, parts, strict=True)):
+        by_part.setdefault((part, bool(entry.label)), []).append(number)
     index = {name: number for number, name in enumerate(settings.class_names)}
 
     def images(part: str, labelled: bool = True) -> Tensor:
-        entries = by_part.get((part, labelled), [])
-        try:
-            decoded = decode_all([entry.path for entry in entries], side, channels)
-        except DataError as error:
-            raise OwnDataError(place.name, [_damage(place, error)]) from error
-        return torch.stack(decoded) if decoded else _nothing(channels, side)
+        chosen = [decoded[i] for i in by_part.get((part, labelled), [])]
+        return torch.stack(chosen) if chosen else _nothing(channels, side)
 
     def labels(part: str) -> Tensor:
-        known = [index[entry.label] for entry in by_part.get((part, True), [])]
+        known = [index[entries[i].label] for i in by_part.get((part, True), [])]
         return torch.tensor(known, dtype=torch.int64)
 
     return SiteData(
-        site=number,
+        site=site,
         labelled=images(TRAIN),
         labels=labels(TRAIN),
         unlabelled=images(TRAIN, labelled=False),
