@@ -17,15 +17,15 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
-import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedapp.methods._averaging import WARM_UP, averaged, epochs_of, work_of
 from fedapp.methods.base import Method, Round, ServerState, SiteContext, SiteReport
+from fedapp.losses import soft_target_loss
 from fedapp.metrics import evaluation, wilson
 from fedapp.objectives import supervised
 from fedapp.params import Params
@@ -92,8 +92,7 @@ class PriorShift(Method):
         if task.action == EVALUATE:
             return self._report(task, site)
         data = site.data
-        nothing = torch.empty(0, data.num_classes)
-        taught = Taught(class_mix(counts(site), nothing), torch.empty(0).long(), nothing)
+        taught = Taught.nothing(data.num_classes)
         metrics: dict[str, float] = {}
         if self.pseudo_labels and task.action != WARM_UP and len(data.unlabelled):
             taught = self._taught(task, site)
@@ -153,8 +152,9 @@ class PriorShift(Method):
         return site.params()
 
     def _steps(self, task: Task, site: SiteContext, taught: "Taught") -> Iterator[Step]:
-        """Yield mini-batches, the logits corrected by the class mix.
+        """Yield mini-batches, each kind's logits corrected by the class mix of what is learned from.
 
+        That is the labels' own for labelled images, however few, and the site's for the others.
         Each holds labelled images, whose mean loss counts 1, and as many with pseudo-labels, whose
         mean loss counts what they are worth: many pseudo-labels do not drown few labels.
         """
@@ -162,19 +162,22 @@ class PriorShift(Method):
         known = len(data.labels)
         images = torch.cat([data.labelled, data.unlabelled[taught.kept.to(device)]])
         targets = torch.cat([site.one_hot(data.labels), taught.soft.to(device)])
-        shift, view = taught.mix.log().to(targets), site.view(task)
-        shuffle = site.stream("shuffle", task)
+        of_labels = class_mix(counts(site), torch.empty(0, data.num_classes))
+        shift_s, shift_u = of_labels.log().to(targets), taught.mix.log().to(targets)
+        shuffle, view = site.stream("shuffle", task), site.view(task)
         model.train()
         if self.frozen_norm or len(images) == 1:
             freeze_batch_norm(model)
 
         def loss(batch: Tensor, labelled: int) -> Tensor:
-            logits = model(site.normalise(view(images[batch]))) + shift
-            each = F.kl_div(F.log_softmax(logits, dim=1), targets[batch], reduction="none").sum(1)
-            if labelled == len(batch):
-                return each.mean()
-            pseudo = taught.worth * each[labelled:].mean()
-            return each[:labelled].mean() + pseudo if labelled else pseudo
+            logits, wanted = model(site.normalise(view(images[batch]))), targets[batch]
+            total = logits.new_zeros(())
+            if labelled:
+                total = total + soft_target_loss(logits[:labelled] + shift_s, wanted[:labelled])
+            if labelled < len(batch):
+                pseudo = soft_target_loss(logits[labelled:] + shift_u, wanted[labelled:])
+                total = total + taught.worth * pseudo
+            return total
 
         def epoch() -> Iterator[Step]:
             if 0 < known < len(images):
@@ -274,7 +277,13 @@ class Taught:
     mix: Tensor
     kept: Tensor
     soft: Tensor
-    worth: float = 0.0
+    worth: float
+
+    @classmethod
+    def nothing(cls, classes: int) -> Self:
+        """Return what a site learns that has labels alone."""
+        mix = torch.full((classes,), 1 / classes, dtype=torch.float64)
+        return cls(mix, torch.empty(0, dtype=torch.int64), torch.empty(0, classes), 0.0)
 
 
 def counts(site: SiteContext) -> Tensor:
