@@ -23,9 +23,9 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.losses import soft_target_loss
 from fedapp.methods._averaging import WARM_UP, averaged, epochs_of, work_of
 from fedapp.methods.base import Method, Round, ServerState, SiteContext, SiteReport
-from fedapp.losses import soft_target_loss
 from fedapp.metrics import evaluation, wilson
 from fedapp.objectives import supervised
 from fedapp.params import Params
@@ -152,9 +152,9 @@ class PriorShift(Method):
         return site.params()
 
     def _steps(self, task: Task, site: SiteContext, taught: "Taught") -> Iterator[Step]:
-        """Yield mini-batches, each kind's logits corrected by the class mix of what is learned from.
+        """Yield mini-batches, the logits corrected by the class mix of what is learned from.
 
-        That is the labels' own for labelled images, however few, and the site's for the others.
+        For labelled images that is their own mix, however few they are; for the others the site's.
         Each holds labelled images, whose mean loss counts 1, and as many with pseudo-labels, whose
         mean loss counts what they are worth: many pseudo-labels do not drown few labels.
         """
@@ -171,7 +171,7 @@ class PriorShift(Method):
 
         def loss(batch: Tensor, labelled: int) -> Tensor:
             logits, wanted = model(site.normalise(view(images[batch]))), targets[batch]
-            total = logits.new_zeros(())
+            total: Tensor = logits.new_zeros(())
             if labelled:
                 total = total + soft_target_loss(logits[:labelled] + shift_s, wanted[:labelled])
             if labelled < len(batch):
