@@ -1,5 +1,6 @@
 """Every method preset over every data set's preset, and `method.preset` beside other overrides."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,16 @@ PAPER = {
     "local_only": ("local_only", None, "some"),
 }
 """Method, objective and labels of each preset (METHODS.md)."""
+OTHERS = {
+    "fedavg_ft": "fedavg",
+    "fedprox_ft": "fedprox",
+    "fedrod": "fedrod",
+    "ditto": "ditto",
+    "sage": "sage",
+    "fixmatch_global": "fixmatch_global",
+    "prior_shift": "prior_shift",
+}
+"""Method of each preset that the paper does not have."""
 
 
 def with_preset(name, preset="digits_demo", **overrides):
@@ -76,7 +87,23 @@ def test_the_papers_methods_are_what_their_names_say(name, wanted):
 def test_every_method_has_a_preset_and_every_preset_a_name_in_the_list():
     assert {with_preset(name).method.name for name in method_presets()} == set(method_names())
     ablations = {name for name in method_presets() if name.startswith("um_pfssl")}
-    assert ablations | set(PAPER) == set(method_presets())
+    assert ablations | set(PAPER) | set(OTHERS) == set(method_presets())
+
+
+@pytest.mark.parametrize(("name", "wanted"), OTHERS.items(), ids=OTHERS)
+def test_the_other_methods_are_what_their_names_say(name, wanted):
+    method = with_preset(name).method
+    assert method.name == wanted
+    if wanted in ("fedavg", "fedprox", "fedrod", "ditto"):
+        assert (getattr(method, "objective", "supervised"), method.answer) == (
+            "supervised", "tuned",
+        )  # fmt: skip
+
+
+def test_a_fine_tuned_preset_differs_from_its_method_in_the_answer_alone():
+    for name in ("fedavg", "fedprox"):
+        plain, tuned = with_preset(name).method, with_preset(f"{name}_ft").method
+        assert replace(tuned, answer="common") == plain != tuned
 
 
 def test_presets_of_one_method_are_told_apart_by_their_digest():
@@ -140,7 +167,7 @@ def test_a_file_without_a_method_may_be_given_one(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("data:\n  name: digits\n")
     assert load_experiment(str(path), {"method.preset": "fixbn"}).method.name == "fedbn"
-    with pytest.raises(ConfigError, match=r"method.name = None: must be one of fedavg, "):
+    with pytest.raises(ConfigError, match=r"method.name = None: must be one of ditto, "):
         load_experiment(str(path))
 
 
@@ -170,7 +197,7 @@ def test_flowers_run_config_chooses_it_as_the_command_line_does():
 
 @pytest.mark.parametrize(("name", "said"), [
     ("fixav", "method.preset 'fixav': no such method preset; did you mean 'fixavg'?"),
-    ("nothing", "method.preset 'nothing': no such method preset; valid: fedavg, "),
+    ("nothing", "method.preset 'nothing': no such method preset; valid: ditto, "),
     ("../fashion_mnist", "method.preset '../fashion_mnist': no such method preset; valid: "),
     (3, "method.preset '3': no such method preset; valid: "),
 ])  # fmt: skip
@@ -182,7 +209,7 @@ def test_an_unknown_method_preset_is_refused_with_a_remedy(name, said):
 
 @pytest.mark.parametrize(("name", "overrides", "said"), [
     ("fixavg", {"method__proximal": 0.1},
-     "override: method.proximal = 0.1: not a setting of fedavg; valid: confidence, name, "),
+     "override: method.proximal = 0.1: not a setting of fedavg; valid: answer, confidence, "),
     ("fedavg", {"method__mc_samples": 5}, "override: method.mc_samples = 5: not a setting of "),
     ("fixavg", {"method__confidence": 2.0},
      "override: method.confidence = 2.0: must be less than or equal to 1"),

@@ -43,6 +43,18 @@ def test_dropout_acts_only_in_the_tail():
     assert sum(isinstance(m, nn.Dropout) for m in model.modules()) == 1  # applied twice
 
 
+def test_the_tail_is_the_head_on_the_embedding():
+    model = build_model(ModelSettings(width=4, dropout=0.5), 1, 3).eval()
+    features = model.trunk(torch.rand(2, 1, 8, 8))
+    embedding = model.embed(features)
+    assert embedding.shape == (2, 32)
+    by_hand = embedding @ model.head.weight.T + model.head.bias
+    torch.testing.assert_close(model.classify(embedding), by_hand)
+    assert torch.equal(model.tail(features), model.classify(embedding))
+    doubled = model.embed(features, lambda h: 2 * h)
+    assert torch.equal(model.tail(features, lambda h: 2 * h), model.classify(doubled))
+
+
 def test_the_start_depends_on_the_seed_alone():
     small = ModelSettings(width=2)
     torch.manual_seed(1)

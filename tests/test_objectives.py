@@ -6,7 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from fedapp.objectives import Work, consistency, fixmatch, labelled_loss, supervised
+from fedapp.objectives import (
+    Work,
+    consistency,
+    copies,
+    counted_loss,
+    fixmatch,
+    labelled_loss,
+    pull,
+    supervised,
+    taught,
+)
 from fedapp.rng import torch_stream
 from tests.methods.conformance import data_of, digits_like
 
@@ -79,7 +89,9 @@ def test_a_supervised_step_is_the_mean_cross_entropy_of_its_batch():
     assert step().item() == pytest.approx(by_hand, rel=1e-5)
 
 
-@pytest.mark.parametrize(("count", "sizes"), [(0, []), (1, [1]), (4, [4]), (5, [5]), (9, [4, 5])])
+@pytest.mark.parametrize(
+    ("count", "sizes"), [(0, []), (1, [1]), (4, [4]), (5, [3, 2]), (9, [3] * 3)]
+)
 def test_an_epoch_sees_every_labelled_image_once(count, sizes, monkeypatch):
     job, seen = work(labelled=count, epochs=2), []
     monkeypatch.setattr(job.model, "forward", lambda x: seen.append(x) or x.new_zeros(len(x), 3))
@@ -261,13 +273,13 @@ def test_at_weight_zero_unlabelled_images_teach_nothing():
 
 
 @pytest.mark.parametrize(("labelled", "unlabelled", "each"), [
-    (10, 3, [(4, 3)] * 3),     # the larger part is labelled
-    (3, 10, [(3, 4)] * 3),     # the larger part is unlabelled
+    (10, 3, [(4, 3), (3, 3), (3, 3)]),     # the larger part is labelled
+    (3, 10, [(3, 4), (3, 3), (3, 3)]),     # the larger part is unlabelled
     (8, 8, [(4, 4)] * 2),
     (1, 1, [(1, 1)]),
-    (1, 9, [(1, 4)] * 3),
-    (5, 0, [(5, 0)]),          # a last batch of one joins the one before
-    (0, 6, [(0, 4), (0, 2)]),
+    (1, 9, [(1, 3)] * 3),
+    (5, 0, [(3, 0), (2, 0)]),  # mini-batches are equal to within one
+    (0, 6, [(0, 3), (0, 3)]),
     (1, 0, [(1, 0)]),
     (0, 1, [(0, 1)]),
     (0, 0, []),
@@ -304,12 +316,61 @@ def test_strong_views_are_made_of_unlabelled_images_alone():
 def test_with_all_labelled_and_views_that_change_nothing_it_is_supervised_bit_for_bit():
     plain = [step().item() for step in supervised(work(labelled=9, epochs=3))]
     fixed = [step().item() for step in steps(work(labelled=9, epochs=3), confidence=NEVER)]
-    assert fixed == plain and len(plain) == 6
+    assert fixed == plain and len(plain) == 9
 
 
 def test_the_same_stream_gives_the_same_steps():
     one = [step().item() for step in steps(work(labelled=5, unlabelled=9, epochs=2))]
     assert one == [step().item() for step in steps(work(labelled=5, unlabelled=9, epochs=2))]
+
+
+# --- labels made once -----------------------------------------------------------------------------
+
+
+def test_a_taught_step_by_hand():
+    """Two of three pseudo-labels count; the mean is over all three."""
+    job, views = work(labelled=2, unlabelled=3), Views(weak=lambda images: images // 2)
+    labels, sure = torch.tensor([2, 0, 1]), torch.tensor([True, False, True])
+    [step] = taught(job, views.weak, views.strong, labels, sure, weight=0.5)
+    x_s, x_u = job.data.labelled, job.data.unlabelled
+    log_weak = torch.log_softmax(job.model(scale(x_s // 2)), dim=1)
+    log_strong = torch.log_softmax(job.model(scale(255 - x_u)), dim=1)
+    loss_s = -sum(log_weak[i, y] for i, y in enumerate(job.data.labels)) / 2
+    loss_u = -(log_strong[0, 2] + log_strong[2, 1]) / 3
+    assert step().item() == pytest.approx((loss_s + 0.5 * loss_u).item(), rel=1e-5)
+    with torch.no_grad():  # a network that changes does not change the labels
+        job.model[1].weight.zero_()
+    assert step().item() == pytest.approx(math.log(3) * (1 + 0.5 * 2 / 3), rel=1e-5)
+
+
+@pytest.mark.parametrize(("labelled", "unlabelled"), [(10, 3), (3, 10), (0, 6), (5, 0), (0, 0)])
+def test_taught_takes_the_steps_of_fixmatch_and_sees_each_image_with_its_label(
+    labelled, unlabelled
+):
+    job, views = work(labelled, unlabelled, epochs=2), Views()
+    labels = torch.arange(unlabelled) % 3
+    sure = torch.ones(unlabelled, dtype=torch.bool)
+    taken = list(taught(job, views.weak, views.strong, labels, sure, weight=1.0))
+    again = Views()
+    assert len(taken) == len(steps(work(labelled, unlabelled, epochs=2), again))
+    for one, other in zip(views.given["strong"], again.given["strong"], strict=True):
+        assert torch.equal(one, other)
+
+
+def test_counted_loss_by_hand():
+    logits = logits_of((0.5, 0.3, 0.2), (0.1, 0.1, 0.8))
+    found = counted_loss(logits, torch.tensor([1, 2]), torch.tensor([True, False]))
+    assert found.item() == pytest.approx(-math.log(0.3) / 2)
+
+
+def test_a_pull_is_half_its_strength_times_the_squared_distance():
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+    anchors = copies([w])
+    with torch.no_grad():
+        w += 3.0
+    loss = pull([w], anchors, 0.5)
+    loss.backward()
+    assert loss.item() == 0.5 / 2 * 18 and w.grad.tolist() == [1.5, 1.5]
 
 
 # --- batch norm -----------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """Ditto (Li et al. 2021): beside the common model every site trains one of its own, pulled to it.
 
 The common model w is FedAvg's, from the labelled images. Site k's own v_k minimises
-F_k(v) + lambda / 2 ||v - w_t||^2 on the same images (their Eq. 1 and Algorithm 1), w_t being the
-common model that the site received; v_k starts from w_0 and never leaves the site. At lambda = 0 it
-is training alone.
+F_k(v) + lambda / 2 ||v - w_t||^2 on the same images (their Algorithm 1), w_t being the common model
+that the site received; v_k starts from w_0 and never leaves the site. At lambda = 0 it is training
+alone.
 
-v_k is trained for as many epochs as w, so a site takes twice the steps of FedAvg.
+As in the authors' code, v_k sees the mini-batches of w, in the same order. So a site takes twice
+the steps of FedAvg.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ class Ditto(FromLabelled):
 
     answer: Literal["common", "tuned"] = "tuned"
     """What a site uses: the server's model, or v_k ("tuned")."""
-    attachment: Annotated[float, Field(ge=0)] = 0.1
+    attachment: Annotated[float, Field(ge=0)] = 1.0
     """lambda: how strongly v_k is pulled to the common model."""
 
     def kept_beside(self, model: nn.Module) -> frozenset[str]:
@@ -56,14 +57,13 @@ class Ditto(FromLabelled):
             super().load_tuned(task, site)
 
     def _own(self, task: Task, site: SiteContext) -> Params:
-        """Train v_k, with draws of its own, and return it."""
+        """Train v_k with the draws of the common model, and return it."""
         site.load(task.models["server"][0])
         weights: Sequence[Tensor] = list(site.model.parameters())
         penalty = partial(pull, weights, copies(weights), self.attachment)
         site.model.load_state_dict(site.beside)
-        work = replace(work_of(task, site), shuffle=site.stream("own-shuffle", task))
-        with site.drawing(task, "own"):
-            loss = descend(site.model, supervised(work), site.training, penalty)
+        with site.drawing(task):
+            loss = descend(site.model, supervised(work_of(task, site)), site.training, penalty)
         site.finite(loss or 0.0, task)
         return site.params()
 

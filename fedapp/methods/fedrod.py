@@ -1,7 +1,7 @@
 """FedRoD (Chen and Chao 2022), linear: one common predictor, one personal on top of it.
 
-The common network is averaged. Its loss is the balanced softmax (their Eq. 7; Ren et al. 2020): the
-cross entropy of logits + ln pi_k, pi_k being the site's class shares, so that all sites aim at one
+The common network is averaged. Its loss is the balanced softmax (Ren et al. 2020): the cross
+entropy of logits + ln pi_k, pi_k being the site's class shares, so that all sites aim at one
 predictor for which all classes are equally frequent. A second head stays at the site. It sees the
 features of the common network and adds its logits to the common ones; the sum meets the plain cross
 entropy, whose gradient reaches the personal head alone. The personal answer is the softmax of that
@@ -10,13 +10,13 @@ sum. Both are trained in the same steps, on the labelled images.
 The personal answer stands on the site's own network as it trained it last, as that of a tuned
 FedAvg does. The sum of two linear heads is a linear head, so the two become one for measuring.
 
-The authors' code is not public; where the paper is silent:
+The authors' code is not public. What is not theirs:
 
 - The personal head starts from zero: until it learns, the personal answer is the common one.
 - pi_k counts one more image, spread over all classes (`priors.class_mix`): without it, a class of
   which a site has no label would have the logit minus infinity.
-- DEVIATION: one optimiser steps all tensors at once; re-implementations step the common network
-  first, then the head. The features are the same either way.
+- DEVIATION: one optimiser steps all tensors at once; a public re-implementation (PFLlib) steps the
+  common network first, then the head. The head sees the same features either way.
 """
 
 import copy

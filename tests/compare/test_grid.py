@@ -118,7 +118,7 @@ def test_every_fault_of_the_file_is_a_line(tmp_path: Path):
     [
         ({"methods": None}, "methods: is missing; give it"),
         ({"methods": "fixavg"}, "methods = 'fixavg': must be a list of method presets, or a map"),
-        ({"methods": []}, "methods: name at least one; valid: fedavg, "),
+        ({"methods": []}, "methods: name at least one; valid: ditto, "),
         ({"methods": ["fixavg", "fixavg"]}, "methods = ['fixavg', 'fixavg']: one stands twice"),
         ({"methods": ["fixavgg"]}, "methods: fixavgg: no such method preset, and method.preset is"),
         (

@@ -9,7 +9,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 from fedapp.data import augment, datasets
-from fedapp.data.augment import OPERATIONS, flips, strong, weak
+from fedapp.data.augment import OPERATIONS, STRONG_VIEWS, cutout, flips, strong, weak
 from fedapp.data.operations import GEOMETRY, GREY, PIXELS
 from fedapp.errors import ConfigError
 from fedapp.rng import torch_stream
@@ -23,7 +23,7 @@ SHAPES = [
     (3, 3, 96, 96),
     (4, 1, 8, 95),
 ]
-views = pytest.mark.parametrize("view", [weak, strong])
+views = pytest.mark.parametrize("view", [weak, strong, cutout])
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -290,7 +290,26 @@ def test_cutout_covers_half_of_each_side_at_most(monkeypatch: pytest.MonkeyPatch
         assert abs(sides.double().mean() - 12.25) < 5 * error
 
 
-# Both views
+def test_cutout_alone_is_a_weak_view_with_one_grey_square() -> None:
+    """The same draws by hand: first those of the weak view, then two centres."""
+    images, draws = noise(40, 3, 28, 32), stream()
+    wanted = weak(images, True, draws)
+    rows = torch.randint(28, (40, 1), generator=draws).flatten().tolist()
+    columns = torch.randint(32, (40, 1), generator=draws).flatten().tolist()
+    for view, y, x in zip(wanted, rows, columns, strict=True):
+        view[:, max(y - 7, 0) : y + 7, max(x - 7, 0) : x + 7] = GREY
+    assert torch.equal(cutout(images, True, stream()), wanted)
+
+
+def test_a_strong_view_by_its_name() -> None:
+    images = noise(12, 1, 28, 28)
+    assert STRONG_VIEWS.keys() == {"randaugment", "cutout", "weak"}
+    for name, view in (("randaugment", strong), ("cutout", cutout), ("weak", weak)):
+        seen = STRONG_VIEWS[name](images, True, stream())
+        assert torch.equal(seen, view(images, True, stream())), name
+
+
+# All views
 
 
 @views

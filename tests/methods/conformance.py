@@ -40,6 +40,7 @@ from fedapp.settings import (
     SplitSettings,
     TrainSettings,
 )
+from fedapp.site import BESIDE
 from fedapp.store import ModelStore
 
 CPU = torch.device("cpu")
@@ -376,6 +377,33 @@ def assert_private_never_travels(played: Played, kept: frozenset[str]) -> None:
     assert min(ways.values()) > 0
 
 
+def beside_of(exchange: Exchange) -> dict[str, Tensor]:
+    """What the site has beside what it shares, after this exchange."""
+    return {name.removeprefix(BESIDE): t for name, t in load(exchange.private).items()}
+
+
+def assert_beside_never_travels(played: Played, names: frozenset[str]) -> None:
+    """No message holds the bytes of what a site has beside what it shares; whole models travel."""
+    w_0, secrets = played.w_0(), set()
+    for exchange in played.seen:
+        if exchange.task.action != EVALUATE and exchange.private:
+            part, shared = beside_of(exchange), exchange.upload
+            assert part.keys() == names
+            # Statistics of the first layer's first step are alike in both: both begin at w_0.
+            secret = [t for n, t in part.items() if not torch.equal(t, shared[n])]
+            secrets |= {t.numpy().tobytes() for t in secret if t.is_floating_point()}
+    assert len(secrets) >= 2 * len(names & {"head.weight", "head.bias"}) > 0
+    ways = {"up": 0, "down": 0}
+    for exchange in played.seen:
+        for way, blobs in (("down", exchange.down), ("up", exchange.incoming.payloads)):
+            ways[way] += len(blobs)
+            assert all(load(blob).keys() == w_0.keys() for blob in blobs.values())
+        sent = [*exchange.down.values(), *exchange.incoming.payloads.values(), *exchange.heads]
+        for message in sent:
+            assert not any(secret in message for secret in secrets)
+    assert min(ways.values()) > 0
+
+
 def assert_descent_with_private_by_hand(played: Played) -> None:
     """Every site learns from the server's part and its own, and sends and keeps what it learned."""
     training = played.experiment.training
@@ -456,9 +484,9 @@ class Measured(SiteContext):
 
     measured: list[dict[str, Tensor]] = field(default_factory=list)
 
-    def evaluate(self, *parts: str):  # type: ignore[no-untyped-def]
+    def evaluate(self, *parts: str, answer: str = ""):  # type: ignore[no-untyped-def]
         self.measured.append(state_of(self.model))
-        return super().evaluate(*parts)
+        return super().evaluate(*parts, answer=answer)
 
 
 def context(
@@ -466,6 +494,7 @@ def context(
     w_t: dict[str, Tensor],
     private: dict[str, Tensor] | None = None,
     settings: ModelSettings = PIXELS,
+    beside: dict[str, Tensor] | None = None,
     **training: Any,
 ) -> Measured:
     """A site whose server model is `w_t`; one step a round unless `training` says otherwise."""
@@ -475,6 +504,7 @@ def context(
         model=build_model(settings, 1, data.num_classes),
         contents=lambda ref: w_t,
         private=private or {},
+        beside=beside or {},
         scores=ScoreStore(),
         training=TrainSettings(**{**usual, **training}),
         seed=5,

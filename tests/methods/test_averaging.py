@@ -1,38 +1,74 @@
 """What all averaging methods promise of odd sites, failing sites and traffic."""
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 
+import pytest
 import torch
 
+from fedapp.data.augment import STRONG_VIEWS
+from fedapp.methods.ditto import Ditto
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
 from fedapp.methods.fedper import FedPer
 from fedapp.methods.fedprox import FedProx
+from fedapp.methods.fedrod import FedRoD
+from fedapp.methods.fixmatch_global import FixMatchGlobal
 from fedapp.methods.lg_fedavg import LgFedAvg
 from fedapp.methods.pfedme import PFedMe
-from fedapp.protocol import Incoming, Refusal
-from tests.methods.conformance import ODD, Deal, named, play, play_in_one_store, toy
+from fedapp.methods.sage import Sage
+from fedapp.models import initial_params
+from fedapp.protocol import Incoming, ModelRef, Refusal, Task
+from tests.methods.conformance import (
+    ODD,
+    PIXELS,
+    Deal,
+    context,
+    data_of,
+    digits_like,
+    named,
+    play,
+    play_in_one_store,
+    toy,
+)
 
 AVERAGING = [FedAvg, FedProx, FedBN, FedPer, LgFedAvg, PFedMe]
+EVERY = [method(objective) for method in AVERAGING for objective in ("supervised", "fixmatch")]
+EVERY += [FedRoD(), Ditto(), Sage(), FixMatchGlobal()]
+SUPERVISED = ("fedrod", "ditto")
 
 
 # --- sites that lack something --------------------------------------------------------------------
 
 
-@named([method(objective) for method in AVERAGING for objective in ("supervised", "fixmatch")])
+@named(EVERY)
 def test_sites_that_lack_something_run_to_the_end(tmp_path, method):
     """No labels; no training images; one image, labelled or not; nothing to measure on."""
     played = play(toy(method, tmp_path, ODD))
     assert [row["skipped"] for row in played.rows()] == [{}] * 3
-    learners = {0, 3, 5} if method.objective == "supervised" else {0, 1, 3, 4, 5}
+    objective = "supervised" if method.name in SUPERVISED else getattr(method, "objective", "")
+    learners = {0, 3, 5} if objective == "supervised" else {0, 1, 3, 4, 5}
     assert {e.task.site for e in played.of(0, "warmup") if e.incoming.payloads} == {0, 3, 5}
     for number in (1, 2):
         sent = {e.task.site for e in played.of(number, "train") if e.incoming.payloads}
         assert sent == learners
         assert played.rows()[number]["trained"] == len(learners)
     assert played.rows()[2]["sites_evaluated"] == 5  # the sixth has no test images
-    if played.kept():
+    if played.kept() or method.name in SUPERVISED:
         assert {e.task.site for e in played.seen if e.private} == learners
+
+
+@named([FedAvg("fixmatch"), Sage(), FixMatchGlobal()])
+@pytest.mark.parametrize("name", STRONG_VIEWS)
+def test_the_strong_view_is_the_one_that_is_named(method, name):
+    """Drawn after the weak view, from the same stream."""
+    server = ModelRef(-2, 1, "a" * 64)
+    task = Task(0, 1, "train", server, {"server": (server,)})
+    site = context(data_of(), initial_params(PIXELS, 1, 3, seed=0))
+    weak, strong = replace(method, strong_view=name).views(task, site)
+    draws, images = site.stream("augment", task), digits_like(6, seed=1)
+    assert torch.equal(weak(images), STRONG_VIEWS["weak"](images, site.flip, draws))
+    assert torch.equal(strong(images), STRONG_VIEWS[name](images, site.flip, draws))
 
 
 def test_one_labelled_image_leaves_the_statistics_of_batch_norm_alone(tmp_path):
@@ -130,7 +166,7 @@ def test_traffic_is_what_was_sent_and_measuring_is_counted_apart(tmp_path, metho
     assert kinds == {name: n for name, n in sums.items() if name.startswith("bytes") and n}
 
 
-@named([FedAvg(), FedBN("fixmatch"), PFedMe()])
+@named([FedAvg(), FedBN("fixmatch"), PFedMe(), FedRoD(), Sage()])
 def test_in_the_loopback_driver_the_numbers_are_the_same(tmp_path, method):
     """There sites share the server's pool, and only their private parts are on their own disks."""
     one = play(toy(method, tmp_path, name="wire"))
@@ -139,4 +175,4 @@ def test_in_the_loopback_driver_the_numbers_are_the_same(tmp_path, method):
     traffic = [(p.folder.path / "traffic.csv").read_text() for p in (one, two)]
     assert traffic[0] == traffic[1]
     parts = {path.parent.parent.parent.name for path in two.folder.sites_root.rglob("*.safe*")}
-    assert parts == ({"site-0", "site-1", "site-2"} if two.kept() else set())
+    assert parts == ({"site-0", "site-1", "site-2"} if any(e.private for e in one.seen) else set())

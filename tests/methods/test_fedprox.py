@@ -5,8 +5,9 @@ import torch
 from pydantic import ValidationError
 
 from fedapp.methods.fedavg import FedAvg
-from fedapp.methods.fedprox import FedProx, distance
+from fedapp.methods.fedprox import FedProx
 from fedapp.models import build_model, initial_params
+from fedapp.objectives import distance
 from fedapp.protocol import ModelRef, Task
 from tests.methods.conformance import (
     PIXELS,
