@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.metrics import confusion_matrix
 
-from fedapp.metrics import BINS, evaluation, predict, worst_decile
+from fedapp.metrics import BINS, evaluation, predict, wilson, worst_decile
 from fedapp.models import build_model
 from fedapp.settings import ModelSettings
 
@@ -51,3 +51,19 @@ def test_worst_decile_is_the_mean_of_the_worst_tenth():
     assert worst_decile([0.1 * k for k in range(10)]) == 0.0
     assert worst_decile([0.5, 0.9]) == 0.5
     assert worst_decile([k / 20 for k in range(20)]) == pytest.approx((0 + 0.05) / 2)
+
+
+def test_wilsons_interval_by_hand():
+    """8 of 10 at z = 1.96: (0.8 + 0.19208 -+ 1.96 sqrt(0.016 + 0.0096)) / 1.38416."""
+    assert wilson(8, 10) == pytest.approx((0.490, 0.943), abs=5e-4)
+    low, high = wilson(3, 4, z=1)  # (0.75 + 0.125 -+ sqrt(0.1875 / 4 + 1 / 64)) / 1.25
+    assert (low, high) == pytest.approx((0.5, 0.9))
+
+
+def test_wilsons_interval_of_none_and_of_all_stays_in_0_to_1():
+    z2 = 1.96**2
+    for total in (1, 7, 1000):
+        assert wilson(0, total) == pytest.approx((0, z2 / (total + z2)))
+        assert wilson(total, total) == pytest.approx((total / (total + z2), 1))
+        assert wilson(0, total)[0] >= 0 and wilson(total, total)[1] <= 1
+    assert wilson(0, 0) == (0, 1)
