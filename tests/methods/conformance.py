@@ -70,7 +70,7 @@ def toy(
 ) -> Experiment:
     """Return an experiment of a second or less whose sites hold just what they are dealt.
 
-    changes: as `group__key=value`.
+    The warm-up is one common round. changes: as `group__key=value`.
     """
     experiment = Experiment(
         name="toy",
@@ -79,7 +79,9 @@ def toy(
         data=DataSettings(name="digits", subset=sum(map(sum, deals))),
         split=SplitSettings(num_clients=len(deals), manifest=str(_manifest(folder, deals))),
         model=ModelSettings(width=2),
-        training=TrainSettings(local_epochs=1, warmup_epochs=1, batch_size=8, learning_rate=0.05),
+        training=TrainSettings(
+            local_epochs=1, warmup_epochs=1, warmup_rounds=1, batch_size=8, learning_rate=0.05
+        ),
         rounds=RoundSettings(num_rounds=2, sample_rate=1.0, deadline_s=60.0),
         runtime=RuntimeSettings(device="cpu", out=str(folder), run_name=name),
     )
@@ -456,9 +458,9 @@ class Measured(SiteContext):
 
     measured: list[dict[str, Tensor]] = field(default_factory=list)
 
-    def evaluate(self, *parts: str):  # type: ignore[no-untyped-def]
+    def evaluate(self, *parts: str, answer: str = ""):  # type: ignore[no-untyped-def]
         self.measured.append(state_of(self.model))
-        return super().evaluate(*parts)
+        return super().evaluate(*parts, answer=answer)
 
 
 def context(

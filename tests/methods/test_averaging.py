@@ -19,7 +19,7 @@ AVERAGING = [FedAvg, FedProx, FedBN, FedPer, LgFedAvg, PFedMe]
 # --- sites that lack something --------------------------------------------------------------------
 
 
-@named([method(objective) for method in AVERAGING for objective in ("supervised", "fixmatch")])
+@named([method(objective=o) for method in AVERAGING for o in ("supervised", "fixmatch")])
 def test_sites_that_lack_something_run_to_the_end(tmp_path, method):
     """No labels; no training images; one image, labelled or not; nothing to measure on."""
     played = play(toy(method, tmp_path, ODD))
@@ -130,7 +130,7 @@ def test_traffic_is_what_was_sent_and_measuring_is_counted_apart(tmp_path, metho
     assert kinds == {name: n for name, n in sums.items() if name.startswith("bytes") and n}
 
 
-@named([FedAvg(), FedBN("fixmatch"), PFedMe()])
+@named([FedAvg(), FedBN(objective="fixmatch"), PFedMe()])
 def test_in_the_loopback_driver_the_numbers_are_the_same(tmp_path, method):
     """There sites share the server's pool, and only their private parts are on their own disks."""
     one = play(toy(method, tmp_path, name="wire"))

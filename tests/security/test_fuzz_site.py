@@ -139,8 +139,9 @@ def test_malformed_requests(site, kind, examples):
     whole = wire.write_request(site.origin, request, payloads)
     plausible = [
         0, 1, ME, 5, "helpers", "newcomers", "server", "train", "search", "evaluate", "warmup",
-        "dance", "sure_total", 2**53 - 1, {"sure_right": 1e308}, {f"n{'x' * k}": 0 for k in range(40)},
-        site.helper.digest, site.first.digest, "ab" * 32, asdict(site.helper),
+        "dance", "sure_total", 2**53 - 1, {"sure_right": 1e308},
+        {f"n{'x' * k}": 0 for k in range(40)}, "ab" * 32,
+        site.helper.digest, site.first.digest, asdict(site.helper),
         [asdict(site.helper)] * 3, asdict(site.first), [], "", "other-run", "..", "Task", "Hello",
         "Reply", {}, [asdict(ModelRef(k, 1, f"{k:064x}")) for k in range(200)],
         {f"key{k}": 0 for k in range(257)}, "x" * 2**16, "x" * (2**16 + 1),
