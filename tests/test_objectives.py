@@ -292,6 +292,18 @@ def test_an_epoch_is_one_pass_over_the_larger_part(labelled, unlabelled, each):
             assert repeats < (4 if len(part) == max(labelled, unlabelled) else math.inf)
 
 
+@pytest.mark.parametrize("labelled", [0, 1, 3, 9])
+def test_steps_of_an_epoch_are_equal_to_within_one_image_of_each_kind(labelled):
+    """Around every multiple of the batch size: no last step of two or three images."""
+    for unlabelled in range(max(labelled, 1), 18):
+        views = Views()
+        count = len(steps(work(labelled, unlabelled, size=4), views))
+        assert count == -(-unlabelled // 4)
+        for given in (views.given["weak"][::2], views.given["strong"]):
+            lengths = [len(images) for images in given]
+            assert max(lengths) - min(lengths) <= 1 and max(lengths) <= 4
+
+
 def test_views_are_drawn_once_per_step_and_not_again_when_it_is_called_again():
     job, views = work(labelled=3, unlabelled=4), Views()
     [step] = steps(job, views)
