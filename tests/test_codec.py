@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedapp.codec import MAX_BYTES, decode_answer, decode_origin, decode_request, encode
+from fedapp.codec import (
+    MAX_BYTES,
+    MAX_CONTAINERS,
+    decode_answer,
+    decode_origin,
+    decode_request,
+    encode,
+)
 from fedapp.errors import ProtocolError
+from fedapp.protocol import ANSWERS as NAMES
 from fedapp.protocol import (
     SCHEMA,
     Evaluation,
@@ -106,6 +114,15 @@ def task(**changes):
 def test_a_phase_is_a_count_and_numbers_are_few_finite_and_named(data, says):
     with pytest.raises(ProtocolError, match=says):
         decode_request(data)
+
+
+def test_the_largest_honest_answer_fits():
+    """1000 classes, measured on both parts: what a site uses, and each of its answers."""
+    row = (0,) * 998 + (12345, 678)
+    result = Evaluation((row,) * 1000, (1,) * 15, (1,) * 15, (1 / 3,) * 15)
+    each = len(encode(replace(REPLY, evaluations={"test": result})))
+    count = 2 * (1 + len(NAMES))
+    assert count * each < MAX_BYTES and count * 1003 < MAX_CONTAINERS
 
 
 def test_nan_is_never_sent():
