@@ -38,6 +38,12 @@ def test_an_honest_reply_passes():
     check_reply(TASK, Reply(0, 5, "f" * 64), FACTS)
 
 
+def test_every_answer_of_a_site_may_be_measured_on_both_parts():
+    results = {f"{part}_{answer}": result for part, result in (("val", VAL), ("test", TEST))
+               for answer in ("common", "tuned", "alone")}  # fmt: skip
+    check_reply(TASK, replace(HONEST, evaluations={**HONEST.evaluations, **results}), FACTS)
+
+
 def bins(**changes):
     return {"evaluations": {"test": replace(TEST, **changes)}}
 
@@ -51,6 +57,14 @@ LIES = {
     "itself": ({"helpers": (ScoredRef(ref(0), 1.0),)}, "or itself"),
     "hoard": ({"held": tuple(f"{k:064x}" for k in range(9))}, "holds 9 models"),
     "unknown part": ({"evaluations": {"train": TEST}}, "evaluation 'train'"),
+    "unknown answer": ({"evaluations": {"val_mixture": VAL}}, "evaluation 'val_mixture'"),
+    "part of another": ({"evaluations": {"test_before_tuned": TEST}}, "'test_before_tuned'; must"),
+    "fewer by one answer": ({"evaluations": {"test_tuned": VAL}}, "test_tuned is of 2 images"),
+    "more by one answer": ({"evaluations": {"val_common": TEST}}, "val_common is of 3 images"),
+    "bins by one answer": (
+        {"evaluations": {"test_alone": replace(TEST, bin_count=(3,))}},
+        "of test_alone do not add up",
+    ),
     "more images": ({"evaluations": {"val": TEST}}, "is of 3 images, it has 2"),
     "classes": (bins(confusion=((1,),)), "is not 2 x 2"),
     "few bins": (bins(bin_count=(3,)), "do not add up"),
@@ -61,6 +75,8 @@ LIES = {
     "negative": ({"metrics": {"pseudo_total": 4, "pseudo_wrong": -1e6}}, "pseudo_wrong"),
     "too many labels": ({"metrics": {"pseudo_total": 5.0}}, "pseudo_total = 5"),
     "all wrong": ({"metrics": {"pseudo_total": 2, "pseudo_wrong": 3}}, "pseudo_wrong = 3"),
+    "more sure than images": ({"metrics": {"sure_total": 3.0}}, "sure_total = 3"),
+    "more right than sure": ({"metrics": {"sure_total": 1, "sure_right": 2}}, "sure_right = 2"),
     "chatty": ({"metrics": {f"m{'x' * k}": 0.0 for k in range(40)}}, "40 metrics"),
 }
 

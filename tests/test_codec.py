@@ -2,13 +2,22 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedapp.codec import MAX_BYTES, decode_answer, decode_origin, decode_request, encode
+from fedapp.codec import (
+    MAX_BYTES,
+    MAX_CONTAINERS,
+    decode_answer,
+    decode_origin,
+    decode_request,
+    encode,
+)
 from fedapp.errors import ProtocolError
+from fedapp.protocol import ANSWERS as NAMES
 from fedapp.protocol import (
     SCHEMA,
     Evaluation,
@@ -38,6 +47,8 @@ def test_answers_come_back_equal(answer):
 
 def test_requests_come_back_equal():
     assert decode_request(encode(TASK)) == TASK
+    told = replace(TASK, phase=3, numbers={"sure_right": 2.0, "sure_total": 2.5})
+    assert decode_request(encode(told)) == told
     hello = Hello({"seed": 0, "data.std": 1.0, "data.name": "own", "data.download": True})
     again = decode_request(encode(hello))
     assert again == hello and encode(again) == encode(hello)  # 1.0 stays a float, True a truth
@@ -82,6 +93,36 @@ def head(kind="Reply", schema=SCHEMA, **changes):
 def test_what_is_not_exactly_right_is_refused_with_its_name(data, says):
     with pytest.raises(ProtocolError, match=says):
         decode_answer(data)
+
+
+def task(**changes):
+    body = json.loads(encode(TASK))["body"] | changes
+    return json.dumps({"schema": SCHEMA, "kind": "Task", "body": body}).encode()
+
+
+@pytest.mark.parametrize(("data", "says"), [
+    (task(phase=-1), "phase: Input should be greater"),
+    (task(phase=2**53), "phase: Input should be less"),
+    (task(phase=1.0), "phase: Input should be a valid integer"),
+    (task(phase=True), "phase: Input should be a valid integer"),
+    (task(numbers={"sure": math.nan}), "NaN is no JSON"),
+    (task(numbers={"sure": "1"}), "numbers.sure: Input should be a valid number"),
+    (task(numbers={"Not A Name": 1}), "numbers.Not A Name.*: String should match"),
+    (task(numbers={f"n{'x' * k}": 1 for k in range(33)}), "numbers: .*at most 32"),
+    (task(numbers=[1]), "numbers: Input should be a"),
+])  # fmt: skip
+def test_a_phase_is_a_count_and_numbers_are_few_finite_and_named(data, says):
+    with pytest.raises(ProtocolError, match=says):
+        decode_request(data)
+
+
+def test_the_largest_honest_answer_fits():
+    """1000 classes, measured on both parts: what a site uses, and each of its answers."""
+    row = (0,) * 998 + (12345, 678)
+    result = Evaluation((row,) * 1000, (1,) * 15, (1,) * 15, (1 / 3,) * 15)
+    each = len(encode(replace(REPLY, evaluations={"test": result})))
+    count = 2 * (1 + len(NAMES))
+    assert count * each < MAX_BYTES and count * 1003 < MAX_CONTAINERS
 
 
 def test_nan_is_never_sent():

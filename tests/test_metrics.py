@@ -58,6 +58,11 @@ def test_the_interval_by_hand():
     assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
 
 
+def test_another_width_of_the_interval_by_hand():
+    """3 of 4, z = 1: (0.75 + 0.125 -+ sqrt(0.1875 / 4 + 1 / 64)) / 1.25."""
+    assert wilson(3, 4, z=1) == pytest.approx((0.5, 0.9))
+
+
 def test_the_intervals_ends():
     assert wilson(0, 0) == (0.0, 1.0)
     z2 = 1.959963984540054**2

@@ -275,10 +275,12 @@ def test_at_weight_zero_unlabelled_images_teach_nothing():
 @pytest.mark.parametrize(("labelled", "unlabelled", "each"), [
     (10, 3, [(4, 3), (3, 3), (3, 3)]),     # the larger part is labelled
     (3, 10, [(3, 4), (3, 3), (3, 3)]),     # the larger part is unlabelled
+    (2, 9, [(2, 3)] * 3),
+    (5, 9, [(3, 3)] * 3),                  # the smaller part gives as many as the larger
     (8, 8, [(4, 4)] * 2),
     (1, 1, [(1, 1)]),
     (1, 9, [(1, 3)] * 3),
-    (5, 0, [(3, 0), (2, 0)]),  # mini-batches are equal to within one
+    (5, 0, [(3, 0), (2, 0)]),
     (0, 6, [(0, 3), (0, 3)]),
     (1, 0, [(1, 0)]),
     (0, 1, [(0, 1)]),
@@ -298,6 +300,18 @@ def test_an_epoch_is_one_pass_over_the_larger_part(labelled, unlabelled, each):
             assert set(first_epoch) == set(range(len(part)))  # no image is missed
             repeats = len(first_epoch) - len(part)
             assert repeats < (4 if len(part) == max(labelled, unlabelled) else math.inf)
+
+
+@pytest.mark.parametrize("labelled", [0, 1, 3, 9])
+def test_steps_of_an_epoch_are_equal_to_within_one_image_of_each_kind(labelled):
+    """Around every multiple of the batch size: no last step of two or three images."""
+    for unlabelled in range(max(labelled, 1), 18):
+        views = Views()
+        count = len(steps(work(labelled, unlabelled, size=4), views))
+        assert count == -(-unlabelled // 4)
+        for given in (views.given["weak"][::2], views.given["strong"]):
+            lengths = [len(images) for images in given]
+            assert max(lengths) - min(lengths) <= 1 and max(lengths) <= 4
 
 
 def test_views_are_drawn_once_per_step_and_not_again_when_it_is_called_again():

@@ -93,6 +93,28 @@ def test_a_round_of_two_phases_is_one_round():
     assert (row["trained"], site.rounds_trained) == (0, 1)
 
 
+def test_measurements_of_every_answer_are_kept_and_the_means_are_of_the_one_in_use():
+    run = standings(1)
+    run.close_round(0, [reply(0, 0, 3, 4, loss=1.0)], {})
+    more = {"test_common": evaluation(9, 10), "val_tuned": evaluation(8, 10)}
+    both = replace(answer := reply(1, 0, 5, 6), evaluations={**answer.evaluations, **more})
+    row = run.close_round(1, [both], {})
+    assert (row["mean_test_accuracy"], row["mean_val_accuracy"]) == (0.6, 0.5)
+    run.close_round(2, [reply(2, 0, 7, 7)], {})  # one answer alone: the others stay
+    latest = run.evaluations()["0"]
+    assert {name: result["bin_correct"] for name, result in latest.items()} == {
+        "test": (7,), "val": (7,), "test_common": (9,), "val_tuned": (8,),
+    }  # fmt: skip
+
+
+def test_a_site_that_learns_in_several_phases_trained_once():
+    run = standings(2)
+    row = run.close_round(0, [reply(0, k, loss=1.0) for k in (0, 0, 1, 0)], {})
+    assert row["trained"] == 2
+    row = run.close_round(1, [reply(1, 0, loss=1.0), reply(0, 1, loss=1.0)], {})
+    assert row["trained"] == 1  # the other's warm-up is of round 0
+
+
 def test_a_failure_to_measure_does_not_take_back_that_a_site_trained():
     run = standings(1)
     run.close_round(0, [reply(0, 0, 3, 4)], {})

@@ -10,6 +10,7 @@ from fedapp.models import ResNet9
 from fedapp.rng import seeded, torch_stream
 from fedapp.settings import TrainSettings
 from fedapp.training import batches, paired, recalibrate, train
+from fedapp.uncertainty import SCORING_BATCH
 
 CPU = torch.device("cpu")
 SETTINGS = TrainSettings(batch_size=4, learning_rate=0.05, momentum=0.9)
@@ -40,13 +41,26 @@ def run(model, count, epochs=1, settings=SETTINGS, labelled=0):
         return train(model, pictures(count), wanted, labelled, scale, settings, epochs, shuffle)
 
 
-@pytest.mark.parametrize(("count", "sizes"), [
-    (0, []), (1, [1]), (4, [4]), (5, [5]), (6, [4, 2]), (8, [4, 4]), (9, [4, 5]),
+@pytest.mark.parametrize(("count", "size", "sizes"), [
+    (0, 4, []), (1, 4, [1]), (4, 4, [4]), (5, 4, [3, 2]), (8, 4, [4, 4]), (9, 4, [3, 3, 3]),
+    (3, 2, [3]), (5, 2, [3, 2]), (259, 64, [52, 52, 52, 52, 51]),
 ])  # fmt: skip
-def test_no_image_is_lost_and_no_batch_holds_one_alone(count, sizes):
-    cut = list(batches(torch.arange(count), 4))
-    assert [len(b) for b in cut] == sizes
-    assert sorted(torch.cat(cut).tolist() if cut else []) == list(range(count))
+def test_an_epoch_is_cut_into_equal_batches(count, size, sizes):
+    assert [len(b) for b in batches(torch.arange(count), size)] == sizes
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
+def test_around_every_multiple_no_image_is_lost_and_no_batch_is_small(size):
+    for count in range(1, 4 * size + 2):
+        cut = list(batches(torch.arange(count) * 7, size))
+        lengths = [len(b) for b in cut]
+        assert torch.cat(cut).tolist() == [7 * k for k in range(count)], count  # in their order
+        assert max(lengths) - min(lengths) <= 1, count
+        assert min(lengths) >= min(count, 2), count
+        # At size 2 an odd number would leave one alone: three stay together.
+        odd = size == 2 and count % 2 == 1 and count > 1
+        assert max(lengths) <= (3 if odd else size), count
+        assert len(cut) == -(-count // size) - odd, count
 
 
 def test_one_step_is_sgd_by_hand():
@@ -64,25 +78,39 @@ def test_one_step_is_sgd_by_hand():
 PAIRED = replace(SETTINGS, batches="paired")
 
 
-@pytest.mark.parametrize(("labelled", "total", "steps", "sizes"), [
-    (3, 10, 2, (3, 4)), (9, 10, 3, (4, 1)), (1, 2, 1, (1, 1)), (4, 12, 2, (4, 4)),
+@pytest.mark.parametrize(("labelled", "total", "sizes"), [
+    (3, 10, [(3, 4), (3, 3)]), (9, 10, [(3, 1)] * 3), (1, 2, [(1, 1)]), (4, 12, [(4, 4)] * 2),
+    (2, 7, [(2, 3), (2, 2)]), (5, 10, [(3, 3), (2, 2)]),
 ])  # fmt: skip
-def test_paired_batches_hold_both_kinds_and_miss_no_image(labelled, total, steps, sizes):
+def test_paired_batches_hold_both_kinds_and_miss_no_image(labelled, total, sizes):
     epoch = list(paired(labelled, total, 4, torch_stream(0, "shuffle"), CPU))
-    assert len(epoch) == steps
-    for batch in epoch:
-        assert ((batch < labelled).tolist()) == [True] * sizes[0] + [False] * sizes[1]
-    larger = range(labelled) if labelled > total - labelled else range(labelled, total)
-    seen = torch.cat(epoch).tolist()
-    assert set(range(total)) == set(seen)
-    assert all(seen.count(k) <= 2 for k in larger)
+    assert [(len(known), len(other)) for known, other in epoch] == sizes
+    known, other = (torch.cat(part).tolist() for part in zip(*epoch, strict=True))
+    assert set(known) == set(range(labelled)) and set(other) == set(range(labelled, total))
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize("fewer", [1, 2, 5])
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_larger_part_is_cut_as_alone_and_seen_once_and_the_smaller_evenly(size, fewer, turned):
+    for more in range(fewer, 4 * size + 2):
+        labelled, other = (more, fewer) if turned else (fewer, more)
+        epoch = list(paired(labelled, labelled + other, size, torch_stream(more, "shuffle"), CPU))
+        small, large = zip(*((p if not turned else p[::-1]) for p in epoch), strict=True)
+        cut = [len(b) for b in batches(torch.arange(more), size)]
+        assert [len(b) for b in large] == cut
+        assert [len(b) for b in small] == [min(n, fewer) for n in cut]
+        assert len(set(torch.cat(large).tolist())) == more
+        seen = torch.bincount(torch.cat(small) - (labelled if turned else 0), minlength=fewer)
+        assert seen.max() - seen.min() <= 1
 
 
 def test_a_paired_step_is_equation_1_by_hand():
     model, twin = small(), small()
     loss = run(model, 5, settings=PAIRED, labelled=2)
     twin.train()
-    [batch] = paired(2, 5, 4, torch_stream(0, "shuffle"), CPU)
+    [pair] = paired(2, 5, 4, torch_stream(0, "shuffle"), CPU)
+    batch = torch.cat(pair)
     logits = twin(scale(pictures(5)[batch]))
     wanted = targets(5)[batch]
     by_hand = 0.4 * soft_target_loss(logits[:2], wanted[:2])  # mu = 2 / 5
@@ -141,3 +169,11 @@ def test_recalibrate_leaves_a_model_with_too_few_images_alone():
     before = model.stem.norm.running_mean.clone()
     recalibrate(model, pictures(1), scale)
     assert torch.equal(before, model.stem.norm.running_mean)
+
+
+def test_recalibrate_sees_no_batch_of_one_image(monkeypatch):
+    """501 images, one more than are scored at once."""
+    model, seen = small(), []
+    monkeypatch.setattr(model, "forward", lambda x: seen.append(len(x)))
+    recalibrate(model, pictures(SCORING_BATCH + 1), scale)
+    assert seen == [251, 250]

@@ -71,7 +71,7 @@ def toy(
 ) -> Experiment:
     """Return an experiment of a second or less whose sites hold just what they are dealt.
 
-    changes: as `group__key=value`.
+    The warm-up is one common round. changes: as `group__key=value`.
     """
     experiment = Experiment(
         name="toy",
@@ -80,7 +80,9 @@ def toy(
         data=DataSettings(name="digits", subset=sum(map(sum, deals))),
         split=SplitSettings(num_clients=len(deals), manifest=str(_manifest(folder, deals))),
         model=ModelSettings(width=2),
-        training=TrainSettings(local_epochs=1, warmup_epochs=1, batch_size=8, learning_rate=0.05),
+        training=TrainSettings(
+            local_epochs=1, warmup_epochs=1, warmup_rounds=1, batch_size=8, learning_rate=0.05
+        ),
         rounds=RoundSettings(num_rounds=2, sample_rate=1.0, deadline_s=60.0),
         runtime=RuntimeSettings(device="cpu", out=str(folder), run_name=name),
     )

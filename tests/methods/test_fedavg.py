@@ -157,7 +157,7 @@ def test_whole_numbers_are_never_averaged(played):
     for exchange in played.of(2, "evaluate"):
         counter = played.server(exchange)["stem.norm.num_batches_tracked"]
         assert counter.dtype == torch.int64 and counter == 0
-    batches = [-(-n // 8) - (n % 8 == 1) for n in LABELLED]  # a last batch of one joins
+    batches = [-(-n // 8) for n in LABELLED]
     counted = [int(e.upload["stem.norm.num_batches_tracked"]) for e in played.of(2, "train")]
     assert counted == batches
 

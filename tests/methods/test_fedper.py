@@ -66,8 +66,8 @@ def test_heads_start_alike_and_differ_once_learned(played):
 @pytest.mark.parametrize("method", [FedPer, LgFedAvg])
 def test_of_one_site_it_is_fedavg(tmp_path, method):
     deals = (Deal(20, 6),)
-    one = play(toy(FedAvg("fixmatch"), tmp_path, deals, name="fedavg"))
-    two = play(toy(method("fixmatch"), tmp_path, deals, name="other"))
+    one = play(toy(FedAvg(objective="fixmatch"), tmp_path, deals, name="fedavg"))
+    two = play(toy(method(objective="fixmatch"), tmp_path, deals, name="other"))
     assert one.rows() == two.rows()
     for mine, theirs in zip(two.of(2, "train"), one.of(2, "train"), strict=True):
         whole = mine.upload | two.private(mine.reply.private)

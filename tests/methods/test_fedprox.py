@@ -110,10 +110,10 @@ def test_many_steps_by_hand(tmp_path):
 
 @pytest.mark.parametrize("objective", ["supervised", "fixmatch"])
 def test_without_pull_it_is_fedavg_bit_for_bit(tmp_path, objective):
-    plain = play(toy(FedAvg(objective), tmp_path, name="fedavg"))
-    zero = play(toy(FedProx(objective, proximal=0.0), tmp_path, name="fedprox"))
+    plain = play(toy(FedAvg(objective=objective), tmp_path, name="fedavg"))
+    zero = play(toy(FedProx(objective=objective, proximal=0.0), tmp_path, name="fedprox"))
     assert zero.records() == plain.records()
-    some = play(toy(FedProx(objective, proximal=0.5), tmp_path, name="pulled"))
+    some = play(toy(FedProx(objective=objective, proximal=0.5), tmp_path, name="pulled"))
     assert some.records() != plain.records()
 
 

@@ -153,6 +153,7 @@ def test_k_descents_without_momentum(momentum):
 def test_with_one_descent_and_eta_lambda_of_one_it_is_fedavg_without_momentum(tmp_path):
     """w <- w - (w - theta) = theta, up to rounding, batch after batch."""
     changes = {"training__momentum": 0.0, "training__local_epochs": 2}
+    changes["training__learning_rate"] = 0.02  # at higher ones small batches magnify rounding
     plain = play(toy(FedAvg(), tmp_path, name="fedavg", **changes))
     method = PFedMe(inner_steps=1, elastic=4.0, outer_rate=0.25)
     moreau = play(toy(method, tmp_path, name="pfedme", **changes))
@@ -160,7 +161,7 @@ def test_with_one_descent_and_eta_lambda_of_one_it_is_fedavg_without_momentum(tm
         pairs = zip(moreau.of(number, action), plain.of(number, action), strict=True)
         for mine, theirs in pairs:
             floats = {n: t for n, t in theirs.upload.items() if t.is_floating_point()}
-            assert_close(mine.upload, floats, atol=2e-4)
+            assert_close(mine.upload, floats, atol=1e-5)
 
 
 def test_a_site_with_nothing_to_learn_from_measures_w_and_sends_nothing():

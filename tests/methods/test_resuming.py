@@ -35,7 +35,10 @@ def cut_at(number, action, answers):
     return tamper
 
 
-RESUMED = [FedAvg(), FedBN("fixmatch"), FedPer(), LgFedAvg(), PFedMe("fixmatch")]
+FIXMATCH = {"objective": "fixmatch"}
+RESUMED = [FedAvg(), FedBN(**FIXMATCH), FedPer(), LgFedAvg(), PFedMe(**FIXMATCH)]
+WARM_UP = {"training__warmup_rounds": 3, "training__warmup_epochs": 3}
+"""Several phases of round 0."""
 
 
 @pytest.fixture(scope="module")
@@ -45,25 +48,26 @@ def whole(tmp_path_factory):
 
     def of(method):
         if method.name not in runs:
-            runs[method.name] = play(toy(method, tmp_path_factory.mktemp(method.name)))
+            folder = tmp_path_factory.mktemp(method.name)
+            runs[method.name] = play(toy(method, folder, **WARM_UP))
         return runs[method.name]
 
     return of
 
 
-CUTS = [(0, "warmup", 2), (1, "evaluate", 1), (2, "train", 2)]
-"""Round, phase and how many answers of it come."""
+CUTS = [(0, "warmup", 2), (0, "warmup", 5), (0, "warmup", 9), (1, "evaluate", 1), (2, "train", 2)]
+"""Round, action and how many answers of it come; the warm-up has three of three phases each."""
 
 
 @pytest.mark.parametrize(("method", "cut"), [
-    pytest.param(method, cut, id=f"{method.name}-{cut[1]}")
+    pytest.param(method, cut, id=f"{method.name}-{cut[1]}-{cut[2]}")
     for method in RESUMED
     for cut in CUTS
     if (method.name, cut[1]) != ("pfedme", "evaluate")  # which has no such phase
 ])  # fmt: skip
 def test_a_run_cut_in_a_phase_resumes_to_the_same_bits(tmp_path, whole, method, cut):
     """Also where sites had gone on to a newer private part than the checkpoint knows."""
-    experiment = toy(method, tmp_path)
+    experiment = toy(method, tmp_path, **WARM_UP)
     with pytest.raises(Stop):
         play(experiment, cut_at(*cut))
     resumed = play(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
@@ -77,7 +81,7 @@ def test_a_run_cut_in_a_phase_resumes_to_the_same_bits(tmp_path, whole, method, 
 
 def test_a_run_cut_twice_in_the_same_round_still_finds_its_private_parts(tmp_path, whole):
     method = FedPer()
-    experiment = toy(method, tmp_path)
+    experiment = toy(method, tmp_path, **WARM_UP)
     with pytest.raises(Stop):
         play(experiment, cut_at(2, "train", 2))
     again = replace(experiment, runtime=replace(experiment.runtime, resume=True))

@@ -103,9 +103,13 @@ class Server:
             model=new,
             helpers=(ScoredRef(other, 0.5),),
             held=(new, other.digest),
-            metrics={"models_scored": 2.0, "pseudo_wrong": 1.0, "pseudo_total": 4.0, "loss": 0.3},
-            evaluations={"test": TEST, "test_before": TEST, "val": VAL},
-        )
+            metrics={
+                "models_scored": 2.0, "pseudo_wrong": 1.0, "pseudo_total": 4.0, "loss": 0.3,
+                "sure_right": 1.0, "sure_total": 2.0,
+            },
+            evaluations={"test": TEST, "test_before": TEST, "val": VAL,
+                         "test_tuned": TEST, "val_common": VAL},
+        )  # fmt: skip
         self.good = self.message(Reply(1, 5, digest_of(self.blobs[3])), self.blobs[3])
         self.before = dict(pool.records)
 
@@ -160,10 +164,14 @@ class Server:
         assert 0 <= reply.metrics.get("models_scored", 0) <= 2
         wrong, total = (reply.metrics.get(f"pseudo_{n}", 0) for n in ("wrong", "total"))
         assert 0 <= wrong <= total <= 4 and all(np.isfinite(list(reply.metrics.values())))
+        right, sure = (reply.metrics.get(f"sure_{n}", 0) for n in ("right", "total"))
+        assert 0 <= right <= sure <= 2
         for part, result in reply.evaluations.items():
             matrix = np.array(result.confusion)
             assert matrix.shape == (2, 2) and matrix.min() >= 0
-            assert matrix.sum() == {"val": 2, "test": 3, "test_before": 3}[part]
+            of, _, answer = part.partition("_")
+            assert answer in ("", "common", "tuned", "alone") or part == "test_before"
+            assert matrix.sum() == {"val": 2, "test": 3}[of]
             count, correct = np.array(result.bin_count), np.array(result.bin_correct)
             assert len(count) == BINS and count.sum() == matrix.sum()
             assert correct.sum() == matrix.trace() and (correct <= count).all()
@@ -215,6 +223,7 @@ def test_malformed_answers_to_a_task(server, kind, examples):
     plausible = [
         0, 1, 2, 5, 4, 0.5, 0.0, server.task.own.digest, other.digest, server.reply.model,
         asdict(other), asdict(replace(other, site=0)), asdict(ScoredRef(other, 2000.0)), "test",
+        "test_alone", "val_tuned", "val_before", "val_mixture", "sure_total",
         "train", asdict(TEST), asdict(VAL), kind, "Reply", "Missing", "SiteFacts", "pseudo_total",
         asdict(answer),
     ]  # fmt: skip

@@ -3,6 +3,7 @@
 The method's own work is left out: what is fuzzed is everything before and after it.
 """
 
+import math
 from dataclasses import asdict, replace
 
 import pytest
@@ -55,12 +56,16 @@ class Asked:
         self.blob = to_bytes(params)
         self.helper = ModelRef(1, 3, digest_of(self.blob))
         models = {"helpers": (self.helper,), "newcomers": ()}
-        self.task = Task(ME, 5, "train", self.first, models)
+        told = {"sure_right": 3.0, "sure_total": 4.5}
+        self.task = Task(ME, 5, "train", self.first, models, phase=2, numbers=told)
         self.facts = federation_of(self.experiment).manifest.digest()
         self.worked = 0
 
     def look(self, task, site):
-        """Stands for a method: see that every model of the task is there and whole."""
+        """Stands for a method: see that every model and number of the task is there and whole."""
+        assert task.when == (f"{task.round}.{task.phase}" if task.phase else task.round)
+        assert 0 <= task.phase < 2**53 and len(task.numbers) <= 32
+        assert all(math.isfinite(number) for number in task.numbers.values())
         for ref in task.refs():
             assert schema_of(site.contents(ref)) == self.schema
         self.worked += 1
@@ -134,7 +139,9 @@ def test_malformed_requests(site, kind, examples):
     whole = wire.write_request(site.origin, request, payloads)
     plausible = [
         0, 1, ME, 5, "helpers", "newcomers", "server", "train", "search", "evaluate", "warmup",
-        "dance", site.helper.digest, site.first.digest, "ab" * 32, asdict(site.helper),
+        "dance", "sure_total", 2**53 - 1, {"sure_right": 1e308},
+        {f"n{'x' * k}": 0 for k in range(40)}, "ab" * 32,
+        site.helper.digest, site.first.digest, asdict(site.helper),
         [asdict(site.helper)] * 3, asdict(site.first), [], "", "other-run", "..", "Task", "Hello",
         "Reply", {}, [asdict(ModelRef(k, 1, f"{k:064x}")) for k in range(200)],
         {f"key{k}": 0 for k in range(257)}, "x" * 2**16, "x" * (2**16 + 1),

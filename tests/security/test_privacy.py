@@ -182,8 +182,11 @@ def evaluations(folder):
 
 
 def test_what_is_measured_is_what_is_sent_and_a_personal_model_stays_what_it_was(tmp_path):
-    """clip = 1e-9: what is sent is w_0, whatever was trained; pFedMe's theta never leaves."""
-    off = {"rounds__num_rounds": 0}
+    """clip = 1e-9: what is sent is w_0, whatever was trained; pFedMe's theta never leaves.
+
+    In one common round: a second theta would start from what was sent.
+    """
+    off = {"rounds__num_rounds": 0, "training__warmup_rounds": 1}
     tiny = {**off, "privacy__clip": 1e-9}
     assert evaluations(run(tmp_path, "a", **off)) != evaluations(run(tmp_path, "b", **tiny))
     method = PFedMe(inner_steps=2)

@@ -1,0 +1,62 @@
+"""The answers of a site under averaging methods: the server's model and its own, each measured."""
+
+import json
+
+import pytest
+
+from fedapp.methods.fedavg import FedAvg
+from fedapp.methods.fedbn import FedBN
+from tests.methods.conformance import Deal, correct_by_hand, load, named, play, site_data, toy
+
+DEALS = (Deal(9, 12), Deal(20, 3), Deal(0, 5))
+"""The third has nothing to learn from without pseudo-labels."""
+
+
+def right(played, exchange, params, part):
+    data = site_data(played.experiment, exchange.task.site)
+    images = {"val": (data.val, data.val_labels), "test": (data.test, data.test_labels)}[part]
+    return correct_by_hand(played.experiment, params, *images)
+
+
+def newest_own(played, exchange):
+    """The last model that the site of a measurement sent before; None: it never has."""
+    earlier = played.seen[: played.seen.index(exchange)]
+    sent = [e for e in earlier if e.task.site == exchange.task.site and e.incoming.payloads]
+    return load(*sent[-1].incoming.payloads.values()) if sent else None
+
+
+@named([FedAvg(), FedBN(), FedAvg(answer="tuned"), FedBN(answer="tuned")])
+def test_both_answers_are_measured_by_hand_and_one_of_them_is_used(tmp_path, method):
+    played = play(toy(method, tmp_path, DEALS, training__learning_rate=0.1))
+    learned = 0
+    for exchange in [e for number in range(3) for e in played.of(number, "evaluate")]:
+        found = exchange.reply.evaluations
+        own, common = newest_own(played, exchange), played.model(exchange)
+        tuned = common if own is None else own | played.private(exchange.task.private)
+        learned += own is not None
+        for part in ("val", "test"):
+            assert found[f"{part}_common"].correct == right(played, exchange, common, part)
+            assert found[f"{part}_tuned"].correct == right(played, exchange, tuned, part)
+            assert found[part] == found[f"{part}_{method.answer}"]
+        assert len(found) == 6
+    assert learned == 6  # two of three sites, after each round
+
+
+@pytest.mark.parametrize("method", [FedAvg, FedBN])
+def test_which_answer_is_used_changes_no_model(tmp_path, method):
+    one = play(toy(method(), tmp_path, name="one"))
+    two = play(toy(method(answer="tuned"), tmp_path, name="two"))
+    assert one.records()["pool"] == two.records()["pool"]
+    assert one.records()["private"] == two.records()["private"]
+
+
+def test_the_records_keep_every_answer_and_the_means_are_of_the_one_in_use(tmp_path):
+    played = play(toy(FedAvg(answer="tuned"), tmp_path, training__learning_rate=0.1))
+    last = {str(e.task.site): e.reply.evaluations for e in played.of(2, "evaluate")}
+    kept = json.loads((played.folder.path / "evaluations.json").read_text())
+    for site, found in last.items():
+        assert kept[site].keys() == found.keys()
+        for name, result in found.items():
+            assert kept[site][name]["confusion"] == [list(row) for row in result.confusion]
+    mean = sum(found["test_tuned"].accuracy for found in last.values()) / 3
+    assert played.rows()[2]["mean_test_accuracy"] == pytest.approx(mean)
