@@ -79,7 +79,8 @@ class PriorShift(Method):
 
     def weight(self, facts: SiteFacts, reply: Reply) -> float:
         """What the site says that it learned from, pseudo-labels by their weight."""
-        return min(reply.metrics.get("learned_from", 0.0), facts.labelled + facts.unlabelled)
+        said = reply.metrics.get("learned_from", 0.0)
+        return min(max(said, 0.0), facts.labelled + facts.unlabelled)
 
     # --- site -------------------------------------------------------------------------------------
 
