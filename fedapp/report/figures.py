@@ -39,6 +39,8 @@ STYLE = {
 
 HATCHES = {"-": "", "--": "///", ":": "...", "-.": "xxx"}
 """A bar's hatching for a curve's line."""
+MARKERS = "os^DvP*X"
+"""Of lines that cross: they stay apart in grey too."""
 PANEL_COLUMNS = 2
 WIDTH_ONE, WIDTH_MORE = 7.0, 10.0
 LEGEND_ROW = 0.22
