@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedapp.presetfiles import method_presets
-from fedapp.report.cost import cost_table, sweep_table
 from fedapp.report.answers import answers_table
+from fedapp.report.cost import cost_table, sweep_table
 from fedapp.report.fairness import fairness_table, label_table
 from fedapp.report.harm import harm, harm_table
 from fedapp.report.layout import Best, Table, mean_percent
