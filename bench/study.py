@@ -128,8 +128,8 @@ def _head(study: Study) -> str:
     if study.source:
         file = f"{study.name}.yaml"
         return (
-            "### Tuning\n\nNone of its own: every method has the values that tuning chose for it in "
-            f"`{study.source}`, except those that this grid gives it. "
+            "### Tuning\n\nNone of its own: every method has the values that tuning chose for it "
+            f"in `{study.source}`, except those that this grid gives it. "
             f"[{file}](results/{study.name}/{file}) has them all."
         )
     return (

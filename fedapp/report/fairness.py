@@ -48,7 +48,7 @@ def label_table(comparison: Comparison) -> Table:
         "together; n: their number. mu: a site's share of labelled training images. Methods with "
         "every label are grouped by the share that the others see."
     ]
-    title = "Accuracy by share of labels, %"
+    title = "Accuracy of sites with few and with many labels, %"
     return Table(title, ["Setting", "Method", *LABEL_GROUPS], rows, notes)
 
 

@@ -23,7 +23,7 @@ SOLID, DASHED, DOTTED, DASH_DOTTED = "-", "--", ":", "-."
 BLUE, GREEN, SKY, VERMILION, ORANGE = "#0072B2", "#009E73", "#56B4E9", "#D55E00", "#E69F00"
 PINK, OLIVE, WINE, BLACK, GREY = "#CC79A7", "#999933", "#882255", "#000000", "#777777"
 TEAL, PURPLE, INDIGO, FOREST, ROSE = "#44AA99", "#AA4499", "#332288", "#117733", "#CC6677"
-BROWN, MAGENTA = "#661100", "#EE3377"
+BROWN, MAGENTA, UMBER = "#661100", "#EE3377", "#994F00"
 
 PALETTE = (BLUE, ORANGE, GREEN, WINE, SKY, VERMILION, INDIGO, OLIVE, PINK, GREY)
 """For what has no colour of its own: methods of others, and classes."""
@@ -51,7 +51,7 @@ _OWN = {
     "fedrod": Look("FedRoD", PURPLE, DASHED),
     "ditto": Look("Ditto", ROSE, DASHED),
     "sage": Look("SAGE", INDIGO),
-    "fixmatch_global": Look("FixMatch common teacher", PURPLE),
+    "fixmatch_global": Look("FixMatch common teacher", UMBER),
     "prior_shift": Look("Prior shift", MAGENTA),
     MIX: Look("Mix", BLACK),
     "um_pfssl_mi": Look("UM-pFSSL MI", VERMILION),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import exp, log
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,8 +15,9 @@ from fedapp.report.records import BEST, SELECTED, WORST_DECILE, Comparison
 from fedapp.report.statistics import Mean
 from fedapp.report.sweep import Sweep
 
-_REACH = 0.5
-"""Of the least gap between two values: how far apart the points of the lines may stand there."""
+_REACH, _MOST_REACH = 0.5, 0.1
+"""How far apart the points of one value may stand: of the least gap between two values, and of the
+whole axis."""
 
 
 @styled
@@ -72,7 +74,7 @@ def data_figure(comparison: Comparison, sweep: Sweep) -> Figure | None:
 
 
 WORDS = {
-    "labels": "share of labelled training images",
+    "labels": "mean share of labelled training images",
     "shift": "strength of the feature shift between sites",
     "sites": "sites",
 }
@@ -100,13 +102,13 @@ def _paper(axes: Axes, line: Mapping[float, str | None], look: Look, name: str) 
 def _side_by_side(
     values: Sequence[float], ticks: Sequence[float], place: int, lines: int
 ) -> list[float]:
-    """Return where line `place` of `lines` has its points: about the ticks, never in order."""
-    share = _REACH * ((place + 0.5) / lines - 0.5)
-    if _logarithmic(ticks):
-        least = min(b / a for a, b in pairwise(ticks))
-        return [value * least**share for value in values]
-    least = min(b - a for a, b in pairwise(ticks))
-    return [value + least * share for value in values]
+    """Return where line `place` of `lines` has its points: a little beside the ticks."""
+    there, back = (log, exp) if _logarithmic(ticks) else (float, float)
+    marks = [there(tick) for tick in ticks]
+    least = min(b - a for a, b in pairwise(marks))
+    reach = min(_REACH * least, _MOST_REACH * (marks[-1] - marks[0]))
+    beside = reach * ((place + 0.5) / lines - 0.5)
+    return [back(there(value) + beside) for value in values]
 
 
 def _scale(axes: Axes, values: Sequence[float]) -> None:

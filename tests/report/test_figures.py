@@ -127,6 +127,19 @@ def test_bars_are_variances_in_squared_points(tmp_path):
     assert bar.get_width() == pytest.approx((100 + 400) / 2)
 
 
+def test_no_bar_or_whisker_is_cut_off(tmp_path):
+    wide = {"a": (0.1, 0.1), "b": (0.1, 0.3)}  # the last panel's reaches furthest
+    rows = [
+        result(setting, "fixavg", s, 0.5, selected_std=std)
+        for setting, stds in wide.items()
+        for s, std in enumerate(stds)
+    ]
+    figure = variance_bars(written(tmp_path, rows))
+    assert figure is not None
+    ends = 500 + 100 * np.std([1, 9], ddof=1)
+    assert all(axes.get_xlim()[0] == 0 and axes.get_xlim()[1] > ends for axes in figure.axes)
+
+
 def test_a_missing_bar_leaves_a_gap(tmp_path):
     rows = [result(s, "fixavg", 0, 0.5, selected_std=0.1) for s in "ab"]
     rows.append(result("b", "um_pfssl", 0, 0.5, selected_std=0.1))
@@ -173,7 +186,7 @@ def test_a_sweep_of_the_data_has_a_line_a_method_and_no_costs(tmp_path):
     assert legend_of(figure) == ["LocalOnly", "FixAvg", "UM-pFSSL"]
     for axes in figure.axes:
         assert axes.get_xscale() == "log"
-        assert axes.get_xlabel() == "share of labelled training images"
+        assert axes.get_xlabel() == "mean share of labelled training images"
         assert [text.get_text() for text in axes.get_xticklabels()] == ["0.01", "0.1", "0.5"]
     lines = [line for line in figure.axes[0].lines if not line.get_label().startswith("_")]
     firsts = [line.get_xdata()[0] for line in lines]
