@@ -131,7 +131,7 @@ def tune(
 def report(
     out: Annotated[Path, typer.Argument(help="folder of a comparison")],
     reference: Annotated[
-        str, typer.Option(help="method that the others are compared with; else UM-pFSSL")
+        str, typer.Option(help="method that the others are compared with; else the grid's")
     ] = "",
 ) -> None:
     """Write the tables and figures of a comparison anew."""

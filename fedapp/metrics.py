@@ -1,7 +1,7 @@
 """Evaluation of a model on one site, as sums that can be added over sites."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -43,6 +43,21 @@ def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:
         bin_correct=tuple(torch.bincount(bins, correct, BINS).long().tolist()),
         bin_confidence=tuple(torch.bincount(bins, confidence.double(), BINS).tolist()),
     )
+
+
+def calibration_error(evaluations: Iterable[Evaluation]) -> float | None:
+    """Return the expected calibration error (Guo et al. 2017), in [0, 1]; None without samples.
+
+    sum_b |correct_b - confidence_b| / n, where the bins b of all evaluations were added first:
+    every sample counts the same, whichever site it lies at.
+    """
+    listed = list(evaluations)
+    samples = sum(sum(one.bin_count) for one in listed)
+    if not samples:
+        return None
+    correct = map(sum, zip(*(one.bin_correct for one in listed), strict=True))
+    confidence = map(math.fsum, zip(*(one.bin_confidence for one in listed), strict=True))
+    return sum(abs(a - b) for a, b in zip(correct, confidence, strict=True)) / samples
 
 
 def worst_decile(accuracies: Sequence[float]) -> float:

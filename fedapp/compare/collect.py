@@ -2,7 +2,8 @@
 
 Accuracies are shares in [0, 1]; an empty field was not measured. "selected" is the round with the
 best mean validation accuracy, "best" the one with the best mean test accuracy, which the paper
-reports.
+reports. Where sites have several answers (`protocol.ANSWERS`), each has columns of its own, and its
+own selected round; the columns without an answer's name are of the answer that the method uses.
 """
 
 import csv
@@ -16,14 +17,24 @@ import numpy as np
 
 from fedapp.codehash import code_hash
 from fedapp.compare.cells import Cell
+from fedapp.compare.curve import largest_fall, last_rounds
 from fedapp.compare.grid import Grid
 from fedapp.data.manifest import Manifest
 from fedapp.disk import write_atomic
 from fedapp.errors import RunError
+from fedapp.metrics import calibration_error
+from fedapp.protocol import ANSWERS, Evaluation
 from fedapp.runfolder import RunFolder, versions
 
 Row = dict[str, Any]
 Tables = Mapping[str, Sequence[Row]]
+
+_OF_AN_ANSWER = {
+    "selected_test_accuracy": "best_by_validation",
+    "selected_round": "best_by_validation_round",
+    "final_test_accuracy": "final",
+}
+"""Column, behind the answer's name -> key of an answer in summary.json."""
 
 COLUMNS = {
     "results.csv": (
@@ -32,16 +43,20 @@ COLUMNS = {
         *("selected_test_accuracy", "selected_round", "selected_val_accuracy"),
         *("selected_std", "selected_worst_decile"),
         *("final_std", "final_worst_decile", "warmup_test_accuracy", "pseudo_label_error"),
+        *("last5_test_accuracy", "largest_fall", "calibration_error"),
+        *(f"{answer}_{column}" for answer in ANSWERS for column in _OF_AN_ANSWER),
         *("models_down", "models_up", "bytes_down", "bytes_up", "bytes_evaluation"),
         *("cost_bound_models", "wall_seconds", "manifest", "code", "cell"),
     ),
     "sites.csv": (
         *("setting", "method", "seed", "site", "mu", "train", "labelled", "val", "test"),
         *("warmup_accuracy", "final_accuracy", "selected_accuracy", "best_round_accuracy"),
+        *(f"{answer}_accuracy" for answer in ANSWERS),  # after the last round
     ),
     "rounds.csv": (
         *("setting", "method", "seed", "round", "mean_test_accuracy", "std_test_accuracy"),
         *("worst_decile_accuracy", "mean_val_accuracy", "pseudo_label_error"),
+        *(f"mean_{part}_accuracy_{answer}" for answer in ANSWERS for part in ("test", "val")),
     ),
 }
 
@@ -114,6 +129,7 @@ class Collection:
             "paper": {"by_setting": papers} if papers else {},
             "settings": [s.name for s in grid.settings],
             "methods": list(grid.methods),
+            "reference": grid.reference,
             "seeds": list(grid.seeds),
             "presets": {label: c.get("method.preset") for label, c in grid.methods.items()},
             "code": code_hash()[1],
@@ -133,7 +149,8 @@ def _tables(cell: Cell, out: Path) -> Tables:
             "run the cell again"
         ) from error
     rounds, sites = folder.metrics(), folder.per_site()
-    at = {} if cell.parents else {row["round"]: row for row in rounds}
+    curve = [] if cell.parents else rounds  # Mix is measured once
+    at = {row["round"]: row for row in curve}
     chosen = accuracy.get("best_by_validation_round")
     key: Row = {"setting": cell.setting, "method": cell.method, "seed": cell.seed}
     result = {
@@ -153,6 +170,14 @@ def _tables(cell: Cell, out: Path) -> Tables:
         "final_std": summary.get("std_test_accuracy"),
         "final_worst_decile": summary.get("worst_decile_accuracy"),
         "warmup_test_accuracy": at.get(0, {}).get("mean_test_accuracy"),
+        "last5_test_accuracy": last_rounds(curve),
+        "largest_fall": largest_fall(curve),
+        "calibration_error": _calibration_error(cell.folder / "evaluations.json"),
+        **{
+            f"{answer}_{column}": found.get(name)
+            for answer, found in summary.get("answers", {}).items()
+            for column, name in _OF_AN_ANSWER.items()
+        },
         "models_down": summary.get("models_sent"),
         "code": cell.run_facts().get("code"),
         "cell": cell.folder.relative_to(out).as_posix(),
@@ -164,6 +189,20 @@ def _tables(cell: Cell, out: Path) -> Tables:
         ],
         "rounds.csv": [{**row, **key} for row in rounds],
     }
+
+
+def _calibration_error(path: Path) -> float | None:
+    """Return the error of all sites' answers to test images after the last round; None without."""
+    try:
+        sites = json.loads(path.read_bytes())
+        parts = [Evaluation(**site["test"]) for site in sites.values() if "test" in site]
+        return calibration_error(parts)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise RunError(
+            f"{path}: cannot be read ({error!r}): remove {path.parent} to run the cell again"
+        ) from error
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Row]) -> str:

@@ -16,7 +16,7 @@ from fedapp.pool import ModelPool
 from fedapp.protocol import SERVER_SITE
 from fedapp.runfolder import RunFolder
 from fedapp.settings import Experiment
-from fedapp.site import pick_device, pick_dtype
+from fedapp.site import BESIDE, pick_device, pick_dtype
 from fedapp.store import ModelStore
 
 
@@ -24,7 +24,8 @@ class FinalModels:
     """What every site of a run used after the last round, in one network to load them into.
 
     Where a method averages that is the server's model, else the site's own; with the part that the
-    site keeps to itself. pFedMe keeps no theta, so what stands for it is the server's w.
+    site keeps to itself. pFedMe keeps no theta, so what stands for it is the server's w; so it is
+    where a site has a model of its own beside it (`Method.kept_beside`).
 
     Raises RunError where the run is not over or its models are gone, StoreError where one is.
     """
@@ -48,6 +49,8 @@ class FinalModels:
         whole = schema_of(self.network.state_dict())
         self._shared: Schema = {name: of for name, of in whole.items() if name not in kept}
         self._kept: Schema = {name: whole[name] for name in kept}
+        beside = experiment.method.kept_beside(self.network)
+        self._stored = self._kept | {BESIDE + name: whole[name] for name in beside}
         self._w_0 = initial_params(experiment.model, channels, classes, experiment.seed)
         self.network.to(self.device)
 
@@ -90,11 +93,12 @@ class FinalModels:
 
     def _private_part(self, site: int) -> Params:
         digest = self._private.get(str(site), "")
-        if not digest:
+        if not digest or not self._kept:
             return {name: self._w_0[name] for name in self._kept}
         # Not `PrivateParts.load`: it would take w_0 for a lost one, and the result would be wrong.
         store = ModelStore(self._sites_root / f"site-{site}" / "private", memory_bytes=0)
-        return from_bytes(store.get(digest), self._kept, f"private part of site {site}")
+        stored = from_bytes(store.get(digest), self._stored, f"private part of site {site}")
+        return {name: stored[name] for name in self._kept}
 
     def _normalise(self, images: Tensor) -> Tensor:
         data = self._federation.dealt.site(0)

@@ -10,6 +10,12 @@ A grid is closed and typed like a preset; every problem is one line: where, key,
     seeds: [0, 1, 2]
     paper: {table: "I", dataset: FashionMNIST}            # rows of conf/paper_tables.csv
     tune: {budget: 2, seeds: [9], values: {fixavg: {training.learning_rate: [0.01, 0.1]}}}
+    tuned_from: results_cifar10            # instead of `tune`: a grid of conf/sweeps that has one
+    reference: um_pfssl                    # the method that a report compares the others with
+
+`make results` alone looks at `tuned_from` (bench/study.py): what that grid's tuning chose for a
+method is given to the method of the same label here, else to those of the same preset. It wins over
+`set` and the setting, and gives way to what the method itself says: an ablation stays one.
 
 A later one wins: `set`, the setting, the method. The command line adds to `set`; it cannot change
 what the cells vary.
@@ -56,7 +62,8 @@ class Grid:
 
     origin: what named it, for errors. common: overrides of `set`; given: of the command line.
     methods: label -> overrides, `method.preset` or `method.name` among them; `mix` has none.
-    tune: what `fedapp tune` tries; nothing else looks at it.
+    tune: what `fedapp tune` tries; nothing else looks at it. reference, tuned_from: as `GridFile`
+    has them.
     """
 
     name: str
@@ -68,6 +75,8 @@ class Grid:
     methods: Mapping[str, Mapping[str, Scalar]]
     seeds: tuple[int, ...]
     tune: Tune | None = None
+    reference: str = ""
+    tuned_from: str = ""
 
     def overrides(self, setting: Setting, method: str) -> dict[str, Scalar]:
         """Return all overrides of the setting's preset for this method."""
@@ -98,7 +107,7 @@ class Grid:
 
     def problems(self) -> list[str]:
         """Return what no single value shows, a line each."""
-        return [*self._reserved(), *self._of_methods(), *self._of_names()]
+        return [*self._reserved(), *self._of_methods(), *self._of_names(), *self._of_keys()]
 
     def _reserved(self) -> list[str]:
         layers = {f"{self.origin}: set": self.common}
@@ -157,6 +166,19 @@ class Grid:
             if not (0 < len(label) <= 60 and label.isprintable() and label == label.strip())
         ]
 
+    def _of_keys(self) -> list[str]:
+        lines = []
+        if self.reference and self.reference not in self.methods:
+            hint = nearest(self.reference, list(self.methods))
+            lines.append(f"{self.origin}: reference = {self.reference!r}: no such method; {hint}")
+        if self.tuned_from and self.tuned_from not in sweeps():
+            hint = nearest(self.tuned_from, sweeps())
+            lines.append(f"{self.origin}: tuned_from = {self.tuned_from!r}: no such grid; {hint}")
+        if self.tuned_from and self.tune:
+            rule = "the grid has a `tune` of its own: keep one"
+            lines.append(f"{self.origin}: tuned_from = {self.tuned_from!r}: {rule}")
+        return lines
+
     def _having(self, preset: str) -> list[str]:
         return [label for label, c in self.methods.items() if c.get("method.preset") == preset]
 
@@ -213,6 +235,9 @@ def read_grid(
         methods={label: _with_preset(label, changes) for label, changes in named.items()},
         seeds=tuple(seeds or file.seeds),
         tune=file.tune,
+        # Of methods chosen on the command line the reference need not be one.
+        reference=file.reference if not methods or file.reference in named else "",
+        tuned_from=file.tuned_from,
     )
     if lines := grid.problems():
         raise ConfigError("\n".join(lines))

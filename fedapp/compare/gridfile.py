@@ -60,7 +60,11 @@ class Tune(BaseModel):
 
 
 class GridFile(BaseModel):
-    """A grid. methods: label -> overrides; a plain list of labels is read as one without any."""
+    """A grid. methods: label -> overrides; a plain list of labels is read as one without any.
+
+    reference: label of the method that the others are compared with; empty: the report's choice.
+    tuned_from: grid whose tuning this one's methods have their values from; empty: none.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -72,6 +76,8 @@ class GridFile(BaseModel):
     seeds: Annotated[list[NonNegative], Field(min_length=1)] = [0, 1, 2]
     paper: Paper | None = None
     tune: Tune | None = None
+    reference: str = ""
+    tuned_from: str = ""
 
 
 def parse(plain: Mapping[str, Any], origin: str) -> GridFile:

@@ -22,6 +22,8 @@ from fedapp.errors import ConfigError
 from fedapp.presetfiles import Scalar
 
 VALIDATION, TEST = "selected_val_accuracy", "selected_test_accuracy"
+RATE = "training.learning_rate"
+"""The value that no method goes without tuning."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def tuning_grid(grid: Grid, tried: Sequence[Candidate]) -> Grid:
         methods={c.label: {**grid.methods[c.method], **c.values} for c in tried},
         seeds=tuple(tune.seeds),
         tune=None,
+        reference="",  # its labels are the candidates'
     )
     if lines := found.problems():
         raise ConfigError("\n".join(lines))
@@ -107,6 +110,12 @@ def judge(tried: Sequence[Candidate], results: Sequence[Mapping[str, Any]]) -> l
 def tuned(grid: Grid, judged: Sequence[Judged]) -> dict[str, Any]:
     """Return the grid with the chosen values in place, as its YAML file holds it."""
     chosen = {j.candidate.method: j.candidate.values for j in judged if j.chosen}
+    methods = {label: {**own, **chosen.get(label, {})} for label, own in grid.methods.items()}
+    return as_file(replace(grid, methods=methods))
+
+
+def as_file(grid: Grid) -> dict[str, Any]:
+    """Return a grid to run as it is, as its YAML file holds it: what tunes it is left out."""
     settings = {
         s.name: {
             "preset": s.preset,
@@ -119,10 +128,9 @@ def tuned(grid: Grid, judged: Sequence[Judged]) -> dict[str, Any]:
         "title": grid.title,
         "set": {**grid.common, **grid.given},
         "settings": settings,
-        "methods": {
-            label: {**values, **chosen.get(label, {})} for label, values in grid.methods.items()
-        },
+        "methods": {label: dict(values) for label, values in grid.methods.items()},
         "seeds": list(grid.seeds),
+        **({"reference": grid.reference} if grid.reference else {}),
     }
 
 
@@ -134,7 +142,6 @@ def write_tuned(out: Path, grid: Grid, judged: Sequence[Judged]) -> list[Path]:
         f"# Written by `fedapp tune` from {grid.origin}: of {tune.budget} candidates of every\n"
         "# method the best on validation images; tuning.json beside it has them all.\n"
     )
-    body = yaml.safe_dump(tuned(grid, judged), sort_keys=False, allow_unicode=True)
     tried = [
         {
             "method": j.candidate.method,
@@ -152,10 +159,49 @@ def write_tuned(out: Path, grid: Grid, judged: Sequence[Judged]) -> list[Path]:
         "candidates": tried,
     }
     paths = [out / f"{grid.name}.yaml", out / "tuning.json"]
-    texts = [head + body, json.dumps(facts, indent=2, allow_nan=False, ensure_ascii=False) + "\n"]
-    for path, text in zip(paths, texts, strict=True):
-        write_atomic(path, text.encode(), durable=True)
+    write_grid(paths[0], head, tuned(grid, judged))
+    text = json.dumps(facts, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    write_atomic(paths[1], text.encode(), durable=True)
     return paths
+
+
+def chosen_values(facts: Mapping[str, Any]) -> dict[str, dict[str, Scalar]]:
+    """Return label -> the values that were chosen for it; facts: as `tuning.json` has them."""
+    return {one["method"]: dict(one["values"]) for one in facts["candidates"] if one["chosen"]}
+
+
+def laid_over(grid: Grid, source: Grid, chosen: Mapping[str, Mapping[str, Scalar]]) -> Grid:
+    """Return the grid with the values that another one's tuning chose, as `tuned_from` says.
+
+    A method takes those of the same label in `source`, else of the only one with the same preset.
+    Its own values win. Raises ConfigError, a line for each method that finds none and has no
+    learning rate of its own.
+    """
+    methods, lines = {}, []
+    for label, own in grid.methods.items():
+        match = _counterpart(label, own, source)
+        if match is None and label != MIX and RATE not in own:
+            rule = f"is not tuned in {source.name}, or twice: give its {RATE} here"
+            lines.append(f"{grid.origin}: methods: {label}: {rule}")
+        methods[label] = {**chosen.get(match or "", {}), **own}
+    if lines:
+        raise ConfigError("\n".join(lines))
+    return replace(grid, methods=methods)
+
+
+def _counterpart(label: str, own: Mapping[str, Scalar], source: Grid) -> str | None:
+    if label in source.methods:
+        return label
+    preset = own.get("method.preset")
+    same = [name for name, of in source.methods.items() if of.get("method.preset") == preset]
+    return same[0] if preset is not None and len(same) == 1 else None
+
+
+def write_grid(path: Path, head: str, plain: Mapping[str, Any]) -> None:
+    """Write a grid as its YAML file, below a comment of whole lines."""
+    body = yaml.safe_dump(dict(plain), sort_keys=False, allow_unicode=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, (head + body).encode(), durable=True)
 
 
 def _mean(results: Sequence[Mapping[str, Any]], candidate: Candidate, column: str) -> float:

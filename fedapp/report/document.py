@@ -13,20 +13,26 @@ from matplotlib.figure import Figure
 
 from fedapp.disk import write_atomic
 from fedapp.errors import RunError
+from fedapp.report.answers import answers_table
 from fedapp.report.confusion import confusion_figure
 from fedapp.report.cost import cost_table, sweep_table
 from fedapp.report.facts import facts
 from fedapp.report.fairness import fairness_table, label_table
 from fedapp.report.figures import accuracy_curves, error_curves, png, variance_bars
-from fedapp.report.layout import Best, Picture, Section, to_markdown
+from fedapp.report.harm import REFERENCES as HARM_REFERENCES
+from fedapp.report.harm import harm_figure, harm_table
+from fedapp.report.layout import Best, Picture, Section, Table, to_markdown
+from fedapp.report.looks import featured
 from fedapp.report.paper import PaperNumbers, read_printed
 from fedapp.report.reading import read_comparison
 from fedapp.report.records import Comparison
 from fedapp.report.significance import paired_table
+from fedapp.report.summary import summary_table
 from fedapp.report.sweep import sweeps
-from fedapp.report.sweep_figure import sweep_figure
+from fedapp.report.sweep_figure import data_figure, sweep_figure
 from fedapp.report.tables import accuracy_table, paper_table
 from fedapp.report.tsne import latent_figure
+from fedapp.report.values import TITLES, value_table
 
 REFERENCES = ("um_pfssl_mi_labels", "um_pfssl_mi", "um_pfssl")
 """What the others are compared with: the first of these that is there, else the first method."""
@@ -35,10 +41,12 @@ REFERENCES = ("um_pfssl_mi_labels", "um_pfssl_mi", "um_pfssl")
 def write_report(out: Path, reference: str = "") -> list[Path]:
     """Write the report of the comparison in `out`; return the files, the tables first.
 
-    reference: the method that the others are compared with; empty: as `REFERENCES` says.
+    reference: the method that the others are compared with; empty: the grid's, else as `REFERENCES`
+    says.
     Raises RunError where `out` holds no comparison or a damaged one, or there is no such method.
     """
     comparison = read_comparison(out)
+    reference = reference or comparison.reference
     if reference and reference not in comparison.methods:
         raise RunError(
             f"reference '{reference}': is not in this comparison; choose one of "
@@ -62,8 +70,8 @@ def write_report(out: Path, reference: str = "") -> list[Path]:
     return [*(out / name for name in texts), *written]
 
 
-ACCURACY, DIFFERENCES, FAIRNESS = "Accuracy", "Paired differences", "Fairness"
-COST, SWEEPS, MISTAKES = "Cost", "Sweeps", "Mistakes and features"
+SUMMARY, ACCURACY, SWEEPS, DIFFERENCES = "Summary", "Accuracy", "Sweeps", "Paired differences"
+HARM, FAIRNESS, COST, MISTAKES = "Harm", "Fairness", "Cost", "Mistakes and features"
 
 
 def _sections(
@@ -75,19 +83,45 @@ def _sections(
     sections = [Section("What was compared", facts(comparison))]
     if not comparison.cells:
         return sections
-    swept = [sweep_table(comparison, sweep, numbers) for sweep in sweeps(comparison)]
-    accuracy = [accuracy_table(comparison), paper_table(comparison, numbers)]
-    sections.append(Section(ACCURACY, (), accuracy, pictures.get(ACCURACY, ())))
+    sections.append(Section(SUMMARY, (), [summary_table(comparison)]))
+    sections.append(
+        Section(ACCURACY, (), _accuracy(comparison, numbers), pictures.get(ACCURACY, ()))
+    )
+    swept = _swept(comparison, numbers)
     if swept:
         sections.append(Section(SWEEPS, (), swept, pictures.get(SWEEPS, ())))
     if len(comparison.methods) > 1:
         sections.append(Section(DIFFERENCES, (), [paired_table(comparison, reference)]))
+    harms = [harm_table(comparison, m) for p in HARM_REFERENCES if (m := comparison.method(p))]
+    if harms and len(comparison.methods) > 1:
+        sections.append(Section(HARM, (), harms, pictures.get(HARM, ())))
     fairness = [fairness_table(comparison), label_table(comparison)]
     sections.append(Section(FAIRNESS, (), fairness, pictures.get(FAIRNESS, ())))
     sections.append(Section(COST, (), [cost_table(comparison)], pictures.get(COST, ())))
     if MISTAKES in pictures:
         sections.append(Section(MISTAKES, (), (), pictures[MISTAKES]))
     return sections
+
+
+def _accuracy(comparison: Comparison, numbers: PaperNumbers) -> list[Table]:
+    """Return the tables of accuracy; those of a sweep over all settings are its section's."""
+    tables = [paper_table(comparison, numbers)]
+    given = [sweep.settings for sweep in sweeps(comparison) if sweep.of_the_data]
+    if set(comparison.settings) not in given:
+        tables.insert(0, accuracy_table(comparison))
+    if answers := answers_table(comparison):
+        tables.append(answers)
+    return tables
+
+
+def _swept(comparison: Comparison, numbers: PaperNumbers) -> list[Table]:
+    tables: list[Table] = []
+    for sweep in sweeps(comparison):
+        if sweep.of_the_data:
+            tables += [value_table(comparison, sweep, column) for column in TITLES]
+        else:
+            tables.append(sweep_table(comparison, sweep, numbers))
+    return tables
 
 
 def _figures(
@@ -101,13 +135,28 @@ def _figures(
     if figure := accuracy_curves(comparison):
         yield ACCURACY, _picture("curves", "Test accuracy per round", over_seeds), figure
     for sweep in sweeps(comparison):
-        if figure := sweep_figure(comparison, sweep, numbers):
+        if sweep.of_the_data:
+            if figure := data_figure(comparison, sweep):
+                caption = (
+                    "At the round selected on validation images, mean ± sd over seeds. Points of "
+                    f"one value of {sweep.parameter} stand side by side."
+                )
+                title = f"Accuracy by {sweep.parameter}"
+                yield SWEEPS, _picture(f"sweep-{sweep.parameter}", title, caption), figure
+        elif figure := sweep_figure(comparison, sweep, numbers):
             title = f"Accuracy and cost by {sweep.parameter}"
             caption = (
                 "Filled: ours at the round selected on validation images, mean ± sd over seeds. "
                 "Dashed: ours at the best round by test accuracy. Hollow: the paper's."
             )
             yield SWEEPS, _picture(f"sweep-{sweep.parameter}", title, caption), figure
+    if figure := harm_figure(comparison, featured(comparison.methods, comparison.presets)):
+        caption = (
+            "Each site's test accuracy less that of the model it trains alone, at their selected "
+            "rounds; the sites of all seeds, sorted for each method by itself. Left of where a "
+            "line meets zero are the sites that are worse off."
+        )
+        yield HARM, _picture("harm", "Sites worse and better than alone", caption), figure
     if figure := variance_bars(comparison):
         caption = (
             "Variance of test accuracy over sites at the selected round: mean over seeds, the line "

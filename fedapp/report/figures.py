@@ -39,6 +39,8 @@ STYLE = {
 
 HATCHES = {"-": "", "--": "///", ":": "...", "-.": "xxx"}
 """A bar's hatching for a curve's line."""
+MARKERS = "os^DvP*X"
+"""Of lines that cross: they stay apart in grey too."""
 PANEL_COLUMNS = 2
 WIDTH_ONE, WIDTH_MORE = 7.0, 10.0
 LEGEND_ROW = 0.22
@@ -169,8 +171,9 @@ def variance_bars(comparison: Comparison) -> Figure | None:
                     bar.set(hatch=HATCHES[look.line], edgecolor="white")
                 if mean.sd is not None:
                     _whisker(axes, mean, place)
-        axes.set(title=setting, xlabel="variance over sites, squared points", xlim=(0, None))
+        axes.set(title=setting, xlabel="variance over sites, squared points")
         axes.grid(visible=False, axis="y")
+    every[0].set_xlim(0, None)  # of all, now that all is drawn: limits once set are not widened
     every[0].set_yticks(range(len(shown)), [names[m].label for m in shown])
     every[0].invert_yaxis()
     return figure

@@ -23,7 +23,7 @@ SOLID, DASHED, DOTTED, DASH_DOTTED = "-", "--", ":", "-."
 BLUE, GREEN, SKY, VERMILION, ORANGE = "#0072B2", "#009E73", "#56B4E9", "#D55E00", "#E69F00"
 PINK, OLIVE, WINE, BLACK, GREY = "#CC79A7", "#999933", "#882255", "#000000", "#777777"
 TEAL, PURPLE, INDIGO, FOREST, ROSE = "#44AA99", "#AA4499", "#332288", "#117733", "#CC6677"
-BROWN = "#661100"
+BROWN, MAGENTA, UMBER = "#661100", "#EE3377", "#994F00"
 
 PALETTE = (BLUE, ORANGE, GREEN, WINE, SKY, VERMILION, INDIGO, OLIVE, PINK, GREY)
 """For what has no colour of its own: methods of others, and classes."""
@@ -46,6 +46,13 @@ _OWN = {
     "fedavg": Look("FedAvg (labelled)", BLUE, DASHED),
     "fedprox": Look("FedProx (labelled)", GREEN, DASHED),
     "fedbn": Look("FedBN (labelled)", SKY, DASHED),
+    "fedavg_ft": Look("FedAvg fine-tuned", TEAL, DASHED),
+    "fedprox_ft": Look("FedProx fine-tuned", FOREST, DASHED),
+    "fedrod": Look("FedRoD", PURPLE, DASHED),
+    "ditto": Look("Ditto", ROSE, DASHED),
+    "sage": Look("SAGE", INDIGO),
+    "fixmatch_global": Look("FixMatch common teacher", UMBER),
+    "prior_shift": Look("Prior shift", MAGENTA),
     MIX: Look("Mix", BLACK),
     "um_pfssl_mi": Look("UM-pFSSL MI", VERMILION),
     "um_pfssl_mi_labels": Look("UM-pFSSL MI, labels too", BROWN),
@@ -71,7 +78,10 @@ _OWN = {
 }
 
 
-_FEATURED = ("um_pfssl_mi_labels", "um_pfssl_mi", "um_pfssl", MIX, "fixavg", "local_only")
+_FEATURED = (
+    *("prior_shift", "fedavg_ft", "um_pfssl_mi_labels", "um_pfssl_mi", "um_pfssl", "ditto"),
+    *("fedper", "fedavg", MIX, "fixavg", "sage", "fedrod", "local_only"),
+)
 """Presets that come first where there is room for some only."""
 
 

@@ -46,6 +46,7 @@ def read_comparison(folder: Path) -> Comparison:
         presets={k: str(v) for k, v in (plan.get("presets") or {}).items() if v},
         paper=plan.get("paper") or {},
         versions=plan.get("versions") or {},
+        reference=str(plan.get("reference") or ""),
     )
 
 

@@ -17,6 +17,10 @@ Key = tuple[str, str, int]
 SELECTED, BEST, FINAL = "selected_test_accuracy", "best_test_accuracy", "final_test_accuracy"
 """Columns of results.csv: accuracy at the round chosen on validation images, at the one with the
 best test accuracy, and at the last."""
+WORST_DECILE = "selected_worst_decile"
+"""Column of results.csv: mean of the worst tenth of the sites, at the first of those rounds."""
+SITE_SELECTED, SITE_FINAL = "selected_accuracy", "final_accuracy"
+"""Columns of sites.csv: a site's accuracy at the first and the last of those rounds."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,9 @@ class CellResult:
     """One row of results.csv: the result of one cell.
 
     selected: at the round with the best mean *validation* accuracy. best: at the round with the
-    best mean test accuracy. std, worst decile: over sites. folder: the cell's own, under the
+    best mean test accuracy. std, worst decile: over sites. last5: mean of the last five
+    rounds. largest_fall: from one round to the next. common, tuned, alone: of these answers of the
+    sites (`protocol.ANSWERS`), each at its own selected round. cell: its folder, under the
     comparison's.
     """
 
@@ -40,6 +46,17 @@ class CellResult:
     selected_test_accuracy: float | None
     selected_std: float | None
     selected_worst_decile: float | None
+    final_std: float | None
+    final_worst_decile: float | None
+    last5_test_accuracy: float | None
+    largest_fall: float | None
+    calibration_error: float | None
+    common_selected_test_accuracy: float | None
+    common_final_test_accuracy: float | None
+    tuned_selected_test_accuracy: float | None
+    tuned_final_test_accuracy: float | None
+    alone_selected_test_accuracy: float | None
+    alone_final_test_accuracy: float | None
     pseudo_label_error: float | None
     models_down: float | None
     models_up: float | None
@@ -59,6 +76,13 @@ class CellResult:
             return None
         return self.models_down + self.models_up
 
+    @property
+    def models_per_site_round(self) -> float | None:
+        """Models sent, both ways, over all sites and rounds."""
+        if self.models is None or not self.sites or not self.rounds:
+            return None
+        return self.models / (self.sites * self.rounds)
+
 
 @dataclass(frozen=True)
 class SiteResult:
@@ -72,6 +96,7 @@ class SiteResult:
     train: float | None
     labelled: float | None
     selected_accuracy: float | None
+    final_accuracy: float | None
 
 
 @dataclass(frozen=True)
@@ -91,7 +116,8 @@ class Comparison:
     """All of a comparison. settings, methods, seeds: as planned, whether they ran or not.
 
     presets: the method preset behind each method's name, where it is another. paper: which of the
-    paper's tables to read beside ours, as comparison.json has it.
+    paper's tables to read beside ours, as comparison.json has it. reference: the method that the
+    grid wants the others compared with; empty: it does not say.
     """
 
     folder: Path
@@ -105,6 +131,7 @@ class Comparison:
     presets: Mapping[str, str] = field(default_factory=dict)
     paper: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    reference: str = ""
 
     def of(self, setting: str, method: str) -> dict[int, CellResult]:
         """Return the cells that ran, by seed, in the order of the plan."""
@@ -161,19 +188,22 @@ class Comparison:
                 found.setdefault((setting, seed), set()).add(cell.manifest)
         return [place for place, manifests in found.items() if len(manifests) > 1]
 
-    def site_pairs(self, setting: str, method: str, other: str) -> list[tuple[float, float, float]]:
+    def site_pairs(
+        self, setting: str, method: str, other: str, column: str = SITE_SELECTED
+    ) -> list[tuple[float, float, float]]:
         """Return (mu, accuracy, the other method's accuracy) of every site and seed with both.
 
-        Accuracies are the selected ones; sites without test images have none and are left out.
+        column: of sites.csv, which accuracy. Sites without test images have none and are left out.
         """
         found = []
         for seed in self.seeds:
             theirs = self.sites.get((setting, other, seed), {})
             for site, row in self.sites.get((setting, method, seed), {}).items():
                 mu = self.label_share.get((setting, seed, site))
-                their = theirs[site].selected_accuracy if site in theirs else None
-                if mu is not None and row.selected_accuracy is not None and their is not None:
-                    found.append((mu, row.selected_accuracy, their))
+                our = getattr(row, column)
+                their = getattr(theirs[site], column) if site in theirs else None
+                if mu is not None and our is not None and their is not None:
+                    found.append((mu, our, their))
         return found
 
     def has_all_labels(self, setting: str, method: str) -> bool:

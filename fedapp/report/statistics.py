@@ -46,7 +46,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Tally:
-    """Of n pairs: in how many the first is strictly higher, and strictly lower."""
+    """Of n pairs: in how many the first is higher, and lower, by more than was asked for."""
 
     higher: int
     lower: int
@@ -105,12 +105,16 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def tally(pairs: Iterable[tuple[float, float]]) -> Tally:
-    """Count the pairs whose first is higher and lower than the second."""
-    listed = list(pairs)
-    higher = sum(a > b for a, b in listed)
-    lower = sum(a < b for a, b in listed)
-    return Tally(higher, lower, len(listed))
+def tally(pairs: Iterable[tuple[float, float]], margin: float = 0.0) -> Tally:
+    """Count the pairs whose first is higher, and lower, than the second by more than `margin`.
+
+    A difference of the margin itself does not count, whatever floating point makes of it.
+    """
+    differences = [first - second for first, second in pairs]
+    least = margin + _ROUNDING
+    higher = sum(difference > least for difference in differences)
+    lower = sum(difference < -least for difference in differences)
+    return Tally(higher, lower, len(differences))
 
 
 def label_group(mu: float) -> int:

@@ -8,8 +8,10 @@ from fedapp.report.records import Comparison
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
 _PARAMETER = re.compile(rf"(?<![\w.])([A-Za-z][\w.]*) ?= ?({_NUMBER})(?![\w.])")
-_OF_THE_DATA = {"alpha"}
-"""How the images are dealt: no parameter of a method, and costs nothing."""
+_NOT_SWEPT = {"alpha"}
+"""How the images are dealt; the tables have a column for each setting."""
+_OF_THE_DATA = {"labels", "shift", "sites"}
+"""What is given, not chosen: nobody asks what its values cost."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,16 @@ class Sweep:
     parameter: str
     values: Sequence[float]
     lines: Mapping[tuple[str, str], Mapping[float, tuple[str, str]]]
+
+    @property
+    def of_the_data(self) -> bool:
+        """Whether the parameter is no method's: labels, shift, sites."""
+        return self.parameter in _OF_THE_DATA
+
+    @property
+    def settings(self) -> set[str]:
+        """The settings that it sweeps over."""
+        return {setting for line in self.lines.values() for setting, _ in line.values()}
 
 
 def parameters(name: str) -> tuple[dict[str, float], str]:
@@ -42,7 +54,7 @@ def sweeps(comparison: Comparison) -> list[Sweep]:
     named = dict.fromkeys(key for given in points.values() for key in given)
     found = []
     for parameter in named:
-        if parameter in _OF_THE_DATA:
+        if parameter in _NOT_SWEPT:
             continue
         lines: dict[tuple[str, str], dict[float, tuple[str, str]]] = {}
         for (setting, method), given in points.items():

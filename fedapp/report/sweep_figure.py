@@ -1,17 +1,23 @@
 """Figures of sweeps: what a parameter's value does to accuracy and cost (Figs. 7, 10)."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import exp, log
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedapp.report.cost import relative_costs
-from fedapp.report.figures import legend, lines_of, panels, styled
+from fedapp.report.figures import MARKERS, legend, lines_of, panels, styled
 from fedapp.report.looks import Look, looks_of_lines
 from fedapp.report.paper import COST, PaperNumbers
-from fedapp.report.records import BEST, SELECTED, Comparison
+from fedapp.report.records import BEST, SELECTED, WORST_DECILE, Comparison
 from fedapp.report.statistics import Mean
 from fedapp.report.sweep import Sweep
+
+_REACH, _MOST_REACH = 0.5, 0.1
+"""How far apart the points of one value may stand: of the least gap between two values, and of the
+whole axis."""
 
 
 @styled
@@ -41,11 +47,47 @@ def sweep_figure(comparison: Comparison, sweep: Sweep, numbers: PaperNumbers) ->
     return figure
 
 
-def _plot(axes: Axes, line: Mapping[float, Mean | None], look: Look, name: str) -> None:
+@styled
+def data_figure(comparison: Comparison, sweep: Sweep) -> Figure | None:
+    """Accuracy against what the data are like, one line a method: of all sites, and of the worst.
+
+    Points of one value stand side by side, so that their error bars can be told apart.
+    """
+    figure, every = panels(2, 4.4)
+    shown = looks_of_lines(comparison, sweep)
+    for axes, column in zip(every, (SELECTED, WORST_DECILE), strict=True):
+        for place, (key, line) in enumerate(sweep.lines.items()):
+            means = {v: comparison.mean(*line[v], column) for v in sorted(line)}
+            moved = _side_by_side(list(means), sweep.values, place, len(sweep.lines))
+            beside = dict(zip(moved, means.values(), strict=True))
+            look, marker = shown[key], MARKERS[place % len(MARKERS)]
+            _plot(axes, beside, look, look.label or "mean over sites", marker)
+        axes.set_xlabel(WORDS.get(sweep.parameter, sweep.parameter))
+        _scale(axes, sweep.values)
+    left, right = every
+    if not left.has_data():
+        return None
+    left.set_ylabel("mean test accuracy over sites, %")
+    right.set_ylabel("worst tenth of the sites, %")
+    legend(figure, lines_of([left]))
+    return figure
+
+
+WORDS = {
+    "labels": "mean share of labelled training images",
+    "shift": "strength of the feature shift between sites",
+    "sites": "sites",
+}
+"""What a parameter of the data is called on an axis."""
+
+
+def _plot(
+    axes: Axes, line: Mapping[float, Mean | None], look: Look, name: str, marker: str = "o"
+) -> None:
     known = {value: mean for value, mean in line.items() if mean}
     if known:
         x, y = list(known), [100 * mean.value for mean in known.values()]
-        axes.plot(x, y, f"o{look.line}", color=look.colour, label=name)
+        axes.plot(x, y, look.line, marker=marker, color=look.colour, label=name)
         spreads = [100 * (mean.sd or 0.0) for mean in known.values()]
         axes.errorbar(x, y, yerr=spreads, fmt="none", ecolor=look.colour, capsize=2, lw=1)
 
@@ -57,9 +99,25 @@ def _paper(axes: Axes, line: Mapping[float, str | None], look: Look, name: str) 
         axes.plot(x, y, "s:", color=look.colour, markerfacecolor="white", label=name or None)
 
 
+def _side_by_side(
+    values: Sequence[float], ticks: Sequence[float], place: int, lines: int
+) -> list[float]:
+    """Return where line `place` of `lines` has its points: a little beside the ticks."""
+    there, back = (log, exp) if _logarithmic(ticks) else (float, float)
+    marks = [there(tick) for tick in ticks]
+    least = min(b - a for a, b in pairwise(marks))
+    reach = min(_REACH * least, _MOST_REACH * (marks[-1] - marks[0]))
+    beside = reach * ((place + 0.5) / lines - 0.5)
+    return [back(there(value) + beside) for value in values]
+
+
 def _scale(axes: Axes, values: Sequence[float]) -> None:
     """Put a tick at every value; a logarithmic axis where they span more than a decade."""
-    if values[0] > 0 and values[-1] >= 10 * values[0]:
+    if _logarithmic(values):
         axes.set_xscale("log")
     axes.set_xticks(list(values), [f"{value:g}" for value in values])
     axes.set_xticks([], minor=True)
+
+
+def _logarithmic(values: Sequence[float]) -> bool:
+    return values[0] > 0 and values[-1] >= 10 * values[0]

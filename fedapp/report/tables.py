@@ -18,7 +18,7 @@ def accuracy_table(comparison: Comparison) -> Table:
     """Method x setting, the best of each setting in bold."""
     names, seeds = looks(comparison.methods, comparison.presets), len(comparison.seeds)
     settings = comparison.settings
-    best = {setting: _best(comparison, setting) for setting in settings}
+    best = {setting: best_of(comparison, setting) for setting in settings}
     rows = []
     for method in comparison.methods:
         row: list[Entry] = [names[method].label]
@@ -26,7 +26,6 @@ def accuracy_table(comparison: Comparison) -> Table:
             text = mean_percent(comparison.mean(setting, method, SELECTED), seeds)
             row.append(Best(text) if method == best[setting] else text)
         rows.append(row)
-    upper = [m for m in comparison.methods if _any_has_all_labels(comparison, m)]
     notes = [
         "Mean test accuracy over sites, in %, at the round with the best mean validation accuracy; "
         "mean ± sample standard deviation over seeds "
@@ -34,11 +33,7 @@ def accuracy_table(comparison: Comparison) -> Table:
     ]
     if any(best.values()):
         notes.append("Bold: the best mean of a setting, among the methods with most seeds.")
-    if upper:
-        notes.append(
-            f"With every training image labelled: {', '.join(names[m].label for m in upper)}. They "
-            "are upper references: the others see a part of the labels, so these are never in bold."
-        )
+    notes += upper_note(comparison)
     return Table("Accuracy by method and setting, %", ["Method", *settings], rows, notes, labels=1)
 
 
@@ -87,17 +82,29 @@ def paper_table(comparison: Comparison, numbers: PaperNumbers) -> Table:
     return Table(f"Accuracy by choice of round{beside}, %", columns, rows, notes)
 
 
-def _best(comparison: Comparison, setting: str) -> str | None:
+def best_of(comparison: Comparison, setting: str, column: str = SELECTED) -> str | None:
     """Return the method that is printed in bold; None where there are not two to choose from."""
     measured = {
         method: values
         for method in comparison.methods
-        if (values := comparison.by_seed(setting, method, SELECTED))
+        if (values := comparison.by_seed(setting, method, column))
         and not comparison.has_all_labels(setting, method)
     }
     most = max(map(len, measured.values()), default=0)
     whole = {m: fmean(values.values()) for m, values in measured.items() if len(values) == most}
     return max(whole, key=lambda m: whole[m]) if len(whole) > 1 else None
+
+
+def upper_note(comparison: Comparison) -> list[str]:
+    """Return a note on the methods that see every label; none where no method does."""
+    names = looks(comparison.methods, comparison.presets)
+    upper = [m for m in comparison.methods if _any_has_all_labels(comparison, m)]
+    if not upper:
+        return []
+    return [
+        f"With every training image labelled: {', '.join(names[m].label for m in upper)}. They "
+        "are upper references: the others see a part of the labels, so these are never in bold."
+    ]
 
 
 def _any_has_all_labels(comparison: Comparison, method: str) -> bool:

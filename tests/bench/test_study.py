@@ -1,12 +1,18 @@
 """docs/RESULTS.md is made of a tuning's and a comparison's files."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from bench import study
+from bench.study import Study
+from fedapp.compare import grid as grids
 from fedapp.errors import ConfigError
+from tests.compare.tiny import SET
 
 FACTS = {
     "budget": 2,
@@ -23,7 +29,7 @@ REPORT = "# Title\n\n## Accuracy\n\n### Table\n\n![Curves](figures/curves.png)\n
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> tuple[Path, Path]:
+def ran(tmp_path: Path) -> Study:
     tuning, comparison = tmp_path / "tune", tmp_path / "compare"
     (comparison / "figures").mkdir(parents=True)
     tuning.mkdir()
@@ -33,13 +39,13 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
         (comparison / name).write_text("numbers\n")
     (comparison / "tables.md").write_text(REPORT)
     (comparison / "figures" / "curves.png").write_bytes(b"drawn")
-    return tuning, comparison
+    return Study("results", comparison, tuning / "results.yaml", tuning)
 
 
-def test_a_block_is_filled_and_all_that_it_shows_is_kept(tmp_path: Path, folders):
+def test_a_block_is_filled_and_all_that_it_shows_is_kept(tmp_path: Path, ran: Study):
     before = "# Results\n\n<!-- results:results -->\nold\n<!-- /results:results -->\n\nWords.\n"
     folder = tmp_path / "docs" / "results"
-    text = study.published(before, "results", *folders, folder)
+    text = study.published(before, ran, folder)
     assert text.startswith("# Results\n\n<!-- results:results -->\n### Tuning\n")
     assert text.endswith("<!-- /results:results -->\n\nWords.\n")
     assert "old" not in text and "# Title" not in text
@@ -47,7 +53,7 @@ def test_a_block_is_filled_and_all_that_it_shows_is_kept(tmp_path: Path, folders
     assert (folder / "curves.png").read_bytes() == b"drawn"
     kept = {path.name for path in folder.iterdir()}
     assert kept == {*study.KEPT, "curves.png", "tuning.json", "results.yaml"}
-    assert study.published(text, "results", *folders, folder) == text
+    assert study.published(text, ran, folder) == text
 
 
 def test_tuning_is_a_row_a_method_with_the_chosen_one_in_bold():
@@ -61,10 +67,146 @@ def test_a_document_without_the_block_is_left_alone():
         study.filled("# Results\n", "results", "new")
 
 
-def test_figures_that_are_no_longer_drawn_are_removed(tmp_path: Path, folders):
+def test_figures_that_are_no_longer_drawn_are_removed(tmp_path: Path, ran: Study):
     folder = tmp_path / "docs" / "results"
     folder.mkdir(parents=True)
     (folder / "old.png").touch()
     block = "<!-- results:results -->\n<!-- /results:results -->"
-    study.published(block, "results", *folders, folder)
+    study.published(block, ran, folder)
     assert not (folder / "old.png").exists()
+
+
+def test_a_study_that_is_not_tuned_says_so_and_keeps_no_tuning(tmp_path: Path, ran: Study):
+    block, folder = "<!-- results:results -->\n<!-- /results:results -->", tmp_path / "docs"
+    study.published(block, ran, folder)
+    text = study.published(block, Study("results", ran.comparison), folder)
+    assert "None: every method has the values of [its grid](../conf/sweeps/results.yaml)." in text
+    assert {path.name for path in folder.iterdir()} == {*study.KEPT, "curves.png"}
+    given = Study("results", ran.comparison, ran.grid, source="results_a")
+    text = study.published(block, given, folder)
+    assert "the values that tuning chose for it in `results_a`, except" in text
+    assert "[results.yaml](results/results/results.yaml) has them all." in text
+    assert {path.name for path in folder.iterdir()} == {*study.KEPT, "curves.png", "results.yaml"}
+
+
+# --- what is run ----------------------------------------------------------------------------------
+
+RATES = {"training.learning_rate": [0.01, 0.1]}
+TUNE = {"budget": 2, "seeds": [9], "values": {"fixavg": RATES, "ours": RATES}}
+SOURCE = {"methods": {"fixavg": {}, "ours": {"method.preset": "um_pfssl"}}, "tune": TUNE}
+CHOSEN = [
+    {"method": "fixavg", "values": {"training.learning_rate": 0.1}, "chosen": True},
+    {"method": "ours", "values": {"training.learning_rate": 0.01}, "chosen": True},
+    {"method": "ours", "values": {"training.learning_rate": 0.1}, "chosen": False},
+]
+
+
+class Calls:
+    """Stands in for `tune` and `compare`: notes what is asked for, and trains nothing."""
+
+    def __init__(self) -> None:
+        self.tuned: list[str] = []
+        self.compared: list[str] = []
+        self.code = 0
+
+    def tune(self, name: str, _: Mapping[str, Any], *, out: Path) -> int:
+        self.tuned.append(name)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "tuning.json").write_text(json.dumps({"candidates": CHOSEN}))
+        return self.code
+
+    def compare(self, name: str, _: Mapping[str, Any], *, out: Path) -> int:
+        self.compared.append(name)
+        return self.code
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
+    found = Calls()
+    monkeypatch.setattr(study, "tune", found.tune)
+    monkeypatch.setattr(study, "compare", found.compare)
+    monkeypatch.setattr(grids, "CONF", tmp_path / "conf")
+    return found
+
+
+def write_sweeps(folder: Path, **named: Mapping[str, Any]) -> None:
+    for name, changes in named.items():
+        plain = {"preset": "digits_demo", "set": SET, "seeds": [0], **changes}
+        path = folder / "conf" / "sweeps" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump(plain, sort_keys=False))
+
+
+def test_studies_are_the_grids_of_that_name_the_large_ones_first(tmp_path: Path, calls: Calls):
+    names = ("results_a", "results_cifar10", "results_z", "results_fashion_mnist", "other")
+    write_sweeps(tmp_path, **{name: {"methods": ["fixavg"]} for name in names})
+    assert study.studies() == [*study.FIRST, "results_a", "results_z"]
+
+
+def test_every_study_that_ships_has_its_block():
+    text = study.DOCUMENT.read_text(encoding="utf-8")
+    assert study.studies()[:2] == list(study.FIRST)
+    for name in study.studies():
+        assert study.filled(text, name, "x") != text
+
+
+def test_without_tuning_a_grid_is_only_compared(tmp_path: Path, calls: Calls):
+    write_sweeps(tmp_path, results_a={"methods": ["fixavg"]})
+    found = study.run("results_a", tmp_path)
+    assert (calls.tuned, calls.compared) == ([], ["results_a"])
+    assert found == Study("results_a", tmp_path / "compare-results_a")
+
+
+def test_a_grid_with_candidates_is_tuned_first(tmp_path: Path, calls: Calls):
+    write_sweeps(tmp_path, results_a=SOURCE)
+    found = study.run("results_a", tmp_path)
+    assert calls.tuned == ["results_a"]
+    assert calls.compared == [str(tmp_path / "tune-results_a" / "results_a.yaml")]
+    assert found.tuning == tmp_path / "tune-results_a"
+
+
+def test_values_of_another_grids_tuning_are_laid_over(tmp_path: Path, calls: Calls):
+    own = {
+        "fixavg": {"training.batch_size": 8},  # the same label
+        "um_pfssl": {},  # the same preset
+        "slow": {"method.preset": "um_pfssl", "training.learning_rate": 0.001},  # wins
+        "fedbn": {"training.learning_rate": 0.5},  # not tuned there
+    }
+    plan = {"tuned_from": "results_a", "methods": own, "reference": "slow"}
+    write_sweeps(tmp_path, results_a=SOURCE, results_b=plan)
+    found = study.run("results_b", tmp_path)
+    assert (calls.tuned, calls.compared) == (["results_a"], [str(found.grid)])
+    assert (found.tuning, found.source) == (None, "results_a")
+    laid = grids.read_grid(str(found.grid))
+    assert (laid.name, laid.reference, laid.tuned_from) == ("results_b", "slow", "")
+    rates = {m: c["training.learning_rate"] for m, c in laid.methods.items()}
+    assert rates == {"fixavg": 0.1, "um_pfssl": 0.01, "slow": 0.001, "fedbn": 0.5}
+    assert laid.methods["fixavg"]["training.batch_size"] == 8
+
+
+def test_a_method_that_is_tuned_nowhere_is_named(tmp_path: Path, calls: Calls):
+    plan = {"tuned_from": "results_a", "methods": ["fixavg", "fedbn"]}
+    write_sweeps(tmp_path, results_a=SOURCE, results_b=plan)
+    with pytest.raises(ConfigError, match="methods: fedbn: is not tuned in results_a, or twice"):
+        study.run("results_b", tmp_path)
+    assert calls.compared == []
+
+
+def test_a_failed_cell_ends_it(tmp_path: Path, calls: Calls):
+    write_sweeps(tmp_path, results_a=SOURCE)
+    calls.code = 1
+    with pytest.raises(SystemExit):
+        study.run("results_a", tmp_path)
+    assert calls.compared == []
+
+
+def test_a_missing_block_is_told_before_anything_runs(
+    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    write_sweeps(tmp_path, results_a=SOURCE)
+    monkeypatch.setattr(study, "DOCUMENT", tmp_path / "RESULTS.md")
+    study.DOCUMENT.write_text("# Results\n")
+    with pytest.raises(SystemExit):
+        study.main(["results_a"])
+    assert "block results_a: is missing" in capsys.readouterr().err
+    assert calls.tuned == []

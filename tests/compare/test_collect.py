@@ -29,6 +29,7 @@ SUMMARY = {
     "by_validation_std_test_accuracy": 0.3,
     "by_validation_worst_decile_accuracy": 0.2,
     "pseudo_label_error": None,
+    "answers": {"tuned": {"final": 0.5, "best_by_validation": 0.7, "best_by_validation_round": 2}},
     "models_sent": 7, "models_up": 5, "bytes_down": 70, "bytes_up": 50, "bytes_evaluation": 20,
     "cost_bound_models": None,
     "wall_seconds": 12.5,
@@ -36,12 +37,20 @@ SUMMARY = {
 ROUNDS = [
     {"round": 0, "mean_test_accuracy": 0.25, "mean_val_accuracy": None, "trained": 4},
     {"round": 1, "mean_test_accuracy": 0.625, "mean_val_accuracy": 0.75, "std_test_accuracy": 0.3,
-     "pseudo_label_error": 0.4},
+     "pseudo_label_error": 0.4, "mean_test_accuracy_tuned": 0.7, "mean_val_accuracy_tuned": 0.6},
+    {"round": 2, "mean_test_accuracy": 0.75, "mean_val_accuracy": 0.7},
+    {"round": 3, "mean_test_accuracy": 0.5, "mean_val_accuracy": 0.5},
 ]  # fmt: skip
 SITES = (
     "site,mu,train,labelled,val,test,warmup_accuracy,final_accuracy,best_round_accuracy,by_valida"
 )
-SITES += "tion_accuracy,helpers\n0,0.5,8,4,1,2,0.1,0.5,0.75,0.625,1:0.3\n1,0.0,8,0,1,0,,,,,\n"
+SITES += "tion_accuracy,tuned_accuracy,helpers\n0,0.5,8,4,1,2,0.1,0.5,0.75,0.625,0.5,1:0.3\n"
+SITES += "1,0.0,8,0,1,0,,,,,,\n"
+EVALUATIONS = {
+    "0": {"test": {"confusion": [[1, 0], [1, 0]], "bin_count": [0, 2], "bin_correct": [0, 1],
+                   "bin_confidence": [0.0, 1.5]}},
+    "1": {"val": {}},
+}  # fmt: skip
 
 
 def ran(cell: Cell, **changes) -> None:
@@ -49,6 +58,7 @@ def ran(cell: Cell, **changes) -> None:
     lines = "".join(json.dumps(row) + "\n" for row in ROUNDS)
     (cell.folder / "metrics.jsonl").write_text(lines)
     (cell.folder / "per_site.csv").write_text(SITES)
+    (cell.folder / "evaluations.json").write_text(json.dumps(EVALUATIONS))
 
 
 def rows(folder: Path, name: str) -> list[dict[str, str]]:
@@ -81,6 +91,11 @@ def test_a_cell_becomes_a_row_of_results(tmp_path: Path):
         "selected_std": "0.3", "selected_worst_decile": "0.2",
         "final_std": "0.25", "final_worst_decile": "0.125",
         "warmup_test_accuracy": "0.25", "pseudo_label_error": "",
+        "last5_test_accuracy": "0.625", "largest_fall": "0.25", "calibration_error": "0.25",
+        "tuned_selected_test_accuracy": "0.7", "tuned_selected_round": "2",
+        "tuned_final_test_accuracy": "0.5",
+        **{f"{answer}_{column}": "" for answer in ("common", "alone")
+           for column in ("selected_test_accuracy", "selected_round", "final_test_accuracy")},
         "models_down": "7", "models_up": "5", "bytes_down": "70", "bytes_up": "50",
         "bytes_evaluation": "20", "cost_bound_models": "", "wall_seconds": "12.5",
         "manifest": "ab" * 32, "code": "", "cell": "cells/base/fixavg/seed-4",
@@ -96,15 +111,18 @@ def test_sites_and_rounds_are_tidy(tmp_path: Path):
         "setting": "base", "method": "fixavg", "seed": "0", "site": "0", "mu": "0.5", "train": "8",
         "labelled": "4", "val": "1", "test": "2", "warmup_accuracy": "0.1",
         "final_accuracy": "0.5", "selected_accuracy": "0.625", "best_round_accuracy": "0.75",
+        "common_accuracy": "", "tuned_accuracy": "0.5", "alone_accuracy": "",
     }  # fmt: skip
     assert (second["site"], second["selected_accuracy"], second["labelled"]) == ("1", "", "0")
-    zero, one = rows(tmp_path, "rounds.csv")
+    zero, one, *_ = rows(tmp_path, "rounds.csv")
     assert (zero["round"], zero["mean_test_accuracy"], zero["mean_val_accuracy"]) == (
         "0",
         "0.25",
         "",
     )
     assert (one["std_test_accuracy"], one["pseudo_label_error"]) == ("0.3", "0.4")
+    assert (one["mean_test_accuracy_tuned"], one["mean_val_accuracy_tuned"]) == ("0.7", "0.6")
+    assert zero["mean_test_accuracy_tuned"] == one["mean_test_accuracy_common"] == ""
 
 
 def test_rows_stand_in_the_grids_order_whatever_ended_first(tmp_path: Path):
@@ -140,6 +158,25 @@ def test_a_damaged_summary_is_named(tmp_path: Path):
         found.write()
 
 
+@pytest.mark.parametrize("text", ["[]", '{"0": {"test": {}}}', "{"])
+def test_damaged_evaluations_are_named(tmp_path: Path, text: str):
+    found, every = collection(tmp_path)
+    ran(every[0])
+    (every[0].folder / "evaluations.json").write_text(text)
+    with pytest.raises(RunError, match=r"evaluations\.json: cannot be read .* to run the cell"):
+        found.write()
+
+
+def test_mix_has_no_curve_but_is_calibrated(tmp_path: Path):
+    methods = ["fixavg", "fixprox", "fixbn", "mix"]
+    found, every = collection(tmp_path, methods=methods)
+    ran(every[-1])
+    found.write()
+    (row,) = rows(tmp_path, "results.csv")
+    assert row["method"] == "mix" and row["calibration_error"] == "0.25"
+    assert row["last5_test_accuracy"] == row["largest_fall"] == ""
+
+
 def test_the_plan_is_written_down(tmp_path: Path):
     paper = {"table": "I", "dataset": "FashionMNIST"}
     found, _ = collection(
@@ -149,9 +186,11 @@ def test_the_plan_is_written_down(tmp_path: Path):
         methods={"slow": {"method.preset": "fixavg", "training.learning_rate": 0.001}},
         paper=paper,
         seeds=[3],
+        reference="slow",
     )
     found.write()
     plan = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert plan["reference"] == "slow"
     assert (plan["title"], plan["name"]) == ("Trial", "tiny")
     assert (plan["settings"], plan["methods"], plan["seeds"]) == (["a", "b"], ["slow"], [3])
     assert plan["paper"] == {"by_setting": {"a": paper, "b": {**paper, "setting": "alpha=1"}}}

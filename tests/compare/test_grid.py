@@ -71,6 +71,14 @@ def test_the_command_line_chooses_methods_and_seeds_and_adds_overrides(tmp_path:
     assert {c.experiment.rounds.num_rounds for c in every} == {1}
 
 
+def test_a_reference_is_one_of_the_methods_that_are_compared(tmp_path: Path):
+    path = str(grid_file(tmp_path, reference="um_pfssl", tuned_from="results_cifar10"))
+    found = read_grid(path)
+    assert (found.reference, found.tuned_from) == ("um_pfssl", "results_cifar10")
+    assert read_grid(path, {}, ["um_pfssl"]).reference == "um_pfssl"
+    assert read_grid(path, {}, ["fixavg"]).reference == ""  # it is not compared now
+
+
 def test_a_data_preset_alone_is_a_grid_once_methods_are_named():
     found = read_grid("digits_demo", {}, ["fixavg"])
     assert ([s.name for s in found.settings], found.seeds) == (["base"], (0, 1, 2))
@@ -131,6 +139,12 @@ def test_every_fault_of_the_file_is_a_line(tmp_path: Path):
             "methods: mix: fixprox must be among the methods",
         ),
         ({"methods": {"mix": {"seed": 1}}}, "methods: mix: seed = 1: is varied by the cells"),
+        ({"reference": "fixbn"}, "reference = 'fixbn': no such method; "),
+        ({"tuned_from": "results_cifar1"}, "tuned_from = 'results_cifar1': no such grid; did you"),
+        (
+            {"tuned_from": "table1", "tune": {"budget": 1, "seeds": [9], "values": {}}},
+            "tuned_from = 'table1': the grid has a `tune` of its own: keep one",
+        ),
         ({"seeds": "0"}, "seeds = '0': must be a list, such as [0, 1, 2]"),
         ({"seeds": []}, "seeds = []: must name at least one"),
         ({"seeds": [1, 1]}, "seeds = [1, 1]: one stands twice; keep one"),

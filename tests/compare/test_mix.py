@@ -72,6 +72,16 @@ def test_final_models_give_the_accuracies_that_the_run_recorded(ran: dict[str, C
             assert [list(row) for row in confusion] == recorded[part]["confusion"], (site, part)
 
 
+def test_a_model_that_a_site_has_beside_the_common_one_is_left_aside(tmp_path: Path):
+    """Prior shift's site keeps a whole model of its own: what is loaded is the common one."""
+    cell = cells(tmp_path, methods=["prior_shift"])[0]
+    do(Job.of(cell, "loopback", latent=True))
+    assert cell.latent.is_file()
+    models = FinalModels(cell.folder, cell.experiment, federation_of(cell.experiment))
+    first = {name: tensor.clone() for name, tensor in models.load(0).state_dict().items()}
+    assert all(torch.equal(first[name], t) for name, t in models.load(1).state_dict().items())
+
+
 def test_mix_is_the_mean_of_what_its_three_parents_answer(ran: dict[str, Cell]):
     mix, of = ran["mix"], [ran[name] for name in METHODS[:3]]
     federation = federation_of(mix.experiment)

@@ -44,7 +44,8 @@ def test_all_combinations_are_tried_the_last_key_changing_fastest(tmp_path: Path
 
 
 def test_candidates_run_on_the_settings_and_seeds_that_are_asked_for(tmp_path: Path):
-    plan = grid(tmp_path, settings=TWO, tune={**TUNE, "settings": ["b"]})
+    plan = grid(tmp_path, settings=TWO, tune={**TUNE, "settings": ["b"]}, reference="um_pfssl")
+    assert tuned(plan, [])["reference"] == "um_pfssl"
     found = tuning_grid(plan, candidates(plan))
     assert [s.name for s in found.settings] == ["b"]
     assert found.seeds == (9,)

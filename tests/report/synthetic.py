@@ -9,26 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from fedapp.compare.collect import COLUMNS
 from fedapp.report.reading import read_comparison
 from fedapp.report.records import Comparison
 
 Row = dict[str, Any]
 
-RESULTS = (
-    "setting,method,seed,dataset,alpha,sites,rounds,best_test_accuracy,best_round,"
-    "final_test_accuracy,selected_test_accuracy,selected_round,selected_std,selected_worst_decile,"
-    "final_std,final_worst_decile,warmup_test_accuracy,pseudo_label_error,models_down,models_up,"
-    "bytes_down,bytes_up,bytes_evaluation,cost_bound_models,wall_seconds,manifest,code,cell"
-).split(",")
-SITES = (
-    "setting,method,seed,site,mu,train,labelled,val,test,warmup_accuracy,final_accuracy,"
-    "selected_accuracy,best_round_accuracy"
-).split(",")
-ROUNDS = (
-    "setting,method,seed,round,mean_test_accuracy,std_test_accuracy,worst_decile_accuracy,"
-    "mean_val_accuracy,pseudo_label_error"
-).split(",")
-
+ONE_ANSWER = ("local_only", "mix")
+"""Methods whose sites have one model only."""
 CLASSES, FEATURES = 10, 64
 
 
@@ -76,9 +64,8 @@ def written(
 ) -> Comparison:
     """Write a comparison with these rows and read it back; the plan is what the results name."""
     results = list(results)
-    write_rows(out / "results.csv", RESULTS, results)
-    write_rows(out / "sites.csv", SITES, sites)
-    write_rows(out / "rounds.csv", ROUNDS, rounds)
+    for name, rows_of in {"results.csv": results, "sites.csv": sites, "rounds.csv": rounds}.items():
+        write_rows(out / name, COLUMNS[name], rows_of)
     named = {
         "title": "made up",
         "settings": list(dict.fromkeys(row["setting"] for row in results)),
@@ -151,6 +138,9 @@ def _cell(
         **{"final_test_accuracy": curve[-1], "selected_test_accuracy": level - 0.004},
         **{"selected_round": rounds - 1, "selected_std": accuracies.std()},
         "selected_worst_decile": np.sort(accuracies)[: max(sites // 10, 1)].mean(),
+        **{"last5_test_accuracy": curve[-5:].mean(), "calibration_error": draw.uniform(0.02, 0.1)},
+        "largest_fall": max(0.0, *(curve[1:-1] - curve[2:])),
+        **({} if key[1] in ONE_ANSWER else _answers(level, draw)),
         "pseudo_label_error": "" if silent else error[-1],
         **{"models_down": models, "models_up": models // 3},
         **{
@@ -170,6 +160,7 @@ def _cell(
         | {"site": n, "mu": 1.0 if every_label else mus[n], "train": counts[n]}
         | {"labelled": counts[n] if every_label else int(mus[n] * counts[n])}
         | {"test": counts[n] // 4, "selected_accuracy": accuracies[n]}
+        | {"final_accuracy": accuracies[n] - 0.01}
         for n in range(sites)
     ]
     round_rows = [
@@ -180,6 +171,14 @@ def _cell(
     ]
     _evaluations(out / folder, draw, level, sites)
     return {"results": [result_row], "sites": site_rows, "rounds": round_rows}
+
+
+def _answers(level: float, draw: np.random.Generator) -> Row:
+    return {
+        f"{answer}_{at}_test_accuracy": level + above + draw.normal(0, 0.005)
+        for answer, above in (("common", -0.03), ("tuned", 0.0))
+        for at in ("selected", "final")
+    }
 
 
 def _evaluations(folder: Path, draw: np.random.Generator, level: float, sites: int) -> None:

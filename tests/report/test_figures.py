@@ -18,13 +18,14 @@ from fedapp.report import figures
 from fedapp.report.confusion import confusion, confusion_figure
 from fedapp.report.document import write_report
 from fedapp.report.figures import accuracy_curves, error_curves, png, variance_bars
+from fedapp.report.harm import harm_figure
 from fedapp.report.looks import looks
 from fedapp.report.paper import PaperNumbers, read_printed
 from fedapp.report.reading import read_comparison
 from fedapp.report.sweep import sweeps
-from fedapp.report.sweep_figure import sweep_figure
+from fedapp.report.sweep_figure import data_figure, sweep_figure
 from fedapp.report.tsne import MOST_POINTS, embed, features, latent_figure
-from tests.report.synthetic import change, realistic, result, written
+from tests.report.synthetic import change, realistic, result, site, written
 
 METHODS = ("local_only", "fixavg", "um_pfssl")
 TABLE_IV = {"table": "IV", "dataset": "FashionMNIST"}
@@ -126,6 +127,19 @@ def test_bars_are_variances_in_squared_points(tmp_path):
     assert bar.get_width() == pytest.approx((100 + 400) / 2)
 
 
+def test_no_bar_or_whisker_is_cut_off(tmp_path):
+    wide = {"a": (0.1, 0.1), "b": (0.1, 0.3)}  # the last panel's reaches furthest
+    rows = [
+        result(setting, "fixavg", s, 0.5, selected_std=std)
+        for setting, stds in wide.items()
+        for s, std in enumerate(stds)
+    ]
+    figure = variance_bars(written(tmp_path, rows))
+    assert figure is not None
+    ends = 500 + 100 * np.std([1, 9], ddof=1)
+    assert all(axes.get_xlim()[0] == 0 and axes.get_xlim()[1] > ends for axes in figure.axes)
+
+
 def test_a_missing_bar_leaves_a_gap(tmp_path):
     rows = [result(s, "fixavg", 0, 0.5, selected_std=0.1) for s in "ab"]
     rows.append(result("b", "um_pfssl", 0, 0.5, selected_std=0.1))
@@ -163,6 +177,65 @@ def test_a_sweep_without_the_papers_numbers_has_a_line_per_setting(tmp_path):
 def test_a_sweep_without_accuracies_gives_no_figure(tmp_path):
     made = written(tmp_path, [result(s, "um_pfssl", 0, None) for s in ("nu=1", "nu=5")])
     assert sweep_figure(made, sweeps(made)[0], PaperNumbers(made, read_printed())) is None
+
+
+def test_a_sweep_of_the_data_has_a_line_a_method_and_no_costs(tmp_path):
+    made = realistic(tmp_path, [f"labels={v}" for v in (0.01, 0.1, 0.5)], METHODS, latent=False)
+    figure = data_figure(made, sweeps(made)[0])
+    assert figure is not None
+    assert legend_of(figure) == ["LocalOnly", "FixAvg", "UM-pFSSL"]
+    for axes in figure.axes:
+        assert axes.get_xscale() == "log"
+        assert axes.get_xlabel() == "mean share of labelled training images"
+        assert [text.get_text() for text in axes.get_xticklabels()] == ["0.01", "0.1", "0.5"]
+    lines = [line for line in figure.axes[0].lines if not line.get_label().startswith("_")]
+    firsts = [line.get_xdata()[0] for line in lines]
+    assert firsts == sorted(firsts) and firsts[1] == pytest.approx(0.01)
+    assert max(firsts) < 0.05 and len({line.get_marker() for line in lines}) == len(METHODS)
+    spread = made.mean("labels=0.01", "fixavg", "selected_test_accuracy")
+    assert lines[1].get_ydata()[0] == pytest.approx(100 * spread.value)
+
+
+def test_a_sweep_of_few_sizes_is_linear(tmp_path):
+    made = realistic(tmp_path, ["sites=20", "sites=100"], METHODS, (0,), latent=False)
+    figure = data_figure(made, sweeps(made)[0])
+    assert figure is not None and figure.axes[0].get_xscale() == "linear"
+    nothing = written(tmp_path / "b", [result(f"shift={v}", "x", 0, None) for v in (0, 1)])
+    assert data_figure(nothing, sweeps(nothing)[0]) is None
+
+
+# --- harm -----------------------------------------------------------------------------------------
+
+
+def test_harm_is_sorted_differences_from_training_alone_in_points(tmp_path):
+    rows = [result("a", m, s, 0.5) for m in ("local_only", "fixavg") for s in (0, 1)]
+    sites = [
+        site("a", m, s, number, value)
+        for s, (alone, ours) in enumerate([([0.5, 0.6], [0.7, 0.5]), ([0.4, None], [0.4, 0.9])])
+        for m, accuracies in (("local_only", alone), ("fixavg", ours))
+        for number, value in enumerate(accuracies)
+    ]
+    figure = harm_figure(written(tmp_path, rows, sites), ["local_only", "fixavg"])
+    assert figure is not None
+    zero, line = figure.axes[0].lines
+    assert list(zero.get_ydata()) == [0, 0]
+    assert np.allclose(line.get_ydata(), [-10, 0, 20])
+    assert np.allclose(line.get_xdata(), [100 / 6, 50, 500 / 6])
+    assert legend_of(figure) == ["FixAvg"]
+
+
+def test_harm_has_a_panel_a_setting_and_eight_lines_at_most(tmp_path):
+    methods = ["local_only", *(f"m{number}" for number in range(10))]
+    made = realistic(tmp_path, ["a", "b"], methods, (0,), latent=False)
+    figure = harm_figure(made, methods)
+    assert figure is not None
+    assert titles(figure) == ["a", "b"]
+    assert legend_of(figure) == methods[1:9]
+    lines = figure.axes[0].lines[1:]
+    assert len({line.get_marker() for line in lines}) == len(lines) == 8
+    assert harm_figure(made, ["local_only"]) is None
+    without = realistic(tmp_path / "b", ["a"], ["fixavg"], (0,), latent=False)
+    assert harm_figure(without, ["fixavg"]) is None
 
 
 # --- confusion matrices ---------------------------------------------------------------------------

@@ -221,5 +221,8 @@ def test_another_reference_can_be_named_and_must_be_there(tmp_path):
     written(tmp_path, [result("a", m, 0, 0.5) for m in ("um_pfssl", "fixavg")])
     write_report(tmp_path, "fixavg")
     assert "### Each method less FixAvg\n" in (tmp_path / "tables.md").read_text(encoding="utf-8")
+    written(tmp_path, [result("a", m, 0, 0.5) for m in ("um_pfssl", "fixavg")], reference="fixavg")
+    write_report(tmp_path)
+    assert "### Each method less FixAvg\n" in (tmp_path / "tables.md").read_text(encoding="utf-8")
     with pytest.raises(RunError, match="reference 'nobody': is not in this comparison; choose one"):
         write_report(tmp_path, "nobody")

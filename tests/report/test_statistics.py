@@ -160,6 +160,11 @@ def test_equal_sites_are_neither_better_nor_worse():
     assert tally([]).lower_share is None
 
 
+def test_a_margin_must_be_passed_and_rounding_does_not_pass_it():
+    pairs = [(0.63, 0.64), (0.64, 0.63), (0.62, 0.64), (0.66, 0.64), (0.64, 0.64)]
+    assert tally(pairs, 0.01) == Tally(higher=1, lower=1, n=5)
+
+
 @pytest.mark.parametrize(
     ("mu", "group"), [(0.0, 0), (0.0999, 0), (0.1, 1), (0.5, 1), (0.5001, 2), (1.0, 2)]
 )

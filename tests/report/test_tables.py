@@ -5,16 +5,20 @@ from pathlib import Path
 import pytest
 
 from fedapp.presetfiles import method_presets
+from fedapp.report.answers import answers_table
 from fedapp.report.cost import cost_table, sweep_table
-from fedapp.report.fairness import fairness_table, harm, label_table
+from fedapp.report.fairness import fairness_table, label_table
+from fedapp.report.harm import harm, harm_table
 from fedapp.report.layout import Best, Table, mean_percent
 from fedapp.report.looks import featured, looks
 from fedapp.report.paper import PaperNumbers, read_printed
 from fedapp.report.records import Comparison
 from fedapp.report.significance import paired_table
 from fedapp.report.statistics import Mean
+from fedapp.report.summary import summary_table
 from fedapp.report.sweep import sweeps
 from fedapp.report.tables import accuracy_table, paper_table
+from fedapp.report.values import value_table
 from tests.report.synthetic import result, site, written
 
 TABLE_I = {"table": "I", "dataset": "FashionMNIST"}
@@ -207,12 +211,34 @@ def test_harmed_sites_by_hand(tmp_path):
     made = fair(tmp_path)
     overall, few, some, many = harm(made, "a", "fixavg", "local_only")
     assert [(t.lower, t.n) for t in (overall, few, some, many)] == [(4, 6), (1, 2), (1, 2), (2, 2)]
-    table = fairness_table(made)
-    assert rows_of(table)[1] == [
-        *("a", "FixAvg", "15.0 ± 7.1", "-"),
-        *("66.7 % (4 of 6)", "50.0 % (1 of 2)", "50.0 % (1 of 2)", "100.0 % (2 of 2)"),
+    assert rows_of(fairness_table(made))[1] == ["a", "FixAvg", "15.0 ± 7.1", "-", "-", "-"]
+    table = harm_table(made, "local_only")
+    assert rows_of(table)[0] == [
+        *("a", "FixAvg", "66.7 % (4 of 6)", "16.7 % (1 of 6)", "-", "-"),
+        *("50.0 % (1 of 2)", "50.0 % (1 of 2)", "100.0 % (2 of 2)"),
     ]
-    assert rows_of(table)[0][4:] == ["-"] * 4  # LocalOnly against itself
+    assert column(table, "Method") == ["FixAvg", "FedAvg-SL"]  # LocalOnly itself is left out
+
+
+def test_only_more_than_a_point_is_harm_or_help(tmp_path):
+    """Of six sites: a point and a little less, nothing, a point and a little more, both ways."""
+    alone = 0.63
+    selected = [alone + d for d in (-0.0101, -0.01, 0.0, 0.01, 0.0101, 0.2)]
+    last = [alone] * 5 + [alone - 0.02]
+    rows = [result("a", m, 0, 0.5) for m in ("local_only", "fixavg")]
+    sites = [
+        made
+        for number, (chosen, final) in enumerate(zip(selected, last, strict=True))
+        for made in (
+            site("a", "local_only", 0, number, alone, final_accuracy=alone),
+            site("a", "fixavg", 0, number, chosen, final_accuracy=final),
+        )
+    ]
+    table = harm_table(written(tmp_path, rows, sites), "local_only")
+    assert rows_of(table)[0][2:6] == [
+        *("16.7 % (1 of 6)", "33.3 % (2 of 6)", "16.7 % (1 of 6)", "0.0 % (0 of 6)"),
+    ]
+    assert any("about 80 a single image" in note for note in table.notes)
 
 
 def test_methods_with_all_labels_are_grouped_by_what_the_others_see(tmp_path):
@@ -221,16 +247,87 @@ def test_methods_with_all_labels_are_grouped_by_what_the_others_see(tmp_path):
 
 
 def test_without_local_only_harm_is_not_counted(tmp_path):
-    table = fairness_table(written(tmp_path, [result("a", "fixavg", 0, 0.5)]))
-    assert not any("Harmed" in name for name in table.columns)
-    assert any("local_only is not in this comparison" in note for note in table.notes)
+    table = summary_table(written(tmp_path, [result("a", "fixavg", 0, 0.5)]))
+    assert not any("worse" in name for name in table.columns)
+    assert any("local_only and fedavg_ft are not in this" in note for note in table.notes)
 
 
 def test_local_only_is_known_under_another_name(tmp_path):
     rows = [result("a", m, 0, 0.5) for m in ("alone", "fixavg")]
     sites = [site("a", "alone", 0, 0, 0.6), site("a", "fixavg", 0, 0, 0.5)]
     made = written(tmp_path, rows, sites, presets={"alone": "local_only", "fixavg": "fixavg"})
-    assert column(fairness_table(made), "Sites harmed") == ["-", "100.0 % (1 of 1)"]
+    assert column(summary_table(made), "Sites worse than alone, %") == ["-", "100.0"]
+
+
+# --- everything of a method -----------------------------------------------------------------------
+
+
+def test_the_summary_has_means_over_seeds_and_both_references(tmp_path):
+    more = {"last5_test_accuracy": 0.7, "selected_worst_decile": 0.5, "calibration_error": 0.08}
+    more |= {"final_test_accuracy": 0.72, "models_down": 600, "models_up": 200}
+    rows = [
+        *(result("a", "local_only", s, 0.6) for s in (0, 1)),
+        *(result("a", "fedavg_ft", s, 0.6) for s in (0, 1)),
+        result("a", "prior_shift", 0, 0.74, largest_fall=0.01, **more),
+        result("a", "prior_shift", 1, 0.76, largest_fall=0.03, **more),
+    ]
+    sites = [
+        site("a", method, seed, 0, value)
+        for method, value in (("local_only", 0.5), ("fedavg_ft", 0.7), ("prior_shift", 0.6))
+        for seed in (0, 1)
+    ]
+    table = summary_table(written(tmp_path, rows, sites))
+    assert rows_of(table)[2] == [
+        *("a", "Prior shift", "75.0 ± 1.4", "72.0 ± 0.0", "70.0 ± 0.0", "50.0 ± 0.0"),
+        *("2.0 ± 1.4", "8.0 ± 0.0", "0.0", "100.0", "2.00"),  # 800 models, 20 sites, 20 rounds
+    ]
+    assert column(table, "Sites worse than LocalOnly, %") == ["-", "0.0", "0.0"]
+    assert column(table, "Sites worse than FedAvg fine-tuned, %") == ["100.0", "-", "100.0"]
+
+
+def test_both_ways_stand_side_by_side_for_those_that_have_them(tmp_path):
+    def answers(common: float, tuned: float) -> dict[str, float]:
+        return {
+            f"{name}_{at}_test_accuracy": value
+            for name, value in (("common", common), ("tuned", tuned))
+            for at in ("selected", "final")
+        }
+
+    rows = [
+        result("a", "local_only", 0, 0.5),
+        result("a", "fedavg", 0, 0.5, **answers(0.5, 0.6)),
+        result("a", "fedavg", 1, 0.5, **answers(0.6, 0.6)),
+    ]
+    table = answers_table(written(tmp_path, rows))
+    assert table is not None
+    way = ["55.0 ± 7.1", "60.0 ± 0.0", "+5.0"]
+    assert rows_of(table) == [["a", "FedAvg (labelled)", *way, *way]]
+    with_alone = [row | {"alone_final_test_accuracy": 0.4} for row in rows]
+    table = answers_table(written(tmp_path, with_alone))
+    assert table is not None
+    assert column(table, "Last round: alone, %") == ["40.0 ± 0.0"]
+    assert column(table, "Selected: alone, %") == ["-"]
+    assert answers_table(written(tmp_path, rows[:1])) is None
+
+
+def test_a_sweep_of_the_data_is_a_table_of_methods_by_value(tmp_path):
+    rows = [
+        result(f"labels={share}", m, 0, accuracy, selected_worst_decile=accuracy - 0.1)
+        for share, better in ((0.1, "fedavg"), (0.01, "sage"))
+        for m in ("fedavg", "sage")
+        for accuracy in [0.7 if m == better else 0.6]
+    ]
+    made = written(tmp_path, rows)
+    (sweep,) = sweeps(made)
+    assert sweep.of_the_data and sweep.settings == {"labels=0.1", "labels=0.01"}
+    table = value_table(made, sweep, "selected_test_accuracy")
+    assert table.columns == ["Method", "labels = 0.01", "labels = 0.1"]
+    assert table.rows == [
+        ["FedAvg (labelled)", "60.0", Best("70.0")],
+        ["SAGE", Best("70.0"), "60.0"],
+    ]
+    worst = value_table(made, sweep, "selected_worst_decile")
+    assert rows_of(worst)[1] == ["SAGE", "60.0", "50.0"]
 
 
 # --- cost -----------------------------------------------------------------------------------------
