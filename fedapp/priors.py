@@ -9,22 +9,29 @@ from torch import Tensor
 
 ITERATIONS = 100
 """Of each EM here: the likelihoods are concave, the steps small after twenty."""
+SMOOTHING = 0.3
+"""Images of an even mix that count beside each unlabelled one."""
 
 
 def class_mix(counts: Tensor, answers: Tensor) -> Tensor:
-    """Estimate pi_k from labels and, by EM, from answers to unlabelled images.
+    """Estimate pi_k from labels or, where a site has none, from answers to its unlabelled images.
 
     counts: [C], labelled images of each class. answers: [n, C], n >= 0, rows sum to 1: those of a
     model for which all classes are equally frequent. Returns pi_k, float64 [C], above 0, sums to 1.
 
-    EM for label shift (Saerens et al. 2002) with the labelled counts held fixed, and one more image
-    spread evenly over the classes, so that no class is ruled out.
+    With labels: their shares, one more image being spread evenly over the classes, so that none is
+    ruled out. Without: EM for label shift (Saerens et al. 2002) on the answers, and `SMOOTHING` n
+    such images. A weak model's answers are wrong in the same way for many images, so a few labels
+    say more than EM does (docs/research/prior_shift.md).
     """
     known = counts.double() + 1 / len(counts)
-    seen = answers.double()
-    mix = (known + seen.sum(0)) / (known.sum() + len(seen))
-    for _ in range(ITERATIONS if len(seen) else 0):
-        mix = (known + weighted(seen, mix).sum(0)) / (known.sum() + len(seen))
+    if int(counts.sum()) or not len(answers):
+        return known / known.sum()
+    seen, even = answers.double(), SMOOTHING * len(answers) / len(counts)
+    mix = seen.mean(0)
+    for _ in range(ITERATIONS):
+        mix = weighted(seen, mix).sum(0) + even
+        mix /= mix.sum()
     return mix
 
 

@@ -93,7 +93,7 @@ class PriorShift(Method):
         if task.action == EVALUATE:
             return self._report(task, site)
         data = site.data
-        taught = Taught.nothing(data.num_classes)
+        taught = Taught.nothing(counts(site))
         metrics: dict[str, float] = {}
         if self.pseudo_labels and task.action != WARM_UP and len(data.unlabelled):
             taught = self._taught(task, site)
@@ -153,9 +153,8 @@ class PriorShift(Method):
         return site.params()
 
     def _steps(self, task: Task, site: SiteContext, taught: "Taught") -> Iterator[Step]:
-        """Yield mini-batches, the logits corrected by the class mix of what is learned from.
+        """Yield mini-batches, the logits corrected by the class mix.
 
-        For labelled images that is their own mix, however few they are; for the others the site's.
         Each holds labelled images, whose mean loss counts 1, and as many with pseudo-labels, whose
         mean loss counts what they are worth: many pseudo-labels do not drown few labels.
         """
@@ -163,20 +162,19 @@ class PriorShift(Method):
         known = len(data.labels)
         images = torch.cat([data.labelled, data.unlabelled[taught.kept.to(device)]])
         targets = torch.cat([site.one_hot(data.labels), taught.soft.to(device)])
-        of_labels = class_mix(counts(site), torch.empty(0, data.num_classes))
-        shift_s, shift_u = of_labels.log().to(targets), taught.mix.log().to(targets)
+        shift = taught.mix.log().to(targets)
         shuffle, view = site.stream("shuffle", task), site.view(task)
         model.train()
         if self.frozen_norm or len(images) == 1:
             freeze_batch_norm(model)
 
         def loss(batch: Tensor, labelled: int) -> Tensor:
-            logits, wanted = model(site.normalise(view(images[batch]))), targets[batch]
-            total: Tensor = logits.new_zeros(())
+            logits = model(site.normalise(view(images[batch]))) + shift
+            wanted, total = targets[batch], logits.new_zeros(())
             if labelled:
-                total = total + soft_target_loss(logits[:labelled] + shift_s, wanted[:labelled])
+                total = total + soft_target_loss(logits[:labelled], wanted[:labelled])
             if labelled < len(batch):
-                pseudo = soft_target_loss(logits[labelled:] + shift_u, wanted[labelled:])
+                pseudo = soft_target_loss(logits[labelled:], wanted[labelled:])
                 total = total + taught.worth * pseudo
             return total
 
@@ -281,10 +279,10 @@ class Taught:
     worth: float
 
     @classmethod
-    def nothing(cls, classes: int) -> Self:
-        """Return what a site learns that has labels alone."""
-        mix = torch.full((classes,), 1 / classes, dtype=torch.float64)
-        return cls(mix, torch.empty(0, dtype=torch.int64), torch.empty(0, classes), 0.0)
+    def nothing(cls, counts: Tensor) -> Self:
+        """Return what a site learns from labels alone, so many of each class [C]."""
+        none = torch.empty(0, len(counts))
+        return cls(class_mix(counts, none), torch.empty(0, dtype=torch.int64), none, 0.0)
 
 
 def counts(site: SiteContext) -> Tensor:
