@@ -169,7 +169,7 @@ class PriorShift(Method):
             freeze_batch_norm(model)
 
         def loss(batch: Tensor, labelled: int) -> Tensor:
-            logits = model(site.normalise(view(images[batch]))) + shift
+            logits: Tensor = model(site.normalise(view(images[batch]))) + shift
             wanted, total = targets[batch], logits.new_zeros(())
             if labelled:
                 total = total + soft_target_loss(logits[:labelled], wanted[:labelled])
