@@ -53,6 +53,7 @@ _OWN = {
     "sage": Look("SAGE", INDIGO),
     "fixmatch_global": Look("FixMatch common teacher", UMBER),
     "prior_shift": Look("Prior shift", MAGENTA),
+    "recommended": Look("Recommended", MAGENTA),
     MIX: Look("Mix", BLACK),
     "um_pfssl_mi": Look("UM-pFSSL MI", VERMILION),
     "um_pfssl_mi_labels": Look("UM-pFSSL MI, labels too", BROWN),
@@ -79,7 +80,15 @@ _OWN = {
 
 
 _FEATURED = (
-    *("prior_shift", "fedavg_ft", "um_pfssl_mi_labels", "um_pfssl_mi", "um_pfssl", "ditto"),
+    *(
+        "recommended",
+        "prior_shift",
+        "fedavg_ft",
+        "um_pfssl_mi_labels",
+        "um_pfssl_mi",
+        "um_pfssl",
+        "ditto",
+    ),
     *("fedper", "fedavg", MIX, "fixavg", "sage", "fedrod", "local_only"),
 )
 """Presets that come first where there is room for some only."""
