@@ -20,6 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -119,15 +120,21 @@ class Case:
         return Case(self.method, NOBODY, 0.0, self.seed)
 
 
-def experiment_of(size: Size, method: str, seed: int, out: Path | str = "") -> Experiment:
-    """Return the experiment of a method, such as prior_shift+median."""
+def experiment_of(
+    size: Size,
+    method: str,
+    seed: int,
+    out: Path | str = "",
+    changes: Mapping[str, Scalar] = MappingProxyType({}),
+) -> Experiment:
+    """Return the experiment of a method, such as prior_shift+median, with these changes."""
     preset, _, rule = method.partition("+")
     own: dict[str, Scalar] = {"seed": seed, "rounds.robust": rule, "runtime.out": str(out)}
     if preset != "um_pfssl":  # the data set's preset is UM-pFSSL's
         own["method.preset"] = preset
     if size.rates:
         own["training.learning_rate"] = size.rates[preset != "um_pfssl"]
-    return load_experiment(size.preset, {**size.overrides, **own})
+    return load_experiment(size.preset, {**size.overrides, **own, **changes})
 
 
 def hostile_sites(share: float, seed: int, sites: int) -> frozenset[int]:
