@@ -1,13 +1,19 @@
 """Averages against bad models: by hand, where they equal what we had, and at the extremes."""
 
+import json
 import math
 
 import pytest
 import torch
 
 from fedapp import robust
+from fedapp.cli import run_loopback
+from fedapp.config import load_experiment
+from fedapp.errors import ConfigError
+from fedapp.methods.fedavg import FedAvg
 from fedapp.params import weighted_mean
 from fedapp.robust import bounded_parts, capped, length, middle, robust_mean
+from tests.small import small
 
 RULES = ("bounded", "median", "trimmed")
 TRAINED = {"weight"}
@@ -152,6 +158,28 @@ def test_memory_for_one_tensor_at_a_time_changes_no_bit(monkeypatch):
     for rule, expected in whole.items():
         found = robust_mean(rule, [1, 2, 3, 4, 5], lambda: iter(models), own, TRAINED)
         assert all(found[name].equal(expected[name]) for name in own)
+
+
+# --- in a run -------------------------------------------------------------------------------------
+
+
+def accuracies(tmp_path, **changes):
+    experiment = small(method=FedAvg(), rounds__num_rounds=1, runtime__out=str(tmp_path), **changes)
+    _, folder = run_loopback(experiment)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["mean_test_accuracy"] for line in lines]
+
+
+def test_a_run_averages_as_its_settings_say(tmp_path):
+    plain = accuracies(tmp_path)
+    found = [accuracies(tmp_path, rounds__robust=rule) for rule in RULES]
+    assert all(len(one) == 2 and one != plain for one in found)
+
+
+def test_an_unknown_rule_is_refused():
+    with pytest.raises(ConfigError, match=r"rounds\.robust"):
+        load_experiment("digits_demo", {"rounds.robust": "mean"})
+    assert load_experiment("digits_demo").rounds.robust == "none"
 
 
 # --- the extremes ---------------------------------------------------------------------------------
