@@ -43,6 +43,8 @@ class Hostile:
     sites: Collection[int]
     attack: str
     seed: int
+    heard: dict[int, dict[int, dict[str, float]]] = field(default_factory=dict)
+    """By round and site: accuracy of each part that it measured, in [0, 1]."""
     _first: dict[int, Params] = field(default_factory=dict)
 
     def introduce(self) -> Sequence[SiteFacts]:
@@ -64,10 +66,17 @@ class Hostile:
         tasks = {outgoing.task.site: outgoing.task for outgoing in outbox}
         for incoming in self.carrier.exchange(outbox, fetch, deadline_s):
             reply = incoming.answer
+            if isinstance(reply, Reply):
+                self._hear(reply)
             if isinstance(reply, Reply) and reply.site in self.sites and incoming.payloads:
                 yield self._changed(tasks[reply.site], reply, incoming, fetch)
             else:
                 yield incoming
+
+    def _hear(self, reply: Reply) -> None:
+        found = {part: result.accuracy for part, result in reply.evaluations.items()}
+        known = {part: accuracy for part, accuracy in found.items() if accuracy is not None}
+        self.heard.setdefault(reply.round, {}).setdefault(reply.site, {}).update(known)
 
     def _changed(self, task: Task, reply: Reply, incoming: Incoming, fetch: Fetch) -> Incoming:
         known = task.models["server"][0] if "server" in task.models else task.own

@@ -6,10 +6,11 @@ share of hostile sites and seed, and one without hostile sites. Who is hostile d
 alone; those of a smaller share are among those of a larger one. A method is a preset of
 `conf/methods` or um_pfssl, with `+bounded`, `+median` or `+trimmed` for `rounds.robust`.
 
-Measured: mean test accuracy of the honest sites after the last round, and the points by which it
-differs from the same sites' in the run without hostile ones. A run that comes to its end because
-too few sites can still answer counts as 0 %. Every run's result is kept, so that the same command
-goes on where it was cut; the table is docs/SECURITY.md's.
+Measured: mean test accuracy of the honest sites, and the points by which it differs from the same
+sites' in the run without hostile ones; after the last round (`hostile`), which depends on who was
+drawn for it, and as the mean over all rounds after the warm-up (`hostile-rounds`). Rounds that a
+run does not come to because too few sites can still answer count as 0 %. Every run's result is
+kept, so that the same command goes on where it was cut; the tables are docs/SECURITY.md's.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,7 +38,7 @@ from fedapp.loopback import Loopback
 from fedapp.presetfiles import Scalar
 from fedapp.progress import Progress
 from fedapp.rng import numpy_stream
-from fedapp.runfolder import RunFolder, open_run, out_root
+from fedapp.runfolder import open_run, out_root
 from fedapp.settings import Experiment
 from fedapp.store import ModelStore
 
@@ -144,7 +145,7 @@ def hostile_sites(share: float, seed: int, sites: int) -> frozenset[int]:
 
 
 def measured(size: Size, case: Case) -> dict[str, Any]:
-    """Run once. Return the accuracy of each site by what answered, and why the run ended early."""
+    """Run once. Return each round's accuracies by part and site, and why the run ended early."""
     with TemporaryDirectory() as out:
         experiment = experiment_of(size, case.method, case.seed, out)
         federation = federation_of(experiment)
@@ -155,18 +156,31 @@ def measured(size: Size, case: Case) -> dict[str, Any]:
         store = ModelStore(folder.pool_root)
         carrier = Loopback(experiment, federation, store, folder.sites_root)
         transport = Hostile(carrier, hostile, case.attack, case.seed)
-        ended, rows = "", []
+        ended = ""
         try:
             with Progress() as progress:
                 Engine(experiment, transport, folder, store, progress, Ledger()).run()
-            rows = RunFolder(folder.path).per_site()
         except RunError as error:
             ended = str(error)
-    by_site = {
-        name: {str(row["site"]): row[key] for row in rows if row.get(key) is not None}
-        for name, key in (("used", "final_accuracy"), ("tuned", "tuned_accuracy"))
-    }
-    return {"case": case.name, "accuracy": by_site, "ended": ended, "code": code_hash()[1]}
+    rounds = course(transport.heard, experiment.rounds.num_rounds)
+    return {"case": case.name, "rounds": rounds, "ended": ended, "code": code_hash()[1]}
+
+
+def course(
+    heard: Mapping[int, Mapping[int, Mapping[str, float]]], last: int
+) -> list[dict[str, dict[str, float]]]:
+    """Return what sites would use after rounds 0 to `last`: accuracy by part and site.
+
+    A site's measure stays until it measures again. Rounds that were not come to are empty.
+    """
+    now: dict[str, dict[str, float]] = {}
+    rounds = []
+    for number in range(last + 1):
+        for site, parts in heard.get(number, {}).items():
+            for part, found in parts.items():
+                now.setdefault(part, {})[str(site)] = found
+        rounds.append({part: dict(every) for part, every in now.items()} if number in heard else {})
+    return rounds
 
 
 def done(size: Size, folder: Path, case: Case) -> dict[str, Any]:
@@ -174,34 +188,38 @@ def done(size: Size, folder: Path, case: Case) -> dict[str, Any]:
     return kept(folder / f"{case.name}.json", partial(measured, size, case))
 
 
-def accuracy(result: Mapping[str, Any], answer: str, sites: Collection[int]) -> float:
-    """Return the mean accuracy in % of those of these sites that have test images; else 0."""
-    found = [a for site, a in result["accuracy"][answer].items() if int(site) in sites]
-    return 100 * fmean(found) if found else 0.0
+def accuracy(result: Mapping[str, Any], part: str, sites: Collection[int], last: bool) -> float:
+    """Return the mean accuracy in % of these sites after the last round, or over rounds from 1."""
+    every = []
+    for parts in result["rounds"][-1:] if last else result["rounds"][1:]:
+        found = [a for site, a in parts.get(part, {}).items() if int(site) in sites]
+        every.append(100 * fmean(found) if found else 0.0)
+    return fmean(every)
 
 
 def rows_of(
-    results: Mapping[Case, Mapping[str, Any]], methods: Sequence[str], sites: int
+    results: Mapping[Case, Mapping[str, Any]], methods: Sequence[str], sites: int, last: bool
 ) -> list[Row]:
     """Return a row for each attack and share: the honest sites' accuracy in %, mean over seeds.
 
     In brackets: how many points that is above (+) or below (-) the run without hostile sites.
     """
-    columns = {method: (method, "used") for method in methods}
+    columns = {method: (method, "test") for method in methods}
     if "fedavg" in methods:
-        columns[TUNED] = ("fedavg", "tuned")
+        columns[TUNED] = ("fedavg", "test_tuned")
     rows: list[Row] = []
     for attack, share in dict.fromkeys((case.attack, case.share) for case in results):
         row: dict[str, str | float | int | None] = {"attack": attack, "share": share}
-        for column, (method, answer) in columns.items():
+        for column, (method, part) in columns.items():
             found, changes = [], []
             for case, result in results.items():
                 if (case.method, case.attack, case.share) != (method, attack, share):
                     continue
                 hostile = hostile_sites(share, case.seed, sites)
                 honest = set(range(sites)) - hostile
-                found.append(accuracy(result, answer, honest))
-                changes.append(found[-1] - accuracy(results[case.reference], answer, honest))
+                found.append(accuracy(result, part, honest, last))
+                before = accuracy(results[case.reference], part, honest, last)
+                changes.append(found[-1] - before)
             change = "" if attack == NOBODY else f" ({fmean(changes):+.1f})"
             row[column] = f"{fmean(found):.1f}{change}"
         rows.append(row)
@@ -243,9 +261,11 @@ def main(
         "seeds": list(numbers),
         "runs by code": sorted({result["code"] for result in found}),
         "runs that came to an early end": [r["case"] for r in found if r["ended"]],
-        "accuracy by run, answer and site": {r["case"]: r["accuracy"] for r in found},
     }
-    save("hostile", rows_of(results, labels, first.split.num_clients), notes)
+    courses = {"accuracy by run, round, part and site": {r["case"]: r["rounds"] for r in found}}
+    clients = first.split.num_clients
+    save("hostile-rounds", rows_of(results, labels, clients, last=False), notes)
+    save("hostile", rows_of(results, labels, clients, last=True), {**notes, **courses})
 
 
 if __name__ == "__main__":

@@ -11,10 +11,22 @@ from typer.testing import CliRunner
 
 from bench import hostile, record
 from bench.attacks import ATTACKS, NOBODY, Hostile, mislabelled
-from bench.hostile import FULL, QUICK, TUNED, Case, experiment_of, hostile_sites, measured, rows_of
+from bench.hostile import (
+    FULL,
+    QUICK,
+    TUNED,
+    Case,
+    course,
+    experiment_of,
+    hostile_sites,
+    measured,
+    rows_of,
+)
+from fedapp.cli import run_loopback
 from fedapp.federation import federation_of
 from fedapp.params import digest_of, to_bytes
 from fedapp.protocol import Incoming, ModelRef, Outgoing, Reply, Task
+from fedapp.runfolder import RunFolder
 from tests.small import small
 
 
@@ -108,12 +120,24 @@ def test_a_method_is_a_preset_and_a_rule():
     assert base.training.learning_rate == 0.01
 
 
-def result(case, used, tuned=(), ended=""):
-    every = {
-        name: {str(site): a for site, a in enumerate(values)}
-        for name, values in (("used", used), ("tuned", tuned))
-    }
-    return {"case": case.name, "accuracy": every, "ended": ended, "code": "c"}
+def result(case, used, tuned=()):
+    """Half as good in round 1 as in round 2, the last."""
+    rounds = [
+        {
+            part: {str(site): factor * a for site, a in enumerate(values)}
+            for part, values in (("test", used), ("test_tuned", tuned))
+        }
+        for factor in (0.1, 0.5, 1)
+    ]
+    return {"case": case.name, "rounds": rounds, "ended": "", "code": "c"}
+
+
+def test_a_measure_stays_until_the_site_measures_again():
+    heard = {0: {0: {"test": 0.1}, 1: {"test": 0.2}}, 1: {1: {"test": 0.4, "test_tuned": 0.5}}}
+    first, second, never = course(heard, 2)
+    assert first == {"test": {"0": 0.1, "1": 0.2}}
+    assert second == {"test": {"0": 0.1, "1": 0.4}, "test_tuned": {"1": 0.5}}
+    assert never == {}  # the run ended in round 2
 
 
 def test_the_table_by_hand():
@@ -125,23 +149,37 @@ def test_the_table_by_hand():
         assert case.reference == before
         results[before] = result(before, [0.8, 0.8], [0.5, 0.5])
         results[case] = result(case, used, [0.5, 0.5])
-    first, second = rows_of(results, ["fedavg"], 2)
+    first, second = rows_of(results, ["fedavg"], 2, last=True)
     assert first == {"attack": NOBODY, "share": 0.0, "fedavg": "80.0", TUNED: "50.0"}
     assert second["fedavg"] == "50.0 (-30.0)"  # (60 + 40) / 2
     assert second[TUNED] == "50.0 (+0.0)"
+    assert rows_of(results, ["fedavg"], 2, last=False)[1]["fedavg"] == "37.5 (-22.5)"
 
 
 def test_a_run_that_broke_counts_as_nothing():
     before, case = Case("fedprox", NOBODY, 0.0, 0), Case("fedprox", "sign", 0.5, 0)
-    results = {before: result(before, [0.8, 0.8]), case: result(case, [], ended="diverged")}
-    assert rows_of(results, ["fedprox"], 2)[1]["fedprox"] == "0.0 (-80.0)"
+    results = {before: result(before, [0.8, 0.8]), case: result(case, [])}
+    assert rows_of(results, ["fedprox"], 2, last=True)[1]["fedprox"] == "0.0 (-80.0)"
 
 
 def test_without_hostile_sites_a_run_is_as_ever():
     """The wrapped transport changes nothing where nobody is hostile, whatever the attack."""
-    plain = measured(QUICK, Case("fedavg", NOBODY, 0.0, 0))["accuracy"]
-    assert measured(QUICK, Case("fedavg", "scaled", 0.0, 0))["accuracy"] == plain
-    assert set(plain) == {"used", "tuned"} and len(plain["used"]) == 4
+    plain = measured(QUICK, Case("fedavg", NOBODY, 0.0, 0))["rounds"]
+    assert measured(QUICK, Case("fedavg", "scaled", 0.0, 0))["rounds"] == plain
+    assert len(plain) == 2 and len(plain[1]["test"]) == len(plain[1]["test_tuned"]) == 4
+
+
+def test_what_is_heard_at_the_end_is_what_the_run_records(tmp_path):
+    experiment = experiment_of(QUICK, "fedavg", 0, tmp_path)
+    _, folder = run_loopback(experiment)
+    final = {str(row["site"]): row["final_accuracy"] for row in RunFolder(folder).per_site()}
+    assert measured(QUICK, Case("fedavg", NOBODY, 0.0, 0))["rounds"][-1]["test"] == final
+
+
+def test_a_run_that_too_few_can_answer_in_has_a_reason():
+    size = replace(QUICK, overrides={**QUICK.overrides, "training.learning_rate": 1e30})
+    found = measured(size, Case("fedavg", NOBODY, 0.0, 0))
+    assert "answered" in found["ended"] and found["rounds"] == [{}, {}]
 
 
 @pytest.mark.slow
@@ -158,7 +196,7 @@ def test_a_toy_run_is_recorded_and_goes_on_from_what_is_kept(tmp_path, monkeypat
         assert [row["attack"] for row in written["rows"]] == [NOBODY, "sign"]
         kept = tmp_path / "bench-hostile-digits_demo" / "fedavg-sign-0.25-0.json"
         made = json.loads(kept.read_text())
-        kept.write_text(json.dumps({**made, "accuracy": {"used": {}, "tuned": {}}}))
+        kept.write_text(json.dumps({**made, "rounds": [{}, {}]}))
     assert written["rows"][1]["fedavg"].startswith("0.0 (-")  # what the file said
 
 
@@ -167,4 +205,3 @@ def test_an_unknown_attack_is_refused():
     app.command()(hostile.main)
     done = CliRunner().invoke(app, ["--quick", "--attacks=nosuch"])
     assert done.exit_code == 2 and "no attack nosuch" in done.output
-    assert replace(QUICK, attacks=("old",)).attacks == ("old",)
