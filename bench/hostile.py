@@ -260,7 +260,7 @@ def main(
         "learning rate of UM-pFSSL, of the others": size.rates,
         "seeds": list(numbers),
         "runs by code": sorted({result["code"] for result in found}),
-        "runs that came to an early end": [r["case"] for r in found if r["ended"]],
+        "runs that came to an early end": [r["case"] for r in found if r["ended"]] or "none",
     }
     courses = {"accuracy by run, round, part and site": {r["case"]: r["rounds"] for r in found}}
     clients = first.split.num_clients
