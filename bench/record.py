@@ -5,15 +5,17 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from fedapp.codehash import code_hash
+from fedapp.disk import write_atomic
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -63,6 +65,15 @@ def save(name: str, rows: Sequence[Row], notes: Mapping[str, object] | None = No
     path.write_text(json.dumps(content, indent=1) + "\n")
     print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
     return path
+
+
+def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the JSON content of a file; where there is none yet, make it and keep it there."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps(make()).encode(), durable=False)
+    found: dict[str, Any] = json.loads(path.read_bytes())
+    return found
 
 
 def show(title: str, rows: Sequence[Row]) -> None:

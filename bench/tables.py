@@ -1,4 +1,4 @@
-"""Write what bench/results holds into docs/PERFORMANCE.md, as tables.
+"""Write what bench/results holds into docs/PERFORMANCE.md and docs/SECURITY.md, as tables.
 
 `python -m bench.tables` fills each block between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->`
 with the rows of bench/results/NAME.json, NAME.png where there is one, and below them the command,
@@ -16,7 +16,8 @@ from bench.record import RESULTS
 from fedapp.disk import write_atomic
 from fedapp.errors import ConfigError, FedAppError
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "PERFORMANCE.md"
+DOCS = Path(__file__).parents[1] / "docs"
+DOCUMENTS = (DOCS / "PERFORMANCE.md", DOCS / "SECURITY.md")
 
 Row = Mapping[str, Any]
 
@@ -44,7 +45,7 @@ def filled(text: str, results: Path) -> str:
 
 
 def unplaced(text: str, results: Path) -> list[str]:
-    """Return the names of results that the document has no block for."""
+    """Return the names of results that the documents, one text, have no block for."""
     return sorted({path.stem for path in results.glob("*.json")} - set(_OPENING.findall(text)))
 
 
@@ -120,18 +121,24 @@ def _plain(value: Any) -> str:
 
 
 def main() -> None:
-    """Rewrite the document where its tables changed; an error is one line and exit code 2."""
+    """Rewrite the documents whose tables changed; an error is one line and exit code 2."""
+    texts = [written(document) for document in DOCUMENTS]
+    for name in unplaced("\n".join(texts), RESULTS):
+        print(f"{name}.json has no block; add <!-- bench:{name} --> <!-- /bench:{name} -->")
+
+
+def written(document: Path) -> str:
+    """Write a document's tables where they changed; return its text."""
     try:
-        before = DOCUMENT.read_text()
+        before = document.read_text()
         after = filled(before, RESULTS)
         if after != before:
-            write_atomic(DOCUMENT, after.encode(), durable=False)
+            write_atomic(document, after.encode(), durable=False)
     except FedAppError as error:
-        print(f"{DOCUMENT.name}: {error}", file=sys.stderr)
+        print(f"{document.name}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    print(f"{DOCUMENT.name}: {'tables written' if after != before else 'tables are as they were'}")
-    for name in unplaced(after, RESULTS):
-        print(f"{name}.json has no block there; add <!-- bench:{name} --> <!-- /bench:{name} -->")
+    print(f"{document.name}: {'tables written' if after != before else 'tables are as they were'}")
+    return after
 
 
 if __name__ == "__main__":

@@ -105,8 +105,9 @@ def _check_evaluation(part: str, result: Evaluation, classes: int, samples: int)
 def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts, models: int) -> None:
     if len(metrics) > MAX_METRICS:
         raise ProtocolError(f"{len(metrics)} metrics; at most {MAX_METRICS}")
-    if metrics.get(EPSILON, 0) < 0:
-        raise ProtocolError(f"metric {EPSILON} = {metrics[EPSILON]:g}; must not be negative")
+    for name in (EPSILON, "learned_from"):  # a negative weight would turn an average round
+        if metrics.get(name, 0) < 0:
+            raise ProtocolError(f"metric {name} = {metrics[name]:g}; must not be negative")
     for name, limit in (
         ("pseudo_total", facts.unlabelled),
         ("pseudo_wrong", metrics.get("pseudo_total", 0)),

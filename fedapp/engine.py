@@ -178,7 +178,12 @@ class Engine:
             sites=sites,
             cohort=self._cohort(number, sites),
             pool=RoundPool(
-                self._pool, self._schema, self._weights, self.experiment.transport, number
+                self._pool,
+                self._schema,
+                self._weights,
+                self.experiment.transport,
+                number,
+                self.experiment.rounds.robust,
             ),
             facts={site: standing.facts for site, standing in standings.items()},
             private=state.private,

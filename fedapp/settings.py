@@ -27,6 +27,9 @@ NonNegative = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
+Robust = Literal["none", "bounded", "median", "trimmed"]
+"""How a server averages; `fedapp.robust` says how each works."""
+
 SHIFT_KINDS = ("rotation", "brightness", "contrast", "blur", "noise")
 """What `split.feature_shift` can change; `fedapp.data.shift` says how."""
 
@@ -205,6 +208,8 @@ class RoundSettings:
     """Seconds to wait for the sites' first answers; a site may have to download its data."""
     min_reply_share: Share = 0.5
     """A phase with fewer answers than this share of its tasks ends the run."""
+    robust: Robust = "none"
+    """Against bad models where the server averages: none: the weighted mean; else see `Robust`."""
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -8,9 +8,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CORE = {
     "settings", "errors", "rng", "protocol", "params", "uncertainty", "relation", "losses",
-    "training", "metrics", "data", "models",
+    "training", "metrics", "data", "models", "robust",
 }  # fmt: skip
-MATHEMATICS = ("uncertainty", "relation", "losses", "training", "metrics")
+MATHEMATICS = ("uncertainty", "relation", "losses", "training", "metrics", "robust")
 
 
 def imports(path: Path) -> set[str]:

@@ -25,14 +25,14 @@ PLAIN = TransportSettings()
 HALF = TransportSettings(precision="float16", compression="zlib")
 
 
-def pool_of(tmp_path, models, transport=PLAIN, server=None):
+def pool_of(tmp_path, models, transport=PLAIN, server=None, robust="none"):
     """Sites 0, 1, ... have uploaded `models`; w_0, the server's model, is `server`."""
     pool = ModelPool(ModelStore(tmp_path))
     pool.start(range(len(models)), to_bytes(server or model(0), transport))
     for site, params in enumerate(models):
         blob = to_bytes(params, transport)
         pool.upload(site, pool.store.put(blob), blob, 1)
-    return RoundPool(pool, SCHEMA, frozenset({"weight"}), transport, 7)
+    return RoundPool(pool, SCHEMA, frozenset({"weight"}), transport, 7, robust)
 
 
 def content(rnd, ref):
@@ -77,6 +77,27 @@ def test_a_mean_is_written_down_as_the_transport_says(tmp_path):
     made = rnd.average([(1, rnd.latest(0)), (1, rnd.latest(1))])
     assert content(rnd, made)["weight"][0, 0] == torch.tensor(1 / 3).half().float()
     assert rnd.pool.get(made.digest) == to_bytes(content(rnd, made), HALF)
+
+
+@pytest.mark.parametrize(
+    ("rule", "weight"),
+    [("none", 201.0), ("bounded", 5 / 3), ("median", 2.0), ("trimmed", 201.0)],
+)
+def test_the_run_says_how_models_are_averaged(tmp_path, rule, weight):
+    """Changes 1, 2 and 600, bounded 1, 2 and 2; three members are not trimmed."""
+    models = [model(1, 4), model(2, 4), model(600, 4)]
+    rnd = pool_of(tmp_path, models, server=model(0, 4), robust=rule)
+    made = rnd.average([(1, rnd.latest(k)) for k in range(3)])
+    found = content(rnd, made)
+    assert found["weight"][0].tolist() == [pytest.approx(weight), 1.0]
+    assert found["running_var"].item() == 4
+    assert made == rnd.latest(SERVER_SITE)
+
+
+def test_beta_goes_beyond_a_robust_average_too(tmp_path):
+    rnd = pool_of(tmp_path, [model(1), model(3), model(900)], server=model(10), robust="median")
+    found = content(rnd, rnd.average([(1, rnd.latest(k)) for k in range(3)], beta=2.0))
+    assert found["weight"][0, 0].item() == -4.0  # 10 + 2 (3 - 10)
 
 
 def test_the_servers_model_is_no_sites_that_has_trained(tmp_path):

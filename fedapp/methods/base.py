@@ -46,7 +46,8 @@ class PoolView(Protocol):
         """Make (1 - beta) w + beta sum_j a_j w_j / sum_j a_j the server's model, w being its last.
 
         Batch-norm statistics are the mean itself, whatever beta: a step beyond it could make a
-        variance negative. Integer tensors are those of w. See `params.weighted_mean`.
+        variance negative. Integer tensors are those of w. See `params.weighted_mean`. A run with
+        `rounds.robust` has another average in the mean's place (`fedapp.robust`).
         """
 
 

@@ -101,7 +101,7 @@ def test_what_is_recorded_fills_the_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "CARD", TINY)
     given = ["rounds.num_rounds=1"]
     gpu.bench(toy(tmp_path, *given), given, toy=False, deadline=None)
-    text = tables.filled(tables.DOCUMENT.read_text(), tmp_path)
+    text = tables.filled(tables.DOCUMENTS[0].read_text(), tmp_path)
     assert "| scoring by whole passes | bfloat16 | 1 |" in text
     assert "| 79 | final version, Table I, " in text
     assert text.count("preset fashion_mnist; setting rounds.num_rounds=1; seed 0.") == 3

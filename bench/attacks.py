@@ -1,0 +1,144 @@
+"""Sites that mean harm, simulated for benchmarks: what they upload and what they learn from.
+
+Each tensor below is one of the model that a hostile site trained (w) or of the model that it
+started from and the server knows (w_0): the server's own, or with UM-pFSSL the site's last.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from safetensors.torch import load
+from torch import Tensor
+
+from fedapp.data.sites import SiteData
+from fedapp.engine import Fetch, Transport
+from fedapp.federation import Federation, Sites
+from fedapp.params import Params, digest_of, to_bytes
+from fedapp.protocol import Incoming, Outgoing, Reply, SiteFacts, Task
+from fedapp.rng import torch_stream
+
+NOBODY = "nobody"
+ATTACKS = {
+    "sign": "the change's sign is turned",
+    "random": "each tensor's numbers are put in random order",
+    "scaled": "the change is 10 times as long",
+    "labels": "learns from labels c -> C - 1 - c",
+    "one_class": "20 is added to the first class's bias",
+    "old": "always the first model that it trained",
+}
+FACTOR = 10.0
+BIAS = 20.0
+
+
+@dataclass
+class Hostile:
+    """A transport by which some sites' uploads are changed, so that every check still passes.
+
+    A reply names the digest of the changed model, as a hostile program would. What a site says of
+    its images, and its evaluations, stay true.
+    """
+
+    carrier: Transport
+    sites: Collection[int]
+    attack: str
+    seed: int
+    heard: dict[int, dict[int, dict[str, float]]] = field(default_factory=dict)
+    """By round and site: accuracy of each part that it measured, in [0, 1]."""
+    _first: dict[int, Params] = field(default_factory=dict)
+
+    def introduce(self) -> Sequence[SiteFacts]:
+        """Return every site's facts."""
+        return self.carrier.introduce()
+
+    def newcomers(self) -> Sequence[SiteFacts]:
+        """Return the sites that came since the last call."""
+        return self.carrier.newcomers()
+
+    def leave_out(self, site: int) -> None:
+        """Take note that a site cannot take part."""
+        self.carrier.leave_out(site)
+
+    def exchange(
+        self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
+    ) -> Iterable[Incoming]:
+        """Carry the tasks and answers; change the uploads of hostile sites."""
+        tasks = {outgoing.task.site: outgoing.task for outgoing in outbox}
+        for incoming in self.carrier.exchange(outbox, fetch, deadline_s):
+            reply = incoming.answer
+            if isinstance(reply, Reply):
+                self._hear(reply)
+            if isinstance(reply, Reply) and reply.site in self.sites and incoming.payloads:
+                yield self._changed(tasks[reply.site], reply, incoming, fetch)
+            else:
+                yield incoming
+
+    def _hear(self, reply: Reply) -> None:
+        found = {part: result.accuracy for part, result in reply.evaluations.items()}
+        known = {part: accuracy for part, accuracy in found.items() if accuracy is not None}
+        self.heard.setdefault(reply.round, {}).setdefault(reply.site, {}).update(known)
+
+    def _changed(self, task: Task, reply: Reply, incoming: Incoming, fetch: Fetch) -> Incoming:
+        known = task.models["server"][0] if "server" in task.models else task.own
+        trained = load(incoming.payloads[reply.model])
+        blob = to_bytes(self.upload(task, trained, load(fetch(known.digest))))
+        digest = digest_of(blob)
+        held = tuple(sorted({*reply.held, digest} - {reply.model}))
+        return replace(
+            incoming, answer=replace(reply, model=digest, held=held), payloads={digest: blob}
+        )
+
+    def upload(self, task: Task, trained: Params, known: Params) -> Params:
+        """Return what the site uploads in the place of what it trained."""
+        if self.attack == "sign":
+            return _moved(trained, known, -1.0)
+        if self.attack == "scaled":
+            return _moved(trained, known, FACTOR)
+        if self.attack == "random":
+            draws = torch_stream(self.seed, "hostile", task.when, task.site)
+            return {name: _shuffled(tensor, draws) for name, tensor in trained.items()}
+        if self.attack == "one_class":
+            bias = trained["head.bias"].clone()
+            bias[0] += BIAS
+            return {**trained, "head.bias": bias}
+        return self._first.setdefault(task.site, trained) if self.attack == "old" else trained
+
+
+def _moved(trained: Params, known: Params, factor: float) -> Params:
+    """Return w_0 + factor (w - w_0) for the weights; a variance so moved could be negative."""
+    return {
+        name: tensor
+        if "running_" in name or not tensor.is_floating_point()
+        else known[name] + factor * (tensor - known[name])
+        for name, tensor in trained.items()
+    }
+
+
+def _shuffled(tensor: Tensor, draws: torch.Generator) -> Tensor:
+    return tensor.flatten()[torch.randperm(tensor.numel(), generator=draws)].reshape(tensor.shape)
+
+
+@dataclass(frozen=True)
+class Mislabelled:
+    """Sites of which some have wrong labels: c -> C - 1 - c, in training and validation."""
+
+    dealt: Sites
+    sites: Collection[int]
+    _made: dict[int, SiteData] = field(default_factory=dict)
+
+    def site(self, k: int) -> SiteData:
+        """Return the data of site k; the same value each time."""
+        if k not in self.sites:
+            return self.dealt.site(k)
+        if k not in self._made:
+            true = self.dealt.site(k)
+            last = true.num_classes - 1
+            self._made[k] = replace(
+                true, labels=last - true.labels, val_labels=last - true.val_labels
+            )
+        return self._made[k]
+
+
+def mislabelled(federation: Federation, sites: Collection[int]) -> Federation:
+    """Return the federation with these sites' labels turned round."""
+    return replace(federation, dealt=Mislabelled(federation.dealt, sites))

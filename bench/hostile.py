@@ -1,0 +1,272 @@
+"""What do hostile sites cost the honest ones, and what do robust averages save?
+
+`python -m bench.hostile [--quick] [--attacks A,...] [--shares S,...] [--methods M,...]
+[--seeds N,...] [--jobs 1]`: real images (Fashion-MNIST, 10 sites), one run for each method, attack,
+share of hostile sites and seed, and one without hostile sites. Who is hostile depends on the seed
+alone; those of a smaller share are among those of a larger one. A method is a preset of
+`conf/methods` or um_pfssl, with `+bounded`, `+median` or `+trimmed` for `rounds.robust`.
+
+Measured: mean test accuracy of the honest sites, and the points by which it differs from the same
+sites' in the run without hostile ones; after the last round (`hostile`), which depends on who was
+drawn for it, and as the mean over all rounds after the warm-up (`hostile-rounds`). Rounds that a
+run does not come to because too few sites can still answer count as 0 %. Every run's result is
+kept, so that the same command goes on where it was cut; the tables are docs/SECURITY.md's.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import typer
+
+from bench.attacks import ATTACKS, NOBODY, Hostile, mislabelled
+from bench.record import Row, kept, save
+from fedapp.codehash import code_hash
+from fedapp.config import load_experiment
+from fedapp.engine import Engine
+from fedapp.errors import RunError
+from fedapp.federation import federation_of
+from fedapp.ledger import Ledger
+from fedapp.loopback import Loopback
+from fedapp.presetfiles import Scalar
+from fedapp.progress import Progress
+from fedapp.rng import numpy_stream
+from fedapp.runfolder import open_run, out_root
+from fedapp.settings import Experiment
+from fedapp.store import ModelStore
+
+TUNED = "fedavg, own model"
+"""Column of FedAvg's runs: the model that a site trained last, `method.answer=tuned`."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """The benchmark's size: preset and changes, and what is run unless the command says less.
+
+    rates: learning rate of UM-pFSSL and of the others; None: as the preset says.
+    """
+
+    preset: str
+    overrides: Mapping[str, Scalar]
+    rates: tuple[float, float] | None
+    attacks: tuple[str, ...] = tuple(ATTACKS)
+    shares: tuple[float, ...] = (0.1, 0.3, 0.4)
+    methods: tuple[str, ...] = (
+        "fedavg",
+        "um_pfssl",
+        "prior_shift",
+        "prior_shift+bounded",
+        "prior_shift+median",
+        "prior_shift+trimmed",
+    )
+    seeds: tuple[int, ...] = (60, 61, 62)
+
+
+FULL = Size(
+    "fashion_mnist_small",
+    {
+        "data.image_size": 14,
+        "data.subset": 4000,
+        "split.num_clients": 10,
+        "training.warmup_epochs": 20,
+        "rounds.num_rounds": 10,
+        "runtime.device": "cpu",
+    },
+    (0.01, 0.03),
+)
+QUICK = Size(
+    "digits_demo",
+    {
+        "data.subset": 400,
+        "split.num_clients": 4,
+        "model.width": 2,
+        "training.local_epochs": 1,
+        "training.warmup_epochs": 1,
+        "training.warmup_rounds": 1,
+        "rounds.num_rounds": 1,
+        "runtime.device": "cpu",
+    },
+    None,
+    ("sign", "labels"),
+    (0.25,),
+    ("fedavg", "prior_shift+bounded"),
+    (0,),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run. share: of sites that are hostile, in [0, 1)."""
+
+    method: str
+    attack: str
+    share: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """What its result is called."""
+        return f"{self.method}-{self.attack}-{self.share:g}-{self.seed}"
+
+    @property
+    def reference(self) -> "Case":
+        """The same run without hostile sites."""
+        return Case(self.method, NOBODY, 0.0, self.seed)
+
+
+def experiment_of(
+    size: Size,
+    method: str,
+    seed: int,
+    out: Path | str = "",
+    changes: Mapping[str, Scalar] = MappingProxyType({}),
+) -> Experiment:
+    """Return the experiment of a method, such as prior_shift+median, with these changes."""
+    preset, _, rule = method.partition("+")
+    own: dict[str, Scalar] = {"seed": seed, "rounds.robust": rule, "runtime.out": str(out)}
+    if preset != "um_pfssl":  # the data set's preset is UM-pFSSL's
+        own["method.preset"] = preset
+    if size.rates:
+        own["training.learning_rate"] = size.rates[preset != "um_pfssl"]
+    return load_experiment(size.preset, {**size.overrides, **own, **changes})
+
+
+def hostile_sites(share: float, seed: int, sites: int) -> frozenset[int]:
+    """Return which of the sites are hostile, a share of them rounded to the nearest."""
+    order = numpy_stream(seed, "hostile").permutation(sites)
+    return frozenset(order[: round(share * sites)].tolist())
+
+
+def measured(size: Size, case: Case) -> dict[str, Any]:
+    """Run once. Return each round's accuracies by part and site, and why the run ended early."""
+    with TemporaryDirectory() as out:
+        experiment = experiment_of(size, case.method, case.seed, out)
+        federation = federation_of(experiment)
+        hostile = hostile_sites(case.share, case.seed, experiment.split.num_clients)
+        if case.attack == "labels":
+            federation = mislabelled(federation, hostile)
+        folder = open_run(experiment, federation.manifest)
+        store = ModelStore(folder.pool_root)
+        carrier = Loopback(experiment, federation, store, folder.sites_root)
+        transport = Hostile(carrier, hostile, case.attack, case.seed)
+        ended = ""
+        try:
+            with Progress() as progress:
+                Engine(experiment, transport, folder, store, progress, Ledger()).run()
+        except RunError as error:
+            ended = str(error)
+    rounds = course(transport.heard, experiment.rounds.num_rounds)
+    return {"case": case.name, "rounds": rounds, "ended": ended, "code": code_hash()[1]}
+
+
+def course(
+    heard: Mapping[int, Mapping[int, Mapping[str, float]]], last: int
+) -> list[dict[str, dict[str, float]]]:
+    """Return what sites would use after rounds 0 to `last`: accuracy by part and site.
+
+    A site's measure stays until it measures again. Rounds that were not come to are empty.
+    """
+    now: dict[str, dict[str, float]] = {}
+    rounds = []
+    for number in range(last + 1):
+        for site, parts in heard.get(number, {}).items():
+            for part, found in parts.items():
+                now.setdefault(part, {})[str(site)] = found
+        rounds.append({part: dict(every) for part, every in now.items()} if number in heard else {})
+    return rounds
+
+
+def done(size: Size, folder: Path, case: Case) -> dict[str, Any]:
+    """Return the case's result, from its file where it was run before."""
+    return kept(folder / f"{case.name}.json", partial(measured, size, case))
+
+
+def accuracy(result: Mapping[str, Any], part: str, sites: Collection[int], last: bool) -> float:
+    """Return the mean accuracy in % of these sites after the last round, or over rounds from 1."""
+    every = []
+    for parts in result["rounds"][-1:] if last else result["rounds"][1:]:
+        found = [a for site, a in parts.get(part, {}).items() if int(site) in sites]
+        every.append(100 * fmean(found) if found else 0.0)
+    return fmean(every)
+
+
+def rows_of(
+    results: Mapping[Case, Mapping[str, Any]], methods: Sequence[str], sites: int, last: bool
+) -> list[Row]:
+    """Return a row for each attack and share: the honest sites' accuracy in %, mean over seeds.
+
+    In brackets: how many points that is above (+) or below (-) the run without hostile sites.
+    """
+    columns = {method: (method, "test") for method in methods}
+    if "fedavg" in methods:
+        columns[TUNED] = ("fedavg", "test_tuned")
+    rows: list[Row] = []
+    for attack, share in dict.fromkeys((case.attack, case.share) for case in results):
+        row: dict[str, str | float | int | None] = {"attack": attack, "share": share}
+        for column, (method, part) in columns.items():
+            found, changes = [], []
+            for case, result in results.items():
+                if (case.method, case.attack, case.share) != (method, attack, share):
+                    continue
+                hostile = hostile_sites(share, case.seed, sites)
+                honest = set(range(sites)) - hostile
+                found.append(accuracy(result, part, honest, last))
+                before = accuracy(results[case.reference], part, honest, last)
+                changes.append(found[-1] - before)
+            change = "" if attack == NOBODY else f" ({fmean(changes):+.1f})"
+            row[column] = f"{fmean(found):.1f}{change}"
+        rows.append(row)
+    return rows
+
+
+def main(
+    quick: Annotated[bool, typer.Option("--quick", help="toy size")] = False,
+    attacks: Annotated[str, typer.Option(help=" ".join(ATTACKS))] = "",
+    shares: Annotated[str, typer.Option(help="shares of hostile sites")] = "",
+    methods: Annotated[str, typer.Option(help="such as fedavg,prior_shift+median")] = "",
+    seeds: Annotated[str, typer.Option(help="seeds")] = "",
+    jobs: Annotated[int, typer.Option(min=1, help="runs at a time, a process each")] = 1,
+) -> None:
+    """Run what has not been run, then record the table."""
+    size = QUICK if quick else FULL
+    names = attacks.split(",") if attacks else size.attacks
+    parts = list(map(float, shares.split(","))) if shares else size.shares
+    labels = methods.split(",") if methods else size.methods
+    numbers = list(map(int, seeds.split(","))) if seeds else size.seeds
+    if unknown := [name for name in names if name not in ATTACKS]:
+        raise typer.BadParameter(f"no attack {unknown[0]}; there are {', '.join(ATTACKS)}")
+    first = experiment_of(size, labels[0], numbers[0])
+    cases = [Case(m, NOBODY, 0.0, seed) for seed in numbers for m in labels]
+    cases += [
+        Case(m, attack, share, seed)
+        for seed in numbers
+        for share in parts
+        for attack in names
+        for m in labels
+    ]
+    folder = out_root(first) / f"bench-hostile-{size.preset}"
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        found = list(pool.map(partial(done, size, folder), cases))
+    results = dict(zip(cases, found, strict=True))
+    notes = {
+        "setting": [size.preset, *(f"{key}={value}" for key, value in size.overrides.items())],
+        "learning rate of UM-pFSSL, of the others": size.rates,
+        "seeds": list(numbers),
+        "runs by code": sorted({result["code"] for result in found}),
+        "runs that came to an early end": [r["case"] for r in found if r["ended"]] or "none",
+    }
+    courses = {"accuracy by run, round, part and site": {r["case"]: r["rounds"] for r in found}}
+    clients = first.split.num_clients
+    save("hostile-rounds", rows_of(results, labels, clients, last=False), notes)
+    save("hostile", rows_of(results, labels, clients, last=True), {**notes, **courses})
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,168 @@
+"""Can those who see a site's model tell which images it was trained on?
+
+`python -m bench.membership [--quick] [--methods M,...] [--seeds N,...]`: membership inference
+against what sites upload, in bench.hostile's setting, without and with `privacy.clip` and
+`privacy.noise`. Attacked is the model that each site uploaded last. Members are its labelled
+training images, non-members its own test images. Two guesses, both without another model: an image
+is a member where the model's loss is low (Yeom et al. 2018, who knows the label), or where the
+entropy of its answer is low (who does not).
+
+Measured at each site with at least 20 of both, then averaged over sites and seeds: `auc`, 0.5 for a
+guess; `advantage`, the greatest true minus false positive rate over all thresholds. An attacker
+would have to choose the threshold without knowing who is a member: it is an upper bound, and above
+0 without any leak. `chance` is what it is on the same scores with members drawn at random.
+Every run's result is kept; the table is docs/SECURITY.md's.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score, roc_curve
+from torch import Tensor
+
+from bench.hostile import FULL, QUICK, Size, experiment_of
+from bench.record import Row, kept, save
+from fedapp.cli import run_loopback
+from fedapp.codehash import code_hash
+from fedapp.data.sites import SiteData, normalise
+from fedapp.federation import federation_of
+from fedapp.metrics import predict
+from fedapp.models import build_model
+from fedapp.params import from_bytes, schema_of
+from fedapp.presetfiles import Scalar
+from fedapp.rng import numpy_stream
+from fedapp.runfolder import RunFolder, out_root
+from fedapp.settings import Experiment
+from fedapp.store import ModelStore
+
+LEAST = 20
+"""Members, and non-members, of a site that is attacked."""
+SHUFFLES = 20
+METHODS = ("fedavg", "um_pfssl", "prior_shift")
+NOISE: Mapping[str, Mapping[str, Scalar]] = {
+    "without": {},
+    "C = 3, z = 0.003": {"privacy.clip": 3.0, "privacy.noise": 0.003},
+}
+
+
+def losses(answers: Tensor, labels: Tensor) -> NDArray[np.float64]:
+    """Return -ln p_y of answers [n, C], float64 [n]; at most some 700."""
+    given = answers.double().gather(1, labels[:, None])[:, 0]
+    found: NDArray[np.float64] = -given.clamp(min=np.finfo(np.float64).tiny).log().numpy()
+    return found
+
+
+def entropies(answers: Tensor) -> NDArray[np.float64]:
+    """Return the entropy of each of the answers [n, C] in nats, float64 [n]."""
+    found: NDArray[np.float64] = torch.special.entr(answers.double()).sum(1).numpy()
+    return found
+
+
+def attacked(
+    members: NDArray[np.float64], others: NDArray[np.float64], draws: np.random.Generator
+) -> dict[str, float]:
+    """Return how well low scores tell members from others: see the module."""
+    scores = -np.concatenate([members, others])
+    truth = np.arange(len(scores)) < len(members)
+    return {
+        "advantage": advantage(truth, scores),
+        "chance": fmean(advantage(draws.permutation(truth), scores) for _ in range(SHUFFLES)),
+        "auc": float(roc_auc_score(truth, scores)),
+    }
+
+
+def advantage(truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> float:
+    """Return the greatest true minus false positive rate over thresholds, in [0, 1]."""
+    false, true, _ = roc_curve(truth, scores)
+    return float((true - false).max())
+
+
+def measured(size: Size, method: str, noise: Mapping[str, Scalar], seed: int) -> dict[str, Any]:
+    """Run once; return the sites' mean accuracy and every attack on every site's last upload."""
+    with TemporaryDirectory() as out:
+        experiment = experiment_of(size, method, seed, out, noise)
+        _, folder = run_loopback(experiment)
+        rows = RunFolder(folder).per_site()
+        pool = json.loads((folder / "checkpoint.json").read_text())["pool"]
+        store = ModelStore(folder / "pool")
+        uploads = {k: store.get(pool[str(k)][1]) for k in range(experiment.split.num_clients)}
+    dealt = federation_of(experiment).dealt
+    sites = {k: dealt.site(k) for k in uploads}
+    enough = [k for k, d in sites.items() if min(len(d.labels), len(d.test_labels)) >= LEAST]
+    return {
+        "accuracy": fmean(row["final_accuracy"] for row in rows if row["test"]),
+        "attacks": {k: on_site(experiment, sites[k], uploads[k]) for k in enough},
+        "code": code_hash()[1],
+    }
+
+
+def on_site(experiment: Experiment, data: SiteData, blob: bytes) -> dict[str, dict[str, float]]:
+    """Attack a site's upload in both ways."""
+    model = build_model(experiment.model, data.labelled.shape[1], data.num_classes)
+    owner = f"site {data.site}'s upload"
+    schema = schema_of(model.state_dict())
+    model.load_state_dict(from_bytes(blob, schema, owner, experiment.transport))
+    scale = partial(normalise, mean=data.mean, std=data.std)
+    members, others = (predict(model, images, scale) for images in (data.labelled, data.test))
+    draws = numpy_stream(experiment.seed, "membership", data.site)
+    return {
+        "loss": attacked(losses(members, data.labels), losses(others, data.test_labels), draws),
+        "entropy": attacked(entropies(members), entropies(others), draws),
+    }
+
+
+def rows_of(results: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> list[Row]:
+    """Return a row for each method and noise: mean over sites and seeds, accuracy in %."""
+    rows: list[Row] = []
+    for method, noise in dict.fromkeys((method, noise) for method, noise, _ in results):
+        found = [r for (m, n, _), r in results.items() if (m, n) == (method, noise)]
+        sites = [attacks for result in found for attacks in result["attacks"].values()]
+        row: dict[str, str | float | int | None] = {
+            "method": method,
+            "noise": noise,
+            "accuracy_%": round(100 * fmean(result["accuracy"] for result in found), 1),
+            "sites": len(sites),
+        }
+        for attack in ("loss", "entropy"):
+            for value in ("advantage", "chance", "auc"):
+                every = [site[attack][value] for site in sites]
+                row[f"{attack}_{value}"] = round(fmean(every), 3) if every else None
+        rows.append(row)
+    return rows
+
+
+def main(
+    quick: Annotated[bool, typer.Option("--quick", help="toy size")] = False,
+    methods: Annotated[str, typer.Option(help="methods")] = ",".join(METHODS),
+    seeds: Annotated[str, typer.Option(help="seeds")] = "",
+) -> None:
+    """Run what has not been run, then record the table."""
+    size = QUICK if quick else FULL
+    numbers: Sequence[int] = list(map(int, seeds.split(","))) if seeds else size.seeds
+    cases = [(m, n, seed) for seed in numbers for m in methods.split(",") for n in NOISE]
+    folder = out_root(experiment_of(size, "fedavg", 0)) / f"bench-membership-{size.preset}"
+    results = {
+        (method, noise, seed): kept(
+            folder / f"{method}-{'noise' if NOISE[noise] else 'plain'}-{seed}.json",
+            partial(measured, size, method, NOISE[noise], seed),
+        )
+        for method, noise, seed in cases
+    }
+    notes = {
+        "setting": [size.preset, *(f"{key}={value}" for key, value in size.overrides.items())],
+        "seeds": list(numbers),
+        "runs by code": sorted({result["code"] for result in results.values()}),
+    }
+    save("membership", rows_of(results), notes)
+
+
+if __name__ == "__main__":
+    typer.run(main)

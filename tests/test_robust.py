@@ -1,0 +1,225 @@
+"""Averages against bad models: by hand, where they equal what we had, and at the extremes."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from fedapp import robust
+from fedapp.cli import run_loopback
+from fedapp.config import load_experiment
+from fedapp.errors import ConfigError
+from fedapp.methods.fedavg import FedAvg
+from fedapp.params import weighted_mean
+from fedapp.robust import bounded_parts, capped, length, middle, robust_mean
+from tests.small import small
+
+RULES = ("bounded", "median", "trimmed")
+TRAINED = {"weight"}
+
+
+def model(weight, variance=1.0, count=0):
+    return {
+        "weight": torch.tensor([float(weight), 0.0]),
+        "running_var": torch.tensor([float(variance)]),
+        "count": torch.tensor(count),
+    }
+
+
+def mean_of(rule, models, own, weights=None):
+    weights = [1.0] * len(models) if weights is None else weights
+    return robust_mean(rule, weights, lambda: iter(models), own, TRAINED)
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ([1, 2, 100], [1, 2, 6]),  # 3 times 2
+        ([0, 1, 2, 100], [0, 1, 2, 6]),  # who has no weight is no member
+        ([1, 1, 9, 9], [1, 1, 3, 3]),  # of two middle ones the lower
+        ([5], [5]),
+        ([0, 0], [0, 0]),
+        ([], []),
+    ],
+)
+def test_a_weight_is_at_most_three_times_the_median(weights, expected):
+    assert capped(weights) == expected
+
+
+# --- by hand --------------------------------------------------------------------------------------
+
+
+def test_bounded_by_hand():
+    """Changes of the weights 1, 2, 40: the last is cut to 2. Variances 3, 4, 0 from 1: to 1."""
+    found = mean_of("bounded", [model(11, 3), model(8, 4), model(50, 0)], model(10, 1))
+    assert found["weight"].tolist() == [pytest.approx((11 + 8 + 12) / 3), 0.0]
+    assert found["running_var"].item() == pytest.approx((3 + 3 + 0) / 3)  # changes 2, 3, 1
+
+
+def test_bounded_weighs_by_capped_weights():
+    found = mean_of("bounded", [model(1), model(1), model(-1)], model(0), [1, 1, 100])
+    assert found["weight"][0].item() == pytest.approx((1 + 1 - 3) / 5)
+
+
+def test_the_length_is_over_all_trained_tensors_together():
+    own = {"a": torch.zeros(1), "b": torch.zeros(1), "s": torch.zeros(1)}
+    params = {"a": torch.tensor([3.0]), "b": torch.tensor([4.0]), "s": torch.tensor([9.0])}
+    parts = bounded_parts(own, {"a", "b"})
+    assert parts == [["a", "b"], ["s"]]
+    assert [length(params, own, names) for names in parts] == [5.0, 9.0]
+
+
+def test_median_by_hand():
+    models = [model(1, 5), model(7, 2), model(3, 9)]
+    found = mean_of("median", models, model(0), [1, 1, 3])  # weights do not count
+    assert (found["weight"][0].item(), found["running_var"].item()) == (3, 5)
+    even = mean_of("median", [*models, model(-10, 0)], model(0))
+    assert (even["weight"][0].item(), even["running_var"].item()) == (2, 3.5)
+
+
+def test_trimmed_by_hand():
+    """Of five 30 % are 1.5: one at either end; the other three weigh 1, 2, 1."""
+    models = [model(w) for w in (-100, 1, 2, 6, 1000)]
+    found = mean_of("trimmed", models, model(0), [1, 1, 2, 1, 1])
+    assert found["weight"][0].item() == pytest.approx((1 + 2 * 2 + 6) / 4)
+
+
+def test_each_column_has_an_order_of_its_own():
+    rows = torch.tensor([[1.0, 30.0], [2.0, 10.0], [3.0, 20.0]])
+    weights = torch.ones(3, dtype=torch.float64)
+    assert middle(rows, weights, 1).tolist() == [2.0, 20.0]
+    weights = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64)
+    assert middle(rows, weights, 0).tolist() == [2.0, 17.5]
+
+
+def test_whole_numbers_are_the_servers():
+    for rule in RULES:
+        found = mean_of(rule, [model(1, count=5)], model(0, count=3))["count"]
+        assert found.dtype == torch.int64 and found.item() == 3
+
+
+# --- where they are what we had -------------------------------------------------------------------
+
+
+def random_models(count):
+    draws = torch.Generator().manual_seed(3)
+    return [
+        {
+            "weight": torch.randn(5, 4, generator=draws),
+            "running_var": torch.rand(4, generator=draws),
+        }
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_member_and_equal_members_are_their_own_mean_bit_for_bit(rule):
+    one, own = random_models(2)
+    for models in ([one], [one] * 4):
+        found = robust_mean(rule, [1.0] * len(models), lambda m=models: iter(m), own, TRAINED)
+        assert all(found[name].equal(one[name]) for name in one)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_without_members_the_server_keeps_its_model(rule):
+    own = model(3)
+    for models in ([], [model(9)]):
+        found = mean_of(rule, models, own, [0.0] * len(models))
+        assert all(found[name].equal(own[name]) for name in own)
+        assert found["weight"] is not own["weight"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_member_without_weight_changes_nothing(rule):
+    first, second, third, own = random_models(4)
+    with_it = robust_mean(rule, [1, 0, 1], lambda: iter([first, third, second]), own, TRAINED)
+    without = robust_mean(rule, [1, 1], lambda: iter([first, second]), own, TRAINED)
+    assert all(with_it[name].equal(without[name]) for name in own)
+
+
+def test_changes_of_equal_length_are_averaged_as_ever():
+    models, own = [model(3, 2), model(-3, 2), model(3, 2)], model(0, 1)
+    mean = weighted_mean(((1.0, params) for params in models), own)
+    found = mean_of("bounded", models, own)
+    assert all(found[name].equal(mean[name]) for name in own)
+
+
+def test_nothing_is_trimmed_of_three_members():
+    models = [model(1), model(2), model(6)]
+    assert mean_of("trimmed", models, model(0))["weight"][0].item() == 3
+
+
+def test_memory_for_one_tensor_at_a_time_changes_no_bit(monkeypatch):
+    *models, own = random_models(6)
+    whole = {r: robust_mean(r, [1, 2, 3, 4, 5], lambda: iter(models), own, TRAINED) for r in RULES}
+    monkeypatch.setattr(robust, "HELD_BYTES", 1)
+    monkeypatch.setattr(robust, "_COORDINATES", 3)
+    for rule, expected in whole.items():
+        found = robust_mean(rule, [1, 2, 3, 4, 5], lambda: iter(models), own, TRAINED)
+        assert all(found[name].equal(expected[name]) for name in own)
+
+
+# --- in a run -------------------------------------------------------------------------------------
+
+
+def accuracies(tmp_path, **changes):
+    experiment = small(method=FedAvg(), rounds__num_rounds=1, runtime__out=str(tmp_path), **changes)
+    _, folder = run_loopback(experiment)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["mean_test_accuracy"] for line in lines]
+
+
+def test_a_run_averages_as_its_settings_say(tmp_path):
+    plain = accuracies(tmp_path)
+    found = [accuracies(tmp_path, rounds__robust=rule) for rule in RULES]
+    assert all(len(one) == 2 and one != plain for one in found)
+
+
+def test_an_unknown_rule_is_refused():
+    with pytest.raises(ConfigError, match=r"rounds\.robust"):
+        load_experiment("digits_demo", {"rounds.robust": "mean"})
+    assert load_experiment("digits_demo").rounds.robust == "none"
+
+
+# --- the extremes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("huge", [1e6, 1e38, -3e38])
+def test_a_huge_member_moves_bounded_by_its_share_of_the_median_length(huge):
+    """Five members of equal weight, the good ones' changes 1 long: at most 1 / 5 away."""
+    good = [model(1), model(1), model(-1), model(1)]
+    with_it = mean_of("bounded", [*good, model(huge, abs(huge))], model(0))
+    expected = (1 + 1 - 1 + 1 + math.copysign(1, huge)) / 5
+    assert with_it["weight"][0].item() == pytest.approx(expected)
+    assert with_it["running_var"].item() == 1  # the median change of the variance is none
+
+
+def test_a_lie_about_its_images_moves_bounded_no_further():
+    honest = [model(1)] * 4
+    found = mean_of("bounded", [*honest, model(-1e6)], model(0), [1, 1, 1, 1, 2**31])
+    assert found["weight"][0].item() == pytest.approx((4 - 3) / 7)
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed"])
+@pytest.mark.parametrize("huge", [1e6, 3e38, -3e38])
+def test_an_outlier_leaves_the_middle_between_the_good_ones(rule, huge):
+    good = [model(1, 2), model(2, 3), model(3, 4), model(4, 5)]
+    for place in range(5):
+        models = [*good[:place], model(huge, abs(huge)), *good[place:]]
+        found = mean_of(rule, models, model(0))
+        assert 1 <= found["weight"][0].item() <= 4
+        assert 2 <= found["running_var"].item() <= 5
+
+
+def test_the_middle_of_huge_numbers_is_finite():
+    models = [model(3e38), model(3e38), model(-3e38), model(3e38)]
+    for rule in ("median", "trimmed"):
+        assert mean_of(rule, models, model(0))["weight"].isfinite().all()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_variances_do_not_become_negative(rule):
+    models = [model(0, v) for v in (0, 0, 1e-30, 3e38, 0)]
+    for own in (model(0, 0), model(0, 3e38)):
+        assert mean_of(rule, models, own)["running_var"].item() >= 0
