@@ -75,7 +75,7 @@ def train(
     settings: TrainSettings,
     epochs: int,
     shuffle: torch.Generator,
-    view: View,
+    view: View = lambda images: images,
 ) -> float:
     """Train in place on soft targets (Eqs. 1 to 5); return the mean loss, 0 without training.
 

@@ -32,7 +32,7 @@ from fedapp.params import Params
 from fedapp.priors import class_mix, mixture_weights, weighted
 from fedapp.protocol import EVALUATE, Reply, SiteFacts, Task
 from fedapp.rng import numpy_stream, seeded
-from fedapp.settings import CLOSED, NonNegative, Positive, Share
+from fedapp.settings import CLOSED, NonNegative, Share
 from fedapp.training import Step, batches, descend, freeze_batch_norm, paired, repeated
 from fedapp.uncertainty import mc_probabilities
 
@@ -52,8 +52,6 @@ class PriorShift(Method):
     """What a site uses: the common model, its own after training, or a mixture of what it has."""
     alone: bool = True
     """Each site also trains a model alone, on its labelled images, as one more answer."""
-    trust: Positive = 5.0
-    """Of a mixture: images that count for the common and for the trained model beforehand."""
     pseudo_labels: bool = True
     """False, an ablation: sites learn from their labelled images alone."""
     confidence: Share = 0.8
@@ -245,11 +243,10 @@ class PriorShift(Method):
             )
 
     def _trust(self, val: Mapping[str, Tensor], site: SiteContext, chosen: Tensor) -> Tensor:
-        """Return the weight of each answer [M], from these validation images."""
+        """Return the weight of each answer [M], from these validation images and one for each."""
         labels = site.data.val_labels.cpu()[chosen]
         given = [answers[chosen, labels] for answers in val.values()]
-        before = [self.trust if name != "alone" else 1.0 for name in val]
-        return mixture_weights(torch.stack(given, dim=1), torch.tensor(before))
+        return mixture_weights(torch.stack(given, dim=1), torch.ones(len(val)))
 
     def _held_out(self, val: Mapping[str, Tensor], site: SiteContext) -> Tensor:
         """Return the used answers to all validation images [n, C].
