@@ -61,10 +61,10 @@ class Size:
     methods: tuple[str, ...] = (
         "fedavg",
         "um_pfssl",
-        "prior_shift",
-        "prior_shift+bounded",
-        "prior_shift+median",
-        "prior_shift+trimmed",
+        "recommended",
+        "recommended+bounded",
+        "recommended+median",
+        "recommended+trimmed",
     )
     seeds: tuple[int, ...] = (60, 61, 62)
 
@@ -76,6 +76,8 @@ FULL = Size(
         "data.subset": 4000,
         "split.num_clients": 10,
         "training.warmup_epochs": 20,
+        "training.local_steps": 25,
+        "training.augment": "weak",
         "rounds.num_rounds": 10,
         "runtime.device": "cpu",
     },
@@ -96,7 +98,7 @@ QUICK = Size(
     None,
     ("sign", "labels"),
     (0.25,),
-    ("fedavg", "prior_shift+bounded"),
+    ("fedavg", "recommended+bounded"),
     (0,),
 )
 
@@ -128,11 +130,14 @@ def experiment_of(
     out: Path | str = "",
     changes: Mapping[str, Scalar] = MappingProxyType({}),
 ) -> Experiment:
-    """Return the experiment of a method, such as prior_shift+median, with these changes."""
+    """Return the experiment of a method, such as recommended+median, with these changes."""
     preset, _, rule = method.partition("+")
-    own: dict[str, Scalar] = {"seed": seed, "rounds.robust": rule, "runtime.out": str(out)}
-    if preset != "um_pfssl":  # the data set's preset is UM-pFSSL's
-        own["method.preset"] = preset
+    own: dict[str, Scalar] = {
+        "method.preset": preset,
+        "seed": seed,
+        "rounds.robust": rule,
+        "runtime.out": str(out),
+    }
     if size.rates:
         own["training.learning_rate"] = size.rates[preset != "um_pfssl"]
     return load_experiment(size.preset, {**size.overrides, **own, **changes})
@@ -230,7 +235,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="toy size")] = False,
     attacks: Annotated[str, typer.Option(help=" ".join(ATTACKS))] = "",
     shares: Annotated[str, typer.Option(help="shares of hostile sites")] = "",
-    methods: Annotated[str, typer.Option(help="such as fedavg,prior_shift+median")] = "",
+    methods: Annotated[str, typer.Option(help="such as fedavg,recommended+median")] = "",
     seeds: Annotated[str, typer.Option(help="seeds")] = "",
     jobs: Annotated[int, typer.Option(min=1, help="runs at a time, a process each")] = 1,
 ) -> None:

@@ -46,7 +46,7 @@ from fedapp.store import ModelStore
 LEAST = 20
 """Members, and non-members, of a site that is attacked."""
 SHUFFLES = 20
-METHODS = ("fedavg", "um_pfssl", "prior_shift")
+METHODS = ("fedavg", "um_pfssl", "recommended")
 NOISE: Mapping[str, Mapping[str, Scalar]] = {
     "without": {},
     "C = 3, z = 0.003": {"privacy.clip": 3.0, "privacy.noise": 0.003},

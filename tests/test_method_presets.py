@@ -45,7 +45,6 @@ OTHERS = {
     "ditto": "ditto",
     "sage": "sage",
     "fixmatch_global": "fixmatch_global",
-    "prior_shift": "prior_shift",
     "recommended": "prior_shift",
 }
 """Method of each preset that the paper does not have."""

@@ -52,7 +52,6 @@ _OWN = {
     "ditto": Look("Ditto", ROSE, DASHED),
     "sage": Look("SAGE", INDIGO),
     "fixmatch_global": Look("FixMatch common teacher", UMBER),
-    "prior_shift": Look("Prior shift", MAGENTA),
     "recommended": Look("Recommended", MAGENTA),
     MIX: Look("Mix", BLACK),
     "um_pfssl_mi": Look("UM-pFSSL MI", VERMILION),
@@ -82,7 +81,6 @@ _OWN = {
 _FEATURED = (
     *(
         "recommended",
-        "prior_shift",
         "fedavg_ft",
         "um_pfssl_mi_labels",
         "um_pfssl_mi",

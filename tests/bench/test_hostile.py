@@ -112,7 +112,7 @@ def test_who_is_hostile_depends_on_the_seed_and_grows_with_the_share():
 
 
 def test_a_method_is_a_preset_and_a_rule():
-    ours = experiment_of(FULL, "prior_shift+median", 61)
+    ours = experiment_of(FULL, "recommended+median", 61)
     assert (ours.method.name, ours.rounds.robust, ours.seed) == ("prior_shift", "median", 61)
     assert (ours.training.learning_rate, ours.split.num_clients) == (0.03, 10)
     base = experiment_of(FULL, "um_pfssl", 60)

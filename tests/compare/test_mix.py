@@ -74,7 +74,7 @@ def test_final_models_give_the_accuracies_that_the_run_recorded(ran: dict[str, C
 
 def test_a_model_that_a_site_has_beside_the_common_one_is_left_aside(tmp_path: Path):
     """Prior shift's site keeps a whole model of its own: what is loaded is the common one."""
-    cell = cells(tmp_path, methods=["prior_shift"])[0]
+    cell = cells(tmp_path, methods=["recommended"])[0]
     do(Job.of(cell, "loopback", latent=True))
     assert cell.latent.is_file()
     models = FinalModels(cell.folder, cell.experiment, federation_of(cell.experiment))

@@ -268,17 +268,17 @@ def test_the_summary_has_means_over_seeds_and_both_references(tmp_path):
     rows = [
         *(result("a", "local_only", s, 0.6) for s in (0, 1)),
         *(result("a", "fedavg_ft", s, 0.6) for s in (0, 1)),
-        result("a", "prior_shift", 0, 0.74, largest_fall=0.01, **more),
-        result("a", "prior_shift", 1, 0.76, largest_fall=0.03, **more),
+        result("a", "recommended", 0, 0.74, largest_fall=0.01, **more),
+        result("a", "recommended", 1, 0.76, largest_fall=0.03, **more),
     ]
     sites = [
         site("a", method, seed, 0, value)
-        for method, value in (("local_only", 0.5), ("fedavg_ft", 0.7), ("prior_shift", 0.6))
+        for method, value in (("local_only", 0.5), ("fedavg_ft", 0.7), ("recommended", 0.6))
         for seed in (0, 1)
     ]
     table = summary_table(written(tmp_path, rows, sites))
     assert rows_of(table)[2] == [
-        *("a", "Prior shift", "75.0 ± 1.4", "72.0 ± 0.0", "70.0 ± 0.0", "50.0 ± 0.0"),
+        *("a", "Recommended", "75.0 ± 1.4", "72.0 ± 0.0", "70.0 ± 0.0", "50.0 ± 0.0"),
         *("2.0 ± 1.4", "8.0 ± 0.0", "0.0", "100.0", "2.00"),  # 800 models, 20 sites, 20 rounds
     ]
     assert column(table, "Sites worse than LocalOnly, %") == ["-", "0.0", "0.0"]
