@@ -44,6 +44,7 @@ def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
     blocks = [
         [_title(summary)],
         _accuracies(summary, per_site),
+        _answers(summary),
         _by_site(per_site),
         _by_labels(per_site),
         _movers(per_site),
@@ -93,6 +94,24 @@ def _accuracies(summary: Row, per_site: Sequence[Row]) -> list[str]:
     return [head, *(_cells(f"  {label}", *map(percent, row)) for label, *row in table)]
 
 
+def _answers(summary: Row) -> list[str]:
+    """What the sites could answer with, where they have more than one answer."""
+    found = summary.get("answers") or {}
+    if len(found) < 2:
+        return []
+    head = _cells("What sites could answer with, mean, %", "final", "by validation")
+    return [head, *(_cells(f"  {_ANSWERS[name]}", *_both(row)) for name, row in found.items())]
+
+
+def _both(row: Row) -> tuple[str, str]:
+    return percent(row["final"]), percent(row["best_by_validation"])
+
+
+_ANSWERS = {
+    "common": "the server's model",
+    "tuned": "their own after local training",
+    "alone": "their own, trained alone",
+}
 _SPREAD = ("mean_test", "std_test", "worst_decile")
 
 

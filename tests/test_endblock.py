@@ -198,3 +198,16 @@ def test_figures() -> None:
         "2 h 05 min",
         "-",
     ]
+
+
+def test_several_answers_of_the_sites_are_shown_and_a_single_one_is_not() -> None:
+    answers = {
+        name: {"final": final, "best_by_validation": 0.5, "best_by_validation_round": 3}
+        for name, final in (("common", 0.8), ("tuned", 0.75), ("alone", None))
+    }
+    text = end_block({**SUMMARY, "answers": answers}, PER_SITE, Path("run"))
+    shown = {line[:42].strip(): line[42:].split() for line in text.splitlines()}
+    assert shown["the server's model"] == ["80.0", "50.0"]
+    assert shown["their own after local training"] == ["75.0", "50.0"]
+    assert shown["their own, trained alone"] == ["-", "50.0"]
+    assert "could answer" not in end_block({**SUMMARY, "answers": {}}, PER_SITE, Path("run"))
