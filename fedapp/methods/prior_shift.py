@@ -31,10 +31,9 @@ from fedapp.objectives import supervised
 from fedapp.params import Params
 from fedapp.priors import class_mix, mixture_weights, weighted
 from fedapp.protocol import EVALUATE, Reply, SiteFacts, Task
-from fedapp.rng import numpy_stream, seeded
-from fedapp.settings import CLOSED, NonNegative, Share
+from fedapp.rng import numpy_stream
+from fedapp.settings import CLOSED, Share
 from fedapp.training import Step, batches, descend, freeze_batch_norm, paired, repeated
-from fedapp.uncertainty import mc_probabilities
 
 SURE = ("sure_right", "sure_total")
 """Metrics: sure answers to validation images that are right, and all sure ones."""
@@ -58,8 +57,6 @@ class PriorShift(Method):
     """Least probability of a pseudo-label."""
     weigh: bool = True
     """Pseudo-labels count by how often they are right, 2 q - 1; False: as much as labels."""
-    mc_samples: NonNegative = 0
-    """MC-dropout passes behind a common answer to an unlabelled image; 0: one without dropout."""
     frozen_norm: bool = False
     """Batch norm keeps the received statistics while a site trains."""
 
@@ -226,21 +223,11 @@ class PriorShift(Method):
 
     def _common(self, task: Task, site: SiteContext, *sets: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the site's class mix [C], and the common answers times it to sets of images."""
-        [server] = task.models["server"]
-        site.load(server)
-        plain = self._plain(site, server.digest)
+        site.load(task.models["server"][0])
+        plain = site.predicted(site.data.unlabelled)
         mix = class_mix(counts(site), plain)
         raw = [plain if s is site.data.unlabelled else site.predicted(s) for s in sets]
         return mix, [weighted(answers, mix) for answers in raw]
-
-    def _plain(self, site: SiteContext, digest: str) -> Tensor:
-        """Return the loaded model's answers to D_u, all classes equally frequent: [n_u, C]."""
-        if not self.mc_samples:
-            return site.predicted(site.data.unlabelled)
-        with seeded(site.device, site.seed, "score", site.data.site, digest):
-            return mc_probabilities(
-                site.model, site.data.unlabelled, self.mc_samples, site.normalise
-            )
 
     def _trust(self, val: Mapping[str, Tensor], site: SiteContext, chosen: Tensor) -> Tensor:
         """Return the weight of each answer [M], from these validation images and one for each."""
