@@ -47,6 +47,7 @@ class PriorShift(Method):
     """Fields are the method's hyper-parameters."""
 
     name: ClassVar[str] = "prior_shift"
+    starts_common: ClassVar[bool] = True
 
     answer: Literal["common", "tuned", "mixture"] = "mixture"
     """What a site uses: the common model, its own after training, or a mixture of what it has."""
@@ -71,6 +72,8 @@ class PriorShift(Method):
         """Average; let every site measure, and add up how often sure answers are right."""
         newest = yield from averaged(rnd, self.weight, numbers=state.numbers)
         replies = yield [rnd.task(site, EVALUATE, server=[newest]) for site in rnd.sites]
+        if rnd.common_fixed:  # what the sites that made it counted holds on; a new one knows little
+            return state
         return replace(
             state, numbers={name: sum(r.metrics.get(name, 0) for r in replies) for name in SURE}
         )
