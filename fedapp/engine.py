@@ -149,7 +149,10 @@ class Engine:
                 state.server = ServerState(numbers=earlier.state.server.numbers)
                 common = self.experiment.method.starts_common
                 named = ", ".join(map(str, sorted(state.peers) if common else self._pool.trained()))
-                say(f"{'common model' if common else 'peers'}: sites {named} of an earlier run")
+                if common:
+                    say(f"common model of an earlier run (sites {named})")
+                else:
+                    say(f"peers: sites {named} of an earlier run")
             self._arrivals.waiting = facts
             self._admit(state, 0, ())
             if not self._arrivals.here:

@@ -236,6 +236,10 @@ class PriorShift(Method):
         raw = [plain if s is site.data.unlabelled else site.predicted(s) for s in sets]
         return mix, [weighted(answers, mix) for answers in raw]
 
+    def mix(self, task: Task, site: SiteContext) -> Tensor:
+        """Return the site's class mix [C], the task naming the common model."""
+        return self._common(task, site)[0]
+
     def _plain(self, site: SiteContext, digest: str) -> Tensor:
         """Return the loaded model's answers to D_u, all classes equally frequent: [n_u, C]."""
         if not self.mc_samples:

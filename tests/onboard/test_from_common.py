@@ -89,7 +89,7 @@ def test_the_common_model_is_all_that_is_needed_and_stays_as_it_was(
     assert {task.site for task in second.tasks} == {3, 4}
     assert {task.models["server"][0].digest for task in second.tasks} == {first[SERVER][1]}
     assert ModelStore(second.folder.pool_root).has(first[SERVER][1])
-    assert "common model: sites 0, 1, 2 of an earlier run" in capsys.readouterr().out
+    assert "common model of an earlier run (sites 0, 1, 2)" in capsys.readouterr().out
 
 
 def test_how_often_sure_answers_are_right_is_what_the_federation_counted(finished, tmp_path):
@@ -186,9 +186,12 @@ def test_a_site_with_labels_by_hand(finished, tmp_path):
         assert digest_of(to_bytes(saved)) == now[site][1]
     assert now[SERVER][:2] == records(finished)[SERVER][:2]
     written = json.loads((done.folder / "onboarding.json").read_text())
+    labels = site_data(plan.experiment, 4).labels.tolist()
+    mix = [(labels.count(c) + 0.1) / (len(labels) + 1) for c in range(10)]
     assert written["accuracy"] == {
         "own": found.own, "common": found.common, "common_as_is": found.common_as_is,
         "tuned": found.tuned, "labels_alone": found.labels_alone,
+        "class_mix": pytest.approx(mix),
     }  # fmt: skip
     assert (written["run"], written["site"], len(written["accuracy_by_round"])) == ("first", 4, 3)
 
@@ -222,7 +225,7 @@ def test_without_test_images_it_says_that_nothing_can_be_measured(finished, tmp_
 
 
 def test_the_table_by_hand():
-    made = FromCommon(0.9, 0.8, 0.7, None, 0.5)
+    made = FromCommon(0.9, 0.8, 0.7, None, 0.5, (0.25, 0.75))
     assert [value for _, value in made.table()] == [0.9, 0.8, 0.7, None, 0.5]
     assert not made.notes()
 
@@ -249,6 +252,7 @@ def test_a_hospital_with_images_of_its_own_is_onboarded_by_the_command(tmp_path,
     written = json.loads((runs / "west" / "onboarding.json").read_text())
     assert (written["site"], written["name"]) == (2, "west")
     assert all(value is not None for value in written["accuracy"].values())
+    assert len(written["accuracy"]["class_mix"]) == 3
     south = ["--data", str(tmp_path / "south"), "--site-name", "south", "--rounds=1"]
     third = CliRunner().invoke(app, ["onboard", "west", *south, "runtime.run_name=south"])
     assert third.exit_code == 0, third.output
