@@ -43,8 +43,8 @@ class Onboarded:
 def onboard(run: Finished, plan: Plan, progress: Progress) -> Onboarded:
     """Onboard the plan's site without Flower; return what came of it.
 
-    Its run folder gets its models and the comparison. Raises FedAppError as any
-    run does; a folder without a finished round is removed then.
+    Its run folder gets its models and the comparison. Raises FedAppError as any run does; a folder
+    without a finished round is removed then.
     """
     experiment, site = plan.experiment, plan.site
     check_run(experiment)
