@@ -1,11 +1,13 @@
 """What does a hospital gain that joins a finished federation, all its labels hidden?
 
-`python -m bench.onboarding [--quick] [--seeds 3] [--minutes 5]` trains, for each seed, a federation
-of which some sites are no part. Then each of those is onboarded (`fedapp onboard`) with either
-label variant, from the same peers, with no label in its training data. Its model, round by round,
-stands beside what it could have had from the same peers: its helpers' mean before training, the
-peer that the relation ranks first, the mean over peers, the plain average of all weights, the
-ensemble, and the best single peer by the test images themselves, which nobody can know.
+`python -m bench.onboarding [--quick] [--seeds 3] [--minutes 5]` trains, for each seed, two
+federations of which the same sites are no part: one by UM-pFSSL, one by the recommended method.
+Then each of those sites is onboarded (`fedapp onboard`) with no label in its training data: onto
+the first with either label variant, from the same peers, and onto the second. What it answers with,
+round by round, stands beside what it could have had. From peers: its helpers' mean before training,
+the peer that the relation ranks first, the mean over peers, the plain average of all weights, the
+ensemble, and the best single peer by the test images themselves, which nobody can know. From the
+common model: that model as it is, its answer times the site's class mix, and the model tuned.
 
 Work goes on where an earlier call stopped; `--minutes` ends a call between two pieces of it.
 """
@@ -46,7 +48,9 @@ from fedapp.store import ModelStore
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-VARIANTS = ("published", "mutual_information")
+RECOMMENDED = "recommended"
+VARIANTS = ("published", "mutual_information", RECOMMENDED)
+"""UM-pFSSL's two ways to label images, and the recommended method."""
 LEAST_TEST_IMAGES = 50
 """A site with fewer is not left out: its accuracy would be mostly chance."""
 BESIDE = {
@@ -56,24 +60,44 @@ BESIDE = {
     "average": "plain average of all peers' weights",
     "ensemble": "ensemble of all peers",
     "best_peer": "best single peer (by the test images)",
+    "common": "common model times the site's class mix, no training",
+    "common_as_is": "common model as it is",
+    "tuned": "common model tuned at the site, times its class mix",
 }
 
 
 @dataclass(frozen=True)
 class Size:
-    """The benchmark's size: preset and changes, sites left out of a federation, rounds, seeds."""
+    """The benchmark's size: preset and changes, sites left out of a federation, rounds, seeds.
+
+    recommended: further changes for the federation by the recommended method.
+    """
 
     preset: str
     overrides: Mapping[str, Scalar]
+    recommended: Mapping[str, Scalar]
     left_out: int
     rounds: int
     seeds: tuple[int, ...]
 
 
-FULL = Size("fashion_mnist_small", {"runtime.device": "cpu", "rounds.num_rounds": 12}, 5, 5, ())
+FULL = Size(
+    "fashion_mnist_small",
+    {"runtime.device": "cpu", "rounds.num_rounds": 12},
+    {"method.preset": RECOMMENDED, "training.learning_rate": 0.03},
+    5,
+    5,
+    (),
+)
 QUICK = Size(
     "digits_demo",
-    {"runtime.device": "cpu", "rounds.num_rounds": 2, "training.warmup_epochs": 2},
+    {
+        "runtime.device": "cpu",
+        "rounds.num_rounds": 2,
+        "training.warmup_epochs": 2,
+        "method.preset": "um_pfssl",
+    },
+    {"method.preset": RECOMMENDED},
     1,
     2,
     (0,),
@@ -82,10 +106,14 @@ QUICK = Size(
 
 @dataclass(frozen=True)
 class Federation:
-    """One federation and the sites that are no part of it, whose training labels are hidden."""
+    """One federation and the sites that are no part of it, whose training labels are hidden.
+
+    variants: those in which these are onboarded onto it.
+    """
 
     experiment: Experiment
     left_out: tuple[int, ...]
+    variants: tuple[str, ...]
 
     @property
     def folder(self) -> Path:
@@ -98,7 +126,7 @@ class Federation:
 
 
 def federations(size: Size) -> Iterator[Federation]:
-    """Yield the federations of the benchmark, one a seed, their splits saved."""
+    """Yield the federations of the benchmark, two a seed on one split, which is saved."""
     for seed in size.seeds:
         whole = load_experiment(size.preset, {**size.overrides, "seed": seed})
         manifest = federation_of(whole).manifest
@@ -108,14 +136,21 @@ def federations(size: Size) -> Iterator[Federation]:
         root.mkdir(parents=True, exist_ok=True)
         path = root / f"split-{seed}.safetensors"
         hidden(manifest, left_out).save(path)
-        yield Federation(
-            replace(
-                whole,
-                split=replace(whole.split, manifest=str(path)),
-                runtime=replace(whole.runtime, out=str(root), run_name=f"seed-{seed}"),
-            ),
-            left_out,
-        )
+        changes = {**size.overrides, **size.recommended, "seed": seed}
+        recommended = load_experiment(size.preset, changes)
+        for name, experiment, variants in (
+            (f"seed-{seed}", whole, VARIANTS[:-1]),
+            (f"seed-{seed}-{RECOMMENDED}", recommended, VARIANTS[-1:]),
+        ):
+            yield Federation(
+                replace(
+                    experiment,
+                    split=replace(experiment.split, manifest=str(path)),
+                    runtime=replace(experiment.runtime, out=str(root), run_name=name),
+                ),
+                left_out,
+                variants,
+            )
 
 
 def drawn(manifest: Manifest, count: int, seed: int) -> tuple[int, ...]:
@@ -157,12 +192,13 @@ def take_in(federation: Federation, site: int, variant: str, rounds: int) -> Non
         return
     rmtree(done.parent, ignore_errors=True)  # cut by an earlier call: it takes half a minute
     runtime = federation.experiment.runtime
-    overrides = {
+    overrides: dict[str, Scalar] = {
         "runtime.out": runtime.out,
         "runtime.device": runtime.device,
         "runtime.run_name": done.parent.name,
-        "method.label_variant": variant,
     }
+    if variant != RECOMMENDED:
+        overrides["method.label_variant"] = variant
     run = finished_run(federation.folder)
     with Progress() as progress:
         onboard(run, plan_for(run, NewSite(number=site), rounds, overrides), progress)
@@ -171,19 +207,23 @@ def take_in(federation: Federation, site: int, variant: str, rounds: int) -> Non
 def rows_of(results: Mapping[str, Sequence[Mapping[str, Any]]], rounds: int) -> list[Row]:
     """Return a row for each way to a model: mean and standard deviation over new sites, in %.
 
-    ahead: of how many sites the own model at the end beats this; gain: own minus this, in points,
-    with the standard error of the mean.
+    own: what the site answers with. ahead: of how many sites that beats this way at the end; gain:
+    own minus this, in points, with the standard error of the mean. A way that a variant does not
+    have, or not at every site, is left empty.
     """
     lines: list[tuple[str, Any]] = [
         (f"own model, round {number}", lambda r, n=number: r["accuracy_by_round"][n])
         for number in range(1, rounds + 1)
     ]
-    lines += [(label, lambda r, k=key: r["accuracy"][k]) for key, label in BESIDE.items()]
+    lines += [(label, lambda r, k=key: r["accuracy"].get(k)) for key, label in BESIDE.items()]
     table: list[Row] = []
     for label, value in lines:
         row: dict[str, str | float | int | None] = {"model": label}
         for variant, every in results.items():
-            found = [100 * value(result) for result in every]
+            measured = [value(result) for result in every]
+            if None in measured:
+                continue
+            found = [100 * accuracy for accuracy in measured]
             gains = [100 * r["accuracy"]["own"] - f for r, f in zip(every, found, strict=True)]
             row[variant] = spread(found, "±")
             if not label.startswith("own"):
@@ -202,18 +242,21 @@ def spread(values: Sequence[float], sign: str) -> str:
 
 def draw(results: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
     """Draw the own model's accuracy by round, and lines for what it could have had instead."""
-    figure, axes = plt.subplots(1, len(results), figsize=(9, 3.6), sharey=True, squeeze=False)
+    width = 4.5 * len(results)
+    figure, axes = plt.subplots(1, len(results), figsize=(width, 3.6), sharey=True, squeeze=False)
     for plot, (variant, every) in zip(axes[0], results.items(), strict=True):
         curves = 100 * np.array([result["accuracy_by_round"] for result in every])
         plot.plot(curves.mean(0), marker="o", color="black", label="own model", zorder=3)
         for number, (key, label) in enumerate(BESIDE.items()):
+            if any(result["accuracy"].get(key) is None for result in every):
+                continue
             level = statistics.fmean(100 * result["accuracy"][key] for result in every)
             plot.axhline(level, color=f"C{number}", linestyle="--", label=label)
-        plot.set_title(f"label_variant = {variant}", fontsize=10)
+        plot.set_title(variant.replace("_", " "), fontsize=10)
         plot.set_xlabel("round of onboarding")
         plot.xaxis.get_major_locator().set_params(integer=True)
+        plot.legend(fontsize=7, loc="lower right")
     axes[0][0].set_ylabel("accuracy at new sites, %")
-    axes[0][-1].legend(fontsize=7, loc="lower right")
     figure.tight_layout()
     figure.savefig(path, dpi=130)
     plt.close(figure)
@@ -232,7 +275,7 @@ def main(
         partial(take_in, fed, site, variant, size.rounds)
         for fed in every
         for site in fed.left_out
-        for variant in VARIANTS
+        for variant in fed.variants
     ]
     for piece in pieces:
         if minutes and time.monotonic() - began > 60 * minutes:
@@ -243,6 +286,7 @@ def main(
         variant: [
             json.loads(fed.done(site, variant).read_bytes())
             for fed in every
+            if variant in fed.variants
             for site in fed.left_out
         ]
         for variant in VARIANTS
@@ -256,6 +300,7 @@ def main(
         "rounds of the federation": first.rounds.num_rounds,
         "rounds of onboarding": size.rounds,
         "labels of a new site": 0,
+        "recommended": " ".join(f"{key}={value}" for key, value in size.recommended.items()),
         "label variant of the federation": first.method.label_variant,
         "peers' accuracies, most related first": [
             [peer["accuracy"] for peer in result["accuracy"]["peers"]]

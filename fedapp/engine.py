@@ -142,10 +142,17 @@ class Engine:
             w_0 = initial_params(settings, channels, self._classes, seed)
             self._pool.start((), to_bytes(without(w_0, private), self.experiment.transport))
             if self.experiment.runtime.peers:
-                state.peers = adopt_peers(
+                earlier = adopt_peers(
                     self._pool, self.experiment, kind, self._schema, self.folder.path
                 )
-                say(f"peers: sites {', '.join(map(str, self._pool.trained()))} of an earlier run")
+                state.peers = earlier.facts
+                state.server = ServerState(numbers=earlier.state.server.numbers)
+                common = self.experiment.method.starts_common
+                named = ", ".join(map(str, sorted(state.peers) if common else self._pool.trained()))
+                if common:
+                    say(f"common model of an earlier run (sites {named})")
+                else:
+                    say(f"peers: sites {named} of an earlier run")
             self._arrivals.waiting = facts
             self._admit(state, 0, ())
             if not self._arrivals.here:
@@ -189,6 +196,7 @@ class Engine:
             private=state.private,
             joined={site: standing.joined for site, standing in standings.items()},
             warmup_rounds=self.experiment.training.warmup_rounds,
+            common_fixed=bool(state.peers),  # not runtime.peers: a run is resumed without it
         )
         method: Method = self.experiment.method
         every: list[Reply] = []

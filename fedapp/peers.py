@@ -1,4 +1,4 @@
-"""The models of a finished run, for the sites of a new one to learn from (`runtime.peers`)."""
+"""The models of a finished run, for the sites of a new one to start from (`runtime.peers`)."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ from fedapp.errors import ConfigError, ProtocolError, RunError, StoreError
 from fedapp.models import build_model
 from fedapp.params import Schema, from_bytes
 from fedapp.pool import ModelPool
-from fedapp.protocol import SiteFacts
+from fedapp.protocol import SERVER_SITE, ModelRef, SiteFacts
 from fedapp.runfolder import RunFolder, peers_path
 from fedapp.runstate import RunState, state_of
 from fedapp.samesplit import check_same_split
@@ -60,12 +60,16 @@ def finished_run(path: Path) -> Finished:
 
 def adopt_peers(
     pool: ModelPool, experiment: Experiment, kind: Kind, schema: Schema, folder: Path
-) -> dict[int, SiteFacts]:
-    """Take the models of the run that `runtime.peers` names into a new run's pool, each checked.
+) -> Finished:
+    """Take models of the run that `runtime.peers` names into a new run's pool, each checked.
 
-    kind, schema, folder: the new run's. Returns the facts of the sites they belong to. Raises
-    ConfigError where the two runs do not fit together, RunError where the other's files are not
-    whole or its models may have learned from what is for testing here (`check_same_split`).
+    A method whose sites ask peers (`asks_peers`) gets the latest model of every site that has
+    trained. One whose new sites start from the common model (`starts_common`) gets that alone,
+    under `SERVER_SITE`: the other files of that run's pool may be absent.
+
+    kind, schema, folder: the new run's. Returns the earlier run. Raises ConfigError where the two
+    runs do not fit together, RunError where the other's files are not whole or its models may have
+    learned from what is for testing here (`check_same_split`).
     """
     run = finished_run(peers_path(experiment))
     _check_fit(run, experiment, kind)
@@ -73,27 +77,42 @@ def adopt_peers(
         # Its own sites', not its peers': those were compared with its own when it began.
         theirs = next(iter(run.state.standings.sites.values())).facts.manifest
         check_same_split(run.path, theirs, kind[2], folder)
-    for site in run.pool.trained():
-        ref = run.pool.latest(site)
+    for ref in _needed(run, experiment):
+        owner = "common model" if ref.site == SERVER_SITE else f"model of site {ref.site}"
         try:
             blob = run.pool.get(ref.digest)
-            from_bytes(blob, schema, f"model of site {site}", experiment.transport)
+            from_bytes(blob, schema, owner, experiment.transport)
         except (ProtocolError, StoreError) as error:
             raise RunError(
                 f"runtime.peers {run.path}: {error}; copy that run's pool/ again, whole"
             ) from error
-        pool.adopt(site, ref.version, blob)
-    if not pool.trained():
+        pool.adopt(ref.site, ref.version, blob)
+    return run
+
+
+def _needed(run: Finished, experiment: Experiment) -> list[ModelRef]:
+    """Return the run's models that this experiment starts from, one at least. Raises RunError."""
+    sites = (SERVER_SITE,) if experiment.method.starts_common else run.pool.trained()
+    refs = [ref for ref in map(run.pool.latest, sites) if ref.version]
+    if not refs:
         raise RunError(f"runtime.peers {run.path}: that run has no trained model; name another")
-    return run.facts
+    return refs
 
 
 def _check_fit(run: Finished, experiment: Experiment, kind: Kind) -> None:
-    """Check that models of that run can be peers in this experiment. Raises ConfigError."""
+    """Check that sites can start from that run's models here. Raises ConfigError."""
     where = f"runtime.peers {run.path}"
-    if not experiment.method.asks_peers:
+    here, there = experiment.method, run.experiment.method
+    if not (here.asks_peers or here.starts_common):
         raise ConfigError(
-            f"{where}: sites of method {experiment.method.name} ask no peers; use um_pfssl"
+            f"{where}: method {here.name} has no use for an earlier run's models; use um_pfssl or "
+            "prior_shift"
+        )
+    # What a common model's answers mean is the method's: these are for equally frequent classes.
+    if (here.starts_common or there.starts_common) and here.name != there.name:
+        raise ConfigError(
+            f"{where}: that run's method is {there.name}, here it is {here.name}: their models "
+            f"answer different questions; use {there.name} here, or name a run of {here.name}"
         )
     first = next(iter(run.facts.values()))
     channels, classes, _ = kind_of(first)

@@ -65,7 +65,7 @@ class ModelPool:
         return self.latest(site)
 
     def adopt(self, site: int, version: int, blob: bytes) -> ModelRef:
-        """Take in the model that a site has from an earlier run, of this version; return it."""
+        """Take in a site's or the server's model of an earlier run, of this version; return it."""
         self._records[site] = UpdateRecord(version, self.store.put(blob, durable=True), 0)
         return self.latest(site)
 

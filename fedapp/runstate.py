@@ -17,8 +17,8 @@ from fedapp.standings import Standings
 class RunState:
     """round: the last one, or the one under way. held: digests that each site holds.
 
-    private: digest of what each site keeps to itself. peers: sites of an earlier run whose models
-    are in the pool (`runtime.peers`), as they were then.
+    private: digest of what each site keeps to itself. peers: sites of an earlier run whose models,
+    or the one made of them, are in the pool (`runtime.peers`), as the sites were then.
     """
 
     round: int

@@ -262,7 +262,7 @@ class RuntimeSettings:
     resume: bool = False
     """Continue the run in the folder `run_name` from its last whole round."""
     peers: str = ""
-    """A finished run, its name or folder, whose models are peers from the start; empty: none."""
+    """A finished run, its name or folder, from whose models new sites start; empty: none."""
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -178,8 +178,8 @@ def averaged(
     """Let sites learn from the server's model; average what they send. Return the server's model.
 
     weight: of a site in the average, by its facts and its reply. beta: the server's weights become
-    (1 - beta) w + beta mean_k w_k; where nobody learned, w stays. numbers: what the sites are told
-    beside the model. Round 0 has several such phases.
+    (1 - beta) w + beta mean_k w_k; where nobody learned, or the model is fixed, w stays. numbers:
+    what the sites are told beside the model. Round 0 has several such phases.
     """
     warming_up = rnd.number == 0
     newest = rnd.pool.latest(SERVER_SITE)
@@ -189,6 +189,8 @@ def averaged(
         replies = yield [
             rnd.task(site, action, phase, numbers, server=[newest]) for site in learners
         ]
+        if rnd.common_fixed:
+            continue
         learned = [r for r in replies if "loss" in r.metrics]  # without epochs: nobody
         counts = {r.site: weight(rnd.facts[r.site], r) for r in learned}
         if total := sum(counts.values()):

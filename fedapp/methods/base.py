@@ -73,7 +73,8 @@ class Round:
     number: 0 is the warm-up. sites: all known sites, ascending. cohort: those that train.
     facts: what each site said of its data. private: digest of what each keeps to itself.
     joined: the round in which each site that came late joined; the others were here from the start.
-    warmup_rounds: averages in round 0 of a method that averages.
+    warmup_rounds: averages in round 0 of a method that averages. common_fixed: the server's model
+    is an earlier run's, and stays as it is: few new sites must not pull it to themselves.
     """
 
     number: int
@@ -85,6 +86,7 @@ class Round:
     private: Mapping[int, str] = field(default_factory=dict)
     joined: Mapping[int, int] = field(default_factory=dict)
     warmup_rounds: int = 1
+    common_fixed: bool = False
 
     @property
     def newcomers(self) -> tuple[int, ...]:
@@ -270,6 +272,8 @@ class Method(ABC):
     name: ClassVar[str]
     asks_peers: ClassVar[bool] = False
     """Whether sites use other sites' models, so that those of an earlier run serve as well."""
+    starts_common: ClassVar[bool] = False
+    """Whether a new site needs nothing of an earlier run of the method but the server's model."""
 
     @abstractmethod
     def server_round(

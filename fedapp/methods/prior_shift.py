@@ -46,6 +46,7 @@ class PriorShift(Method):
     """Fields are the method's hyper-parameters."""
 
     name: ClassVar[str] = "prior_shift"
+    starts_common: ClassVar[bool] = True
 
     answer: Literal["common", "tuned", "mixture"] = "mixture"
     """What a site uses: the common model, its own after training, or a mixture of what it has."""
@@ -68,6 +69,8 @@ class PriorShift(Method):
         """Average; let every site measure, and add up how often sure answers are right."""
         newest = yield from averaged(rnd, self.weight, numbers=state.numbers)
         replies = yield [rnd.task(site, EVALUATE, server=[newest]) for site in rnd.sites]
+        if rnd.common_fixed:  # what the sites that made it counted holds on; a new one knows little
+            return state
         return replace(
             state, numbers={name: sum(r.metrics.get(name, 0) for r in replies) for name in SURE}
         )
@@ -228,6 +231,10 @@ class PriorShift(Method):
         mix = class_mix(counts(site), plain)
         raw = [plain if s is site.data.unlabelled else site.predicted(s) for s in sets]
         return mix, [weighted(answers, mix) for answers in raw]
+
+    def mix(self, task: Task, site: SiteContext) -> Tensor:
+        """Return the site's class mix [C], the task naming the common model."""
+        return self._common(task, site)[0]
 
     def _trust(self, val: Mapping[str, Tensor], site: SiteContext, chosen: Tensor) -> Tensor:
         """Return the weight of each answer [M], from these validation images and one for each."""

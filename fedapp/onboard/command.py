@@ -8,15 +8,12 @@ from rich.table import Table
 
 from fedapp.figures import percent
 from fedapp.onboard.plan import NewSite, plan_for
-from fedapp.onboard.run import AVERAGE, MODEL, RESULT, Onboarded, onboard
+from fedapp.onboard.run import RESULT, Onboarded, onboard
 from fedapp.peers import finished_run
 from fedapp.presetfiles import Scalar
 from fedapp.progress import Progress
 from fedapp.protocol import SiteFacts
 from fedapp.runfolder import runs_root
-
-SHOWN = 4
-"""Peers that are named, the most related first."""
 
 
 def onboard_site(
@@ -33,7 +30,7 @@ def onboard_site(
 
 def show(done: Onboarded, console: Console) -> None:
     """Print the comparison, or that nothing can be measured, and where the model is."""
-    facts, peers = done.facts, done.comparison.peers
+    facts = done.facts
     console.print()
     if facts.test:
         title = f"Accuracy on the {facts.test} labelled test images of site {_name(facts)}, %"
@@ -50,14 +47,9 @@ def show(done: Onboarded, console: Console) -> None:
             "measured here. Label some (docs/OWN_DATA.md) before you rely on it.",
             soft_wrap=True,
         )
-    related = ", ".join(
-        f"{peer.name or f'site {peer.site}'} {peer.relation:.3f}"
-        for peer in peers[:SHOWN]
-        if peer.relation is not None
-    )
-    console.print(f"most related peers: {related}", highlight=False, soft_wrap=True)
-    for name in (MODEL, AVERAGE, RESULT):
-        console.print(f"{done.folder / name}", highlight=False, soft_wrap=True)
+    files = (str(done.folder / name) for name in (*done.files, RESULT))
+    for line in (*done.comparison.notes(), *files):
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def _name(facts: SiteFacts) -> str:

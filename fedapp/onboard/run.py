@@ -1,4 +1,4 @@
-"""Onboard a site: a few rounds of it alone among a finished run's models, and what they brought."""
+"""Onboard a site: a few rounds of it alone from a finished run's models, and what they brought."""
 
 import json
 from collections.abc import Mapping
@@ -12,38 +12,39 @@ from fedapp.errors import FedAppError
 from fedapp.federation import federation_of
 from fedapp.ledger import Ledger
 from fedapp.loopback import Loopback
-from fedapp.models import build_model
-from fedapp.onboard.measure import Comparison, compare
+from fedapp.onboard import among_peers, from_common
+from fedapp.onboard.measure import Comparison, Ended
 from fedapp.onboard.plan import Plan
-from fedapp.params import Params, from_bytes, schema_of, to_bytes, weighted_mean
+from fedapp.params import to_bytes
 from fedapp.peers import Finished
 from fedapp.pool import ModelPool
 from fedapp.progress import Progress
-from fedapp.protocol import ModelRef, SiteFacts
+from fedapp.protocol import SiteFacts
 from fedapp.runfolder import RunFolder, check_run, open_run
 from fedapp.store import ModelStore
 
-MODEL = "model.safetensors"
-AVERAGE = "average.safetensors"
-"""The plain average of all peers, for a site where that is the better model."""
 RESULT = "onboarding.json"
 
 
 @dataclass(frozen=True)
 class Onboarded:
-    """rounds: the site's accuracy on its test images after each round, the warm-up first."""
+    """rounds: the site's accuracy on its test images after each round, the warm-up first.
+
+    files: names of the models in the folder.
+    """
 
     folder: Path
     facts: SiteFacts
     comparison: Comparison
     rounds: tuple[float | None, ...]
+    files: tuple[str, ...]
 
 
 def onboard(run: Finished, plan: Plan, progress: Progress) -> Onboarded:
     """Onboard the plan's site without Flower; return what came of it.
 
-    Its run folder gets its model, the peers' average and the comparison. Raises FedAppError as any
-    run does; a folder without a finished round is removed then.
+    Its run folder gets its models and the comparison. Raises FedAppError as any run does; a folder
+    without a finished round is removed then.
     """
     experiment, site = plan.experiment, plan.site
     check_run(experiment)
@@ -62,25 +63,14 @@ def onboard(run: Finished, plan: Plan, progress: Progress) -> Onboarded:
     checkpoint = folder.load_checkpoint()
     assert checkpoint is not None  # the run came to its end
     pool = ModelPool.from_plain(store, checkpoint["pool"])
-    schema = schema_of(
-        build_model(experiment.model, facts.channels, len(facts.classes)).state_dict()
-    )
-
-    def params(ref: ModelRef) -> Params:
-        return from_bytes(pool.get(ref.digest), schema, f"site {ref.site}", experiment.transport)
-
-    refs = [pool.latest(k) for k in run.pool.trained()]
-    peers = {ref: (run.facts[ref.site].name, params(ref)) for ref in refs}
-    own = params(pool.latest(site))
-    average = weighted_mean(((1.0, params(ref)) for ref in refs), params(refs[0]))
     [row] = folder.per_site()
-    known = row["before_training_accuracy"], row["warmup_accuracy"]
-    progress.note("measuring the peers")
-    comparison = compare(experiment, data, peers, own, average, known)
+    progress.note("measuring the models")
+    kind = from_common if experiment.method.starts_common else among_peers
+    gained = kind.measured(Ended(experiment, run, data, pool, row))
     rounds = tuple(row["mean_test_accuracy"] for row in folder.metrics())
-    done = Onboarded(folder.path, facts, comparison, rounds)
-    write_atomic(folder.path / MODEL, to_bytes(own), durable=True)
-    write_atomic(folder.path / AVERAGE, to_bytes(average), durable=True)
+    done = Onboarded(folder.path, facts, gained.comparison, rounds, tuple(gained.models))
+    for name, params in gained.models.items():
+        write_atomic(folder.path / name, to_bytes(params), durable=True)
     text = json.dumps(_plain(done, run), indent=2) + "\n"
     write_atomic(folder.path / RESULT, text.encode(), durable=True)
     return done

@@ -2,7 +2,15 @@
 
 import numpy as np
 
-from bench.onboarding import LEAST_TEST_IMAGES, drawn, hidden, rows_of
+from bench.onboarding import (
+    LEAST_TEST_IMAGES,
+    QUICK,
+    VARIANTS,
+    drawn,
+    federations,
+    hidden,
+    rows_of,
+)
 from fedapp.data.manifest import TEST, TRAIN, Manifest
 
 
@@ -49,3 +57,26 @@ def test_the_table_by_hand():
     assert average["own minus it, a"] == "+0.0 (SE 10.0)"  # +10 and -10
     assert average["own ahead at, a"] == "1 of 2"
     assert rows["mean over single peers"]["own minus it, a"] == "+20.0 (SE 10.0)"
+
+
+def test_a_way_that_a_variant_does_not_have_is_left_empty():
+    common = [
+        {"accuracy_by_round": [0.1, 0.7], "accuracy": {"own": 0.7, "common": 0.6, "tuned": tuned}}
+        for tuned in (0.5, None)
+    ]
+    rows = {r["model"]: r for r in rows_of({"a": [result(0.6)] * 2, "b": common}, 1)}
+    times_mix = rows["common model times the site's class mix, no training"]
+    assert times_mix["b"] == "60.0 ± 0.0" and times_mix["own minus it, b"] == "+10.0 (SE 0.0)"
+    assert "a" not in times_mix and "b" not in rows["ensemble of all peers"]
+    assert rows["common model tuned at the site, times its class mix"].keys() == {"model"}
+
+
+def test_two_federations_of_a_seed_have_one_split_and_the_same_sites_left_out():
+    um, recommended = federations(QUICK)
+    assert (um.experiment.method.name, recommended.experiment.method.name) == (
+        "um_pfssl",
+        "prior_shift",
+    )
+    assert um.experiment.split == recommended.experiment.split
+    assert um.left_out == recommended.left_out and um.folder != recommended.folder
+    assert um.variants + recommended.variants == VARIANTS

@@ -11,60 +11,34 @@ from safetensors.torch import load
 from typer.testing import CliRunner
 
 from fedapp.cli import app
-from fedapp.engine import Engine
 from fedapp.errors import ConfigError, RunError
-from fedapp.federation import federation_of
-from fedapp.ledger import Ledger
-from fedapp.loopback import Loopback
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedper import FedPer
 from fedapp.methods.um_pfssl import UmPfssl
+from fedapp.onboard.among_peers import AmongPeers, Peer, together
 from fedapp.onboard.command import show
-from fedapp.onboard.measure import Comparison, Peer, accuracy, together
+from fedapp.onboard.measure import accuracy
 from fedapp.onboard.plan import NewSite, plan_for
 from fedapp.onboard.run import onboard
 from fedapp.params import digest_of, to_bytes
 from fedapp.peers import finished_run
 from fedapp.pool import ModelPool
 from fedapp.progress import Progress
-from fedapp.runfolder import open_run
 from fedapp.store import ModelStore
 from tests.flower.results import rows
 from tests.methods.conformance import Deal, correct_by_hand, mean_by_hand, site_data, toy
+from tests.onboard.federations import federate, records, stopped
 from tests.own import experiment as own_experiment
 from tests.own import three_sites
 
 DEALS = (Deal(9, 12), Deal(12, 6), Deal(0, 9), Deal(0, 11), Deal(6, 5, 4, 0))
 UM = UmPfssl(helper_list_size=3, num_replaced=1, search_rounds=3, update_every=2, mc_samples=2)
-PRESENT = (0, 1, 2)
-
-
-class Noted(Loopback):
-    def exchange(self, outbox, fetch, deadline_s):
-        self.__dict__.setdefault("tasks", []).extend(out.task for out in outbox)
-        return super().exchange(outbox, fetch, deadline_s)
-
-
-def federate(experiment, only=PRESENT):
-    """Run an experiment with some of its sites; return its transport, its folder noted."""
-    federation = federation_of(experiment)
-    folder = open_run(experiment, federation.manifest)
-    store = ModelStore(folder.pool_root)
-    transport = Noted(experiment, federation, store, folder.sites_root, only)
-    with Progress() as progress:
-        Engine(experiment, transport, folder, store, progress, Ledger()).run()
-    transport.folder = folder
-    return transport
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     root = tmp_path_factory.mktemp("finished")
     return federate(toy(UM, root, DEALS, name="first")).folder.path
-
-
-def records(folder):
-    return json.loads((folder / "checkpoint.json").read_text())["pool"]
 
 
 def new_run(finished, tmp_path, method=UM, name="second", **changes):
@@ -97,17 +71,7 @@ def test_a_run_with_peers_resumes_without_the_earlier_run(finished, tmp_path):
         shutil.copy(finished / name, copy)
     short = new_run(copy, tmp_path, name="cut")
 
-    class Stop(Exception):
-        pass
-
-    def stop(self, outbox, fetch, deadline_s):
-        if outbox[0].task.round == 2:
-            raise Stop
-        return Loopback.exchange(self, outbox, fetch, deadline_s)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stop):
-        patch.setattr(Noted, "exchange", stop)
-        federate(short, only=(3,))
+    stopped(short, only=(3,))
     shutil.rmtree(copy)
     again = replace(short, runtime=replace(short.runtime, resume=True, peers=""))
     assert records(federate(again, only=(3,)).folder.path) == records(whole)
@@ -190,7 +154,7 @@ def test_a_run_that_is_not_whole_is_refused(finished, tmp_path, spoil, says):
     ({"model__width": 3}, r"its model.width is 2, here 3; make the two equal"),
     ({"transport__precision": "float16"}, r"its transport.precision is 'float32', here 'float16'"),
     ({"data__image_size": 10}, r"its data.image_size is 0, here 10"),
-    ({"method": FedAvg()}, r"sites of method fedavg ask no peers; use um_pfssl"),
+    ({"method": FedAvg()}, r"method fedavg has no use for an earlier run's models; use um"),
 ])  # fmt: skip
 def test_runs_that_do_not_fit_together_are_refused(finished, tmp_path, changes, says):
     method = changes.pop("method", UM)
@@ -248,7 +212,7 @@ def test_accuracies_by_hand():
 
 def test_the_table_by_hand():
     peers = (Peer(2, "", 0.9, 0.5), Peer(0, "", 0.2, 0.8), Peer(1, "", None, 0.2))
-    made = Comparison(0.7, 0.3, None, 0.1, 0.6, peers)
+    made = AmongPeers(0.7, 0.3, None, 0.1, 0.6, peers)
     assert [value for _, value in made.table()] == [
         0.7,
         0.3,
@@ -259,7 +223,7 @@ def test_the_table_by_hand():
         0.6,
         0.8,
     ]
-    unknown = Comparison(None, None, None, None, None, (Peer(0, "", 0.2, None),))
+    unknown = AmongPeers(None, None, None, None, None, (Peer(0, "", 0.2, None),))
     assert {value for _, value in unknown.table()} == {None}
 
 
