@@ -22,7 +22,7 @@ class Work:
     """A site's images and how to go through them.
 
     normalise: uint8 images -> float images. size: B, images a step. shuffle: draws the order.
-    steps: mini-batches in place of `epochs` passes; 0: the passes. view: of what is learned from
+    steps: mini-batches in place of `epochs` passes; None: the passes. view: of what is learned from
     its label alone; FixMatch and the like have views of their own.
     """
 
@@ -32,7 +32,7 @@ class Work:
     size: int
     epochs: int
     shuffle: torch.Generator
-    steps: int = 0
+    steps: int | None = None
     view: View = field(default=lambda images: images)
 
     def passes(self, epoch: Callable[[], Iterator[Step]]) -> Iterator[Step]:

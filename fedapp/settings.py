@@ -187,9 +187,15 @@ class TrainSettings:
     augment: Literal["none", "weak"] = "none"
     """weak: every training image is shifted, and mirrored where that is safe, at every step."""
 
-    def steps(self, epochs: int) -> int:
-        """Return the mini-batches that stand for that many passes; 0: the passes decide."""
-        return round(self.local_steps * epochs / max(self.local_epochs, 1))
+    def steps(self, epochs: int, before: int = 0) -> int | None:
+        """Return the mini-batches that stand for that many passes; None: the passes decide.
+
+        before: passes of the same training that were counted already. Parts add up to the whole.
+        """
+        if not self.local_steps:
+            return None
+        each = self.local_steps / max(self.local_epochs, 1)
+        return round(each * (before + epochs)) - round(each * before)
 
 
 @dataclass(frozen=True, config=CLOSED)

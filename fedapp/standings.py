@@ -204,7 +204,7 @@ def fallen(row: Row, before: Row) -> str:
     common = row.get("mean_val_accuracy_common")
     tuned = row.get("mean_val_accuracy_tuned")
     last = before.get("mean_val_accuracy_common")
-    if common is None or tuned is None or last is None or common > min(last, tuned) - FAR:
+    if common is None or tuned is None or last is None or common >= min(last, tuned) - FAR:
         return ""
     return (
         f"round {row['round']}: the average is right on {100 * common:.0f} % of validation images, "

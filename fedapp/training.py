@@ -28,13 +28,14 @@ def batches(order: Tensor, size: int) -> Iterator[Tensor]:
     yield from order.tensor_split(count) if len(order) else ()
 
 
-def repeated(epoch: Callable[[], Iterator[Step]], epochs: int, steps: int) -> Iterator[Step]:
-    """Yield the mini-batches of `epochs` passes or, where `steps` is above 0, that many.
+def repeated(epoch: Callable[[], Iterator[Step]], epochs: int, steps: int | None) -> Iterator[Step]:
+    """Yield the mini-batches of `epochs` passes or, unless `steps` is None, that many.
 
     epoch: one pass in a new order; it may be empty.
     """
-    if not steps:
+    if steps is None:
         yield from chain.from_iterable(epoch() for _ in range(epochs))
+        return
     while steps > 0:
         before = steps
         for step in islice(epoch(), steps):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fedapp.protocol import Evaluation, Reply, SiteFacts
-from fedapp.standings import Standing, Standings
+from fedapp.standings import Standing, Standings, fallen
 
 
 def evaluation(right, of):
@@ -133,3 +133,41 @@ def test_the_classes_with_test_images_are_counted():
     rows = run.per_site({})
     assert [row["test_classes"] for row in rows] == [1, 2, 0, None]  # the last: not yet measured
     assert {row["classes"] for row in rows} == {2}
+
+
+# --- a round that spoilt the average --------------------------------------------------------------
+
+
+def told(common=None, tuned=None, before=None):
+    """What is said of round 3, of mean validation accuracies."""
+    row = {"round": 3, "mean_val_accuracy_common": common, "mean_val_accuracy_tuned": tuned}
+    last = {"round": 2, "mean_val_accuracy_common": before}
+    return fallen(*({k: v for k, v in each.items() if v is not None} for each in (row, last)))
+
+
+def test_an_average_that_fell_far_below_its_models_is_told_of():
+    assert told(0.4, tuned=0.75, before=0.7).startswith(
+        "round 3: the average is right on 40 % of validation images, 70 % a round before, "
+        "the sites' own models on 75 %; "
+    )
+
+
+@pytest.mark.parametrize(("common", "tuned", "before"), [
+    (0.40, 0.75, 0.45),  # it was low before
+    (0.40, 0.45, 0.70),  # the sites' own models fell with it
+    (0.80, 0.95, 0.70),  # it rose
+    (0.50, 0.75, 0.60),  # by 0.1 and no more
+    (0.50, 0.60, 0.75),
+    (0.00, 0.00, 0.00),
+])  # fmt: skip
+def test_a_fall_that_is_small_or_not_the_averages_alone_is_not_told_of(common, tuned, before):
+    assert told(common, tuned, before) == ""
+
+
+def test_from_one_to_nothing_is_told_of():
+    assert told(0.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("missing", ["common", "tuned", "before"])
+def test_where_a_mean_is_missing_nothing_is_told(missing):
+    assert told(**({"common": 0.1, "tuned": 0.9, "before": 0.9} | {missing: None})) == ""

@@ -148,7 +148,7 @@ class ByObjective(WithPseudoLabels):
 
 def work_of(task: Task, site: SiteContext) -> Work:
     """Return how a site goes through its images in this task."""
-    epochs = epochs_of(task, site.training)
+    epochs, steps = budget_of(task, site.training)
     return Work(
         model=site.model,
         data=site.data,
@@ -156,17 +156,21 @@ def work_of(task: Task, site: SiteContext) -> Work:
         size=site.training.batch_size,
         epochs=epochs,
         shuffle=site.stream("shuffle", task),
-        steps=site.training.steps(epochs),
+        steps=steps,
         view=site.view(task),
     )
 
 
-def epochs_of(task: Task, training: TrainSettings) -> int:
-    """Return the passes over a site's images in a task: E, or its share of the warm-up's."""
+def budget_of(task: Task, training: TrainSettings) -> tuple[int, int | None]:
+    """Return the passes over a site's images in a task, and the mini-batches in place of them.
+
+    E passes, or the task's share of the warm-up's; None: the passes decide.
+    """
     if task.action != WARM_UP:
-        return training.local_epochs
+        return training.local_epochs, training.steps(training.local_epochs)
     whole, rest = divmod(training.warmup_epochs, training.warmup_rounds)
-    return whole + (task.phase < rest)
+    epochs, before = whole + (task.phase < rest), whole * task.phase + min(task.phase, rest)
+    return epochs, training.steps(epochs, before)
 
 
 def averaged(

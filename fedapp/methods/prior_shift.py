@@ -24,7 +24,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedapp.losses import soft_target_loss
-from fedapp.methods._averaging import WARM_UP, averaged, epochs_of, work_of
+from fedapp.methods._averaging import WARM_UP, averaged, budget_of, work_of
 from fedapp.methods.base import Method, Round, ServerState, SiteContext, SiteReport
 from fedapp.metrics import evaluation, wilson
 from fedapp.objectives import supervised
@@ -187,8 +187,7 @@ class PriorShift(Method):
             for batch in batches(order, site.training.batch_size):
                 yield partial(loss, batch, len(batch) if known else 0)
 
-        epochs = epochs_of(task, site.training)
-        return repeated(epoch, epochs, site.training.steps(epochs))
+        return repeated(epoch, *budget_of(task, site.training))
 
     def _report(self, task: Task, site: SiteContext) -> SiteReport:
         """Measure every answer that the site has, and the one that it uses."""

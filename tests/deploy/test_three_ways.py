@@ -14,28 +14,34 @@ TINY = {
     "training.local_epochs": 1,
     "rounds.num_rounds": 2,
     "rounds.join_wait_s": 300.0,
-    "method.helper_list_size": 2,
+}
+METHODS = {
+    "um_pfssl": {"method.helper_list_size": 2},
+    # With a confidence that these short runs reach, so that there are pseudo-labels.
+    "recommended": {"method.preset": "recommended", "method.confidence": 0.3},
 }
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_loopback_simulation_and_supernodes_agree_to_the_bit(made, tmp_path):
+@pytest.mark.parametrize("method", METHODS)
+def test_loopback_simulation_and_supernodes_agree_to_the_bit(made, tmp_path, method):
+    tiny, name = TINY | METHODS[method], f"deployed-{method}"
     # Where all sites are in one process, it finds their images below one folder.
     here = {"runtime.out": str(tmp_path / "runs"), "data.root": str(made.volume("images"))}
-    own = {**TINY, **here, "runtime.run_name": "alone"}
+    own = {**tiny, **here, "runtime.run_name": "alone"}
     alone = loopback(load_experiment("digits_sites", own))
-    pairs = [f"{key}={value}" for key, value in (TINY | here).items()]
+    pairs = [f"{key}={value}" for key, value in (tiny | here).items()]
     with copy_of_app(tmp_path) as copy:
         code, said = simulate(copy, ["digits_sites", *pairs, "runtime.run_name=simulated"])
     assert code == 0, said
     simulated = tmp_path / "runs/simulated"
-    words = {"preset": "digits_sites", **TINY, "runtime.run_name": "deployed"}
+    words = {"preset": "digits_sites", **tiny, "runtime.run_name": name}
     config = " ".join(f"{key}={json.dumps(value)}" for key, value in words.items())
     run = made.run(
         "register", "flwr", "run", "/app", "hospitals", "--stream", "--run-config", config
     )
-    deployed = made.volume("runs") / "deployed"
+    deployed = made.volume("runs") / name
     assert (deployed / "summary.json").is_file(), run.stdout
 
     assert [row["skipped"] for row in rows(alone)] == [{}, {}, {}]

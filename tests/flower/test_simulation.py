@@ -17,6 +17,7 @@ from tests.flower.simulation import copy_of_app, simulate
 from tests.small import small
 
 CORES = len(os.sched_getaffinity(0))
+TWO_CORES = pytest.mark.skipif(CORES == 1, reason="needs a second core")
 
 
 @pytest.fixture
@@ -35,14 +36,17 @@ def errors(output):
     return [line for line in plain.splitlines() if re.match(r"(ERROR|error)\b", line)]
 
 
-def same_bits(copy, tmp_path, count):
+def same_bits(copy, tmp_path, count, **overrides):
+    """The run in Flower by so many actors has the results of the loopback run; its folder."""
     experiment = small(runtime__out=str(tmp_path / "runs"))
     file = preset(experiment, tmp_path)
-    code, output = simulate(copy, [file, "runtime.run_name=flower"], actors=count)
+    pairs = {key.replace("__", "."): value for key, value in overrides.items()}
+    arguments = [file, *(f"{key}={value}" for key, value in pairs.items())]
+    code, output = simulate(copy, [*arguments, "runtime.run_name=flower"], actors=count)
     assert code == 0, output
     assert f"init-args-num-cpus={count}" in output
     assert len(actors(output)) == count, output
-    whole = loopback(load_experiment(file, {"runtime.run_name": "loopback"}))
+    whole = loopback(load_experiment(file, {**pairs, "runtime.run_name": "loopback"}))
     assert results(tmp_path / "runs/flower") == results(whole)
     assert (tmp_path / "runs/flower/per_site.csv").read_text() == (
         whole / "per_site.csv"
@@ -51,6 +55,7 @@ def same_bits(copy, tmp_path, count):
     [served] = set(re.findall(r"server code (\S+ \(\w+\))", output))
     assert set(re.findall(r"site code (\S+ \(\w+\))", output)) == {served}
     assert served.startswith(str(copy.app / ".flwr/apps"))
+    return tmp_path / "runs/flower"
 
 
 def test_a_run_with_flower_is_the_loopback_run_bit_for_bit(copy, tmp_path):
@@ -61,6 +66,18 @@ def test_a_run_with_flower_is_the_loopback_run_bit_for_bit(copy, tmp_path):
 @pytest.mark.skipif(CORES == 1, reason="the fast test has one actor here")
 def test_the_number_of_actors_does_not_matter(copy, tmp_path):
     same_bits(copy, tmp_path, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=TWO_CORES)])
+def test_the_recommended_method_is_the_loopback_run_bit_for_bit(copy, tmp_path, count):
+    """With pseudo-labels, weak views, steps that are counted and models that sites train alone."""
+    flower = same_bits(
+        copy, tmp_path, count, method__preset="recommended", method__confidence=0.3,
+        training__augment="weak", training__local_steps=5,
+    )  # fmt: skip
+    assert any(row["pseudo_label_error"] is not None for row in rows(flower))
+    assert all(row["mean_test_accuracy_alone"] is not None for row in rows(flower))
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from fedapp.methods.fedbn import FedBN
 from fedapp.methods.fedper import FedPer
 from fedapp.methods.lg_fedavg import LgFedAvg
 from fedapp.methods.pfedme import PFedMe
+from fedapp.methods.prior_shift import PriorShift
 from tests.methods.conformance import play, play_in_one_store, toy
 
 
@@ -97,6 +98,7 @@ from pathlib import Path
 from dataclasses import replace
 from fedapp.methods.{module} import METHOD
 from tests.methods.conformance import play_in_one_store, toy
+from tests.methods.test_resuming import WARM_UP
 from fedapp.site import Site
 
 handle, calls = Site.handle, []
@@ -104,25 +106,31 @@ handle, calls = Site.handle, []
 def killing(self, task, payloads):
     answer = handle(self, task, payloads)
     calls.append(task)
-    if sum((t.round, t.action) == (2, "train") for t in calls) == 2:
+    if sum((t.round, t.phase, t.action) == {cut} for t in calls) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return answer
 
 Site.handle = killing
-play_in_one_store(toy(METHOD(), Path(sys.argv[1])))
+play_in_one_store(toy(METHOD(), Path(sys.argv[1]), **WARM_UP))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [FedBN, FedPer])
-def test_a_killed_process_resumes_to_the_same_bits(tmp_path, method):
+@pytest.mark.parametrize(("method", "cut"), [
+    (FedBN, (2, 0, "train")),
+    (FedPer, (2, 0, "train")),
+    (PriorShift, (0, 2, "warmup")),
+    (PriorShift, (2, 0, "train")),
+])  # fmt: skip
+def test_a_killed_process_resumes_to_the_same_bits(tmp_path, method, cut):
+    """cut: round, phase and action, in which the second site is the last to end its work."""
     module = method.__module__.rpartition(".")[2]
-    command = [sys.executable, "-c", KILLED.format(module=module), str(tmp_path)]
+    command = [sys.executable, "-c", KILLED.format(module=module, cut=cut), str(tmp_path)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], env=os.environ, check=False)
     assert done.returncode == -signal.SIGKILL
-    experiment = toy(method(), tmp_path)
+    experiment = toy(method(), tmp_path, **WARM_UP)
     resumed = play_in_one_store(
         replace(experiment, runtime=replace(experiment.runtime, resume=True))
     )
-    plain = play_in_one_store(toy(method(), tmp_path, name="plain"))
+    plain = play_in_one_store(toy(method(), tmp_path, name="plain", **WARM_UP))
     assert resumed.rows() == plain.rows() and resumed.records() == plain.records()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedapp.methods._averaging import epochs_of
+from fedapp.methods._averaging import budget_of
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
 from fedapp.methods.local_only import LocalOnly
@@ -85,9 +85,30 @@ def test_the_first_phase_draws_what_a_warm_up_apart_draws(tmp_path):
 ])  # fmt: skip
 def test_the_epochs_of_the_warm_up_are_shared_out_exactly(epochs, rounds, each):
     training = TrainSettings(warmup_epochs=epochs, warmup_rounds=rounds, local_epochs=9)
-    found = [epochs_of(task(phase=phase), training) for phase in range(rounds)]
-    assert found == each and sum(found) == epochs
-    assert epochs_of(task(1, action="train"), training) == 9
+    found = [budget_of(task(phase=phase), training) for phase in range(rounds)]
+    assert found == [(n, None) for n in each] and sum(each) == epochs
+    assert budget_of(task(1, action="train"), training) == (9, None)
+
+
+@pytest.mark.parametrize(("epochs", "rounds", "local_epochs", "local_steps", "each"), [
+    (20, 4, 5, 25, [25, 25, 25, 25]),
+    (15, 4, 5, 10, [8, 8, 8, 6]),
+    (15, 4, 5, 7, [6, 5, 6, 4]),  # 5.6, 11.2, 16.8, 21
+    (15, 4, 5, 1, [1, 1, 0, 1]),  # 0.8, 1.6, 2.4, 3
+    (2, 4, 5, 1, [0, 0, 0, 0]),  # 0.4 of one
+    (3, 4, 1, 6, [6, 6, 6, 0]),
+])  # fmt: skip
+def test_the_mini_batches_of_the_warm_up_are_shared_out_exactly(
+    epochs, rounds, local_epochs, local_steps, each
+):
+    training = TrainSettings(
+        warmup_epochs=epochs, warmup_rounds=rounds,
+        local_epochs=local_epochs, local_steps=local_steps,
+    )  # fmt: skip
+    found = [budget_of(task(phase=phase), training)[1] for phase in range(rounds)]
+    assert found == each and sum(found) == round(local_steps * epochs / local_epochs)
+    assert training.steps(epochs) == sum(found)  # of methods that warm up at once
+    assert budget_of(task(1, action="train"), training)[1] == local_steps
 
 
 # --- a run ----------------------------------------------------------------------------------------
