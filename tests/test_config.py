@@ -56,10 +56,10 @@ def test_a_preset_loads_and_survives_a_round_trip_through_json(preset):
 
 
 def test_an_override_wins_and_an_empty_text_means_as_the_preset_says():
-    base = load_experiment("digits_demo")
+    base = load_experiment("fashion_mnist_small")
     flower = {key: "" for key in config_keys()} | {
         "method.num_replaced": 1,
-        "preset": "digits_demo",
+        "preset": "fashion_mnist_small",
     }
     changed = load_run_config(flower)
     expected = dataclasses.replace(base.method, num_replaced=1)
@@ -133,15 +133,15 @@ def test_numbers_of_a_file_are_yaml_1_2(write):
         ({"method__name": "local_only", "method__num_replaced": 1},
          "override: method.num_replaced = 1: not a setting of local_only; valid: name"),
         ({"method__helper_list_size": 4, "method__num_replaced": 5},
-         "override over conf/digits_demo.yaml: method.helper_list_size = 4, "
+         "override over conf/fashion_mnist_small.yaml: method.helper_list_size = 4, "
          "method.num_replaced = 5: num_replaced must be below helper_list_size"),
         ({"split__train_share": 0.95, "split__val_share": 0.1},
-         "override over conf/digits_demo.yaml: split.train_share = 0.95, split.val_share = 0.1: "
+         "override over conf/fashion_mnist_small.yaml: split.train_share = 0.95, split.val_share = 0.1: "
          "train_share must be above 0 and train_share + val_share below 1"),
     ],
 )  # fmt: skip
 def test_a_wrong_override_is_refused_in_one_line(overrides, line):
-    assert refusal("digits_demo", **overrides) == [line]
+    assert refusal("fashion_mnist_small", **overrides) == [line]
 
 
 def test_every_problem_is_listed():
@@ -231,12 +231,17 @@ def test_any_value_is_taken_or_refused_with_its_key(key, value):
 
 
 def test_the_digest_changes_with_the_experiment_and_not_with_the_machine():
-    base = experiment_digest(load_experiment("digits_demo"))
+    base = experiment_digest(load_experiment("fashion_mnist_small"))
     machine = {"data.root": "/x", "data.download": False, "runtime.out": "/y", "runtime.threads": 2}
-    assert experiment_digest(load_experiment("digits_demo", machine)) == base
-    assert experiment_digest(dataclasses.replace(load_experiment("digits_demo"), name="x")) == base
+    assert experiment_digest(load_experiment("fashion_mnist_small", machine)) == base
+    assert (
+        experiment_digest(dataclasses.replace(load_experiment("fashion_mnist_small"), name="x"))
+        == base
+    )
     others = {"seed": 5, "method.num_replaced": 1, "training.momentum": 0.8, "data.subset": 900}
-    digests = {experiment_digest(load_experiment("digits_demo", {k: v})) for k, v in others.items()}
+    digests = {
+        experiment_digest(load_experiment("fashion_mnist_small", {k: v})) for k, v in others.items()
+    }
     assert len(digests | {base}) == len(others) + 1
 
 

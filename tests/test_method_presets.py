@@ -147,8 +147,9 @@ def test_another_method_drops_what_the_preset_said_of_its_own():
 
 
 def test_the_same_method_keeps_what_the_method_preset_does_not_say():
-    """digits_demo has its own F, nu and recalibration."""
-    base, found = load_experiment("digits_demo").method, with_preset("um_pfssl_en").method
+    """fashion_mnist_small has its own F and nu."""
+    small = "fashion_mnist_small"
+    base, found = load_experiment(small).method, with_preset("um_pfssl_en", small).method
     kept = ("search_rounds", "update_every", "recalibrate", "helper_list_size")
     assert [getattr(found, key) for key in kept] == [getattr(base, key) for key in kept]
     assert (found.metric, found.corr_variant) == ("entropy", "published")

@@ -102,21 +102,20 @@ def test_with_fewer_nodes_than_sites_those_are_used_and_the_command_is_said(copy
 
 
 def test_a_wrong_value_ends_it_before_anything_starts(copy):
-    code, output = simulate(copy, ["digits_demo", "method.num_replaced=99"])
+    code, output = simulate(copy, ["digits_demo", "method.confidence=9.0"])
     assert code == 2
     [line] = output.splitlines()
-    assert line.startswith("error: override over conf/digits_demo.yaml: method.")
-    assert "method.num_replaced = 99" in line and "must be below helper_list_size" in line
+    assert line.startswith("error: override: method.confidence = 9.0: must be less than")
     assert not (copy.app / ".flwr").exists()
 
 
 @pytest.mark.slow
 def test_a_wrong_value_in_plain_flwr_run_is_one_line_and_a_failed_run(copy):
-    patch = "flower_local._run_config = lambda _: \"preset='digits_demo' method.num_replaced=99\""
+    patch = "flower_local._run_config = lambda _: \"preset='digits_demo' method.confidence=9.0\""
     code, output = simulate(copy, ["digits_demo"], patch=patch)
     assert code == 1, output
     assert "Traceback" not in output
-    reason = "method.num_replaced = 99: num_replaced must be below helper_list_size"
+    reason = "method.confidence = 9.0: must be less than or equal to 1"
     said = [line for line in errors(output) if reason in line]
     # Flower's log has it once; then flower_local says how the run ended.
     assert len(said) == 2, output

@@ -531,7 +531,7 @@ def test_a_site_without_labels_gives_w_0_no_vote():
 
 
 @pytest.mark.parametrize("method", [
-    PriorShift(), EVERYBODY, PriorShift(pseudo_labels=False), PriorShift(mc_samples=2),
+    PriorShift(), EVERYBODY, PriorShift(pseudo_labels=False),
     PriorShift(confidence=0.0, weigh=False, frozen_norm=True), LABELS_ALONE,
 ], ids=["recommended", "everybody", "labels", "dropout", "frozen", "labels_alone"])  # fmt: skip
 @pytest.mark.parametrize("changes", [{}, {"training__local_steps": 3, "training__augment": "weak"}])
@@ -605,7 +605,7 @@ def test_sites_with_disks_of_their_own_have_the_same_numbers_as_in_one_store(tmp
 
 
 @pytest.mark.parametrize("bad", [
-    {"answer": "alone"}, {"confidence": 1.1}, {"mc_samples": -1}, {"weigh": 1}, {"unknown": 1},
+    {"answer": "alone"}, {"confidence": 1.1}, {"weigh": 1}, {"unknown": 1},
 ])  # fmt: skip
 def test_hyper_parameters_are_checked(bad):
     with pytest.raises((ValidationError, TypeError)):
