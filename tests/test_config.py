@@ -136,7 +136,8 @@ def test_numbers_of_a_file_are_yaml_1_2(write):
          "override over conf/fashion_mnist_small.yaml: method.helper_list_size = 4, "
          "method.num_replaced = 5: num_replaced must be below helper_list_size"),
         ({"split__train_share": 0.95, "split__val_share": 0.1},
-         "override over conf/fashion_mnist_small.yaml: split.train_share = 0.95, split.val_share = 0.1: "
+         "override over conf/fashion_mnist_small.yaml: split.train_share = 0.95, "
+         "split.val_share = 0.1: "
          "train_share must be above 0 and train_share + val_share below 1"),
     ],
 )  # fmt: skip

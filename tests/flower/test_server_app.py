@@ -38,7 +38,7 @@ def test_a_whole_run_prints_the_result_and_where_it_lies(tmp_path, capsys, flowe
 
 def test_an_error_for_people_leaves_as_an_exception_but_is_logged_as_one_line(flower_log, caplog):
     """Flower takes a SystemExit in a simulation's thread for success."""
-    with pytest.raises(ConfigError, match="confidence = 9.0") as caught:
+    with pytest.raises(ConfigError, match=r"confidence = 9\.0") as caught:
         app(MemoryGrid({}), context(**{"preset": "digits_demo", "method.confidence": 9.0}))
     flower_log.error("%s raised an exception", "Simulation", exc_info=caught.value)
     [record] = caplog.records
