@@ -169,7 +169,7 @@ class Runner:
         path = cell.folder / "metrics.jsonl"
         try:
             size = path.stat().st_size
-            if self._rows.get(cell, (0, 0))[0] != size:
+            if self._rows.get(cell, (-1, 0))[0] != size:  # an empty file is news too
                 self._rows[cell] = (size, path.read_bytes().count(b"\n"))
         except FileNotFoundError:
             return 0

@@ -80,6 +80,15 @@ def test_every_cell_has_one_process_and_a_second_run_none(tmp_path: Path, bench:
     assert bench.started == []
 
 
+def test_a_cell_that_has_written_no_round_yet_has_none(tmp_path: Path, bench: Bench):
+    """Its file is made a moment before its first line is in it."""
+    done, new = cells(tmp_path, methods=["um_pfssl"], seeds=[0, 1])
+    it = bench.run([done])
+    new.folder.mkdir(parents=True)
+    (new.folder / "metrics.jsonl").touch()
+    assert it._rounds(new) == 0
+
+
 def test_done_stays_begun_goes_on_and_the_unmade_starts_anew(tmp_path: Path, bench: Bench):
     done, begun, damaged, unmade = cells(tmp_path, seeds=[0, 1, 2, 3], methods=["fixavg"])
     pretend_done(done)
