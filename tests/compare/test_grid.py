@@ -225,7 +225,7 @@ def test_every_sweep_builds_all_its_cells(name: str, tmp_path: Path):
     )
 
 
-SMALL = {"small", "results_ablations", "results_cifar10", "results_fashion_mnist"}
+SMALL = {"small", *(name for name in sweeps() if name.startswith("results_"))}
 """Sweeps that are not of the paper's size."""
 
 
