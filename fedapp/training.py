@@ -1,6 +1,6 @@
 """Local training and batch-norm recalibration."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 
@@ -16,6 +16,12 @@ Step = Callable[[], Tensor]
 """Returns the loss of one mini-batch under the model as it is, a scalar with its graph."""
 View = Callable[[Tensor], Tensor]
 """uint8 images -> uint8 images, a random view of each."""
+LONGEST_GRADIENT = 10.0
+"""L2 norm over all parameters to which a longer gradient is shortened (Pascanu et al. 2013).
+
+Ordinary mini-batches stay below 9. A mini-batch of two or three images has gradients of thousands:
+batch norm divides by nearly nothing, and one such model wrecks the average (docs/CHOICES.md).
+"""
 
 
 def batches(order: Tensor, size: int) -> Iterator[Tensor]:
@@ -122,8 +128,9 @@ def descend(
 ) -> float | None:
     """Minimise each step's loss, plus `penalty`, in place by SGD with momentum.
 
-    Returns the mean loss over the steps without the penalty, None without steps. Dropout draws from
-    torch's global generator: call it inside `rng.seeded`.
+    Gradients are at most `LONGEST_GRADIENT` long. Returns the mean loss over the steps without the
+    penalty, None without steps. Dropout draws from torch's global generator: call it inside
+    `rng.seeded`.
     """
     parameters = list(model.parameters())
     fused = parameters[0].is_cuda
@@ -134,8 +141,15 @@ def descend(
         losses.append(loss.detach())
         optimiser.zero_grad(set_to_none=True)
         (loss if penalty is None else loss + penalty()).backward()
+        nn.utils.clip_grad_norm_(parameters, LONGEST_GRADIENT)
         optimiser.step()
     return torch.stack(losses).mean().item() if losses else None  # the only sync
+
+
+def shortened(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradients, scaled to `LONGEST_GRADIENT` together where they are longer."""
+    factor = (LONGEST_GRADIENT / nn.utils.get_total_norm(gradients)).clamp(max=1)
+    return [gradient * factor for gradient in gradients]
 
 
 def freeze_batch_norm(model: nn.Module) -> None:

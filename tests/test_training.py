@@ -9,7 +9,15 @@ from fedapp.losses import soft_target_loss
 from fedapp.models import ResNet9
 from fedapp.rng import seeded, torch_stream
 from fedapp.settings import TrainSettings
-from fedapp.training import batches, paired, recalibrate, train
+from fedapp.training import (
+    LONGEST_GRADIENT,
+    batches,
+    descend,
+    paired,
+    recalibrate,
+    shortened,
+    train,
+)
 from fedapp.uncertainty import SCORING_BATCH
 
 CPU = torch.device("cpu")
@@ -76,6 +84,38 @@ def test_one_step_is_sgd_by_hand():
 
 
 PAIRED = replace(SETTINGS, batches="paired")
+
+
+@pytest.mark.parametrize(
+    "slope, moved",
+    [((300.0, 400.0), (0.6, 0.8)), ((3.0, 4.0), (0.3, 0.4)), ((0.0, 0.0), (0.0, 0.0))],
+)
+def test_a_long_gradient_is_shortened_and_an_ordinary_one_is_not(slope, moved):
+    point = torch.nn.Linear(2, 1, bias=False)
+    before, direction = point.weight.detach().clone(), torch.tensor([slope])
+    settings = TrainSettings(learning_rate=0.1, momentum=0.0)
+    descend(point, [lambda: (point.weight * direction).sum()], settings)
+    # (300, 400) is 500 long: shortened to (6, 8); a step of 0.1 times that
+    torch.testing.assert_close(before - point.weight, torch.tensor([moved]))
+
+
+def test_an_ordinary_gradient_keeps_its_last_bit_and_a_long_one_its_direction():
+    ordinary = [torch.full((3,), 1 / 3), torch.tensor([-LONGEST_GRADIENT * 0.9])]
+    assert all(map(torch.equal, shortened(ordinary), ordinary))
+    one, other = shortened([torch.tensor([3e8]), torch.tensor([-4e8])])
+    torch.testing.assert_close(torch.cat([one, other]), torch.tensor([6.0, -8.0]))
+
+
+def test_two_images_of_two_classes_leave_the_model_near():
+    model = ResNet9(1, 3, width=2, dropout=0.0)
+    before = torch.cat([p.detach().flatten() for p in model.parameters()])
+    images = torch.stack([torch.zeros(1, 16, 16), torch.ones(1, 16, 16)]).to(torch.uint8)
+    settings = TrainSettings(learning_rate=0.3, momentum=0.0, local_steps=10)
+    train(
+        model, images, torch.eye(3)[:2], 2, lambda x: x.float(), settings, 5, torch_stream(0, "t")
+    )
+    after = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert (after - before).norm() <= 10 * 0.3 * LONGEST_GRADIENT
 
 
 @pytest.mark.parametrize(("labelled", "total", "sizes"), [

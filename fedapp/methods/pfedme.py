@@ -17,7 +17,7 @@ from fedapp.methods._averaging import ByObjective, averaged
 from fedapp.methods.base import Round, ServerState, SiteContext, SiteReport
 from fedapp.protocol import Reply, Task
 from fedapp.settings import CLOSED, Count, Positive
-from fedapp.training import Step
+from fedapp.training import Step, shortened
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -69,7 +69,7 @@ class PFedMe(ByObjective):
         for _ in range(self.inner_steps):
             loss = step()
             first = loss.detach() if first is None else first
-            gradients = torch.autograd.grad(loss, theta)
+            gradients = shortened(torch.autograd.grad(loss, theta))
             with torch.no_grad():
                 for t, g, anchor in zip(theta, gradients, w, strict=True):
                     t -= site.training.learning_rate * (g + self.elastic * (t - anchor))
