@@ -16,10 +16,10 @@ Step = Callable[[], Tensor]
 """Returns the loss of one mini-batch under the model as it is, a scalar with its graph."""
 View = Callable[[Tensor], Tensor]
 """uint8 images -> uint8 images, a random view of each."""
-LONGEST_GRADIENT = 10.0
+LONGEST_GRADIENT = 20.0
 """L2 norm over all parameters to which a longer gradient is shortened (Pascanu et al. 2013).
 
-Ordinary mini-batches stay below 9. A mini-batch of two or three images has gradients of thousands:
+Ordinary mini-batches stay below 12. A mini-batch of two or three images has gradients of thousands:
 batch norm divides by nearly nothing, and one such model wrecks the average (docs/CHOICES.md).
 """
 

@@ -88,14 +88,14 @@ PAIRED = replace(SETTINGS, batches="paired")
 
 @pytest.mark.parametrize(
     "slope, moved",
-    [((300.0, 400.0), (0.6, 0.8)), ((3.0, 4.0), (0.3, 0.4)), ((0.0, 0.0), (0.0, 0.0))],
+    [((300.0, 400.0), (1.2, 1.6)), ((3.0, 4.0), (0.3, 0.4)), ((0.0, 0.0), (0.0, 0.0))],
 )
 def test_a_long_gradient_is_shortened_and_an_ordinary_one_is_not(slope, moved):
     point = torch.nn.Linear(2, 1, bias=False)
     before, direction = point.weight.detach().clone(), torch.tensor([slope])
     settings = TrainSettings(learning_rate=0.1, momentum=0.0)
     descend(point, [lambda: (point.weight * direction).sum()], settings)
-    # (300, 400) is 500 long: shortened to (6, 8); a step of 0.1 times that
+    # (300, 400) is 500 long: shortened to (12, 16); a step of 0.1 times that
     torch.testing.assert_close(before - point.weight, torch.tensor([moved]))
 
 
@@ -103,7 +103,7 @@ def test_an_ordinary_gradient_keeps_its_last_bit_and_a_long_one_its_direction():
     ordinary = [torch.full((3,), 1 / 3), torch.tensor([-LONGEST_GRADIENT * 0.9])]
     assert all(map(torch.equal, shortened(ordinary), ordinary))
     one, other = shortened([torch.tensor([3e8]), torch.tensor([-4e8])])
-    torch.testing.assert_close(torch.cat([one, other]), torch.tensor([6.0, -8.0]))
+    torch.testing.assert_close(torch.cat([one, other]), torch.tensor([12.0, -16.0]))
 
 
 def test_two_images_of_two_classes_leave_the_model_near():
