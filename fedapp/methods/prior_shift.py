@@ -58,8 +58,6 @@ class PriorShift(Method):
     """Least probability of a pseudo-label."""
     weigh: bool = True
     """Pseudo-labels count by how often they are right, 2 q - 1; False: as much as labels."""
-    frozen_norm: bool = False
-    """Batch norm keeps the received statistics while a site trains."""
 
     # --- server -----------------------------------------------------------------------------------
 
@@ -163,7 +161,7 @@ class PriorShift(Method):
         shift = taught.mix.log().to(targets)
         shuffle, view = site.stream("shuffle", task), site.view(task)
         model.train()
-        if self.frozen_norm or len(images) == 1:
+        if len(images) == 1:
             freeze_batch_norm(model)
 
         def loss(batch: Tensor, labelled: int) -> Tensor:

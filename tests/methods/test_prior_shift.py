@@ -532,8 +532,8 @@ def test_a_site_without_labels_gives_w_0_no_vote():
 
 @pytest.mark.parametrize("method", [
     PriorShift(), EVERYBODY, PriorShift(pseudo_labels=False),
-    PriorShift(confidence=0.0, weigh=False, frozen_norm=True), LABELS_ALONE,
-], ids=["recommended", "everybody", "labels", "frozen", "labels_alone"])  # fmt: skip
+    PriorShift(confidence=0.0, weigh=False), LABELS_ALONE,
+], ids=["recommended", "everybody", "labels", "unweighted", "labels_alone"])  # fmt: skip
 @pytest.mark.parametrize("changes", [{}, {"training__local_steps": 3, "training__augment": "weak"}])
 def test_sites_that_lack_something_run_to_the_end(tmp_path, method, changes):
     played = play(toy(method, tmp_path, ODD, **changes))
