@@ -15,7 +15,7 @@ so far. So it holds in a round with more bad members than good ones, if they wer
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from statistics import median_low
+from statistics import median_high, median_low
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ TRIMMED_TENTHS = 3
 """Tenths of the members, rounded down, that "trimmed" cuts at either end."""
 HELD_BYTES = 2**28
 """Of all members' tensors that "median" and "trimmed" hold at a time."""
-LONG = 3.0
+LONG = 4.0
 """A change is far too long above so many times the median length."""
 AWAY = -0.2
 """Agreement of a site whose change was far too long: as if it had pointed away from the others."""
@@ -159,9 +159,10 @@ def agreement(products: Tensor, before: Sequence[float]) -> list[float]:
 
     products: float64 [n, n], of the members' changes. before: what this function returned when each
     was judged last; 0 for a new one. A member's agreement is half of that and the median cosine of
-    its change with those of the trusted members; `AWAY` where its change is longer than `LONG`
-    times their median one. Trusted are those whose agreement was not negative, without the one that
-    agrees least as long as that is below 0. Results are in (-2, 2).
+    its change with those of the trusted members. Trusted are those whose agreement was not
+    negative, without the one that agrees least as long as that is below 0. A member whose change is
+    longer than `LONG` times the median one of those whose agreement was not negative has `AWAY`; of
+    two middle ones the longer counts: sites without labels change little. Results are in (-2, 2).
 
     Half: an honest change now and then points a little away, a site that attacks does every time.
     """
@@ -170,11 +171,12 @@ def agreement(products: Tensor, before: Sequence[float]) -> list[float]:
     cosines = products / torch.outer(lengths, lengths).clamp_min(1e-300)  # 0 for no change
     cosines.fill_diagonal_(math.nan)  # a member does not vote on itself
     trusted = [i for i, agreed in enumerate(before) if agreed >= 0]
+    most = LONG * median_high(lengths[trusted].tolist() or [math.inf])
     while trusted:
         votes = cosines[:, trusted]
         middles = (votes.nanmedian(1).values - (-votes).nanmedian(1).values) / 2
         now = past / 2 + middles.nan_to_num(0.0)  # nobody votes
-        now[lengths > LONG * median_low(lengths[trusted].tolist())] = AWAY
+        now[lengths > most] = AWAY
         least = min(trusted, key=lambda i: float(now[i]))
         if now[least] >= 0:
             found: list[float] = now.tolist()

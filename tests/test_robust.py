@@ -12,7 +12,16 @@ from fedapp.config import load_experiment
 from fedapp.errors import ConfigError
 from fedapp.methods.fedavg import FedAvg
 from fedapp.params import weighted_mean
-from fedapp.robust import bounded_parts, capped, length, middle, robust_mean
+from fedapp.robust import (
+    AWAY,
+    agreement,
+    bounded_parts,
+    capped,
+    length,
+    middle,
+    products,
+    robust_mean,
+)
 from tests.small import small
 
 RULES = ("bounded", "median", "trimmed")
@@ -93,6 +102,89 @@ def test_each_column_has_an_order_of_its_own():
     assert middle(rows, weights, 0).tolist() == [2.0, 17.5]
 
 
+def agreed(changes, before=None):
+    """`agreement` of members whose changes are these rows."""
+    rows = torch.tensor(changes, dtype=torch.float64)
+    return agreement(rows @ rows.T, [0.0] * len(rows) if before is None else before)
+
+
+def test_agreement_by_hand():
+    """Cosines 0.6 (1, 2), -1 (1, 3), -0.6 (2, 3): at first the medians are -0.2, 0 and -0.8.
+
+    Without the third, which agrees least, the other two agree by 0.6; it is judged by those two.
+    """
+    assert agreed([[1, 0], [0.6, 0.8], [-1, 0]]) == pytest.approx([0.6, 0.6, -0.8])
+    found = agreed([[1, 0], [0.6, 0.8], [-1, 0]], [0.4, 0.2, -0.2])
+    assert found == pytest.approx([0.8, 0.7, -0.9])  # half of what was known, and the same
+
+
+def test_who_was_not_heard_does_not_judge():
+    """The last two agree with each other, but each is known to have pointed away."""
+    changes = [[1, 0], [1, 0], [-1, 0], [-1, 0], [-1, 0]]
+    assert agreed(changes, [0, 0, -0.1, -0.1, -0.1]) == pytest.approx([1, 1, -1.05, -1.05, -1.05])
+    assert agreed(changes) == pytest.approx([-1, -1, 1, 1, 1])  # with nothing known
+
+
+def test_who_points_the_same_way_again_is_heard_again():
+    found = [-0.6]
+    for _ in range(2):
+        found = agreed([[1, 0], [1, 0], [0.6, 0.8]], [1, 1, found[-1]])[2:]
+    assert found == pytest.approx([0.75])  # -0.6 / 2 + 0.6 = 0.3, then 0.3 / 2 + 0.6
+
+
+@pytest.mark.parametrize(("last", "expected"), [(4.0, 1.0), (4.1, AWAY), (1e38, AWAY), (1e-30, 1)])
+def test_a_change_of_more_than_four_median_lengths_counts_as_away(last, expected):
+    assert agreed([[1, 0], [1, 0], [last, 0]]) == pytest.approx([1, 1, expected])
+
+
+def test_a_short_change_makes_no_other_one_long():
+    """Of 0.1 and 1 the longer counts; also where the one of 1 is left to be compared with 0.1."""
+    assert agreed([[0.1, 0], [1, 0]]) == pytest.approx([1, 1])
+    assert agreed([[0.1, 0], [1, 0], [0, -3]], [1, 0, 0]) == pytest.approx([1.5, 1, 0])
+
+
+def test_agreement_at_the_extremes():
+    assert agreed([[7, 0]], [0.5]) == [0.25]  # nobody to agree with
+    assert agreed([[0, 0], [0, 0]]) == [0, 0]  # nobody has changed anything
+    assert agreed([[1, 0], [1, 0]], [-0.4, -0.2]) == [-0.2, -0.1]  # nobody who can judge
+    assert agreed([[1, 0], [0, 1]]) == [0, 0]
+
+
+def directions(good, bad, seed):
+    """Changes with a common part and as much again that is each one's own; bad ones are turned."""
+    draws = torch.Generator().manual_seed(seed)
+    common = torch.randn(200, generator=draws, dtype=torch.float64)
+    own = torch.randn(good + bad, 200, generator=draws, dtype=torch.float64)
+    signs = torch.tensor([1.0] * good + [-1.0] * bad, dtype=torch.float64)
+    return signs[:, None] * (common + own)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_hostile_minority_is_left_out_and_stays_out_where_it_is_the_majority(seed):
+    first = directions(6, 4, seed)
+    found = agreement(first @ first.T, [0.0] * 10)
+    assert [a >= 0 for a in found] == [True] * 6 + [False] * 4
+    later = directions(2, 4, seed + 100)
+    found = agreement(later @ later.T, found[4:])
+    assert [a >= 0 for a in found] == [True] * 2 + [False] * 4
+
+
+def test_products_by_hand():
+    own = {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor(2.0), "s": torch.tensor(0.0)}
+    models = [
+        {"a": torch.tensor([2.0, 1.0]), "b": torch.tensor(4.0), "s": torch.tensor(9.0)},
+        {"a": torch.tensor([4.0, 0.0]), "b": torch.tensor(1.0), "s": torch.tensor(9.0)},
+    ]  # changes (1, 0, 2) and (3, -1, -1)
+    found = products(lambda: iter(models), own, {"a", "b"}, 2)
+    assert found.tolist() == [[5, 1], [1, 11]]
+
+
+def test_products_of_huge_changes_are_finite():
+    models = [model(3e38), model(-3e38), model(1)]
+    found = products(lambda: iter(models), model(-3e38), TRAINED, 3)
+    assert all(map(math.isfinite, agreement(found, [0.0] * 3)))
+
+
 def test_whole_numbers_are_the_servers():
     for rule in RULES:
         found = mean_of(rule, [model(1, count=5)], model(0, count=3))["count"]
@@ -160,6 +252,14 @@ def test_memory_for_one_tensor_at_a_time_changes_no_bit(monkeypatch):
         assert all(found[name].equal(expected[name]) for name in own)
 
 
+def test_memory_for_one_tensor_at_a_time_changes_no_product(monkeypatch):
+    *models, own = random_models(6)
+    whole = products(lambda: iter(models), own, own, 5)
+    monkeypatch.setattr(robust, "HELD_BYTES", 1)
+    monkeypatch.setattr(robust, "_COORDINATES", 3)
+    assert products(lambda: iter(models), own, own, 5).allclose(whole, rtol=1e-12)
+
+
 # --- in a run -------------------------------------------------------------------------------------
 
 
@@ -172,7 +272,7 @@ def accuracies(tmp_path, **changes):
 
 def test_a_run_averages_as_its_settings_say(tmp_path):
     plain = accuracies(tmp_path)
-    found = [accuracies(tmp_path, rounds__robust=rule) for rule in RULES]
+    found = [accuracies(tmp_path, rounds__robust=rule) for rule in (*RULES, "filtered")]
     assert all(len(one) == 2 and one != plain for one in found)
 
 
