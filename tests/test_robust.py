@@ -138,9 +138,11 @@ def test_a_change_of_more_than_four_median_lengths_counts_as_away(last, expected
 
 
 def test_a_short_change_makes_no_other_one_long():
-    """Of 0.1 and 1 the longer counts; also where the one of 1 is left to be compared with 0.1."""
+    """Of 0.1 and 1 the longer counts; who is left out later still counts for the lengths."""
     assert agreed([[0.1, 0], [1, 0]]) == pytest.approx([1, 1])
-    assert agreed([[0.1, 0], [1, 0], [0, -3]], [1, 0, 0]) == pytest.approx([1.5, 1, 0])
+    assert agreed([[0.1, 0], [-0.1, 0], [0.5, 0], [-0.5, 0]], [1, 0, 1, 0]) == pytest.approx(
+        [1.5, -1, 1.5, -1]
+    )
 
 
 def test_agreement_at_the_extremes():
