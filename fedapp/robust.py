@@ -1,11 +1,10 @@
 """Averages that a few bad models cannot move far.
 
 A server that takes the weighted mean lets one member choose the result (Blanchard et al. 2017).
-Four rules take its place. "bounded": the mean of changes no longer than the median change, as in
-norm bounding (Sun et al. 2019), with a bound that follows the members. "median" and "trimmed":
-the coordinate-wise median and trimmed mean of Yin et al. 2018. These three hold while the good
-members of a round are more than the bad ones (trimmed: while the bad ones are no more than it
-cuts); none tells a bad model that lies among the good ones.
+Three rules take its place. "bounded": the mean of changes no longer than the median change, as in
+norm bounding (Sun et al. 2019), with a bound that follows the members. "median": the
+coordinate-wise median of Yin et al. 2018. Both hold while the good members of a round are more than
+the bad ones, and neither tells a bad model that lies among the good ones.
 
 "filtered" leaves members out: those whose changes point away from the others' or are far too long
 (`agreement`), and takes "bounded" of the rest. Cosines and a bound that follows the median are
@@ -25,10 +24,8 @@ from fedapp.settings import Robust
 
 MOST_WEIGHT = 3
 """A member's weight is at most so many times the median weight: sites say their own numbers."""
-TRIMMED_TENTHS = 3
-"""Tenths of the members, rounded down, that "trimmed" cuts at either end."""
 HELD_BYTES = 2**28
-"""Of all members' tensors that "median" and "trimmed" hold at a time."""
+"""Of all members' tensors that "median" and "filtered" hold at a time."""
 LONG = 4.0
 """A change is far too long above so many times the median length."""
 AWAY = -0.2
@@ -53,8 +50,8 @@ def robust_mean(
     the members' and the server's, with weights that are not negative.
 
     Memory beside `own` and the result: one model for "bounded", which reads each model twice; for
-    the others one model and `HELD_BYTES`, or a copy of the largest tensor for each member where
-    that is more. They read the models as often as all their bytes hold `HELD_BYTES`.
+    "median" one model and `HELD_BYTES`, or a copy of the largest tensor for each member where
+    that is more. It reads the models as often as all their bytes hold `HELD_BYTES`.
     """
     limited = capped(weights)
     members = [weight for weight in limited if weight > 0]
@@ -64,9 +61,7 @@ def robust_mean(
 
     if rule in ("bounded", "filtered") or not members:
         return _bounded_mean(members, present, own, trained)
-    if rule == "median":
-        return _middle_mean([1.0] * len(members), present, own, (len(members) - 1) // 2)
-    return _middle_mean(members, present, own, TRIMMED_TENTHS * len(members) // 10)
+    return _median(len(members), present, own)
 
 
 def capped(weights: Sequence[float]) -> list[float]:
@@ -128,30 +123,24 @@ def length(params: Params, own: Params, names: Iterable[str]) -> float:
     )
 
 
-def _middle_mean(
-    weights: Sequence[float], models: Callable[[], Iterable[Params]], own: Params, cut: int
-) -> Params:
-    """Return `middle` of every floating tensor."""
+def _median(members: int, models: Callable[[], Iterable[Params]], own: Params) -> Params:
+    """Return the `median` of every floating tensor."""
     out = {name: tensor.clone() for name, tensor in own.items()}
-    shares = torch.tensor(weights, dtype=torch.float64)
     floating = [name for name, tensor in own.items() if tensor.is_floating_point()]
-    for name, rows in _rows(models, own, floating, len(weights)):
-        blocks = [middle(block, shares, cut) for block in rows.split(_COORDINATES, dim=1)]
+    for name, rows in _rows(models, own, floating, members):
+        blocks = [median(block) for block in rows.split(_COORDINATES, dim=1)]
         out[name] = torch.cat(blocks).to(own[name].dtype).reshape(own[name].shape)
     return out
 
 
-def middle(rows: Tensor, weights: Tensor, cut: int) -> Tensor:
-    """Return the weighted mean of each column without its `cut` lowest and highest: float64 [d].
+def median(rows: Tensor) -> Tensor:
+    """Return each column's median, the mean of the middle two of an even number: float64 [d].
 
-    rows: [n, d]. weights: float64 [n], > 0. cut: in [0, n / 2). Of equal numbers at the border
-    those of the first members count as lower.
+    rows: [n, d], n > 0; who is not a number is not counted.
     """
-    ordered, order = torch.sort(rows, dim=0, stable=True)
-    kept = slice(cut, len(rows) - cut)
-    shares = weights[order[kept]]
-    mean: Tensor = (ordered[kept].double() * shares).sum(0) / shares.sum(0)
-    return mean
+    wide = rows.double()
+    middle: Tensor = (wide.nanmedian(0).values - (-wide).nanmedian(0).values) / 2
+    return middle
 
 
 def agreement(products: Tensor, before: Sequence[float]) -> list[float]:
@@ -173,9 +162,7 @@ def agreement(products: Tensor, before: Sequence[float]) -> list[float]:
     trusted = [i for i, agreed in enumerate(before) if agreed >= 0]
     most = LONG * median_high(lengths[trusted].tolist() or [math.inf])
     while trusted:
-        votes = cosines[:, trusted]
-        middles = (votes.nanmedian(1).values - (-votes).nanmedian(1).values) / 2
-        now = past / 2 + middles.nan_to_num(0.0)  # nobody votes
+        now = past / 2 + median(cosines[trusted]).nan_to_num(0.0)  # nobody votes
         now[lengths > most] = AWAY
         least = min(trusted, key=lambda i: float(now[i]))
         if now[least] >= 0:

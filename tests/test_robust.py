@@ -18,13 +18,13 @@ from fedapp.robust import (
     bounded_parts,
     capped,
     length,
-    middle,
+    median,
     products,
     robust_mean,
 )
 from tests.small import small
 
-RULES = ("bounded", "median", "trimmed")
+RULES = ("bounded", "median")
 TRAINED = {"weight"}
 
 
@@ -87,19 +87,11 @@ def test_median_by_hand():
     assert (even["weight"][0].item(), even["running_var"].item()) == (2, 3.5)
 
 
-def test_trimmed_by_hand():
-    """Of five 30 % are 1.5: one at either end; the other three weigh 1, 2, 1."""
-    models = [model(w) for w in (-100, 1, 2, 6, 1000)]
-    found = mean_of("trimmed", models, model(0), [1, 1, 2, 1, 1])
-    assert found["weight"][0].item() == pytest.approx((1 + 2 * 2 + 6) / 4)
-
-
-def test_each_column_has_an_order_of_its_own():
+def test_each_column_has_a_median_of_its_own():
     rows = torch.tensor([[1.0, 30.0], [2.0, 10.0], [3.0, 20.0]])
-    weights = torch.ones(3, dtype=torch.float64)
-    assert middle(rows, weights, 1).tolist() == [2.0, 20.0]
-    weights = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64)
-    assert middle(rows, weights, 0).tolist() == [2.0, 17.5]
+    assert median(rows).tolist() == [2.0, 20.0]
+    assert median(rows[:2]).tolist() == [1.5, 20.0]
+    assert median(torch.tensor([[math.nan], [4.0], [2.0]])).tolist() == [3.0]
 
 
 def agreed(changes, before=None):
@@ -239,11 +231,6 @@ def test_changes_of_equal_length_are_averaged_as_ever():
     assert all(found[name].equal(mean[name]) for name in own)
 
 
-def test_nothing_is_trimmed_of_three_members():
-    models = [model(1), model(2), model(6)]
-    assert mean_of("trimmed", models, model(0))["weight"][0].item() == 3
-
-
 def test_memory_for_one_tensor_at_a_time_changes_no_bit(monkeypatch):
     *models, own = random_models(6)
     whole = {r: robust_mean(r, [1, 2, 3, 4, 5], lambda: iter(models), own, TRAINED) for r in RULES}
@@ -303,21 +290,19 @@ def test_a_lie_about_its_images_moves_bounded_no_further():
     assert found["weight"][0].item() == pytest.approx((4 - 3) / 7)
 
 
-@pytest.mark.parametrize("rule", ["median", "trimmed"])
 @pytest.mark.parametrize("huge", [1e6, 3e38, -3e38])
-def test_an_outlier_leaves_the_middle_between_the_good_ones(rule, huge):
+def test_an_outlier_leaves_the_median_between_the_good_ones(huge):
     good = [model(1, 2), model(2, 3), model(3, 4), model(4, 5)]
     for place in range(5):
         models = [*good[:place], model(huge, abs(huge)), *good[place:]]
-        found = mean_of(rule, models, model(0))
+        found = mean_of("median", models, model(0))
         assert 1 <= found["weight"][0].item() <= 4
         assert 2 <= found["running_var"].item() <= 5
 
 
-def test_the_middle_of_huge_numbers_is_finite():
+def test_the_median_of_huge_numbers_is_finite():
     models = [model(3e38), model(3e38), model(-3e38), model(3e38)]
-    for rule in ("median", "trimmed"):
-        assert mean_of(rule, models, model(0))["weight"].isfinite().all()
+    assert mean_of("median", models, model(0))["weight"].isfinite().all()
 
 
 @pytest.mark.parametrize("rule", RULES)

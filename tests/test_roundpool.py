@@ -81,10 +81,10 @@ def test_a_mean_is_written_down_as_the_transport_says(tmp_path):
 
 @pytest.mark.parametrize(
     ("rule", "weight"),
-    [("none", 201.0), ("bounded", 5 / 3), ("median", 2.0), ("trimmed", 201.0)],
+    [("none", 201.0), ("bounded", 5 / 3), ("median", 2.0), ("filtered", 1.0)],
 )
 def test_the_run_says_how_models_are_averaged(tmp_path, rule, weight):
-    """Changes 1, 2 and 600, bounded 1, 2 and 2; three members are not trimmed."""
+    """Changes 1, 2 and 600, bounded 1, 2 and 2; filtered 1 and 2, bounded 1 and 1."""
     models = [model(1, 4), model(2, 4), model(600, 4)]
     rnd = pool_of(tmp_path, models, server=model(0, 4), robust=rule)
     made = rnd.average([(1, rnd.latest(k)) for k in range(3)])
