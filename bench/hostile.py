@@ -4,7 +4,7 @@
 [--seeds N,...] [--jobs 1]`: real images (Fashion-MNIST, 10 sites), one run for each method, attack,
 share of hostile sites and seed, and one without hostile sites. Who is hostile depends on the seed
 alone; those of a smaller share are among those of a larger one. A method is a preset of
-`conf/methods` or um_pfssl, with `+bounded`, `+median` or `+trimmed` for `rounds.robust`.
+`conf/methods` or um_pfssl, with `+bounded`, `+median` or `+filtered` for `rounds.robust`.
 
 Measured: mean test accuracy of the honest sites, and the points by which it differs from the same
 sites' in the run without hostile ones; after the last round (`hostile`), which depends on who was
@@ -62,9 +62,8 @@ class Size:
         "fedavg",
         "um_pfssl",
         "recommended",
-        "recommended+bounded",
         "recommended+median",
-        "recommended+trimmed",
+        "recommended+filtered",
     )
     seeds: tuple[int, ...] = (60, 61, 62)
 
@@ -98,7 +97,7 @@ QUICK = Size(
     None,
     ("sign", "labels"),
     (0.25,),
-    ("fedavg", "recommended+bounded"),
+    ("fedavg", "recommended+filtered"),
     (0,),
 )
 

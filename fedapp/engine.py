@@ -191,6 +191,7 @@ class Engine:
                 self.experiment.transport,
                 number,
                 self.experiment.rounds.robust,
+                state.agreement,
             ),
             facts={site: standing.facts for site, standing in standings.items()},
             private=state.private,

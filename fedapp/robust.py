@@ -2,15 +2,19 @@
 
 A server that takes the weighted mean lets one member choose the result (Blanchard et al. 2017).
 Three rules take its place. "bounded": the mean of changes no longer than the median change, as in
-norm bounding (Sun et al. 2019), with a bound that follows the members. "median" and "trimmed":
-the coordinate-wise median and trimmed mean of Yin et al. 2018. All three hold while the good
-members of a round are more than the bad ones (trimmed: while the bad ones are no more than it
-cuts); none tells a bad model that lies among the good ones.
+norm bounding (Sun et al. 2019), with a bound that follows the members. "median": the
+coordinate-wise median of Yin et al. 2018. Both hold while the good members of a round are more than
+the bad ones, and neither tells a bad model that lies among the good ones.
+
+"filtered" leaves members out: those whose changes point away from the others' or are far too long
+(`agreement`), and takes "bounded" of the rest. Cosines and a bound that follows the median are
+FLAME's (Nguyen et al. 2022); in place of its clusters of one round, it goes by what a site has sent
+so far. So it holds in a round with more bad members than good ones, if they were known before.
 """
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from statistics import median_low
+from statistics import median_high, median_low
 
 import torch
 from torch import Tensor
@@ -20,12 +24,14 @@ from fedapp.settings import Robust
 
 MOST_WEIGHT = 3
 """A member's weight is at most so many times the median weight: sites say their own numbers."""
-TRIMMED_TENTHS = 3
-"""Tenths of the members, rounded down, that "trimmed" cuts at either end."""
 HELD_BYTES = 2**28
-"""Of all members' tensors that "median" and "trimmed" hold at a time."""
+"""Of all members' tensors that "median" and "filtered" hold at a time."""
+LONG = 4.0
+"""A change is far too long above so many times the median length."""
+AWAY = -0.2
+"""Agreement of a site whose change was far too long: as if it had pointed away from the others."""
 _COORDINATES = 2**16
-"""Sorted at a time: the order and the doubles of a block take five times the block's bytes."""
+"""Taken at a time: the order and the doubles of a block take five times the block's bytes."""
 
 
 def robust_mean(
@@ -35,7 +41,7 @@ def robust_mean(
     own: Params,
     trained: Collection[str],
 ) -> Params:
-    """Return the members' average by a rule other than "none".
+    """Return the members' average by a rule other than "none"; "filtered": of those that are left.
 
     weights: >= 0, of each member; those of weight 0 are left out, and where nobody is left the
     result is `own`, the server's last model. models: gives the members in the order of the weights,
@@ -44,8 +50,8 @@ def robust_mean(
     the members' and the server's, with weights that are not negative.
 
     Memory beside `own` and the result: one model for "bounded", which reads each model twice; for
-    the others one model and `HELD_BYTES`, or a copy of the largest tensor for each member where
-    that is more. They read the models as often as all their bytes hold `HELD_BYTES`.
+    "median" one model and `HELD_BYTES`, or a copy of the largest tensor for each member where
+    that is more. It reads the models as often as all their bytes hold `HELD_BYTES`.
     """
     limited = capped(weights)
     members = [weight for weight in limited if weight > 0]
@@ -53,11 +59,9 @@ def robust_mean(
     def present() -> Iterator[Params]:
         return (p for weight, p in zip(limited, models(), strict=True) if weight > 0)
 
-    if rule == "bounded" or not members:
+    if rule in ("bounded", "filtered") or not members:
         return _bounded_mean(members, present, own, trained)
-    if rule == "median":
-        return _middle_mean([1.0] * len(members), present, own, (len(members) - 1) // 2)
-    return _middle_mean(members, present, own, TRIMMED_TENTHS * len(members) // 10)
+    return _median(len(members), present, own)
 
 
 def capped(weights: Sequence[float]) -> list[float]:
@@ -119,45 +123,93 @@ def length(params: Params, own: Params, names: Iterable[str]) -> float:
     )
 
 
-def _middle_mean(
-    weights: Sequence[float], models: Callable[[], Iterable[Params]], own: Params, cut: int
-) -> Params:
-    """Return `middle` of every floating tensor."""
+def _median(members: int, models: Callable[[], Iterable[Params]], own: Params) -> Params:
+    """Return the `median` of every floating tensor."""
     out = {name: tensor.clone() for name, tensor in own.items()}
-    shares = torch.tensor(weights, dtype=torch.float64)
-    for names in _groups(own, len(weights)):
-        held: dict[str, list[Tensor]] = {name: [] for name in names}
-        for params in models():
-            for name in names:
-                # A copy: a view of a model's bytes would keep the whole model in memory.
-                held[name].append(params[name].flatten().clone())
-        for name in names:
-            rows = torch.stack(held.pop(name))
-            blocks = [middle(block, shares, cut) for block in rows.split(_COORDINATES, dim=1)]
-            out[name] = torch.cat(blocks).to(own[name].dtype).reshape(own[name].shape)
+    floating = [name for name, tensor in own.items() if tensor.is_floating_point()]
+    for name, rows in _rows(models, own, floating, members):
+        blocks = [median(block) for block in rows.split(_COORDINATES, dim=1)]
+        out[name] = torch.cat(blocks).to(own[name].dtype).reshape(own[name].shape)
     return out
 
 
-def middle(rows: Tensor, weights: Tensor, cut: int) -> Tensor:
-    """Return the weighted mean of each column without its `cut` lowest and highest: float64 [d].
+def median(rows: Tensor) -> Tensor:
+    """Return each column's median, the mean of the middle two of an even number: float64 [d].
 
-    rows: [n, d]. weights: float64 [n], > 0. cut: in [0, n / 2). Of equal numbers at the border
-    those of the first members count as lower.
+    rows: [n, d], n > 0; who is not a number is not counted.
     """
-    ordered, order = torch.sort(rows, dim=0, stable=True)
-    kept = slice(cut, len(rows) - cut)
-    shares = weights[order[kept]]
-    mean: Tensor = (ordered[kept].double() * shares).sum(0) / shares.sum(0)
-    return mean
+    wide = rows.double()
+    middle: Tensor = (wide.nanmedian(0).values - (-wide).nanmedian(0).values) / 2
+    return middle
 
 
-def _groups(own: Params, members: int) -> Iterator[list[str]]:
-    """Yield names of floating tensors, as many as can be held of all members, at least one."""
+def agreement(products: Tensor, before: Sequence[float]) -> list[float]:
+    """Return how far each member's changes have agreed with the others': it is heard from 0 on.
+
+    products: float64 [n, n], of the members' changes. before: what this function returned when each
+    was judged last; 0 for a new one. A member's agreement is half of that and the median cosine of
+    its change with those of the trusted members. Trusted are those whose agreement was not
+    negative, without the one that agrees least as long as that is below 0. A member whose change is
+    longer than `LONG` times the median one of those whose agreement was not negative has `AWAY`; of
+    two middle ones the longer counts: sites without labels change little. Results are in (-2, 2).
+
+    Half: an honest change now and then points a little away, a site that attacks does every time.
+    """
+    past = torch.tensor(before, dtype=torch.float64)
+    lengths = products.diagonal().sqrt()
+    cosines = products / torch.outer(lengths, lengths).clamp_min(1e-300)  # 0 for no change
+    cosines.fill_diagonal_(math.nan)  # a member does not vote on itself
+    trusted = [i for i, agreed in enumerate(before) if agreed >= 0]
+    most = LONG * median_high(lengths[trusted].tolist() or [math.inf])
+    while trusted:
+        now = past / 2 + median(cosines[trusted]).nan_to_num(0.0)  # nobody votes
+        now[lengths > most] = AWAY
+        least = min(trusted, key=lambda i: float(now[i]))
+        if now[least] >= 0:
+            found: list[float] = now.tolist()
+            return found
+        trusted.remove(least)
+    return [agreed / 2 for agreed in before]  # nobody here can judge
+
+
+def products(
+    models: Callable[[], Iterable[Params]], own: Params, names: Collection[str], members: int
+) -> Tensor:
+    """Return the scalar products of the members' changes of these tensors: float64 [n, n].
+
+    models and memory: as in `robust_mean` for "median".
+    """
+    total = torch.zeros(members, members, dtype=torch.float64)
+    for name, rows in _rows(models, own, names, members):
+        blocks = zip(
+            rows.split(_COORDINATES, dim=1), own[name].flatten().split(_COORDINATES), strict=True
+        )
+        for block, start in blocks:
+            changes = block.double() - start.double()
+            total += changes @ changes.T
+    return total
+
+
+def _rows(
+    models: Callable[[], Iterable[Params]], own: Params, names: Iterable[str], members: int
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield each of these tensors of all members, [n, d]."""
+    for group in _groups(own, names, members):
+        held: dict[str, list[Tensor]] = {name: [] for name in group}
+        for params in models():
+            for name in group:
+                # A copy: a view of a model's bytes would keep the whole model in memory.
+                held[name].append(params[name].flatten().clone())
+        for name in group:
+            yield name, torch.stack(held.pop(name))
+
+
+def _groups(own: Params, names: Iterable[str], members: int) -> Iterator[list[str]]:
+    """Yield these names, as many at a time as can be held of all members, at least one."""
     group: list[str] = []
     size = 0
-    for name, tensor in own.items():
-        if not tensor.is_floating_point():
-            continue
+    for name in names:
+        tensor = own[name]
         if group and size + members * tensor.nbytes > HELD_BYTES:
             yield group
             group, size = [], 0

@@ -1,14 +1,17 @@
 """What a method may ask of the model pool in one round (`methods.base.PoolView`)."""
 
+import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from fedapp.params import Params, Schema, from_bytes, to_bytes, weighted_mean
 from fedapp.pool import ModelPool
 from fedapp.protocol import SERVER_SITE, ModelRef
-from fedapp.robust import robust_mean
+from fedapp.robust import agreement, products, robust_mean
 from fedapp.settings import Robust, TransportSettings
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,8 @@ class RoundPool:
     """The pool as a method sees it.
 
     schema: of what sites share. weights: those tensors of it that are trained; the others are
-    statistics. robust: how models are averaged.
+    statistics. robust: how models are averaged. agreement: what "filtered" knows of each site
+    (`robust.agreement`); an average changes it.
     """
 
     pool: ModelPool
@@ -25,6 +29,7 @@ class RoundPool:
     transport: TransportSettings
     round: int
     robust: Robust = "none"
+    agreement: dict[int, float] = field(default_factory=dict)
 
     def latest(self, site: int) -> ModelRef:
         """Return the newest version of a site's model."""
@@ -43,12 +48,27 @@ class RoundPool:
         if self.robust == "none":
             mean = weighted_mean(((weight, self._params(ref)) for weight, ref in parts), so_far)
         else:
+            if self.robust == "filtered":
+                parts = self._heard(parts, so_far)
             weights = [weight for weight, _ in parts]
             each = partial(self._each, parts)
             mean = robust_mean(self.robust, weights, each, so_far, self.weights)
         if beta != 1:
             mean |= {name: so_far[name].lerp(mean[name], beta) for name in self.weights}
         return self.pool.made(to_bytes(mean, self.transport), self.round)
+
+    def _heard(
+        self, parts: Sequence[tuple[float, ModelRef]], so_far: Params
+    ) -> list[tuple[float, ModelRef]]:
+        """Return the members that agree with the others, and take note how far each does."""
+        members = [(weight, ref) for weight, ref in parts if weight > 0]
+        changes = products(partial(self._each, members), so_far, self.weights, len(members))
+        before = [self.agreement.get(ref.site, 0.0) for _, ref in members]
+        found = agreement(changes, before)
+        self.agreement.update({ref.site: a for (_, ref), a in zip(members, found, strict=True)})
+        if out := [ref.site for (_, ref), a in zip(members, found, strict=True) if a < 0]:
+            log.info("round %d: left out of the average: site %s", self.round, out)
+        return [part for part, agreed in zip(members, found, strict=True) if agreed >= 0]
 
     def _each(self, parts: Sequence[tuple[float, ModelRef]]) -> Iterator[Params]:
         return (self._params(ref) for _, ref in parts)

@@ -18,7 +18,8 @@ class RunState:
     """round: the last one, or the one under way. held: digests that each site holds.
 
     private: digest of what each site keeps to itself. peers: sites of an earlier run whose models,
-    or the one made of them, are in the pool (`runtime.peers`), as the sites were then.
+    or the one made of them, are in the pool (`runtime.peers`), as the sites were then. agreement:
+    how far each site's changes agreed with the others' (`robust.agreement`).
     """
 
     round: int
@@ -28,6 +29,7 @@ class RunState:
     private: dict[int, str] = field(default_factory=dict)
     wall_seconds: float = 0.0
     peers: dict[int, SiteFacts] = field(default_factory=dict)
+    agreement: dict[int, float] = field(default_factory=dict)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the state as JSON can hold it."""

@@ -27,7 +27,7 @@ NonNegative = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
-Robust = Literal["none", "bounded", "median", "trimmed"]
+Robust = Literal["none", "bounded", "median", "filtered"]
 """How a server averages; `fedapp.robust` says how each works."""
 
 SHIFT_KINDS = ("rotation", "brightness", "contrast", "blur", "noise")

@@ -12,10 +12,19 @@ from fedapp.config import load_experiment
 from fedapp.errors import ConfigError
 from fedapp.methods.fedavg import FedAvg
 from fedapp.params import weighted_mean
-from fedapp.robust import bounded_parts, capped, length, middle, robust_mean
+from fedapp.robust import (
+    AWAY,
+    agreement,
+    bounded_parts,
+    capped,
+    length,
+    median,
+    products,
+    robust_mean,
+)
 from tests.small import small
 
-RULES = ("bounded", "median", "trimmed")
+RULES = ("bounded", "median")
 TRAINED = {"weight"}
 
 
@@ -78,19 +87,96 @@ def test_median_by_hand():
     assert (even["weight"][0].item(), even["running_var"].item()) == (2, 3.5)
 
 
-def test_trimmed_by_hand():
-    """Of five 30 % are 1.5: one at either end; the other three weigh 1, 2, 1."""
-    models = [model(w) for w in (-100, 1, 2, 6, 1000)]
-    found = mean_of("trimmed", models, model(0), [1, 1, 2, 1, 1])
-    assert found["weight"][0].item() == pytest.approx((1 + 2 * 2 + 6) / 4)
-
-
-def test_each_column_has_an_order_of_its_own():
+def test_each_column_has_a_median_of_its_own():
     rows = torch.tensor([[1.0, 30.0], [2.0, 10.0], [3.0, 20.0]])
-    weights = torch.ones(3, dtype=torch.float64)
-    assert middle(rows, weights, 1).tolist() == [2.0, 20.0]
-    weights = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64)
-    assert middle(rows, weights, 0).tolist() == [2.0, 17.5]
+    assert median(rows).tolist() == [2.0, 20.0]
+    assert median(rows[:2]).tolist() == [1.5, 20.0]
+    assert median(torch.tensor([[math.nan], [4.0], [2.0]])).tolist() == [3.0]
+
+
+def agreed(changes, before=None):
+    """`agreement` of members whose changes are these rows."""
+    rows = torch.tensor(changes, dtype=torch.float64)
+    return agreement(rows @ rows.T, [0.0] * len(rows) if before is None else before)
+
+
+def test_agreement_by_hand():
+    """Cosines 0.6 (1, 2), -1 (1, 3), -0.6 (2, 3): at first the medians are -0.2, 0 and -0.8.
+
+    Without the third, which agrees least, the other two agree by 0.6; it is judged by those two.
+    """
+    assert agreed([[1, 0], [0.6, 0.8], [-1, 0]]) == pytest.approx([0.6, 0.6, -0.8])
+    found = agreed([[1, 0], [0.6, 0.8], [-1, 0]], [0.4, 0.2, -0.2])
+    assert found == pytest.approx([0.8, 0.7, -0.9])  # half of what was known, and the same
+
+
+def test_who_was_not_heard_does_not_judge():
+    """The last two agree with each other, but each is known to have pointed away."""
+    changes = [[1, 0], [1, 0], [-1, 0], [-1, 0], [-1, 0]]
+    assert agreed(changes, [0, 0, -0.1, -0.1, -0.1]) == pytest.approx([1, 1, -1.05, -1.05, -1.05])
+    assert agreed(changes) == pytest.approx([-1, -1, 1, 1, 1])  # with nothing known
+
+
+def test_who_points_the_same_way_again_is_heard_again():
+    found = [-0.6]
+    for _ in range(2):
+        found = agreed([[1, 0], [1, 0], [0.6, 0.8]], [1, 1, found[-1]])[2:]
+    assert found == pytest.approx([0.75])  # -0.6 / 2 + 0.6 = 0.3, then 0.3 / 2 + 0.6
+
+
+@pytest.mark.parametrize(("last", "expected"), [(4.0, 1.0), (4.1, AWAY), (1e38, AWAY), (1e-30, 1)])
+def test_a_change_of_more_than_four_median_lengths_counts_as_away(last, expected):
+    assert agreed([[1, 0], [1, 0], [last, 0]]) == pytest.approx([1, 1, expected])
+
+
+def test_a_short_change_makes_no_other_one_long():
+    """Of 0.1 and 1 the longer counts; who is left out later still counts for the lengths."""
+    assert agreed([[0.1, 0], [1, 0]]) == pytest.approx([1, 1])
+    assert agreed([[0.1, 0], [-0.1, 0], [0.5, 0], [-0.5, 0]], [1, 0, 1, 0]) == pytest.approx(
+        [1.5, -1, 1.5, -1]
+    )
+
+
+def test_agreement_at_the_extremes():
+    assert agreed([[7, 0]], [0.5]) == [0.25]  # nobody to agree with
+    assert agreed([[0, 0], [0, 0]]) == [0, 0]  # nobody has changed anything
+    assert agreed([[1, 0], [1, 0]], [-0.4, -0.2]) == [-0.2, -0.1]  # nobody who can judge
+    assert agreed([[1, 0], [0, 1]]) == [0, 0]
+
+
+def directions(good, bad, seed):
+    """Changes with a common part and as much again that is each one's own; bad ones are turned."""
+    draws = torch.Generator().manual_seed(seed)
+    common = torch.randn(200, generator=draws, dtype=torch.float64)
+    own = torch.randn(good + bad, 200, generator=draws, dtype=torch.float64)
+    signs = torch.tensor([1.0] * good + [-1.0] * bad, dtype=torch.float64)
+    return signs[:, None] * (common + own)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_hostile_minority_is_left_out_and_stays_out_where_it_is_the_majority(seed):
+    first = directions(6, 4, seed)
+    found = agreement(first @ first.T, [0.0] * 10)
+    assert [a >= 0 for a in found] == [True] * 6 + [False] * 4
+    later = directions(2, 4, seed + 100)
+    found = agreement(later @ later.T, found[4:])
+    assert [a >= 0 for a in found] == [True] * 2 + [False] * 4
+
+
+def test_products_by_hand():
+    own = {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor(2.0), "s": torch.tensor(0.0)}
+    models = [
+        {"a": torch.tensor([2.0, 1.0]), "b": torch.tensor(4.0), "s": torch.tensor(9.0)},
+        {"a": torch.tensor([4.0, 0.0]), "b": torch.tensor(1.0), "s": torch.tensor(9.0)},
+    ]  # changes (1, 0, 2) and (3, -1, -1)
+    found = products(lambda: iter(models), own, {"a", "b"}, 2)
+    assert found.tolist() == [[5, 1], [1, 11]]
+
+
+def test_products_of_huge_changes_are_finite():
+    models = [model(3e38), model(-3e38), model(1)]
+    found = products(lambda: iter(models), model(-3e38), TRAINED, 3)
+    assert all(map(math.isfinite, agreement(found, [0.0] * 3)))
 
 
 def test_whole_numbers_are_the_servers():
@@ -145,11 +231,6 @@ def test_changes_of_equal_length_are_averaged_as_ever():
     assert all(found[name].equal(mean[name]) for name in own)
 
 
-def test_nothing_is_trimmed_of_three_members():
-    models = [model(1), model(2), model(6)]
-    assert mean_of("trimmed", models, model(0))["weight"][0].item() == 3
-
-
 def test_memory_for_one_tensor_at_a_time_changes_no_bit(monkeypatch):
     *models, own = random_models(6)
     whole = {r: robust_mean(r, [1, 2, 3, 4, 5], lambda: iter(models), own, TRAINED) for r in RULES}
@@ -158,6 +239,14 @@ def test_memory_for_one_tensor_at_a_time_changes_no_bit(monkeypatch):
     for rule, expected in whole.items():
         found = robust_mean(rule, [1, 2, 3, 4, 5], lambda: iter(models), own, TRAINED)
         assert all(found[name].equal(expected[name]) for name in own)
+
+
+def test_memory_for_one_tensor_at_a_time_changes_no_product(monkeypatch):
+    *models, own = random_models(6)
+    whole = products(lambda: iter(models), own, own, 5)
+    monkeypatch.setattr(robust, "HELD_BYTES", 1)
+    monkeypatch.setattr(robust, "_COORDINATES", 3)
+    assert products(lambda: iter(models), own, own, 5).allclose(whole, rtol=1e-12)
 
 
 # --- in a run -------------------------------------------------------------------------------------
@@ -172,7 +261,7 @@ def accuracies(tmp_path, **changes):
 
 def test_a_run_averages_as_its_settings_say(tmp_path):
     plain = accuracies(tmp_path)
-    found = [accuracies(tmp_path, rounds__robust=rule) for rule in RULES]
+    found = [accuracies(tmp_path, rounds__robust=rule) for rule in (*RULES, "filtered")]
     assert all(len(one) == 2 and one != plain for one in found)
 
 
@@ -201,21 +290,19 @@ def test_a_lie_about_its_images_moves_bounded_no_further():
     assert found["weight"][0].item() == pytest.approx((4 - 3) / 7)
 
 
-@pytest.mark.parametrize("rule", ["median", "trimmed"])
 @pytest.mark.parametrize("huge", [1e6, 3e38, -3e38])
-def test_an_outlier_leaves_the_middle_between_the_good_ones(rule, huge):
+def test_an_outlier_leaves_the_median_between_the_good_ones(huge):
     good = [model(1, 2), model(2, 3), model(3, 4), model(4, 5)]
     for place in range(5):
         models = [*good[:place], model(huge, abs(huge)), *good[place:]]
-        found = mean_of(rule, models, model(0))
+        found = mean_of("median", models, model(0))
         assert 1 <= found["weight"][0].item() <= 4
         assert 2 <= found["running_var"].item() <= 5
 
 
-def test_the_middle_of_huge_numbers_is_finite():
+def test_the_median_of_huge_numbers_is_finite():
     models = [model(3e38), model(3e38), model(-3e38), model(3e38)]
-    for rule in ("median", "trimmed"):
-        assert mean_of(rule, models, model(0))["weight"].isfinite().all()
+    assert mean_of("median", models, model(0))["weight"].isfinite().all()
 
 
 @pytest.mark.parametrize("rule", RULES)

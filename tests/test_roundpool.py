@@ -81,10 +81,10 @@ def test_a_mean_is_written_down_as_the_transport_says(tmp_path):
 
 @pytest.mark.parametrize(
     ("rule", "weight"),
-    [("none", 201.0), ("bounded", 5 / 3), ("median", 2.0), ("trimmed", 201.0)],
+    [("none", 201.0), ("bounded", 5 / 3), ("median", 2.0), ("filtered", 1.0)],
 )
 def test_the_run_says_how_models_are_averaged(tmp_path, rule, weight):
-    """Changes 1, 2 and 600, bounded 1, 2 and 2; three members are not trimmed."""
+    """Changes 1, 2 and 600, bounded 1, 2 and 2; filtered 1 and 2, bounded 1 and 1."""
     models = [model(1, 4), model(2, 4), model(600, 4)]
     rnd = pool_of(tmp_path, models, server=model(0, 4), robust=rule)
     made = rnd.average([(1, rnd.latest(k)) for k in range(3)])
@@ -92,6 +92,25 @@ def test_the_run_says_how_models_are_averaged(tmp_path, rule, weight):
     assert found["weight"][0].tolist() == [pytest.approx(weight), 1.0]
     assert found["running_var"].item() == 4
     assert made == rnd.latest(SERVER_SITE)
+
+
+def test_filtered_leaves_out_who_points_away_and_remembers_it(tmp_path):
+    """Changes 1, 3 and -2, then by the same uploads: the third is known, so one can judge it."""
+    rnd = pool_of(tmp_path, [model(1), model(3), model(-2), model(9)], robust="filtered")
+    made = rnd.average([(1, rnd.latest(0)), (1, rnd.latest(1)), (1, rnd.latest(2))])
+    assert content(rnd, made)["weight"][0, 0].item() == 1  # 3 is bounded to 1, of two the lower
+    assert rnd.agreement == {0: 1, 1: 1, 2: -1}
+    again = RoundPool(rnd.pool, SCHEMA, rnd.weights, PLAIN, 8, "filtered", {1: 1.0, 2: -1.0})
+    parts = [(0, rnd.latest(0)), (1, rnd.latest(1)), (5, rnd.latest(2))]
+    assert content(again, again.average(parts))["weight"][0, 0].item() == 3
+    assert again.agreement == {1: 0.5, 2: -1.5}  # who has no weight is not judged
+
+
+def test_where_all_are_left_out_the_server_keeps_its_model(tmp_path):
+    rnd = pool_of(tmp_path, [model(1), model(3)], server=model(7), robust="filtered")
+    rnd.agreement.update({0: -1.0, 1: -1.0})
+    made = rnd.average([(1, rnd.latest(0)), (1, rnd.latest(1))])
+    assert content(rnd, made)["weight"][0, 0].item() == 7
 
 
 def test_beta_goes_beyond_a_robust_average_too(tmp_path):

@@ -92,6 +92,21 @@ def test_a_run_cut_twice_in_the_same_round_still_finds_its_private_parts(tmp_pat
     assert play(again).records() == whole(method).records()
 
 
+def test_what_is_known_of_each_sites_changes_survives_a_cut(tmp_path):
+    def knowing(name):
+        return toy(FedAvg(), tmp_path, name=name, rounds__robust="filtered", **WARM_UP)
+
+    def known(played):
+        return played.folder.load_checkpoint()["state"]["agreement"]
+
+    whole, experiment = play(knowing("whole")), knowing("cut")
+    with pytest.raises(Stop):
+        play(experiment, cut_at(2, "train", 2))
+    resumed = play(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
+    assert resumed.records() == whole.records()
+    assert known(resumed) == known(whole) and len(known(whole)) == 3
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
