@@ -1,4 +1,4 @@
-"""Today's numbers of every method preset: a run of a second each, and digests of what it gave.
+"""Today's numbers of every method preset and of sites with own images: digests of short runs.
 
 `python -m tests.golden.numbers` rewrites `numbers.json`; CONTRIBUTING.md says when.
 """
@@ -16,6 +16,7 @@ from torch import nn
 from fedapp.config import load_experiment
 from fedapp.presetfiles import method_presets
 from tests.flower.results import loopback, results, rows
+from tests.own import experiment, three_sites
 
 FILE = Path(__file__).with_name("numbers.json")
 SHRUNK = {
@@ -33,8 +34,18 @@ SHRUNK = {
 
 def numbers_of(preset: str, out: Path) -> dict[str, Any]:
     """Run a method preset below `out`; return the digests and, for people, the last accuracy."""
-    overrides = {**SHRUNK, "method.preset": preset, "runtime.out": str(out)}
-    folder = loopback(load_experiment("digits_demo", {**overrides, "runtime.run_name": preset}))
+    overrides = {**SHRUNK, "method.preset": preset, "runtime.out": str(out / preset)}
+    return digests(loopback(load_experiment("digits_demo", overrides)))
+
+
+def numbers_of_own(out: Path) -> dict[str, Any]:
+    """Run UM-pFSSL below `out` on three sites whose images are files; return the same."""
+    wanted = experiment(three_sites(out / "images"), runtime__out=str(out / "runs"))
+    return digests(loopback(wanted))
+
+
+def digests(folder: Path) -> dict[str, Any]:
+    """Return the digests of a run's folder and, for people, its last accuracy."""
     lines = rows(folder)
     return {
         "accuracy": round(lines[-1]["mean_test_accuracy"], 4),
@@ -77,7 +88,9 @@ def main() -> int:
     old = json.loads(FILE.read_text())["presets"] if FILE.is_file() else {}
     with tempfile.TemporaryDirectory() as out:
         new = {preset: numbers_of(preset, Path(out)) for preset in method_presets()}
-    FILE.write_text(json.dumps({"arithmetic": arithmetic(), "presets": new}, indent=2) + "\n")
+        own = numbers_of_own(Path(out))
+    numbers = {"arithmetic": arithmetic(), "own_data": own, "presets": new}
+    FILE.write_text(json.dumps(numbers, indent=2) + "\n")
     changed = [name for name in new if new[name] != old.get(name)]
     print(f"{FILE.name}: {len(new)} presets, changed: {', '.join(changed) or 'none'}")
     return 0
