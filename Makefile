@@ -24,13 +24,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## run UM-pFSSL on handwritten digits, 10 simulated sites (no download)
-	@$(BIN)/python -m fedapp.flower_local digits_demo
+	@$(BIN)/python -m fedapp.drivers.flower_local digits_demo
 
 deploy-demo: $(STAMP) ## a server and three sites as real programs: TLS, a key per site (docs/DEPLOY.md)
-	@$(BIN)/python -m fedapp.compose_local
+	@$(BIN)/python -m fedapp.tools.deploy.compose_local
 
 run: $(STAMP) ## run a preset: make run PRESET=fashion_mnist_small SITES=20 ARGS="seed=1"
-	@$(BIN)/python -m fedapp.flower_local $(PRESET) $(if $(SITES),split.num_clients=$(SITES)) $(ARGS)
+	@$(BIN)/python -m fedapp.drivers.flower_local $(PRESET) $(if $(SITES),split.num_clients=$(SITES)) $(ARGS)
 
 test: $(STAMP) ## the fast tests
 	$(BIN)/python -m pytest -q -n $(WORKERS)
@@ -56,7 +56,7 @@ results: $(STAMP) ## tune and compare all methods (hours), then docs/RESULTS.md
 	$(BIN)/python -m bench.study
 
 stop: $(STAMP) ## end what a killed run of this checkout left behind
-	@$(BIN)/python -m fedapp.flower_local --stop
+	@$(BIN)/python -m fedapp.drivers.flower_local --stop
 
 clean: ## remove caches and Flower's files; .venv and your runs stay
 	rm -rf .flwr .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

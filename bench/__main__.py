@@ -15,7 +15,7 @@ from typing import Annotated
 import torch
 import typer
 
-from fedapp.figures import duration
+from fedapp.ground.text import duration
 
 
 @dataclass(frozen=True)

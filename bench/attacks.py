@@ -12,11 +12,11 @@ from safetensors.torch import load
 from torch import Tensor
 
 from fedapp.data.sites import SiteData
-from fedapp.engine import Fetch, Transport
-from fedapp.federation import Federation, Sites
-from fedapp.params import Params, digest_of, to_bytes
-from fedapp.protocol import Incoming, Outgoing, Reply, SiteFacts, Task
-from fedapp.rng import torch_stream
+from fedapp.ground.rng import torch_stream
+from fedapp.learn.params import Params, digest_of, to_bytes
+from fedapp.messages.protocol import Incoming, Outgoing, Reply, SiteFacts, Task
+from fedapp.server.engine import Fetch, Transport
+from fedapp.site.federation import Federation, Sites
 
 NOBODY = "nobody"
 ATTACKS = {

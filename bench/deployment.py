@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from fedapp.processes import free_port
+from fedapp.ground.processes import free_port
 
 START_S = 300.0
 """Seconds for a process of Flower to come up on a busy machine."""

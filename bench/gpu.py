@@ -20,12 +20,12 @@ import typer
 from bench.paper_run import has_begun, run_rows
 from bench.record import Row, save, show
 from bench.throughput import Size, throughput, training_ways
-from fedapp.config import load_experiment, parse_overrides
-from fedapp.errors import ConfigError, FedAppError
-from fedapp.federation import Federation, federation_of
-from fedapp.figures import duration
-from fedapp.settings import Experiment
-from fedapp.site import pick_device, pick_dtype, torch_threads
+from fedapp.experiment.config import load_experiment, parse_overrides
+from fedapp.ground.devices import pick_device, pick_dtype, torch_threads
+from fedapp.ground.errors import ConfigError, FedAppError
+from fedapp.ground.settings import Experiment
+from fedapp.ground.text import duration
+from fedapp.site.federation import Federation, federation_of
 
 PRESET = "fashion_mnist"
 TOY = (

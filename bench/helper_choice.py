@@ -13,19 +13,19 @@ from statistics import fmean
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from fedapp.cli import run_loopback
-from fedapp.config import load_experiment, parse_overrides
 from fedapp.data.sites import SiteData, normalise
-from fedapp.federation import federation_of
-from fedapp.metrics import predict
-from fedapp.models import build_model
-from fedapp.params import from_bytes, schema_of
-from fedapp.relation import certainty, relation
-from fedapp.rng import seeded
-from fedapp.settings import Experiment
-from fedapp.site import pick_device, pick_dtype, torch_threads
-from fedapp.store import ModelStore
-from fedapp.uncertainty import mc_probabilities
+from fedapp.drivers.loopback import run_loopback
+from fedapp.experiment.config import load_experiment, parse_overrides
+from fedapp.ground.devices import pick_device, pick_dtype, torch_threads
+from fedapp.ground.rng import seeded
+from fedapp.ground.settings import Experiment
+from fedapp.learn.metrics import predict
+from fedapp.learn.networks import build_model
+from fedapp.learn.params import from_bytes, schema_of
+from fedapp.learn.uncertainty import mc_probabilities
+from fedapp.messages.store import ModelStore
+from fedapp.methods.um_pfssl.relation import certainty, relation
+from fedapp.site.federation import federation_of
 
 TOP = 4
 SCORES = (

@@ -28,19 +28,19 @@ import typer
 
 from bench.attacks import ATTACKS, NOBODY, Hostile, mislabelled
 from bench.record import Row, kept, save
-from fedapp.codehash import code_hash
-from fedapp.config import load_experiment
-from fedapp.engine import Engine
-from fedapp.errors import RunError
-from fedapp.federation import federation_of
-from fedapp.ledger import Ledger
-from fedapp.loopback import Loopback
-from fedapp.presetfiles import Scalar
-from fedapp.progress import Progress
-from fedapp.rng import numpy_stream
-from fedapp.runfolder import open_run, out_root
-from fedapp.settings import Experiment
-from fedapp.store import ModelStore
+from fedapp.drivers.loopback import Loopback
+from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.config import load_experiment
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.runfolder import open_run, out_root
+from fedapp.ground.errors import RunError
+from fedapp.ground.progress import Progress
+from fedapp.ground.rng import numpy_stream
+from fedapp.ground.settings import Experiment
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.store import ModelStore
+from fedapp.server.engine import Engine
+from fedapp.site.federation import federation_of
 
 TUNED = "fedavg, own model"
 """Column of FedAvg's runs: the model that a site trained last, `method.answer=tuned`."""

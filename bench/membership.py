@@ -30,18 +30,18 @@ from torch import Tensor
 
 from bench.hostile import FULL, QUICK, Size, experiment_of
 from bench.record import Row, kept, save
-from fedapp.cli import run_loopback
-from fedapp.codehash import code_hash
 from fedapp.data.sites import SiteData, normalise
-from fedapp.federation import federation_of
-from fedapp.metrics import predict
-from fedapp.models import build_model
-from fedapp.params import from_bytes, schema_of
-from fedapp.presetfiles import Scalar
-from fedapp.rng import numpy_stream
-from fedapp.runfolder import RunFolder, out_root
-from fedapp.settings import Experiment
-from fedapp.store import ModelStore
+from fedapp.drivers.loopback import run_loopback
+from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.runfolder import RunFolder, out_root
+from fedapp.ground.rng import numpy_stream
+from fedapp.ground.settings import Experiment
+from fedapp.learn.metrics import predict
+from fedapp.learn.networks import build_model
+from fedapp.learn.params import from_bytes, schema_of
+from fedapp.messages.store import ModelStore
+from fedapp.site.federation import federation_of
 
 LEAST = 20
 """Members, and non-members, of a site that is attacked."""

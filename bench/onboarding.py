@@ -29,21 +29,21 @@ import numpy as np
 import typer
 
 from bench.record import RESULTS, Row, save
-from fedapp.config import load_experiment
 from fedapp.data.manifest import TEST, TRAIN, Manifest
-from fedapp.engine import Engine
-from fedapp.federation import federation_of
-from fedapp.ledger import Ledger
-from fedapp.loopback import Loopback
-from fedapp.onboard.plan import NewSite, plan_for
-from fedapp.onboard.run import RESULT, onboard
-from fedapp.peers import finished_run
-from fedapp.presetfiles import Scalar
-from fedapp.progress import Progress
-from fedapp.rng import numpy_stream
-from fedapp.runfolder import RunFolder, open_run, out_root
-from fedapp.settings import Experiment
-from fedapp.store import ModelStore
+from fedapp.drivers.loopback import Loopback
+from fedapp.experiment.config import load_experiment
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.runfolder import RunFolder, open_run, out_root
+from fedapp.ground.progress import Progress
+from fedapp.ground.rng import numpy_stream
+from fedapp.ground.settings import Experiment
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.store import ModelStore
+from fedapp.server.engine import Engine
+from fedapp.server.peers import finished_run
+from fedapp.site.federation import federation_of
+from fedapp.tools.onboard.plan import NewSite, plan_for
+from fedapp.tools.onboard.run import RESULT, onboard
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

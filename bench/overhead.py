@@ -75,7 +75,7 @@ def seconds(
     with tempfile.TemporaryDirectory(prefix="bench-") as out:
         settings = [*overrides, f"rounds.num_rounds={rounds}", "runtime.run_name=run"]
         settings += ["data.download=false", f"runtime.out={out}"]
-        command = [sys.executable, "-m", "fedapp.flower_local", PRESET, *settings]
+        command = [sys.executable, "-m", "fedapp.drivers.flower_local", PRESET, *settings]
         if driver == "loopback":
             threads = f"runtime.threads={len(cores)}"
             command = [sys.executable, "-m", "fedapp.cli", "run", PRESET, *settings, threads]

@@ -7,17 +7,17 @@ from dataclasses import replace
 import torch
 
 from bench.record import Row
-from fedapp.engine import Engine
-from fedapp.errors import FedAppError
-from fedapp.federation import Federation
-from fedapp.ledger import Ledger
-from fedapp.loopback import Loopback
-from fedapp.progress import Progress
-from fedapp.runfolder import open_run, out_root
-from fedapp.settings import Experiment
-from fedapp.site import pick_device
-from fedapp.standings import Row as Summary
-from fedapp.store import ModelStore
+from fedapp.drivers.loopback import Loopback
+from fedapp.experiment.runfolder import open_run, out_root
+from fedapp.ground.devices import pick_device
+from fedapp.ground.errors import FedAppError
+from fedapp.ground.progress import Progress
+from fedapp.ground.settings import Experiment
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.store import ModelStore
+from fedapp.server.engine import Engine
+from fedapp.server.standings import Row as Summary
+from fedapp.site.federation import Federation
 
 PAPER = {
     "best": (79.00, "final version, Table I, FashionMNIST, alpha 0.5, best test accuracy"),

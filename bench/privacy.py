@@ -17,9 +17,9 @@ from typing import Annotated
 import typer
 
 from bench.record import Row, save
-from fedapp.cli import run_loopback
-from fedapp.config import load_experiment, parse_overrides
-from fedapp.runfolder import RunFolder
+from fedapp.drivers.loopback import run_loopback
+from fedapp.experiment.config import load_experiment, parse_overrides
+from fedapp.experiment.runfolder import RunFolder
 
 PRESET = "fashion_mnist_small"
 SETTING = (
@@ -39,7 +39,7 @@ class Lengths(logging.Handler):
         self.found: list[float] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take the length from a line of `fedapp.privacy`."""
+        """Take the length from a line of `fedapp.site.privacy`."""
         if "change of length" in record.msg and isinstance(record.args, tuple):
             self.found.append(float(str(record.args[2])))
 
@@ -47,7 +47,7 @@ class Lengths(logging.Handler):
 @contextmanager
 def lengths() -> Iterator[list[float]]:
     """Collect them while the block runs."""
-    log, handler = logging.getLogger("fedapp.privacy"), Lengths()
+    log, handler = logging.getLogger("fedapp.site.privacy"), Lengths()
     before = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)

@@ -14,8 +14,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedapp.codehash import code_hash
-from fedapp.disk import write_atomic
+from fedapp.experiment.codehash import code_hash
+from fedapp.ground.disk import write_atomic
 
 RESULTS = Path(__file__).parent / "results"
 

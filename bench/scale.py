@@ -172,7 +172,7 @@ def one_image_each(sites: int) -> Manifest:
 
 
 def _watched(driver: Driver, settings: Sequence[str], folder: Path, every_s: float) -> Watched:
-    module = ["fedapp.flower_local"] if driver == Driver.flower else ["fedapp.cli", "run"]
+    module = ["fedapp.drivers.flower_local"] if driver == Driver.flower else ["fedapp.cli", "run"]
     own = ["runtime.device=cpu", f"runtime.out={folder}", "runtime.run_name=run"]
     command = [sys.executable, "-m", *module, PRESET, *settings, *own]
     return watch(command, folder / "run", every_s)

@@ -25,9 +25,9 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from bench.measure import side_by_side
 from bench.record import Row, save
 from bench.workload import Workload, standard_layout, workload
-from fedapp import uncertainty
-from fedapp.models import ResNet9
-from fedapp.uncertainty import CACHE_BATCH, SCORING_BATCH, dropout_sample, mc_probabilities
+from fedapp.learn import uncertainty
+from fedapp.learn.networks import ResNet9
+from fedapp.learn.uncertainty import CACHE_BATCH, SCORING_BATCH, dropout_sample, mc_probabilities
 
 PASSES = 10
 MODELS = 4

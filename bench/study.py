@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapp.compare.command import compare, tune
-from fedapp.compare.grid import read_grid, sweeps
-from fedapp.compare.tuning import as_file, chosen_values, laid_over, write_grid
-from fedapp.disk import write_atomic
-from fedapp.errors import ConfigError, FedAppError
-from fedapp.figures import percent
-from fedapp.report.looks import looks
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.errors import ConfigError, FedAppError
+from fedapp.ground.text import percent
+from fedapp.tools.compare.command import compare, tune
+from fedapp.tools.compare.grid import read_grid, sweeps
+from fedapp.tools.compare.tuning import as_file, chosen_values, laid_over, write_grid
+from fedapp.tools.report.looks import looks
 
 FIRST = ("results_fashion_mnist", "results_cifar10")
 """The studies that come first; the others follow by name."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.record import RESULTS
-from fedapp.disk import write_atomic
-from fedapp.errors import ConfigError, FedAppError
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.errors import ConfigError, FedAppError
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENTS = (DOCS / "PERFORMANCE.md", DOCS / "SECURITY.md")

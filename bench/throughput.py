@@ -14,11 +14,11 @@ from bench.measure import Times, side_by_side
 from bench.record import Row
 from bench.workload import Workload
 from fedapp.data.sites import normalise
-from fedapp.models import ResNet9, build_model
-from fedapp.settings import Experiment, ModelSettings
-from fedapp.site import pick_device, pick_dtype
-from fedapp.training import recalibrate
-from fedapp.uncertainty import SCORING_BATCH
+from fedapp.ground.devices import pick_device, pick_dtype
+from fedapp.ground.settings import Experiment, ModelSettings
+from fedapp.learn.networks import ResNet9, build_model
+from fedapp.learn.training import recalibrate
+from fedapp.learn.uncertainty import SCORING_BATCH
 
 PRECISIONS = ("float32", "bfloat16")
 SIDE, CLASSES = 28, 10

@@ -25,21 +25,20 @@ import typer
 
 from bench.measure import Times, side_by_side
 from bench.record import Row, save
-from fedapp.cli import run_loopback
-from fedapp.config import load_experiment
-from fedapp.costs import cost_greedy
-from fedapp.engine import Engine, Fetch, Transport
-from fedapp.federation import federation_of
-from fedapp.ledger import Ledger
-from fedapp.loopback import Loopback
-from fedapp.methods.um_pfssl import UmPfssl
-from fedapp.models import build_model
-from fedapp.params import Params, from_bytes, schema_of, to_bytes
-from fedapp.progress import Progress
-from fedapp.protocol import Incoming, Outgoing, Reply, SiteFacts
-from fedapp.runfolder import open_run
-from fedapp.settings import Experiment, ModelSettings, TransportSettings
-from fedapp.store import ModelStore
+from fedapp.drivers.loopback import Loopback, run_loopback
+from fedapp.experiment.config import load_experiment
+from fedapp.experiment.runfolder import open_run
+from fedapp.ground.progress import Progress
+from fedapp.ground.settings import Experiment, ModelSettings, TransportSettings
+from fedapp.learn.networks import build_model
+from fedapp.learn.params import Params, from_bytes, schema_of, to_bytes
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.protocol import Incoming, Outgoing, Reply, SiteFacts
+from fedapp.messages.store import ModelStore
+from fedapp.methods.um_pfssl.costs import cost_greedy
+from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.server.engine import Engine, Fetch, Transport
+from fedapp.site.federation import federation_of
 
 SEARCH, LATER, WARM_UP = "rounds below F", "later rounds", "warm-up"
 ENCODINGS = [

@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from bench.measure import side_by_side
 from bench.record import Row, save
 from bench.workload import Workload, standard_layout, workload
-from fedapp.losses import soft_target_loss
-from fedapp.settings import TrainSettings
-from fedapp.training import train
+from fedapp.ground.settings import TrainSettings
+from fedapp.learn.losses import soft_target_loss
+from fedapp.learn.training import train
 
 SETTINGS = TrainSettings()
 

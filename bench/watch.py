@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROLES = (
     ("fedapp.cli", "server and sites"),
-    ("fedapp.workers", "measuring before the start"),
+    ("fedapp.drivers.workers", "measuring before the start"),
     ("flwr-simulation", "server"),
     ("ray::ClientAppActor", "sites"),
     ("ray::", "Ray"),

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fedapp.data.datasets import load_dataset
 from fedapp.data.sites import normalise
-from fedapp.models import ResNet9, build_model
-from fedapp.settings import DataSettings, ModelSettings
-from fedapp.training import recalibrate
+from fedapp.ground.settings import DataSettings, ModelSettings
+from fedapp.learn.networks import ResNet9, build_model
+from fedapp.learn.training import recalibrate
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.refusals import refused
-from client_app.resident import NoWorker, ask, worker_for
-from fedapp import wire
+from client_app.resident.caller import NoWorker, ask, worker_for
+from fedapp.messages import wire
 
 log = logging.getLogger("flwr")
 app = ClientApp()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from fedapp.data.own import Place
 from fedapp.data.sites import SiteData
-from fedapp.disk import write_atomic
-from fedapp.errors import ConfigError, DataError
-from fedapp.presetfiles import Scalar
-from fedapp.settings import OWN, Experiment
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.errors import ConfigError, DataError
+from fedapp.ground.settings import OWN, Experiment
 
 
 def who_am_i(node_config: Mapping[str, Scalar], experiment: Experiment) -> tuple[int, Place | None]:

@@ -11,26 +11,26 @@ from filelock import FileLock, Timeout
 from flwr.app import Context
 
 from client_app.identity import check_unchanged, who_am_i
-from fedapp.codehash import code_hash
-from fedapp.config import (
+from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.config import (
     experiment_digest,
     load_run_config,
     settings_that_differ,
     shared_settings,
 )
-from fedapp.disk import refused
-from fedapp.errors import ConfigError, RunError
-from fedapp.federation import federation_of
-from fedapp.params import digest_of
-from fedapp.pool import read_key
-from fedapp.presetfiles import Scalar
-from fedapp.private import PrivateParts
-from fedapp.protocol import Origin
-from fedapp.runfolder import out_root
-from fedapp.scores import ScoreStore
-from fedapp.settings import OWN, Experiment
-from fedapp.site import Site
-from fedapp.store import ModelStore
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.runfolder import out_root
+from fedapp.ground.disk import refused
+from fedapp.ground.errors import ConfigError, RunError
+from fedapp.ground.settings import OWN, Experiment
+from fedapp.learn.params import digest_of
+from fedapp.learn.scores import ScoreStore
+from fedapp.messages.poolkey import read_key
+from fedapp.messages.protocol import Origin
+from fedapp.messages.store import ModelStore
+from fedapp.site.federation import federation_of
+from fedapp.site.private import PrivateParts
+from fedapp.site.site import Site
 
 log = logging.getLogger("flwr")
 

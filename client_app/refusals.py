@@ -3,8 +3,8 @@
 import logging
 from functools import lru_cache
 
-from fedapp.errors import FedAppError, one_line, told
-from fedapp.protocol import Incoming, Refusal
+from fedapp.ground.errors import FedAppError, one_line, told
+from fedapp.messages.protocol import Incoming, Refusal
 
 log = logging.getLogger("flwr")
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 from flwr.app import Context, RecordDict
 
-from client_app.frames import Letter
-from client_app.inputs import inputs_of, stamp_of
 from client_app.node import alone, open_site
 from client_app.refusals import refused
-from fedapp.codec import decode_origin, decode_request, encode
-from fedapp.errors import ProtocolError
-from fedapp.protocol import Hello, Incoming, Origin, Refusal, Request
+from client_app.resident.frames import Letter
+from client_app.resident.inputs import inputs_of, stamp_of
+from fedapp.ground.errors import ProtocolError
+from fedapp.messages.codec import decode_origin, decode_request, encode
+from fedapp.messages.protocol import Hello, Incoming, Origin, Refusal, Request
 
 
 def answer(

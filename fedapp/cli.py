@@ -7,26 +7,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedapp.certs import make_certs
-from fedapp.compare.command import compare as compare_grid
-from fedapp.compare.command import tune as tune_grid
-from fedapp.compare.grid import labels_of, seeds_of, sweeps
-from fedapp.compare.job import Driver
-from fedapp.config import load_experiment, parse_overrides
-from fedapp.endblock import end_block
-from fedapp.engine import Engine
-from fedapp.errors import ConfigError, FedAppError
-from fedapp.federation import federation_of
-from fedapp.ledger import Ledger
-from fedapp.loopback import Loopback
-from fedapp.onboard.command import onboard_site as onboard_onto
-from fedapp.onboard.plan import NewSite
-from fedapp.presetfiles import headline, method_path, method_presets, presets
-from fedapp.progress import Progress
-from fedapp.runfolder import check_run, open_run
-from fedapp.settings import Experiment
-from fedapp.standings import Row
-from fedapp.store import ModelStore
+from fedapp.drivers.loopback import run_loopback
+from fedapp.experiment.config import load_experiment, parse_overrides
+from fedapp.experiment.presetfiles import headline, method_path, method_presets, presets
+from fedapp.ground.errors import ConfigError, FedAppError
+from fedapp.site.federation import federation_of
+from fedapp.tools.compare.command import compare as compare_grid
+from fedapp.tools.compare.command import tune as tune_grid
+from fedapp.tools.compare.grid import labels_of, seeds_of, sweeps
+from fedapp.tools.compare.job import Driver
+from fedapp.tools.deploy.certs import make_certs
+from fedapp.tools.onboard.command import onboard_site as onboard_onto
+from fedapp.tools.onboard.plan import NewSite
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
@@ -36,28 +28,6 @@ Preset = Annotated[
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="settings to change, such as method.num_replaced=3")
 ]
-
-
-def run_loopback(experiment: Experiment) -> tuple[Row, Path]:
-    """Run an experiment in this process; return its summary and its run folder."""
-    check_run(experiment)
-    federation = federation_of(experiment)
-    folder = open_run(experiment, federation.manifest)
-    store = ModelStore(folder.pool_root)
-    again = f"runtime.resume=true runtime.run_name={folder.path.name}"
-    try:
-        with Progress() as progress:
-            progress.note(f"run folder {folder.path}")
-            transport = Loopback(experiment, federation, store, folder.sites_root)
-            summary = Engine(experiment, transport, folder, store, progress, Ledger()).run()
-    except FedAppError:
-        folder.discard_unless_begun()
-        raise
-    except KeyboardInterrupt:
-        print(f"\ninterrupted; go on with the same settings and {again}", file=sys.stderr)
-        raise
-    print(end_block(summary, folder.per_site(), folder.path))
-    return summary, folder.path
 
 
 @app.command()
@@ -136,7 +106,7 @@ def report(
 ) -> None:
     """Write the tables and figures of a comparison anew."""
     # Plots take seconds to import, which no other command needs.
-    from fedapp.report.document import write_report
+    from fedapp.tools.report.document import write_report
 
     for path in write_report(out, reference):
         print(path)
@@ -156,7 +126,7 @@ def check_site(
 ) -> None:
     """Check a site's own data and machine before it joins. Exit code: 0 fit, 1 faults, 2 misuse."""
     # torch and Pillow take seconds to import, which no other command should pay for.
-    from fedapp.datacheck.command import Options, check
+    from fedapp.tools.datacheck.command import Options, check
 
     experiment = load_experiment(preset, parse_overrides(overrides or [])) if preset else None
     options = Options(experiment, site_name, server, hide_below, store_path)
@@ -232,7 +202,7 @@ def list_sites(
 ) -> None:
     """List the sites that are registered at the server, by name, with state and number."""
     # Flower takes a second to import.
-    from fedapp.roster import sites_at
+    from fedapp.tools.deploy.roster import sites_at
 
     Console().print(sites_at(superlink or None))
 

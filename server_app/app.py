@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedapp.codehash import code_hash
-from fedapp.config import experiment_digest, load_run_config
-from fedapp.endblock import end_block
-from fedapp.errors import FedAppError
-from fedapp.presetfiles import Scalar
-from fedapp.progress import Progress
-from fedapp.protocol import Origin
-from fedapp.runfolder import RunFolder, sole_server
-from fedapp.settings import Experiment
+from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.config import experiment_digest, load_run_config
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.runfolder import RunFolder, sole_server
+from fedapp.ground.errors import FedAppError
+from fedapp.ground.progress import Progress
+from fedapp.ground.settings import Experiment
+from fedapp.messages.protocol import Origin
+from fedapp.server.endblock import end_block
 from server_app.strategy import PoolStrategy
 
 log = logging.getLogger("flwr")

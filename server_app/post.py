@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedapp import wire
-from fedapp.errors import ProtocolError, one_line
-from fedapp.protocol import Incoming, Refusal
+from fedapp.ground.errors import ProtocolError, one_line
+from fedapp.messages import wire
+from fedapp.messages.protocol import Incoming, Refusal
 
 FIRST_POLL_S, LAST_POLL_S = 0.02, 1.0
 """Polling starts fast and slows down while nothing comes."""

@@ -14,16 +14,16 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedapp import wire
-from fedapp.checks import attributed
-from fedapp.config import shared_settings
-from fedapp.engine import Engine, Fetch
-from fedapp.errors import StoreError, one_line
-from fedapp.ledger import Ledger
-from fedapp.params import digest_of
-from fedapp.pool import make_key
-from fedapp.progress import Progress
-from fedapp.protocol import (
+from fedapp.experiment.config import shared_settings
+from fedapp.experiment.runfolder import RunFolder
+from fedapp.ground.errors import StoreError, one_line
+from fedapp.ground.progress import Progress
+from fedapp.ground.settings import Experiment
+from fedapp.learn.params import digest_of
+from fedapp.messages import wire
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.poolkey import make_key
+from fedapp.messages.protocol import (
     Hello,
     Incoming,
     Origin,
@@ -33,10 +33,10 @@ from fedapp.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.runfolder import RunFolder
-from fedapp.settings import Experiment
-from fedapp.standings import Row
-from fedapp.store import ModelStore
+from fedapp.messages.store import ModelStore
+from fedapp.server.checks import attributed
+from fedapp.server.engine import Engine, Fetch
+from fedapp.server.standings import Row
 from server_app.introductions import Introductions
 from server_app.post import AT_ONCE, NOT_SENT, Post, parsed
 

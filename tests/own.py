@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from fedapp.data.published import read_digits
-from fedapp.settings import DataSettings, Experiment, SplitSettings
+from fedapp.ground.settings import DataSettings, Experiment, SplitSettings
 from tests.small import SMALL, small
 
 CLASSES = ("nought", "one", "two")

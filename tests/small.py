@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from fedapp.methods.um_pfssl import UmPfssl
-from fedapp.settings import (
+from fedapp.ground.settings import (
     DataSettings,
     Experiment,
     ModelSettings,
@@ -13,6 +12,7 @@ from fedapp.settings import (
     SplitSettings,
     TrainSettings,
 )
+from fedapp.methods.um_pfssl.method import UmPfssl
 
 SMALL = Experiment(
     name="small",

@@ -13,8 +13,8 @@ from flwr.common.config import flatten_dict, fuse_dicts, parse_config_args
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from fedapp.config import config_keys, load_run_config
-from fedapp.presetfiles import presets
+from fedapp.experiment.config import config_keys, load_run_config
+from fedapp.experiment.presetfiles import presets
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

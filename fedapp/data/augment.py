@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedapp.data.operations import GEOMETRY, GREY, PIXELS, affine, move, take
-from fedapp.errors import ConfigError
+from fedapp.ground.errors import ConfigError
 
 OPERATIONS = 2
 """RandAugment's N: operations an image goes through (google-research/fixmatch, nops=2)."""

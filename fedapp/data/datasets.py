@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedapp import rng
 from fedapp.data import published
 from fedapp.data.folder import list_images, read_images
 from fedapp.data.images import ImageSet, resize
-from fedapp.errors import ConfigError, DataError
-from fedapp.settings import OWN, DataSettings
+from fedapp.ground import rng
+from fedapp.ground.errors import ConfigError, DataError
+from fedapp.ground.settings import OWN, DataSettings
 
 NAMES: tuple[str, ...] = (*published.NAMES, "folder", OWN)
 """Every value of `data.name`."""

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from fedapp.data.images import MAX_SIDE, MIN_SIDE, ImageSet, channel_stats, resize
-from fedapp.errors import DataError, ImageError
+from fedapp.ground.errors import DataError, ImageError
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 _SPLITS = {"train", "val", "test"}

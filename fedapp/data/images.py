@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedapp.errors import DataError
+from fedapp.ground.errors import DataError
 
 MIN_SIDE, MAX_SIDE = 8, 96
 """Smallest and largest height and width in pixels that the models take."""

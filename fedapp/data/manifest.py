@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fedapp.errors import DataError, StoreError
+from fedapp.ground.errors import DataError, StoreError
 
 TRAIN, VAL, TEST = 0, 1, 2
 """Values of `Manifest.split`."""

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedapp import rng
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
-from fedapp.errors import DataError
-from fedapp.settings import SplitSettings
+from fedapp.ground import rng
+from fedapp.ground.errors import DataError
+from fedapp.ground.settings import SplitSettings
 
 
 def partition(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedapp.data.images import ImageSet, channel_stats
-from fedapp.errors import DataError
+from fedapp.ground.errors import DataError
 
 FETCH_ERRORS = (
     OSError,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from fedapp import rng
+from fedapp.ground import rng
 
 _CHUNK = 256
 """Images changed at a time: the float copies stay below 30 MB each."""

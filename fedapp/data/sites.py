@@ -13,7 +13,7 @@ from torch import Tensor
 from fedapp.data.images import ImageSet
 from fedapp.data.manifest import TRAIN, VAL, Manifest, labels_digest
 from fedapp.data.shift import shifted
-from fedapp.errors import DataError
+from fedapp.ground.errors import DataError
 
 
 class Audit:

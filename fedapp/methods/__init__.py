@@ -1,16 +1,16 @@
-"""Methods by name: `fedapp/methods/<name>.py` holds one and offers it as `METHOD`."""
+"""Methods by name: `fedapp/methods/<name>.py`, or a package, holds one and offers `METHOD`."""
 
 import difflib
 import pkgutil
 from collections.abc import Mapping
 from importlib import import_module
 
-from fedapp.errors import ConfigError
+from fedapp.ground.errors import ConfigError
 from fedapp.methods.base import Method
 
 
 def method_names() -> list[str]:
-    """Return every method's name, sorted: the files of this package but `base` and `_private`."""
+    """Return every method's name, sorted: the modules of this package but `base` and `_private`."""
     files = (module.name for module in pkgutil.iter_modules(__path__))
     return sorted(name for name in files if name != "base" and not name.startswith("_"))
 
@@ -38,6 +38,6 @@ def build_method(name: str, fields: Mapping[str, object]) -> Method:
     """Return the method with these hyper-parameters; those not given take their defaults.
 
     Raises ConfigError on an unknown name, pydantic's ValidationError on unknown, wrongly typed,
-    out-of-range or contradictory fields (`fedapp.config` turns it into a ConfigError).
+    out-of-range or contradictory fields (`fedapp.experiment.config` turns it into a ConfigError).
     """
     return method_class(name)(**fields)

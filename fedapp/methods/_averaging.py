@@ -18,12 +18,20 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedapp.data.augment import STRONG_VIEWS, weak
+from fedapp.ground.settings import CLOSED, Share, TrainSettings
+from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.objectives import Work, fixmatch, supervised
+from fedapp.learn.training import Step, View, descend
+from fedapp.messages.protocol import (
+    EVALUATE,
+    SERVER_SITE,
+    Evaluation,
+    ModelRef,
+    Reply,
+    SiteFacts,
+    Task,
+)
 from fedapp.methods.base import Method, Round, ServerState, SiteContext, SiteReport
-from fedapp.models.resnet9 import ResNet9
-from fedapp.objectives import Work, fixmatch, supervised
-from fedapp.protocol import EVALUATE, SERVER_SITE, Evaluation, ModelRef, Reply, SiteFacts, Task
-from fedapp.settings import CLOSED, Share, TrainSettings
-from fedapp.training import Step, View, descend
 
 WARM_UP = "warmup"
 

@@ -19,15 +19,15 @@ from torch import Tensor, nn
 
 from fedapp.data.augment import weak
 from fedapp.data.sites import SiteData, normalise
-from fedapp.errors import RunError
-from fedapp.metrics import evaluation, predict
-from fedapp.models.resnet9 import ResNet9
-from fedapp.params import Params
-from fedapp.protocol import Evaluation, ModelRef, Reply, ScoredRef, SiteFacts, Task
-from fedapp.rng import numpy_stream, seeded, torch_stream
-from fedapp.scores import ScoreStore
-from fedapp.settings import TrainSettings
-from fedapp.training import View, train
+from fedapp.ground.errors import RunError
+from fedapp.ground.rng import numpy_stream, seeded, torch_stream
+from fedapp.ground.settings import TrainSettings
+from fedapp.learn.metrics import evaluation, predict
+from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.params import Params
+from fedapp.learn.scores import ScoreStore
+from fedapp.learn.training import View, train
+from fedapp.messages.protocol import Evaluation, ModelRef, Reply, ScoredRef, SiteFacts, Task
 
 
 class PoolView(Protocol):
@@ -47,7 +47,7 @@ class PoolView(Protocol):
 
         Batch-norm statistics are the mean itself, whatever beta: a step beyond it could make a
         variance negative. Integer tensors are those of w. See `params.weighted_mean`. A run with
-        `rounds.robust` has another average in the mean's place (`fedapp.robust`).
+        `rounds.robust` has another average in the mean's place (`fedapp.learn.robust`).
         """
 
 

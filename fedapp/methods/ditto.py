@@ -18,13 +18,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.ground.settings import CLOSED
+from fedapp.learn.objectives import copies, pull, supervised
+from fedapp.learn.params import Params
+from fedapp.learn.training import descend
+from fedapp.messages.protocol import Task
 from fedapp.methods._averaging import FromLabelled, work_of
 from fedapp.methods.base import SiteContext, SiteReport
-from fedapp.objectives import copies, pull, supervised
-from fedapp.params import Params
-from fedapp.protocol import Task
-from fedapp.settings import CLOSED
-from fedapp.training import descend
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedapp.ground.settings import CLOSED
 from fedapp.methods._averaging import ByObjective
-from fedapp.settings import CLOSED
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -8,9 +8,9 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from torch import nn
 
+from fedapp.ground.settings import CLOSED
+from fedapp.learn.networks.parts import batch_norm_names
 from fedapp.methods._averaging import ByObjective
-from fedapp.models.parts import batch_norm_names
-from fedapp.settings import CLOSED
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -12,10 +12,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from fedapp.ground.settings import CLOSED
+from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.objectives import copies, pull
 from fedapp.methods._averaging import ByObjective
-from fedapp.models.resnet9 import ResNet9
-from fedapp.objectives import copies, pull
-from fedapp.settings import CLOSED
 
 
 @dataclass(frozen=True, config=CLOSED)

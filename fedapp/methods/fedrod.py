@@ -27,14 +27,14 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.ground.settings import CLOSED
+from fedapp.learn.networks.parts import head_names
+from fedapp.learn.objectives import supervised
+from fedapp.learn.priors import class_mix
+from fedapp.learn.training import descend
+from fedapp.messages.protocol import EVALUATE, Task
 from fedapp.methods._averaging import FromLabelled, work_of
 from fedapp.methods.base import SiteContext, SiteReport
-from fedapp.models.parts import head_names
-from fedapp.objectives import supervised
-from fedapp.priors import class_mix
-from fedapp.protocol import EVALUATE, Task
-from fedapp.settings import CLOSED
-from fedapp.training import descend
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -17,12 +17,12 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedapp.ground.settings import CLOSED
+from fedapp.learn.objectives import supervised, taught
+from fedapp.learn.training import Step
+from fedapp.messages.protocol import Task
 from fedapp.methods._averaging import WARM_UP, WithPseudoLabels, work_of
 from fedapp.methods.base import SiteContext
-from fedapp.objectives import supervised, taught
-from fedapp.protocol import Task
-from fedapp.settings import CLOSED
-from fedapp.training import Step
 
 
 @dataclass(frozen=True, config=CLOSED)

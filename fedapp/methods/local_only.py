@@ -8,6 +8,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedapp.ground.settings import CLOSED
+from fedapp.messages.protocol import Reply, Task
 from fedapp.methods.base import (
     Method,
     Round,
@@ -17,8 +19,6 @@ from fedapp.methods.base import (
     warm_up,
     warm_ups,
 )
-from fedapp.protocol import Reply, Task
-from fedapp.settings import CLOSED
 
 
 @dataclass(frozen=True, config=CLOSED)

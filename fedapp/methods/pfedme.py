@@ -13,11 +13,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from fedapp.ground.settings import CLOSED, Count, Positive
+from fedapp.learn.training import Step, shortened
+from fedapp.messages.protocol import Reply, Task
 from fedapp.methods._averaging import ByObjective, averaged
 from fedapp.methods.base import Round, ServerState, SiteContext, SiteReport
-from fedapp.protocol import Reply, Task
-from fedapp.settings import CLOSED, Count, Positive
-from fedapp.training import Step, shortened
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -2,7 +2,7 @@
 
 Sites share p(x | y); what differs is how often each class occurs (label shift). So one model is
 averaged, in which every site's loss is corrected by its own class mix pi_k (logits + ln pi_k), and
-a site answers with that model's answer times pi_k (`fedapp.priors`). pi_k is estimated from the
+a site answers with that model's answer times pi_k (`learn.priors`). pi_k is estimated from the
 site's labels and, by EM, from its unlabelled images; it never leaves the site.
 
 Where sites differ in their images too, the common answer is wrong. So a site has up to three
@@ -23,17 +23,17 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedapp.losses import soft_target_loss
+from fedapp.ground.rng import numpy_stream
+from fedapp.ground.settings import CLOSED, Share
+from fedapp.learn.losses import soft_target_loss
+from fedapp.learn.metrics import evaluation, wilson
+from fedapp.learn.objectives import supervised
+from fedapp.learn.params import Params
+from fedapp.learn.priors import class_mix, mixture_weights, weighted
+from fedapp.learn.training import Step, batches, descend, freeze_batch_norm, paired, repeated
+from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
 from fedapp.methods._averaging import WARM_UP, averaged, budget_of, work_of
 from fedapp.methods.base import Method, Round, ServerState, SiteContext, SiteReport
-from fedapp.metrics import evaluation, wilson
-from fedapp.objectives import supervised
-from fedapp.params import Params
-from fedapp.priors import class_mix, mixture_weights, weighted
-from fedapp.protocol import EVALUATE, Reply, SiteFacts, Task
-from fedapp.rng import numpy_stream
-from fedapp.settings import CLOSED, Share
-from fedapp.training import Step, batches, descend, freeze_batch_norm, paired, repeated
 
 SURE = ("sure_right", "sure_total")
 """Metrics: sure answers to validation images that are right, and all sure ones."""

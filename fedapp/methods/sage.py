@@ -30,12 +30,12 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from fedapp.ground.settings import CLOSED, Positive
+from fedapp.learn.objectives import supervised, two_views
+from fedapp.learn.training import Step
+from fedapp.messages.protocol import Task
 from fedapp.methods._averaging import WARM_UP, WithPseudoLabels, work_of
 from fedapp.methods.base import SiteContext
-from fedapp.objectives import supervised, two_views
-from fedapp.protocol import Task
-from fedapp.settings import CLOSED, Positive
-from fedapp.training import Step
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -22,11 +22,11 @@ from bench.hostile import (
     measured,
     rows_of,
 )
-from fedapp.cli import run_loopback
-from fedapp.federation import federation_of
-from fedapp.params import digest_of, to_bytes
-from fedapp.protocol import Incoming, ModelRef, Outgoing, Reply, Task
-from fedapp.runfolder import RunFolder
+from fedapp.drivers.loopback import run_loopback
+from fedapp.experiment.runfolder import RunFolder
+from fedapp.learn.params import digest_of, to_bytes
+from fedapp.messages.protocol import Incoming, ModelRef, Outgoing, Reply, Task
+from fedapp.site.federation import federation_of
 from tests.small import small
 
 

@@ -10,9 +10,9 @@ import yaml
 
 from bench import study
 from bench.study import Study
-from fedapp.compare import grid as grids
-from fedapp.errors import ConfigError
-from tests.compare.tiny import SET
+from fedapp.ground.errors import ConfigError
+from fedapp.tools.compare import grid as grids
+from tests.tools.compare.tiny import SET
 
 FACTS = {
     "budget": 2,

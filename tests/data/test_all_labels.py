@@ -5,8 +5,8 @@ import pytest
 
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.data.partition import partition
-from fedapp.federation import federation_of
-from fedapp.settings import SplitSettings
+from fedapp.ground.settings import SplitSettings
+from fedapp.site.federation import federation_of
 from tests.small import small
 
 LABELS = np.arange(400) % 5

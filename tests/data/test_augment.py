@@ -11,8 +11,8 @@ from torch import Tensor
 from fedapp.data import augment, datasets
 from fedapp.data.augment import OPERATIONS, STRONG_VIEWS, cutout, flips, strong, weak
 from fedapp.data.operations import GEOMETRY, GREY, PIXELS
-from fedapp.errors import ConfigError
-from fedapp.rng import torch_stream
+from fedapp.ground.errors import ConfigError
+from fedapp.ground.rng import torch_stream
 
 View = Callable[[Tensor, bool, torch.Generator], Tensor]
 SHAPES = [

@@ -24,8 +24,8 @@ from torchvision.datasets import CIFAR10, MNIST, STL10, SVHN, FashionMNIST
 from fedapp.data import published
 from fedapp.data.datasets import NAMES, data_root, load_dataset
 from fedapp.data.images import ImageSet
-from fedapp.errors import ConfigError, DataError
-from fedapp.settings import DataSettings
+from fedapp.ground.errors import ConfigError, DataError
+from fedapp.ground.settings import DataSettings
 
 Write = Callable[[Path, pytest.MonkeyPatch], None]
 DRAW = np.random.default_rng(0)

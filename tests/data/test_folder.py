@@ -8,8 +8,8 @@ from PIL import Image
 from fedapp.data.datasets import load_dataset
 from fedapp.data.folder import list_images
 from fedapp.data.images import ImageSet
-from fedapp.errors import ConfigError, DataError
-from fedapp.settings import DataSettings
+from fedapp.ground.errors import ConfigError, DataError
+from fedapp.ground.settings import DataSettings
 
 
 def write(path: Path, level: int = 7, mode: str = "L", size: tuple[int, int] = (10, 12)) -> Path:

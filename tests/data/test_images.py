@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedapp.data.images import ImageSet, channel_stats, resize
-from fedapp.errors import DataError
+from fedapp.ground.errors import DataError
 
 
 def fields(**changes: Any) -> dict[str, Any]:

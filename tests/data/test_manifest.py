@@ -7,8 +7,8 @@ from safetensors import safe_open
 
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.data.partition import partition
-from fedapp.errors import DataError, StoreError
-from fedapp.settings import SplitSettings
+from fedapp.ground.errors import DataError, StoreError
+from fedapp.ground.settings import SplitSettings
 
 
 def example() -> Manifest:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedapp.data.own import Entry
 from fedapp.data.own.copies import content_of, together
 from fedapp.data.own.deal import ASIDE, TEST, TRAIN, VAL, deal
-from fedapp.settings import SplitSettings
+from fedapp.ground.settings import SplitSettings
 
 SHARES = SplitSettings()
 

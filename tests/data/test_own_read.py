@@ -8,8 +8,8 @@ from PIL import Image
 
 from fedapp.data import folder
 from fedapp.data.own import OwnDataError, OwnSites, Place, simulated_places
-from fedapp.errors import ConfigError, DataError
-from fedapp.settings import DataSettings, SplitSettings
+from fedapp.ground.errors import ConfigError, DataError
+from fedapp.ground.settings import DataSettings, SplitSettings
 from tests.own import NAMES, agreed, image, table, three_sites
 
 CPU = torch.device("cpu")

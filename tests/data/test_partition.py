@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedapp import rng
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.data.partition import apportion, dirichlet, partition
-from fedapp.errors import DataError
-from fedapp.settings import SplitSettings
+from fedapp.ground import rng
+from fedapp.ground.errors import DataError
+from fedapp.ground.settings import SplitSettings
 
 ALPHAS = st.sampled_from([1e-6, 1e-3, 0.1, 0.5, 1.0, 10.0, 1e6, 5e-324, 1e-300, 1e300])
 

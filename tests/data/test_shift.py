@@ -8,8 +8,8 @@ import torch
 from fedapp.data.partition import partition
 from fedapp.data.shift import Shift, apply, draw_shift, shifted
 from fedapp.data.sites import Dealt
-from fedapp.federation import federation_of
-from fedapp.settings import SHIFT_KINDS, SplitSettings
+from fedapp.ground.settings import SHIFT_KINDS, SplitSettings
+from fedapp.site.federation import federation_of
 from tests.data.test_sites import CPU, pool
 from tests.small import small
 

@@ -10,8 +10,8 @@ from fedapp.data.images import ImageSet
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.data.partition import partition
 from fedapp.data.sites import Audit, Dealt, SiteData, normalise
-from fedapp.errors import DataError
-from fedapp.settings import SplitSettings
+from fedapp.ground.errors import DataError
+from fedapp.ground.settings import SplitSettings
 
 CPU = torch.device("cpu")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedapp.compose_local import APP, federation, has_gateway
+from fedapp.tools.deploy.compose_local import APP, federation, has_gateway
 
 
 @pytest.fixture(scope="session")

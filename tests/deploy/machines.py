@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedapp.processes import alive, descendants, end, marked
+from fedapp.ground.processes import alive, descendants, end, marked
 
 ROOT = Path(__file__).parents[2]
 MARK = "FEDAPP_DOCUMENT_TEST"

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedapp.compose_local import has_gateway
 from fedapp.data import published
 from fedapp.data.images import ImageSet
-from fedapp.processes import alive, free_port
+from fedapp.ground.processes import alive, free_port
+from fedapp.tools.deploy.compose_local import has_gateway
 from tests.deploy.machines import ROOT, Document, Machine, listens, machines, until
 from tests.flower.results import rows
 

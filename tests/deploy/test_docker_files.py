@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedapp import demo_images
-from fedapp.compose_local import read_compose
-from fedapp.config import load_experiment
+from fedapp.experiment.config import load_experiment
+from fedapp.tools.deploy import demo_images
+from fedapp.tools.deploy.compose_local import read_compose
 from tests.deploy.machines import Document
 
 ROOT = Path(__file__).parents[2]

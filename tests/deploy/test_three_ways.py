@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedapp.config import load_experiment
+from fedapp.experiment.config import load_experiment
 from tests.flower.results import loopback, results, rows
 from tests.flower.simulation import copy_of_app, simulate
 

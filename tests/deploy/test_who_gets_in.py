@@ -22,9 +22,9 @@ from flwr.supercore.constant import (
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.protobuf.client import PROTOBUF_MEDIA_TYPE
 
-from fedapp.certs import make_certs
-from fedapp.compose_local import APP, has_gateway, read_compose
-from fedapp.processes import free_port
+from fedapp.ground.processes import free_port
+from fedapp.tools.deploy.certs import make_certs
+from fedapp.tools.deploy.compose_local import APP, has_gateway, read_compose
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.deployment import BIN, environment, run_config
-from fedapp.certs import make_certs
-from fedapp.config import load_experiment
-from fedapp.processes import free_port
-from fedapp.settings import Experiment
+from fedapp.experiment.config import load_experiment
+from fedapp.ground.processes import free_port
+from fedapp.ground.settings import Experiment
+from fedapp.tools.deploy.certs import make_certs
 from tests.faults.network import Cable
 from tests.faults.programs import Program
 from tests.faults.runs import Run, until

@@ -17,7 +17,7 @@ NONE_LEFT = "failed to map segment from shared object"
 def too_little_memory(site: Program) -> Iterator[None]:
     """Let a site's programs have less memory than PyTorch needs: those there are, those to come."""
     _limit(site, TOO_LITTLE)
-    site.signal(signal.SIGKILL, "client_app.worker")
+    site.signal(signal.SIGKILL, "client_app.resident.worker")
     try:
         yield
     finally:
@@ -26,7 +26,7 @@ def too_little_memory(site: Program) -> Iterator[None]:
 
 def _limit(site: Program, most: int) -> None:
     # The SuperExec first: what it starts from now on has its limit.
-    for word in ("flower-superexec", "flwr-clientapp", "client_app.worker"):
+    for word in ("flower-superexec", "flwr-clientapp", "client_app.resident.worker"):
         for pid in site.pids(word):
             try:
                 _, hard = resource.prlimit(pid, resource.RLIMIT_AS)

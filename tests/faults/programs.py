@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.deployment import started
-from fedapp import processes
-from fedapp.processes import alive, marked, read
+from fedapp.ground import processes
+from fedapp.ground.processes import alive, marked, read
 
 MARK = "FEDAPP_FAULTS_PROGRAM"
 """Environment variable that a program and all that it starts carry; value: its folder."""

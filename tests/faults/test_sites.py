@@ -92,7 +92,7 @@ def test_a_site_that_hangs(here):
     run = here.submit("hang", rounds__num_rounds=5, rounds__deadline_s=45.0)
     site = here.nodes[SOUTH]
     run.until(lambda: run.at_work_after(SOUTH, 1), "south at work in round 2")
-    still = site.signal(signal.SIGSTOP, "client_app.worker")
+    still = site.signal(signal.SIGSTOP, "client_app.resident.worker")
     still |= site.signal(signal.SIGSTOP, "flwr-clientapp")
     assert len(still) >= 2
     first = min(run.until(lambda: run.skipped(SOUTH), "south skipped", 0.1))

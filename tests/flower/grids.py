@@ -10,12 +10,12 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
 from client_app.app import app as client
-from fedapp.codehash import code_hash
-from fedapp.config import experiment_digest, load_experiment, to_plain
-from fedapp.progress import Progress
-from fedapp.protocol import Origin
-from fedapp.runfolder import RunFolder, open_run
-from fedapp.settings import Experiment
+from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.config import experiment_digest, load_experiment, to_plain
+from fedapp.experiment.runfolder import RunFolder, open_run
+from fedapp.ground.progress import Progress
+from fedapp.ground.settings import Experiment
+from fedapp.messages.protocol import Origin
 from server_app.strategy import PoolStrategy
 
 Node = Callable[[Message], Message | None]

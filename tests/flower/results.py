@@ -4,14 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedapp.engine import Engine
-from fedapp.federation import federation_of
-from fedapp.ledger import Ledger
-from fedapp.loopback import Loopback
-from fedapp.progress import Progress
-from fedapp.runfolder import open_run
-from fedapp.settings import Experiment
-from fedapp.store import ModelStore
+from fedapp.drivers.loopback import Loopback
+from fedapp.experiment.runfolder import open_run
+from fedapp.ground.progress import Progress
+from fedapp.ground.settings import Experiment
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.store import ModelStore
+from fedapp.server.engine import Engine
+from fedapp.site.federation import federation_of
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:

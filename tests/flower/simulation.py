@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapp import flower_local, processes
+from fedapp.drivers import flower_local
+from fedapp.ground import processes
 
 ROOT = Path(__file__).parents[2]
 
 DRIVER = (
-    "import sys; from fedapp import flower_local; {}; sys.exit(flower_local.main(sys.argv[1:]))"
+    "import sys; from fedapp.drivers import flower_local; {}; "
+    "sys.exit(flower_local.main(sys.argv[1:]))"
 )
 
 
@@ -78,7 +80,7 @@ def simulate(
     patch: str = "pass",
     watch: Callable[[str, int], None] = lambda line, pid: None,
 ) -> tuple[int, str]:
-    """Run `python -m fedapp.flower_local`; return its exit code and all that it said.
+    """Run `python -m fedapp.drivers.flower_local`; return its exit code and all that it said.
 
     actors: cores that the run may use, of which each becomes a Ray actor; None: all.
     patch: a statement about `flower_local` to execute before. watch: is told each line, and the

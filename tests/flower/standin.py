@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-from client_app.frames import Letter
-from client_app.lease import when_over
-from client_app.worker import Place, _leave, place_of, serve
-from fedapp.codec import encode
-from fedapp.protocol import Missing, Refusal, Reply
+from client_app.resident.frames import Letter
+from client_app.resident.lease import when_over
+from client_app.resident.worker import Place, _leave, place_of, serve
+from fedapp.messages.codec import encode
+from fedapp.messages.protocol import Missing, Refusal, Reply
 
 
 class StandIn:

@@ -9,11 +9,11 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from client_app.app import app
-from fedapp import wire
-from fedapp.codec import encode
-from fedapp.models import initial_params
-from fedapp.params import digest_of, to_bytes
-from fedapp.protocol import (
+from fedapp.learn.networks import initial_params
+from fedapp.learn.params import digest_of, to_bytes
+from fedapp.messages import wire
+from fedapp.messages.codec import encode
+from fedapp.messages.protocol import (
     SCHEMA,
     Hello,
     Missing,

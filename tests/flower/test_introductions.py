@@ -7,8 +7,8 @@ import pytest
 from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
 
-from fedapp import wire
-from fedapp.protocol import Hello, Incoming, Origin, Refusal, SiteFacts, Task
+from fedapp.messages import wire
+from fedapp.messages.protocol import Hello, Incoming, Origin, Refusal, SiteFacts, Task
 from server_app import introductions, post
 from server_app.introductions import Introductions
 from server_app.post import Post

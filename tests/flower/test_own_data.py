@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from flwr.app import Message
 
-from fedapp import federation, wire
-from fedapp.config import load_experiment, shared_settings
-from fedapp.errors import ConfigError, RunError
-from fedapp.protocol import Hello, Refusal, SiteFacts
+from fedapp.experiment.config import load_experiment, shared_settings
+from fedapp.ground.errors import ConfigError, RunError
+from fedapp.messages import wire
+from fedapp.messages.protocol import Hello, Refusal, SiteFacts
+from fedapp.site import federation
 from tests.flower.grids import MemoryGrid, node, origin_of, preset, serve
 from tests.flower.results import loopback, results
 from tests.own import NAMES, experiment, image, text, three_sites

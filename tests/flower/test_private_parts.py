@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load
 
-from fedapp.config import load_experiment
+from fedapp.experiment.config import load_experiment
+from fedapp.learn.networks import build_model
+from fedapp.learn.params import digest_of
 from fedapp.methods.fedbn import FedBN
-from fedapp.methods.um_pfssl import UmPfssl
-from fedapp.models import build_model
-from fedapp.params import digest_of
+from fedapp.methods.um_pfssl.method import UmPfssl
 from tests.flower.grids import preset
 from tests.flower.results import loopback, results
 from tests.flower.simulation import copy_of_app, simulate
@@ -77,7 +77,7 @@ def test_no_batch_norm_is_in_any_message_between_machines(copy, tmp_path, monkey
     """Sites keep their stores elsewhere, as on other machines, so that contents travel."""
     sent = tmp_path / "sent"
     sent.mkdir()
-    wire = copy.app / "fedapp" / "wire.py"
+    wire = copy.app / "fedapp" / "messages" / "wire.py"
     wire.write_text(wire.read_text() + SPY.format(folder=str(sent)))
     monkeypatch.setenv("FEDAPP_SITES", str(tmp_path / "elsewhere"))
     experiment = toy(FedBN(), tmp_path)

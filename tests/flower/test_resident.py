@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, RecordDict
 
-from client_app import frames, resident
-from client_app.frames import Letter
-from client_app.resident import NoWorker, Worker, ask, worker_for
-from fedapp.codec import decode_answer, encode
-from fedapp.errors import ConfigError, RunError
-from fedapp.protocol import Incoming, Missing, ModelRef, Origin, Refusal, Reply, Task
+from client_app.resident import caller as resident
+from client_app.resident import frames
+from client_app.resident.caller import NoWorker, Worker, ask, worker_for
+from client_app.resident.frames import Letter
+from fedapp.ground.errors import ConfigError, RunError
+from fedapp.messages.codec import decode_answer, encode
+from fedapp.messages.protocol import Incoming, Missing, ModelRef, Origin, Refusal, Reply, Task
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-P", "-m", "tests.flower.standin")
@@ -209,9 +210,9 @@ def test_a_supernode_that_has_just_ended_gets_none(worker, supernode):
 ASK = """
 import os, sys
 from pathlib import Path
-from client_app import resident
-from fedapp.codec import decode_answer
-from fedapp.protocol import ModelRef, Origin, Task
+from client_app.resident import caller as resident
+from fedapp.messages.codec import decode_answer
+from fedapp.messages.protocol import ModelRef, Origin, Task
 resident.lease_of = lambda pid: [os.pidfd_open(pid)]
 resident.BUSY_S = 120.0
 folder, supernode, *command = sys.argv[1:]

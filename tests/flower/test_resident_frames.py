@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_app import frames
-from client_app.frames import Letter, peer, receive, send
-from fedapp import wire
-from fedapp.errors import ProtocolError
+from client_app.resident import frames
+from client_app.resident.frames import Letter, peer, receive, send
+from fedapp.ground.errors import ProtocolError
+from fedapp.messages import wire
 
 
 def soon():

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from client_app import lease
+from client_app.resident import lease
 
 ROOT = Path(__file__).parents[2]
 
 CLIENTAPP = """
 import os, sys
-from client_app import lease
+from client_app.resident import lease
 sys.argv[0] = "/bin/flwr-clientapp"
 parent = lease.launcher()
 print(parent == os.getppid(), len(lease.lease_of(parent)))

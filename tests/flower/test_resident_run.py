@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from bench.deployment import BIN, deployment
-from fedapp.config import load_experiment
-from fedapp.processes import pids, read
+from fedapp.experiment.config import load_experiment
+from fedapp.ground.processes import pids, read
 from tests.flower.grids import preset
 from tests.flower.results import loopback, results
 from tests.small import small
@@ -29,7 +29,7 @@ def workers(folder):
     found = {}
     for pid in pids():
         line = read(pid, "cmdline")
-        if b"client_app.worker" in line and str(folder).encode() in line:
+        if b"client_app.resident.worker" in line and str(folder).encode() in line:
             found[pid] = os.pidfd_open(pid)
     return found
 

@@ -10,15 +10,15 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 from client_app import app as client
-from client_app.frames import Letter
-from client_app.inputs import inputs_of, stamp_of
-from client_app.resident import NoWorker
+from client_app.resident.caller import NoWorker
+from client_app.resident.frames import Letter
+from client_app.resident.inputs import inputs_of, stamp_of
 from client_app.work import SiteWork, answer
-from fedapp import wire
-from fedapp.codec import decode_answer, encode
-from fedapp.models import initial_params
-from fedapp.params import digest_of, to_bytes
-from fedapp.protocol import Hello, ModelRef, Refusal, Reply, SiteFacts, Task
+from fedapp.learn.networks import initial_params
+from fedapp.learn.params import digest_of, to_bytes
+from fedapp.messages import wire
+from fedapp.messages.codec import decode_answer, encode
+from fedapp.messages.protocol import Hello, ModelRef, Refusal, Reply, SiteFacts, Task
 from tests.flower.grids import origin_of, preset
 from tests.small import small
 
@@ -110,9 +110,10 @@ from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 for name in ("_task_id", "_run_id", "_node_id"):
     setattr(TaskIdentity, name, 1)
-from client_app import app, resident
-from fedapp import wire
-from fedapp.protocol import Missing, ModelRef, Origin, Task
+from client_app import app
+from client_app.resident import caller as resident
+from fedapp.messages import wire
+from fedapp.messages.protocol import Missing, ModelRef, Origin, Task
 resident.launcher = os.getpid
 resident.lease_of = lambda pid: [os.pidfd_open(pid)]
 tempfile.tempdir = sys.argv[1]

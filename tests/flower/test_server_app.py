@@ -7,7 +7,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.common.config import parse_config_args
 
-from fedapp.errors import ConfigError
+from fedapp.ground.errors import ConfigError
 from server_app.app import _command, app
 from tests.flower.grids import MemoryGrid, preset, sites
 from tests.small import small

@@ -8,10 +8,19 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
-from fedapp import wire
-from fedapp.errors import RunError, StoreError
-from fedapp.protocol import Hello, Incoming, Missing, ModelRef, Origin, Outgoing, SiteFacts, Task
-from fedapp.store import ModelStore
+from fedapp.ground.errors import RunError, StoreError
+from fedapp.messages import wire
+from fedapp.messages.protocol import (
+    Hello,
+    Incoming,
+    Missing,
+    ModelRef,
+    Origin,
+    Outgoing,
+    SiteFacts,
+    Task,
+)
+from fedapp.messages.store import ModelStore
 from server_app import introductions, post, strategy
 from tests.flower.grids import COMMAND, MemoryGrid, node, preset, serve, sites
 from tests.flower.results import loopback, results, rows

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedapp.config import load_experiment
-from fedapp.presetfiles import method_presets
+from fedapp.experiment.config import load_experiment
+from fedapp.experiment.presetfiles import method_presets
 from tests.flower.results import loopback, results, rows
 from tests.own import experiment, three_sites
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedapp.presetfiles import method_presets
+from fedapp.experiment.presetfiles import method_presets
 from tests.golden.numbers import FILE, arithmetic, numbers_of, numbers_of_own
 
 GOLDEN = json.loads(FILE.read_text())

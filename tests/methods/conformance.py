@@ -16,22 +16,12 @@ import torch
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from fedapp.codec import encode
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.data.sites import SiteData
-from fedapp.engine import Engine
-from fedapp.federation import federation_of
-from fedapp.ledger import Ledger
-from fedapp.loopback import Loopback, carried
-from fedapp.methods.base import Method, SiteContext
-from fedapp.models import build_model, initial_params
-from fedapp.params import digest_of
-from fedapp.private import PrivateParts
-from fedapp.progress import Progress
-from fedapp.protocol import EVALUATE, Incoming, Reply, Task
-from fedapp.runfolder import RunFolder, open_run
-from fedapp.scores import ScoreStore
-from fedapp.settings import (
+from fedapp.drivers.loopback import Loopback, carried
+from fedapp.experiment.runfolder import RunFolder, open_run
+from fedapp.ground.progress import Progress
+from fedapp.ground.settings import (
     DataSettings,
     Experiment,
     ModelSettings,
@@ -40,8 +30,18 @@ from fedapp.settings import (
     SplitSettings,
     TrainSettings,
 )
-from fedapp.site import BESIDE
-from fedapp.store import ModelStore
+from fedapp.learn.networks import build_model, initial_params
+from fedapp.learn.params import digest_of
+from fedapp.learn.scores import ScoreStore
+from fedapp.messages.codec import encode
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.protocol import EVALUATE, Incoming, Reply, Task
+from fedapp.messages.store import ModelStore
+from fedapp.methods.base import Method, SiteContext
+from fedapp.server.engine import Engine
+from fedapp.site.federation import federation_of
+from fedapp.site.private import PrivateParts
+from fedapp.site.site import BESIDE
 
 CPU = torch.device("cpu")
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from fedapp.data.augment import STRONG_VIEWS
+from fedapp.learn.networks import initial_params
+from fedapp.messages.protocol import Incoming, ModelRef, Refusal, Task
 from fedapp.methods.ditto import Ditto
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
@@ -17,8 +19,6 @@ from fedapp.methods.fixmatch_global import FixMatchGlobal
 from fedapp.methods.lg_fedavg import LgFedAvg
 from fedapp.methods.pfedme import PFedMe
 from fedapp.methods.sage import Sage
-from fedapp.models import initial_params
-from fedapp.protocol import Incoming, ModelRef, Refusal, Task
 from tests.methods.conformance import (
     ODD,
     PIXELS,

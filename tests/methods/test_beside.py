@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from pydantic.dataclasses import dataclass
 
+from fedapp.ground.settings import CLOSED
+from fedapp.learn.networks.parts import head_names
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
-from fedapp.models.parts import head_names
-from fedapp.settings import CLOSED
 from tests.methods.conformance import Deal, load, named, play, play_in_one_store, toy
 
 HEAD = "beside.head.weight"

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 import pytest
 import torch
 
+from fedapp.learn.networks import ResNet9
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
 from fedapp.methods.fedper import FedPer
@@ -12,8 +13,7 @@ from fedapp.methods.fedprox import FedProx
 from fedapp.methods.lg_fedavg import LgFedAvg
 from fedapp.methods.local_only import LocalOnly
 from fedapp.methods.pfedme import PFedMe
-from fedapp.methods.um_pfssl import UmPfssl
-from fedapp.models import ResNet9
+from fedapp.methods.um_pfssl.method import UmPfssl
 from tests.methods.conformance import UNEQUAL, play, toy
 
 FIXMATCH = [method(objective="fixmatch") for method in (FedAvg, FedProx, FedBN, FedPer, LgFedAvg)]

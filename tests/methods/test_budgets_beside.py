@@ -5,12 +5,12 @@ from collections import Counter, defaultdict
 import pytest
 import torch
 
+from fedapp.learn.networks import ResNet9
 from fedapp.methods.ditto import Ditto
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedrod import FedRoD
 from fedapp.methods.fixmatch_global import FixMatchGlobal
 from fedapp.methods.sage import Sage
-from fedapp.models import ResNet9
 from tests.methods.conformance import UNEQUAL, play, toy
 
 SIZE = 8

@@ -6,10 +6,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from fedapp.learn.networks import build_model, initial_params
+from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.ditto import Ditto
 from fedapp.methods.fedavg import FedAvg
-from fedapp.models import build_model, initial_params
-from fedapp.protocol import ModelRef, Task
 from tests.methods.conformance import (
     PIXELS,
     assert_beside_never_travels,

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedapp.messages.protocol import Incoming, Refusal
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.local_only import LocalOnly
-from fedapp.protocol import Incoming, Refusal
 from tests.methods.conformance import (
     UNEQUAL,
     Deal,

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedapp import site
+from fedapp.ground.settings import ModelSettings
+from fedapp.learn.networks import build_model
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
-from fedapp.models import build_model
-from fedapp.settings import ModelSettings
+from fedapp.site import site
 from tests.methods.conformance import (
     UNEQUAL,
     Deal,

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from fedapp.ground.settings import ModelSettings
+from fedapp.learn.networks import build_model
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedper import FedPer
 from fedapp.methods.lg_fedavg import LgFedAvg
-from fedapp.models import build_model
-from fedapp.settings import ModelSettings
 from tests.methods.conformance import (
     UNEQUAL,
     Deal,

@@ -4,11 +4,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from fedapp.learn.networks import build_model, initial_params
+from fedapp.learn.objectives import distance
+from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedprox import FedProx
-from fedapp.models import build_model, initial_params
-from fedapp.objectives import distance
-from fedapp.protocol import ModelRef, Task
 from tests.methods.conformance import (
     PIXELS,
     assert_close,

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedapp.learn.networks import build_model, initial_params
+from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedrod import FedRoD, rod_loss
-from fedapp.models import build_model, initial_params
-from fedapp.protocol import ModelRef, Task
 from tests.methods.conformance import (
     PIXELS,
     UNEQUAL,

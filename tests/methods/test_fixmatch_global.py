@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from fedapp.learn.networks import initial_params
+from fedapp.learn.objectives import taught
+from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods import fixmatch_global
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fixmatch_global import FixMatchGlobal
-from fedapp.models import initial_params
-from fedapp.objectives import taught
-from fedapp.protocol import ModelRef, Task
 from tests.methods.conformance import PIXELS, assert_same, context, data_of
 
 SERVER = ModelRef(-2, 1, "a" * 64)

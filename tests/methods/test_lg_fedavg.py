@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from fedapp.ground.settings import ModelSettings
+from fedapp.learn.networks import build_model
 from fedapp.methods.lg_fedavg import LgFedAvg
-from fedapp.models import build_model
-from fedapp.settings import ModelSettings
 from tests.methods.conformance import (
     UNEQUAL,
     assert_descent_with_private_by_hand,

@@ -1,8 +1,8 @@
 """LocalOnly: nothing is sent to peers, and only sites with labels train."""
 
+from fedapp.messages.protocol import ModelRef
 from fedapp.methods.base import Round, ServerState
 from fedapp.methods.local_only import LocalOnly
-from fedapp.protocol import ModelRef
 
 
 class Pool:

@@ -8,14 +8,14 @@ import torch
 
 import fedapp.methods.base as base
 from fedapp.data.augment import weak
+from fedapp.learn.networks import initial_params
+from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods import build_method, method_names
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.local_only import LocalOnly
 from fedapp.methods.pfedme import PFedMe
 from fedapp.methods.prior_shift import PriorShift
-from fedapp.methods.um_pfssl import UmPfssl
-from fedapp.models import initial_params
-from fedapp.protocol import ModelRef, Task
+from fedapp.methods.um_pfssl.method import UmPfssl
 from tests.methods.conformance import (
     PIXELS,
     Deal,

@@ -9,13 +9,13 @@ from pydantic import ValidationError
 
 import fedapp.methods.prior_shift as rules
 from fedapp.data.sites import Audit
+from fedapp.ground.rng import numpy_stream
+from fedapp.learn.metrics import evaluation
+from fedapp.learn.networks import build_model, initial_params
+from fedapp.learn.training import descend
+from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.prior_shift import SURE, PriorShift, Taught, deciding
-from fedapp.metrics import evaluation
-from fedapp.models import build_model, initial_params
-from fedapp.protocol import ModelRef, Reply, SiteFacts, Task
-from fedapp.rng import numpy_stream
-from fedapp.training import descend
 from tests.methods.conformance import (
     ODD,
     PIXELS,

@@ -114,7 +114,7 @@ from dataclasses import replace
 from fedapp.methods.{module} import METHOD
 from tests.methods.conformance import play_in_one_store, toy
 from tests.methods.test_resuming import WARM_UP
-from fedapp.site import Site
+from fedapp.site.site import Site
 
 handle, calls = Site.handle, []
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from fedapp.learn.networks import initial_params
+from fedapp.learn.objectives import consistency
+from fedapp.messages.protocol import ModelRef, SiteFacts, Task
 from fedapp.methods import sage
 from fedapp.methods.sage import Sage, corrected, corrected_loss
-from fedapp.models import initial_params
-from fedapp.objectives import consistency
-from fedapp.protocol import ModelRef, SiteFacts, Task
 from tests.methods.conformance import PIXELS, assert_same, context, data_of, state_of
 
 SERVER = ModelRef(-2, 1, "a" * 64)

@@ -4,15 +4,15 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from fedapp.engine import Engine
-from fedapp.federation import federation_of
-from fedapp.ledger import Ledger
-from fedapp.loopback import Loopback
+from fedapp.drivers.loopback import Loopback
+from fedapp.experiment.runfolder import open_run
+from fedapp.ground.progress import Progress
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.protocol import Reply
+from fedapp.messages.store import ModelStore
 from fedapp.methods import um_pfssl
-from fedapp.progress import Progress
-from fedapp.protocol import Reply
-from fedapp.runfolder import open_run
-from fedapp.store import ModelStore
+from fedapp.server.engine import Engine
+from fedapp.site.federation import federation_of
 from tests.small import small
 
 SEARCH_ROUNDS, ROUNDS = 4, 6

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import pytest
 from pydantic import ValidationError
 
+from fedapp.messages.protocol import ModelRef, Reply, ScoredRef
 from fedapp.methods.base import Round, ServerState
-from fedapp.methods.um_pfssl import UmPfssl
-from fedapp.protocol import ModelRef, Reply, ScoredRef
+from fedapp.methods.um_pfssl.method import UmPfssl
 
 METHOD = UmPfssl(helper_list_size=4, num_replaced=1, search_rounds=5, update_every=10)
 SITES = tuple(range(8))

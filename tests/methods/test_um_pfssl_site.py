@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from fedapp.data.sites import Audit, SiteData
+from fedapp.ground.rng import seeded
+from fedapp.ground.settings import ModelSettings, TrainSettings
+from fedapp.learn.metrics import predict
+from fedapp.learn.networks import build_model, initial_params
+from fedapp.learn.params import weighted_mean
+from fedapp.learn.scores import ScoreStore
+from fedapp.learn.uncertainty import mc_probabilities
+from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.base import SiteContext
-from fedapp.methods.um_pfssl import UmPfssl
-from fedapp.metrics import predict
-from fedapp.models import build_model, initial_params
-from fedapp.params import weighted_mean
-from fedapp.protocol import ModelRef, Task
-from fedapp.relation import certainty, least_uncertain, most_informative, relation
-from fedapp.rng import seeded
-from fedapp.scores import ScoreStore
-from fedapp.settings import ModelSettings, TrainSettings
-from fedapp.uncertainty import mc_probabilities
+from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.methods.um_pfssl.relation import certainty, least_uncertain, most_informative, relation
 
 CPU = torch.device("cpu")
 SETTINGS = ModelSettings(width=2)

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedapp.learn.params import weighted_mean
 from fedapp.methods.local_only import LocalOnly
-from fedapp.methods.um_pfssl import UmPfssl
-from fedapp.params import weighted_mean
+from fedapp.methods.um_pfssl.method import UmPfssl
 from tests.methods.conformance import UNEQUAL, Deal, play, toy
 from tests.methods.test_um_pfssl_site import (
     METHOD,

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
+from fedapp.ground.settings import TrainSettings
+from fedapp.learn.networks import initial_params
+from fedapp.messages.protocol import Incoming, ModelRef, Refusal, Task
 from fedapp.methods._averaging import budget_of
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
 from fedapp.methods.local_only import LocalOnly
-from fedapp.methods.um_pfssl import UmPfssl
-from fedapp.models import initial_params
-from fedapp.protocol import Incoming, ModelRef, Refusal, Task
-from fedapp.settings import TrainSettings
+from fedapp.methods.um_pfssl.method import UmPfssl
 from tests.methods.conformance import (
     PIXELS,
     UNEQUAL,

@@ -17,18 +17,18 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import strategies as st
 
-from fedapp import wire
-from fedapp.checks import agreed
-from fedapp.codec import decode_answer, encode
-from fedapp.errors import FedAppError
-from fedapp.metrics import BINS, evaluation
-from fedapp.models import initial_params
-from fedapp.params import PLAIN, _deflate, digest_of, from_bytes, to_bytes
-from fedapp.progress import Progress
-from fedapp.protocol import Incoming, Missing, Refusal, Reply, ScoredRef, SiteFacts, Task
-from fedapp.rng import torch_stream
-from fedapp.runfolder import open_run
-from fedapp.settings import TransportSettings
+from fedapp.experiment.runfolder import open_run
+from fedapp.ground.errors import FedAppError
+from fedapp.ground.progress import Progress
+from fedapp.ground.rng import torch_stream
+from fedapp.ground.settings import TransportSettings
+from fedapp.learn.metrics import BINS, evaluation
+from fedapp.learn.networks import initial_params
+from fedapp.learn.params import PLAIN, _deflate, digest_of, from_bytes, to_bytes
+from fedapp.messages import wire
+from fedapp.messages.codec import decode_answer, encode
+from fedapp.messages.protocol import Incoming, Missing, Refusal, Reply, ScoredRef, SiteFacts, Task
+from fedapp.server.checks import agreed
 from server_app.strategy import PoolStrategy
 from tests.flower.grids import COMMAND, MemoryGrid, origin_of
 from tests.security.mutations import (
@@ -154,7 +154,7 @@ class Server:
         return [reply for reply in replies if reply.site == 0]
 
     def could_be_true(self, reply, record):
-        """Say again, in other words than fedapp.checks, what an accepted reply must keep."""
+        """Say again, in other words than fedapp.server.checks, what an accepted reply must keep."""
         assert decode_answer(encode(reply)) == reply
         assert (reply.site, reply.round, reply.model) == (0, 5, record.digest)
         assert [h.model for h in reply.helpers] in ([], [self.task.models["helpers"][0]])

@@ -10,15 +10,15 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedapp import wire
-from fedapp.codec import decode_origin, decode_request, encode
-from fedapp.config import shared_settings
-from fedapp.federation import federation_of
+from fedapp.experiment.config import shared_settings
+from fedapp.learn.networks import initial_params
+from fedapp.learn.params import digest_of, schema_of, to_bytes
+from fedapp.messages import wire
+from fedapp.messages.codec import decode_origin, decode_request, encode
+from fedapp.messages.protocol import Hello, Missing, ModelRef, Refusal, Reply, SiteFacts, Task
 from fedapp.methods.base import SiteReport
-from fedapp.methods.um_pfssl import UmPfssl
-from fedapp.models import initial_params
-from fedapp.params import digest_of, schema_of, to_bytes
-from fedapp.protocol import Hello, Missing, ModelRef, Refusal, Reply, SiteFacts, Task
+from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.site.federation import federation_of
 from tests.flower.grids import node, origin_of, preset
 from tests.security.mutations import (
     BYTES,

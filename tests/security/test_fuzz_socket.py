@@ -17,14 +17,15 @@ from flwr.common.serde import recorddict_to_proto
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import strategies as st
 
-from client_app import resident, worker
-from client_app.frames import _PREFIX, _SIZE, Letter, receive, send
-from client_app.resident import NoWorker, Worker
+from client_app.resident import caller as resident
+from client_app.resident import worker
+from client_app.resident.caller import NoWorker, Worker
+from client_app.resident.frames import _PREFIX, _SIZE, Letter, receive, send
 from client_app.work import SiteWork
-from fedapp import wire
-from fedapp.codec import decode_answer, decode_origin, decode_request, encode
-from fedapp.errors import ProtocolError
-from fedapp.protocol import Missing, Refusal
+from fedapp.ground.errors import ProtocolError
+from fedapp.messages import wire
+from fedapp.messages.codec import decode_answer, decode_origin, decode_request, encode
+from fedapp.messages.protocol import Missing, Refusal
 from tests.security.mutations import BYTES, HEADS, JSON, counts, damaged, fuzz, twisted
 from tests.security.test_fuzz_site import Asked
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from fedapp.data.folder import decode
-from fedapp.engine import Engine
-from fedapp.errors import ConfigError, DataError, ImageError, StoreError, told
-from fedapp.federation import federation_of
-from fedapp.ledger import COLUMNS, Ledger
-from fedapp.progress import Progress
-from fedapp.runfolder import open_run
-from fedapp.store import ModelStore
+from fedapp.experiment.runfolder import open_run
+from fedapp.ground.errors import ConfigError, DataError, ImageError, StoreError, told
+from fedapp.ground.progress import Progress
+from fedapp.messages.ledger import COLUMNS, Ledger
+from fedapp.messages.store import ModelStore
+from fedapp.server.engine import Engine
+from fedapp.site.federation import federation_of
+from tests.server.test_engine import Remote
 from tests.small import small
-from tests.test_engine import Remote
 
 FILES = {
     "config.yaml", "run.json", "metrics.jsonl", "traffic.csv", "per_site.csv", "summary.json",

@@ -9,12 +9,13 @@ from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app import refusals
-from client_app.frames import Letter
+from client_app.resident.frames import Letter
 from client_app.work import SiteWork
-from fedapp import federation, wire
-from fedapp.codec import encode
 from fedapp.data.own import Place
-from fedapp.protocol import Hello, Refusal
+from fedapp.messages import wire
+from fedapp.messages.codec import encode
+from fedapp.messages.protocol import Hello, Refusal
+from fedapp.site import federation
 from tests.flower.grids import MemoryGrid, node, origin_of, preset, serve
 from tests.own import NAMES, agreed, experiment, text, three_sites
 

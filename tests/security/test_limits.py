@@ -11,15 +11,15 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from fedapp.checks import check_reply
-from fedapp.codec import MAX_CONTAINERS, decode_answer
-from fedapp.errors import MAX_QUOTED, ProtocolError
+from fedapp.ground.errors import MAX_QUOTED, ProtocolError
+from fedapp.learn.params import from_bytes
+from fedapp.messages.codec import MAX_CONTAINERS, decode_answer
+from fedapp.messages.protocol import SCHEMA as SCHEMA_VERSION
+from fedapp.messages.protocol import Missing, ModelRef, ScoredRef
 from fedapp.methods.base import Round, ServerState
-from fedapp.methods.um_pfssl import UmPfssl
-from fedapp.params import from_bytes
-from fedapp.protocol import SCHEMA as SCHEMA_VERSION
-from fedapp.protocol import Missing, ModelRef, ScoredRef
-from tests.test_checks import FACTS, HONEST, TASK, bins, ref
+from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.server.checks import check_reply
+from tests.server.test_checks import FACTS, HONEST, TASK, bins, ref
 
 D = "ab" * 32
 SCHEMA = {"w": ((2,), torch.float32)}

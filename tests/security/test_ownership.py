@@ -6,19 +6,19 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from fedapp import wire
-from fedapp.checks import agreed, check_reply
-from fedapp.engine import Engine
-from fedapp.errors import ProtocolError
-from fedapp.federation import federation_of
-from fedapp.ledger import Ledger
-from fedapp.loopback import Loopback
-from fedapp.params import digest_of
-from fedapp.progress import Progress
-from fedapp.protocol import SEARCH, Incoming, ModelRef, Refusal, Reply, SiteFacts, Task
-from fedapp.runfolder import open_run
-from fedapp.settings import DataSettings
-from fedapp.store import ModelStore
+from fedapp.drivers.loopback import Loopback
+from fedapp.experiment.runfolder import open_run
+from fedapp.ground.errors import ProtocolError
+from fedapp.ground.progress import Progress
+from fedapp.ground.settings import DataSettings
+from fedapp.learn.params import digest_of
+from fedapp.messages import wire
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.protocol import SEARCH, Incoming, ModelRef, Refusal, Reply, SiteFacts, Task
+from fedapp.messages.store import ModelStore
+from fedapp.server.checks import agreed, check_reply
+from fedapp.server.engine import Engine
+from fedapp.site.federation import federation_of
 from tests.own import agreed as data_of_their_own
 from tests.security.test_fuzz_server import Server
 from tests.small import small

@@ -13,20 +13,20 @@ from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.supercore.task_identity import TaskIdentity
 from pydantic import ValidationError
 
-from fedapp import wire
-from fedapp.config import experiment_digest
-from fedapp.engine import Engine
-from fedapp.federation import federation_of
-from fedapp.ledger import Ledger
-from fedapp.loopback import Loopback
+from fedapp.drivers.loopback import Loopback
+from fedapp.experiment.config import experiment_digest
+from fedapp.experiment.runfolder import open_run
+from fedapp.ground.progress import Progress
+from fedapp.ground.settings import PrivacySettings
+from fedapp.learn.params import digest_of, to_bytes
+from fedapp.messages import wire
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.protocol import Incoming, ModelRef, Reply, Task
+from fedapp.messages.store import ModelStore
 from fedapp.methods.pfedme import PFedMe
-from fedapp.params import digest_of, to_bytes
-from fedapp.privacy import Releases, epsilon, length, normal, upload
-from fedapp.progress import Progress
-from fedapp.protocol import Incoming, ModelRef, Reply, Task
-from fedapp.runfolder import open_run
-from fedapp.settings import PrivacySettings
-from fedapp.store import ModelStore
+from fedapp.server.engine import Engine
+from fedapp.site.federation import federation_of
+from fedapp.site.privacy import Releases, epsilon, length, normal, upload
 from tests.flower.grids import origin_of
 from tests.small import small
 
@@ -195,7 +195,7 @@ def test_what_is_measured_is_what_is_sent_and_a_personal_model_stays_what_it_was
 
 
 def test_a_site_says_in_its_own_log_how_long_a_change_was_and_tells_nobody(tmp_path, caplog):
-    with caplog.at_level("INFO", "fedapp.privacy"):
+    with caplog.at_level("INFO", "fedapp.site.privacy"):
         folder = run(tmp_path, "long", privacy__clip=1e6)
     said = [r for r in caplog.records if "change of length" in r.getMessage()]
     assert said and all(record.args[2] > 0 for record in said)
@@ -213,7 +213,7 @@ def test_off_the_step_is_not_taken(tmp_path, monkeypatch):
     def never(*arguments):
         raise AssertionError("the step is off")
 
-    monkeypatch.setattr("fedapp.site.privately", never)
+    monkeypatch.setattr("fedapp.site.site.privately", never)
     off = run(tmp_path, "off")
     assert not list(off.path.rglob("noise.key")) and not off.metrics()[1]["skipped"]
     assert "epsilon" not in off.per_site()[0]

@@ -7,11 +7,11 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from client_app.work import answer
-from fedapp.disk import write_atomic
-from fedapp.errors import StoreError
-from fedapp.privacy import Releases
-from fedapp.protocol import Hello
-from fedapp.runfolder import open_run
+from fedapp.experiment.runfolder import open_run
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.errors import StoreError
+from fedapp.messages.protocol import Hello
+from fedapp.site.privacy import Releases
 from tests.flower.grids import origin_of, preset
 from tests.small import small
 

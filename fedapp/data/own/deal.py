@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from fedapp import rng
 from fedapp.data.own.copies import Group, together
 from fedapp.data.own.entries import Entry
-from fedapp.settings import SplitSettings
+from fedapp.ground import rng
+from fedapp.ground.settings import SplitSettings
 
 TRAIN, VAL, TEST, ASIDE = "train", "val", "test", "aside"
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fedapp.errors import ImageError
+from fedapp.ground.errors import ImageError
 
 
 class Kind(StrEnum):

@@ -13,8 +13,8 @@ from fedapp.data.own.deal import TEST, TRAIN, VAL, deal
 from fedapp.data.own.faults import Fault, Kind, OwnDataError
 from fedapp.data.own.listing import list_own
 from fedapp.data.sites import SiteData
-from fedapp.errors import ConfigError, DataError
-from fedapp.settings import DataSettings, SplitSettings
+from fedapp.ground.errors import ConfigError, DataError
+from fedapp.ground.settings import DataSettings, SplitSettings
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,298 @@
+"""The message's side of the resident worker: find it, start it, ask it, end it.
+
+On a SuperNode every message gets a new process, which spends seconds on importing torch and loads
+data and model anew. So the first message starts a worker that stays, and later ones ask it over a
+Unix socket. It belongs to one node, one code, one set of settings; see `worker.py` for its own
+side, `lease.py` for how long it lives. Nothing here imports torch.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from flwr.app import Context
+
+from client_app.resident.frames import Letter, peer, receive, send
+from client_app.resident.lease import launcher, lease_of
+from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.ground.errors import ConfigError, FedAppError, ProtocolError, RunError
+from fedapp.messages.codec import decode_answer, encode
+from fedapp.messages.protocol import Origin, Request
+
+log = logging.getLogger("flwr")
+
+IDLE_KEY = "worker-idle-s"
+"""Node config: seconds that a worker waits for the next message before it ends; 0: no worker."""
+IDLE_S = 600.0
+MAX_IDLE_S = 1e6
+"""Eleven days: what the kernel's timers hold, and more than a worker should wait."""
+BUSY_S = 5.0
+"""Seconds to wait while another message's process has the worker."""
+START_S = 120.0
+"""Seconds that a worker may take to import torch, on a machine that is busy."""
+READY_S = 10.0
+"""Seconds in which a worker that waits for messages says whether it may take one."""
+
+_LONGEST_PATH = 107
+"""Bytes: what a socket's address holds on Linux."""
+_COMMAND = (sys.executable, "-P", "-m", "client_app.resident.worker")
+"""-P: never import from the folder that the SuperNode happened to be started in."""
+
+
+class NoWorker(FedAppError):
+    """There is no worker to ask, and why."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Where a node's worker is found, what it must be, and how one is started.
+
+    key: a worker with another one was started for other code or settings, or another SuperNode.
+    """
+
+    folder: Path
+    name: str
+    key: str
+    node: Mapping[str, Scalar | Mapping[str, Scalar]]
+    idle_s: float
+    launcher: int
+    command: Sequence[str] = field(default=_COMMAND)
+
+    @property
+    def socket(self) -> Path:
+        """The socket on which it listens."""
+        return self.folder / f"{self.name}.sock"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the message's process that asks or starts it, and to remove the socket."""
+        return self.folder / f"{self.name}.lock"
+
+
+def worker_for(context: Context) -> Worker | None:
+    """Return the worker of a node; None where this process is not one that needs it.
+
+    Raises ConfigError on a `worker-idle-s` that is no time, NoWorker where a worker cannot be.
+    """
+    if (parent := launcher()) is None:
+        return None
+    idle_s = context.node_config.get(IDLE_KEY, IDLE_S)
+    known = isinstance(idle_s, int | float) and not isinstance(idle_s, bool)
+    if not known or not 0 <= float(idle_s) <= MAX_IDLE_S:
+        raise ConfigError(
+            f"node config: {IDLE_KEY} = {idle_s!r}: must be seconds, at most {MAX_IDLE_S:.0f}, or "
+            "0 for no resident worker"
+        )
+    if idle_s == 0:
+        return None
+    settings = {"node_config": context.node_config, "run_config": context.run_config}
+    identity = {**settings, "code": code_hash(), "launcher": parent, "python": sys.executable}
+    return Worker(
+        folder=_folder(),
+        name=f"{context.node_id:x}",
+        key=hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),
+        node={"run_id": context.run_id, "node_id": context.node_id, **settings},
+        idle_s=float(idle_s),
+        launcher=parent,
+    )
+
+
+def ask(
+    worker: Worker,
+    origin: Origin,
+    request: Request,
+    payloads: Mapping[str, bytes],
+    limit_s: float,
+) -> tuple[bytes, dict[str, bytes]]:
+    """Return a worker's answer, encoded, and the contents that go with it.
+
+    The first request starts a worker, and so does one after its end. The answer is checked and
+    passed on as it came: its text is part of what a run records of its traffic.
+
+    Raises NoWorker where there is none that answers: it died at work or cannot be started. Raises
+    RunError where it takes longer than `limit_s`, after ending it, and where another message's
+    process does not leave it.
+    """
+    end = time.monotonic() + limit_s
+    heads = {"origin": encode(origin), "message": encode(request)}
+    with _alone(worker), _line(worker, end) as line:
+        try:
+            send(line.connection, Letter(worker.node, {**heads, **payloads}), end)
+            letter = receive(line.connection, end)
+            contents = dict(letter.blobs)
+            decode_answer(message := contents.pop("message", b""))
+            return message, contents
+        except TimeoutError as error:
+            line.kill()
+            raise RunError(
+                f"no answer from the resident worker (process {line.pid}) in {limit_s:.0f} s; it "
+                "was ended and the next request starts another; raise rounds.deadline_s if it was "
+                "at work"
+            ) from error
+        except (OSError, ProtocolError) as error:
+            line.kill()
+            raise NoWorker(f"the resident worker (process {line.pid}) failed: {error}") from error
+
+
+@contextmanager
+def _alone(worker: Worker) -> Iterator[None]:
+    """Let one message's process at a time find, start and ask a node's worker.
+
+    The kernel lets go of the lock when the process ends, however it ends.
+    """
+    lock = FileLock(worker.lock)
+    try:
+        lock.acquire(timeout=BUSY_S)
+    except Timeout as error:
+        raise RunError(
+            "the site is still at work on an earlier request; raise rounds.deadline_s"
+        ) from error
+    except OSError as error:
+        raise NoWorker(f"{worker.lock}: cannot be locked ({error})") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class _Line:
+    """A connection to a worker, and a hold on its process that cannot come to mean another."""
+
+    def __init__(self, worker: Worker) -> None:
+        """Connect. Raises OSError where nobody listens, NoWorker where another user does."""
+        with ExitStack() as undo:
+            self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            undo.callback(self.connection.close)
+            self.connection.settimeout(READY_S)
+            self.connection.connect(str(worker.socket))
+            self.pid, user = peer(self.connection)
+            if user != os.geteuid():
+                raise NoWorker(f"{worker.socket}: user {user} listens there, not this one")
+            self._process = os.pidfd_open(self.pid)
+            undo.callback(os.close, self._process)
+            poll = select.poll()
+            poll.register(self.connection, 0)  # POLLHUP is always told
+            if poll.poll(0):  # it has just gone: its number may be another's already
+                raise ConnectionRefusedError("the worker has just ended")
+            undo.pop_all()
+
+    def kill(self) -> None:
+        """End the worker and wait until it has; what it was writing is whole or absent."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+        select.select([self._process], [], [], READY_S)
+
+    def close(self) -> None:
+        """Hang up."""
+        self.connection.close()
+        os.close(self._process)
+
+
+@contextmanager
+def _line(worker: Worker, end: float) -> Iterator[_Line]:
+    """Yield a line to the worker that there is, or to a new one."""
+    try:
+        if (found := _reach(worker, end)) is None:
+            _start(worker, end)
+            found = _reach(worker, end)
+    except (OSError, ProtocolError) as error:
+        raise NoWorker(f"the resident worker cannot be reached: {error}") from error
+    if found is None:
+        raise NoWorker("the resident worker does not stay")
+    with closing(found):
+        yield found
+
+
+def _reach(worker: Worker, end: float) -> _Line | None:
+    """Return a line to the worker that there is; None where there is none, or none that fits.
+
+    One that does not fit any more, or does not say in time that it does, has been ended then.
+    """
+    try:
+        line = _Line(worker)
+    except (FileNotFoundError, ConnectionRefusedError, ProcessLookupError):
+        return None  # none yet, or what one that was killed left
+    with ExitStack() as undo:
+        undo.callback(line.close)
+        try:
+            soon = min(end, time.monotonic() + READY_S)
+            send(line.connection, Letter({"key": worker.key}), soon)
+            reason = receive(line.connection, soon).head.get("stale")
+        except (OSError, ProtocolError) as error:
+            reason = str(error)
+        if reason == "":
+            undo.pop_all()
+            return line
+        log.info("the resident worker (process %d) is replaced: %s", line.pid, reason)
+        line.kill()
+    return None
+
+
+def _start(worker: Worker, end: float) -> None:
+    """Start a worker and wait until it listens. Raises NoWorker, OSError."""
+    lease = lease_of(worker.launcher)
+    ready, ready_in_worker = os.pipe()
+    try:
+        root = str(Path(__file__).parents[2])
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        handed = [ready_in_worker, *lease]
+        arguments = [str(worker.socket), str(worker.lock), worker.key, str(worker.idle_s)]
+        process = subprocess.Popen(
+            [*worker.command, *arguments, *map(str, handed)],
+            stdin=subprocess.DEVNULL,  # what it says goes where this process's words go
+            pass_fds=handed,
+            start_new_session=True,  # Ctrl-C is for the SuperNode, and the worker ends with it
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+    finally:
+        for descriptor in (ready_in_worker, *lease):
+            os.close(descriptor)
+    try:
+        limit_s = max(min(end - time.monotonic(), START_S), 0)
+        if not select.select([ready], [], [], limit_s)[0]:
+            raise NoWorker(f"the resident worker did not start within {limit_s:.0f} s")
+        if not os.read(ready, 1):
+            raise NoWorker(f"the resident worker ended at its start, code {process.wait()}")
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        os.close(ready)
+    _STARTED.append(process)
+
+
+_STARTED: list[subprocess.Popen[bytes]] = []
+"""Kept because Python warns of a process object that goes while its process stays."""
+
+
+def _folder() -> Path:
+    """Return the folder for sockets that this user alone can enter. Raises NoWorker."""
+    folder = Path(tempfile.gettempdir()) / f"um-pfssl-{os.geteuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        facts = folder.lstat()
+    except OSError as error:
+        raise NoWorker(f"{folder}: cannot be made ({error})") from error
+    private = stat.S_ISDIR(facts.st_mode) and stat.S_IMODE(facts.st_mode) == 0o700
+    if not private or facts.st_uid != os.geteuid():
+        raise NoWorker(f"{folder}: must be a folder of this user with mode 700; remove it")
+    longest = folder / f"{2**64:x}.sock"
+    if len(os.fsencode(longest)) > _LONGEST_PATH:
+        raise NoWorker(f"{folder}: too long a path for a socket; set TMPDIR to a shorter one")
+    return folder

@@ -1,0 +1,62 @@
+"""The files that a resident worker has read once and keeps, and whether they are still the same."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from fedapp.data import published
+from fedapp.data.datasets import data_root
+from fedapp.experiment.config import load_run_config
+from fedapp.experiment.presetfiles import Scalar, preset_path
+
+
+def inputs_of(node_config: Mapping[str, Scalar], run_config: Mapping[str, Scalar]) -> list[Path]:
+    """Return files and folders that a site's data, split and settings are read from.
+
+    Raises ConfigError on settings that are wrong.
+    """
+    experiment = load_run_config(run_config)
+    found = [preset_path(str(run_config["preset"]))]
+    if experiment.split.manifest:
+        found.append(Path(experiment.split.manifest))
+    name, root = experiment.data.name, data_root(experiment.data.root)
+    if own := node_config.get("data-path"):
+        path = Path(str(own)).expanduser()
+        found.append(
+            path.parent if path.suffix.lower() == ".csv" else path
+        )  # it lists images there
+    elif name not in published.NAMES:
+        found.append(root)
+    elif name != "digits":  # these are part of a package
+        found += [root / file for file, _ in published.source(name).files]
+    return found
+
+
+def stamp_of(paths: Iterable[Path]) -> str:
+    """Return a hash of the names, sizes and times of change of files, and of all below folders.
+
+    Whoever changes a file's content without them hides the change: contents are not read.
+    """
+    total = hashlib.sha256()
+    for path in paths:
+        for name, size, changed in _files(path):
+            total.update(f"{name}\0{size}\0{changed}\n".encode(errors="surrogateescape"))
+    return total.hexdigest()
+
+
+def _files(path: Path) -> Iterator[tuple[str, int, int]]:
+    if not path.is_dir():
+        yield _facts(str(path))
+    for folder, below, names in os.walk(path):
+        below.sort()
+        for name in sorted(names):
+            yield _facts(os.path.join(folder, name))
+
+
+def _facts(path: str) -> tuple[str, int, int]:
+    try:
+        found = os.stat(path)
+    except OSError as error:  # absent or barred: when it comes, that is a change
+        return path, -1, error.errno or 0
+    return path, found.st_size, found.st_mtime_ns

@@ -1,0 +1,166 @@
+"""The resident worker: a process that answers the messages of one node, one after the other.
+
+`python -P -m client_app.resident.worker SOCKET LOCK KEY IDLE_S READY LEASE...` is started by
+`caller.py`. READY is a pipe that says "it listens"; LEASE are pidfds: when one of
+these processes ends, so does the worker. It also ends when no message comes for IDLE_S seconds,
+when the one who waits for its answer goes away (a run that was stopped must not keep a GPU busy),
+and after a refusal: an error of a GPU can spoil a process for good, and refusals are rare.
+
+What it says goes to the SuperNode's log.
+"""
+
+import logging
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from filelock import FileLock, Timeout
+
+from client_app.resident.frames import Letter, peer, receive, send
+from client_app.resident.lease import when_over
+from fedapp.ground.errors import ProtocolError
+
+log = logging.getLogger("flwr")
+
+HANDSHAKE_S = 10.0
+TRANSFER_S = 600.0
+"""Seconds for a letter to come or go; who sends or waits has its own, shorter limit."""
+PARTING_S = 1.0
+"""Seconds to wait for the lock when ending: its holder is mostly ending too."""
+
+
+class Work(Protocol):
+    """What a worker does with a letter."""
+
+    def stale(self) -> str:
+        """Return why this process must not take another letter; empty: it may."""
+
+    def answer(self, letter: Letter) -> tuple[Letter, bool]:
+        """Return the answer, and whether the process may live on."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker listens, for whom, and for how long in vain."""
+
+    socket: Path
+    lock: Path
+    key: str
+    idle_s: float
+    ready: int
+    lease: tuple[int, ...]
+
+
+def place_of(arguments: list[str]) -> Place:
+    """Return the place that the command line names."""
+    path, lock, key, idle_s, ready, *lease = arguments
+    return Place(Path(path), Path(lock), key, float(idle_s), int(ready), tuple(map(int, lease)))
+
+
+def serve(place: Place, work: Work) -> None:
+    """Answer letters until idle, stale or told to end."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        place.socket.unlink(missing_ok=True)  # who started this worker holds the lock
+        listener.bind(str(place.socket))
+        listener.listen()
+        listener.settimeout(place.idle_s)
+        os.write(place.ready, b"1")
+        os.close(place.ready)
+        log.info("resident worker %d is ready", os.getpid())
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                if _withdrawn(place, patience_s=0):
+                    log.info("resident worker %d ends: idle %g s", os.getpid(), place.idle_s)
+                    return
+                continue  # a message has just come
+            with connection:
+                if not _talk(connection, place, work):
+                    return
+
+
+def _talk(connection: socket.socket, place: Place, work: Work) -> bool:
+    """Answer one connection; return whether the worker may live on."""
+    try:
+        _, user = peer(connection)
+        if user != os.geteuid():
+            raise ProtocolError(f"user {user} asks, not this one")
+        end = time.monotonic() + HANDSHAKE_S
+        asked = receive(connection, end).head.get("key")
+        other = "" if asked == place.key else "the code, the settings or the SuperNode changed"
+        stale = other or work.stale()
+        send(connection, Letter({"stale": stale}), end)
+        if stale:
+            return False
+        letter = receive(connection, time.monotonic() + TRANSFER_S)
+        with _given_up_with(connection, place):
+            answer, well = work.answer(letter)
+        send(connection, answer, time.monotonic() + TRANSFER_S)
+        return well
+    except (OSError, ProtocolError) as error:
+        log.warning("resident worker %d: a request broke off: %s", os.getpid(), error)
+        return True
+
+
+@contextmanager
+def _given_up_with(connection: socket.socket, place: Place) -> Iterator[None]:
+    """End this process when the peer goes away while the block is at work."""
+    done, finish = os.pipe()
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    poll.register(done, 0)  # POLLHUP is always told
+    number = connection.fileno()
+
+    def watch() -> None:
+        if any(descriptor == number for descriptor, _ in poll.poll()):
+            log.warning("resident worker %d ends: nobody waits for its answer", os.getpid())
+            _leave(place)
+
+    watcher = threading.Thread(target=watch, name="peer", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        os.close(finish)
+        watcher.join()
+        os.close(done)
+
+
+def _withdrawn(place: Place, patience_s: float) -> bool:
+    """Remove the socket unless another process goes on holding the lock: it is to use it."""
+    try:
+        with FileLock(place.lock, timeout=patience_s):
+            place.socket.unlink(missing_ok=True)
+            return True
+    except Timeout:
+        return False
+
+
+def _leave(place: Place) -> None:
+    """End at once, whatever is under way: nobody wants it any more."""
+    try:
+        _withdrawn(place, PARTING_S)
+    finally:
+        os._exit(0)
+
+
+def main() -> None:
+    """Serve as a site; the lease is watched from the first moment on."""
+    place = place_of(sys.argv[1:])
+    when_over(place.lease, lambda: _leave(place))
+    from client_app.work import SiteWork  # with torch, which takes seconds
+
+    serve(place, SiteWork())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""The driver without Flower: the same rounds, in one process, one site after the other."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from fedapp.experiment.runfolder import check_run, open_run
+from fedapp.ground.errors import FedAppError, ProtocolError
+from fedapp.ground.progress import Progress
+from fedapp.ground.settings import Experiment
+from fedapp.learn.scores import ScoreStore
+from fedapp.messages.codec import decode_answer, decode_request, encode
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.protocol import Incoming, Outgoing, Refusal, Reply, SiteFacts, Task
+from fedapp.messages.store import ModelStore
+from fedapp.server.checks import attributed
+from fedapp.server.endblock import end_block
+from fedapp.server.engine import Engine, Fetch
+from fedapp.server.standings import Row
+from fedapp.site.federation import Federation, federation_of
+from fedapp.site.private import PrivateParts
+from fedapp.site.site import Site
+
+
+class Loopback:
+    """Carries messages by function call; every message still passes the codec, as on the wire.
+
+    The sites work on the server's own store, so no content is copied. sites_root: where each keeps
+    what it shares with nobody. only: the sites that take part; None: all that the preset has.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        federation: Federation,
+        store: ModelStore,
+        sites_root: Path,
+        only: Sequence[int] | None = None,
+    ) -> None:
+        self._sites: dict[int, Site] = {
+            k: federation.site(
+                k,
+                experiment,
+                store,
+                ScoreStore(),
+                PrivateParts(sites_root / f"site-{k}" / "private"),
+                shares_pool=True,
+            )
+            for k in (range(experiment.split.num_clients) if only is None else only)
+        }
+
+    def introduce(self) -> Sequence[SiteFacts]:
+        """Return every site's facts."""
+        return [site.facts() for site in self._sites.values()]
+
+    def newcomers(self) -> Sequence[SiteFacts]:
+        """Return nobody: all are here from the start."""
+        return ()
+
+    def leave_out(self, site: int) -> None:
+        """Nothing to note: nobody is asked again."""
+
+    def exchange(
+        self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
+    ) -> Iterable[Incoming]:
+        """Do the tasks in turn; nobody is ever late here."""
+        for outgoing in outbox:
+            task = decode_request(encode(outgoing.task))
+            assert isinstance(task, Task)
+            yield attributed(task, carried(self._sites[task.site].handle(task, {})))
+
+
+def carried(incoming: Incoming) -> Incoming:
+    """Return the answer as it arrives after a journey through the codec."""
+    try:
+        head = encode(incoming.answer)
+    except ProtocolError as error:
+        answer = incoming.answer
+        assert isinstance(answer, Reply)  # nothing else holds a float
+        return carried(Incoming(Refusal(answer.site, answer.round, str(error))))
+    return Incoming(decode_answer(head), incoming.payloads, len(head))
+
+
+def run_loopback(experiment: Experiment) -> tuple[Row, Path]:
+    """Run an experiment in this process; return its summary and its run folder."""
+    check_run(experiment)
+    federation = federation_of(experiment)
+    folder = open_run(experiment, federation.manifest)
+    store = ModelStore(folder.pool_root)
+    again = f"runtime.resume=true runtime.run_name={folder.path.name}"
+    try:
+        with Progress() as progress:
+            progress.note(f"run folder {folder.path}")
+            transport = Loopback(experiment, federation, store, folder.sites_root)
+            summary = Engine(experiment, transport, folder, store, progress, Ledger()).run()
+    except FedAppError:
+        folder.discard_unless_begun()
+        raise
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; go on with the same settings and {again}", file=sys.stderr)
+        raise
+    print(end_block(summary, folder.per_site(), folder.path))
+    return summary, folder.path

@@ -1,0 +1,336 @@
+"""YAML presets and `key=value` overrides -> `Experiment`, all checked before a run starts.
+
+A preset is a file of `conf/` named without its ending, or the path of any YAML file. A method
+preset is a file of `conf/methods/`; what it says takes the place of what the preset says. An
+override is a dotted key such as `method.num_replaced`; an empty text means "as the preset says",
+because Flower wants every key that a run may override to be present (`[tool.flwr.app.config]`).
+
+Every problem found is reported, one line each: where it stands, the key, the value, the rule.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, get_args, get_type_hints
+
+from pydantic import ValidationError
+
+from fedapp.data.datasets import NAMES as DATASETS
+from fedapp.experiment.presetfiles import (
+    Scalar,
+    method_path,
+    preset_path,
+    presets,
+    read_yaml,
+    scalar,
+    source_of,
+)
+from fedapp.ground.errors import ConfigError, nearest
+from fedapp.ground.settings import OWN, DataSettings, Experiment, SplitSettings
+from fedapp.methods import build_method, method_class, method_names
+
+MACHINE_KEYS = ("name", "runtime", "data.root", "data.download", "split.manifest")
+"""Settings that differ between machines or people without changing the experiment.
+
+The split that `split.manifest` names is compared by its own digest.
+"""
+
+_GROUPS: dict[str, type] = {
+    key: hint
+    for key, hint in get_type_hints(Experiment).items()
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint)
+}
+
+
+def load_experiment(
+    preset: str, overrides: Mapping[str, Scalar] = MappingProxyType({})
+) -> Experiment:
+    """Return the experiment that a preset and its overrides describe.
+
+    `method.preset` lays a method preset over the preset; in the preset itself, under it. It, or an
+    override of `method.name`, with another method drops the preset's `method.*` values: they
+    described the preset's method. The experiment is named after both presets.
+
+    Raises ConfigError on an unknown preset, a damaged file, and on every unknown, wrongly typed,
+    out-of-range or contradictory setting.
+    """
+    path = preset_path(preset)
+    values, source, name = _flatten(read_yaml(path)), source_of(path), path.stem
+    if (under := values.pop("method.preset", "")) != "":  # the file's own values go over it
+        values = {**_flatten(read_yaml(method_path(str(under)))), **values}
+    given = {key: value for key, value in overrides.items() if value != ""}
+    if (chosen := given.pop("method.preset", "")) != "":
+        over = method_path(str(chosen))
+        values = _laid_over(values, _flatten(read_yaml(over)))
+        named = given.get("method.name", values["method.name"])
+        if named != values["method.name"]:
+            raise ConfigError(
+                f"override: method.name = {named!r}: method.preset = {chosen!r} is "
+                f"{values['method.name']!r}; keep one of the two"
+            )
+        source, name = f"{source} under {source_of(over)}", f"{name}-{over.stem}"
+    if "method.name" in given:
+        values = _laid_over(values, {"method.name": given["method.name"]})
+    return _build(values, name, source, given)
+
+
+def load_run_config(run_config: Mapping[str, Scalar]) -> Experiment:
+    """Return the experiment that Flower's run config describes: the key `preset` and overrides."""
+    overrides = dict(run_config)
+    preset = overrides.pop("preset", "")
+    if not isinstance(preset, str) or not preset:
+        raise ConfigError(f"run config: preset = {preset!r}: name one of {', '.join(presets())}")
+    return load_experiment(preset, overrides)
+
+
+def parse_overrides(texts: Iterable[str]) -> dict[str, Scalar]:
+    """Return overrides from `key=value` texts; a value is read as a YAML scalar.
+
+    Raises ConfigError on a text without `=`, and on a key given twice.
+    """
+    found: dict[str, Scalar] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"override '{text}': must be key=value, e.g. method.num_replaced=3")
+        if key in found:
+            raise ConfigError(f"override '{text}': {key} is given twice; keep one")
+        found[key] = scalar(value)
+    return found
+
+
+def to_plain(experiment: Experiment) -> dict[str, Any]:
+    """Return the experiment as nested plain values; `from_plain` takes them back unchanged."""
+    plain: dict[str, Any] = {"name": experiment.name, "seed": experiment.seed}
+    plain |= {group: dataclasses.asdict(getattr(experiment, group)) for group in _GROUPS}
+    method = experiment.method
+    return plain | {"method": {"name": method.name, **dataclasses.asdict(method)}}
+
+
+def from_plain(plain: Mapping[str, Any], source: str) -> Experiment:
+    """Return the experiment that `to_plain` wrote down; `source` names it in errors.
+
+    Raises ConfigError as `load_experiment` does.
+    """
+    rest = dict(plain)
+    name = rest.pop("name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"{source}: name = {name!r}: must be the preset's name, a text")
+    return _build(rest, name, source, {})
+
+
+def config_keys() -> dict[str, str]:
+    """Return every key that can be overridden and its type; `method.*` of all methods together."""
+    keys = _shared_keys() | {"method.preset": "str"}
+    for name in method_names():
+        keys |= {f"method.{key}": kind for key, kind in _field_types(method_class(name)).items()}
+    return keys
+
+
+def experiment_digest(experiment: Experiment) -> str:
+    """Return the SHA-256, in hex, of what is computed, whoever computes it and wherever.
+
+    `shared_settings` count.
+    """
+    flat = shared_settings(experiment)
+    return hashlib.sha256(json.dumps(flat, sort_keys=True).encode()).hexdigest()
+
+
+def shared_settings(experiment: Experiment) -> dict[str, Scalar]:
+    """Return what the server and its sites must agree upon: all settings but `MACHINE_KEYS`."""
+    return {
+        key: value
+        for key, value in _flatten(to_plain(experiment)).items()
+        if key not in MACHINE_KEYS and key.partition(".")[0] not in MACHINE_KEYS
+    }
+
+
+def settings_that_differ(mine: Mapping[str, Scalar], theirs: Mapping[str, Scalar]) -> str:
+    """Name the settings that this site and the server do not share, three at most."""
+    found = [
+        f"{key} is {mine.get(key)!r} here, {theirs.get(key)!r} at the server"
+        for key in sorted(mine.keys() | theirs.keys())
+        if mine.get(key) != theirs.get(key)
+    ]
+    return "; ".join(found[:3] + ([f"{len(found) - 3} more"] if len(found) > 3 else []))
+
+
+def _build(
+    plain: Mapping[str, Any], name: str, source: str, overrides: Mapping[str, Scalar]
+) -> Experiment:
+    """Merge, check and construct; `source` names the plain values in errors."""
+    problems: list[str] = []
+    values = _flatten(plain)
+    values |= overrides
+    origin = {key: "override" if key in overrides else source for key in values}
+
+    chosen = values.get("method.name")
+    valid = set(_shared_keys())
+    try:
+        if not isinstance(chosen, str):
+            raise ConfigError(f"must be one of {', '.join(method_names())}")
+        valid |= {f"method.{key}" for key in _field_types(method_class(chosen))}
+    except ConfigError as error:
+        where = origin.get("method.name", source)
+        problems.append(f"{where}: method.name = {chosen!r}: {error}")
+        values = {k: v for k, v in values.items() if not k.startswith("method.")}
+
+    problems += _misplaced(values, valid, origin)
+    parts: dict[str, Any] = {}
+    for group in ("method", *_GROUPS):
+        prefix = f"{group}."
+        known = {
+            key.removeprefix(prefix): value
+            for key, value in values.items()
+            if key in valid and key.startswith(prefix)
+        }
+        try:
+            if group != "method":
+                parts[group] = _GROUPS[group](**known)
+            elif "name" in known:
+                parts[group] = build_method(known.pop("name"), known)
+        except ValidationError as error:
+            problems += _explain(error, group, known, origin, source)
+    try:
+        seed = {"seed": values["seed"]} if "seed" in values else {}
+        frame = Experiment(name=name, method=None, **seed)
+    except ValidationError as error:
+        problems += _explain(error, "", values, origin, source)
+    wanted = values.get("data.name")
+    if isinstance(wanted, str) and wanted not in DATASETS:
+        rule = f"no such data set; {nearest(wanted, DATASETS)}"
+        problems.append(f"{origin['data.name']}: data.name = {wanted!r}: {rule}")
+    if isinstance(wanted, str) and wanted == OWN and {"data", "split"} <= parts.keys():
+        problems += _own_problems(parts["data"], parts["split"], origin, source)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return dataclasses.replace(frame, **parts)
+
+
+def _own_problems(
+    data: DataSettings, split: SplitSettings, origin: Mapping[str, str], source: str
+) -> list[str]:
+    """Return one line for each setting that does not go with sites' own data."""
+    rules: list[tuple[str, Scalar, str]] = []
+    if data.sites and len(data.site_names) != split.num_clients:
+        rule = f"data.sites names {len(data.site_names)} sites; make the two equal"
+        rules.append(("split.num_clients", split.num_clients, rule))
+    if split.labels != "some":
+        rule = "own data have no hidden labels to reveal; use 'some'"
+        rules.append(("split.labels", split.labels, rule))
+    if split.manifest:
+        rule = "own data are dealt by nobody; leave it out"
+        rules.append(("split.manifest", split.manifest, rule))
+    if split.label_share != 0.5:
+        rule = "own data come with the labels they have; leave it out"
+        rules.append(("split.label_share", split.label_share, rule))
+    if split.feature_shift:
+        rule = "own data are used as they are; leave it out"
+        rules.append(("split.feature_shift", split.feature_shift, rule))
+    return [f"{origin.get(key, source)}: {key} = {value!r}: {rule}" for key, value, rule in rules]
+
+
+def _misplaced(values: Mapping[str, Any], valid: set[str], origin: Mapping[str, str]) -> list[str]:
+    """Return one line for each key that does not belong where it stands."""
+    lines = []
+    for key in sorted(values.keys() - valid):
+        if key in {*_GROUPS, "method"}:
+            rule = f"must be a group of keys: {_listed(key, valid)}"
+        elif key in config_keys():
+            rule = f"not a setting of {values['method.name']}; valid: {_listed('method', valid)}"
+        else:
+            rule = f"unknown key; {_nearest_key(key, valid)}"
+        lines.append(f"{origin[key]}: {key} = {values[key]!r}: {rule}")
+    return lines
+
+
+def _explain(
+    error: ValidationError,
+    group: str,
+    known: Mapping[str, Any],
+    origin: Mapping[str, str],
+    source: str,
+) -> list[str]:
+    """Return one line for each problem: where, key, value, rule."""
+    lines = []
+    for found in error.errors():
+        parts = [group, *map(str, found["loc"][:1])]
+        key = ".".join(part for part in parts if part)
+        rule = re.sub(r"^(Input|Value error,)\s+", "", found["msg"]).removeprefix("should ")
+        if found["loc"]:
+            # Only what pydantic says of the input's type needs a remedy beyond the rule.
+            quoted = found["type"].endswith("_type") and _is_number(found["input"])
+            rule = f"must {rule}" if rule.startswith("be ") else rule
+            rule += "; the value is text: write it without quotes" if quoted else ""
+            lines.append(f"{origin.get(key, source)}: {key} = {found['input']!r}: {rule}")
+            continue
+        changed = [k for k in known if origin.get(f"{group}.{k}") == "override"]
+        where = f"override over {source}" if changed else source
+        named = [k for k in known if re.search(rf"\b{k}\b", rule)] or sorted(known)
+        shown = ", ".join(f"{group}.{k} = {known[k]!r}" for k in named)
+        lines.append(f"{where}: {shown}: {rule}")
+    return lines
+
+
+def _is_number(value: object) -> bool:
+    try:
+        return isinstance(value, str) and float(value) is not None
+    except ValueError:
+        return False
+
+
+def _nearest_key(key: str, valid: Iterable[str]) -> str:
+    """Return the advice for a dotted key that is not in `valid`; a key may lack its group."""
+    by_leaf = {name.rpartition(".")[2]: name for name in valid}
+    whole = difflib.get_close_matches(key, valid, n=1, cutoff=0.7)
+    leaf = difflib.get_close_matches(key.rpartition(".")[2], by_leaf, n=1)
+    if whole or leaf:
+        return f"did you mean '{whole[0] if whole else by_leaf[leaf[0]]}'?"
+    in_group = _listed(key.partition(".")[0], valid)
+    return f"valid: {in_group or ', '.join(sorted({*_GROUPS, 'method', 'seed'}))}"
+
+
+def _listed(group: str, valid: Iterable[str]) -> str:
+    prefix = f"{group}."
+    return ", ".join(sorted(k.removeprefix(prefix) for k in valid if k.startswith(prefix)))
+
+
+def _shared_keys() -> dict[str, str]:
+    """Return the keys that do not depend on the method, and their types."""
+    keys = {"seed": "int"}
+    for group, cls in _GROUPS.items():
+        keys |= {f"{group}.{key}": kind for key, kind in _field_types(cls).items()}
+    return keys | {"method.name": "str"}
+
+
+def _field_types(cls: type) -> dict[str, str]:
+    """Return the settings of a group or a method and their types, as a person would write them."""
+    hints = get_type_hints(cls)
+    written: dict[str, str] = {}
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        choices = " | ".join(map(repr, get_args(hint)))
+        written[field.name] = choices or hint.__name__
+    return written
+
+
+def _flatten(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted keys one group deep; deeper values stay whole, for the type check to refuse."""
+    flat: dict[str, Any] = {}
+    for key, value in plain.items():
+        if isinstance(value, Mapping) and key in {*_GROUPS, "method"}:
+            flat |= {f"{key}.{inner}": innermost for inner, innermost in value.items()}
+        else:
+            flat[str(key)] = value
+    return flat
+
+
+def _laid_over(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with others over them; another method drops the settings of the first."""
+    if over.get("method.name", values.get("method.name")) != values.get("method.name"):
+        values = {key: value for key, value in values.items() if not key.startswith("method.")}
+    return {**values, **over}

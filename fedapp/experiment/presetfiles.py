@@ -1,0 +1,125 @@
+"""The YAML files of `conf/`: where they are, what they are called, what they say."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedapp.ground.errors import ConfigError, nearest
+
+Scalar = str | int | float | bool
+"""What a setting can be: the types that a Flower run config carries."""
+
+_HERE = Path(__file__).resolve().parents[1]
+# A wheel carries conf/ inside the package; a checkout and a Flower app bundle have it beside.
+CONF = _HERE / "conf" if (_HERE / "conf").is_dir() else _HERE.parent / "conf"
+
+
+def presets() -> list[str]:
+    """Return the names of the presets in `conf/`, sorted."""
+    return sorted(path.stem for path in CONF.glob("*.yaml"))
+
+
+def method_presets() -> list[str]:
+    """Return the names of the method presets in `conf/methods/`, sorted."""
+    return sorted(path.stem for path in (CONF / "methods").glob("*.yaml"))
+
+
+def preset_path(preset: str) -> Path:
+    """Return the file of a preset, by name or by path. Raises ConfigError where there is none."""
+    if preset in presets():
+        return CONF / f"{preset}.yaml"
+    path = Path(preset).expanduser()
+    if path.suffix in {".yaml", ".yml"} and path.is_file():
+        return path
+    hint = nearest(preset, presets())
+    raise ConfigError(f"preset '{preset}': no such preset and no such YAML file; {hint}")
+
+
+def method_path(name: str) -> Path:
+    """Return the file of a method preset. Raises ConfigError where there is none."""
+    if name in method_presets():
+        return CONF / "methods" / f"{name}.yaml"
+    hint = nearest(name, method_presets())
+    raise ConfigError(f"method.preset '{name}': no such method preset; {hint}")
+
+
+def headline(path: Path) -> str:
+    """Return the comment that a file begins with."""
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def source_of(path: Path) -> str:
+    """Return what errors call a file."""
+    inside = path.is_relative_to(CONF)
+    return f"conf/{path.relative_to(CONF).as_posix()}" if inside else str(path)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return what a YAML file says. Raises ConfigError where it is no mapping of YAML 1.2."""
+    try:
+        plain = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml12)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{source_of(path)}: cannot be read ({error}); give a YAML file"
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{source_of(path)}{line}: {error.problem}") from None
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{source_of(path)}: is not YAML ({reason}); correct it") from None
+    if not isinstance(plain, dict):
+        raise ConfigError(f"{source_of(path)}: must hold groups of keys, such as data: and method:")
+    return plain
+
+
+def scalar(text: str) -> Scalar:
+    """Return the value that `text` has as a YAML scalar; what is no number or truth is text."""
+    loader = _Yaml12("")
+    if text[:1] in {"'", '"'} and text[-1] == text[0] and len(text) > 1:
+        return text[1:-1]
+    tag = loader.resolve(yaml.ScalarNode, text, (True, False))
+    if tag == "tag:yaml.org,2002:null":
+        return ""
+    value: Scalar = loader.construct_object(yaml.ScalarNode(tag, text))
+    return value
+
+
+class _Yaml12(yaml.SafeLoader):  # type: ignore[misc]
+    """Safe YAML with YAML 1.2's scalars: 1e-4 is a number, 010 is ten, `on` and 1:30 are texts."""
+
+    # A fresh table: PyYAML's own holds YAML 1.1's rules, keyed by first character.
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Return the mapping; refuse a key that stands twice, where YAML would keep the last."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key must be a plain name", key.start_mark
+                )
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{key.value}' stands twice; keep one", key.start_mark
+                )
+            seen.add(key.value)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|", ["~", "n", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.")),
+):
+    _Yaml12.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"^({_pattern})$"), _first
+    )
+# PyYAML's own takes 010 for eight.
+_Yaml12.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))

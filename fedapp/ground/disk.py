@@ -1,0 +1,99 @@
+"""Files that are written whole or not at all, and the one line said when the disk refuses."""
+
+import errno
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from fedapp.ground.errors import StoreError
+from fedapp.ground.text import size
+
+TEMPORARY = ".tmp"
+"""Ending of a file that is still being written."""
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def write_atomic(path: Path, data: bytes, *, durable: bool, mode: int = 0o666) -> None:
+    """Write a file by way of a temporary neighbour and a rename; its folder is made if absent.
+
+    Readers and other writers of the same path see the old content or the new one, never a part.
+    durable: the new content is on the disk before it takes the old one's place, so that not even a
+    power cut loses both. mode: rights of the file from its first byte on, less the process's umask.
+
+    Raises StoreError, naming the file, the free space and the remedy; the old content then stays.
+    """
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        part.replace(path)
+        if durable:
+            _sync(path.parent)
+    except OSError as error:
+        _discard(part)
+        raise refused(path, error, len(data)) from error
+    except BaseException:  # an interrupt leaves no half file either
+        _discard(part)
+        raise
+
+
+def append_durable(path: Path, data: bytes) -> None:
+    """Add to a file and wait until it is on the disk.
+
+    Raises StoreError where the disk refuses; the file then is as before.
+    """
+    before: int | None = None
+    try:
+        with path.open("ab") as file:
+            before = file.tell()
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        if before is not None:
+            os.truncate(path, before)
+        raise refused(path, error, len(data)) from error
+
+
+def make_durable(path: Path) -> None:
+    """Bring a written file to the disk. Raises StoreError."""
+    try:
+        _sync(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise refused(path, error) from error
+
+
+def refused(path: Path, error: OSError, needed: int = 0) -> StoreError:
+    """Return the error that says what could not be written, why, and what to do."""
+    facts = [error.strerror or str(error), *([f"{size(needed)} needed"] if needed else [])]
+    folder = next((p for p in path.parents if p.is_dir()), Path("/"))
+    facts.append(f"{size(shutil.disk_usage(folder).free)} free")
+    if error.errno in _NO_ROOM:
+        remedy = "free space there; what was written before is kept"
+    elif error.errno in {errno.ENOTDIR, errno.EEXIST}:
+        remedy = "a file is in the way; choose another folder (FEDAPP_OUT or runtime.out)"
+    else:
+        remedy = f"make {folder} writable or choose another folder (FEDAPP_OUT or runtime.out)"
+    return StoreError(f"{path}: cannot be written ({', '.join(facts)}): {remedy}")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _discard(part: Path) -> None:
+    try:
+        part.unlink(missing_ok=True)
+    except OSError:
+        pass  # the folder itself is gone or barred, which the error being raised says

@@ -1,0 +1,121 @@
+"""A run while it goes on: a bar on a terminal, plain lines in a log."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+from rich.progress import Progress as Bar
+
+from fedapp.ground.text import duration, percent
+
+PHASE_EVERY_S = 30.0
+"""In a log, a phase says how far it is when nothing else was said for so long."""
+RECENT = 10
+"""Rounds whose mean time stands for those to come."""
+
+
+class Progress:
+    """Shows a run; use it as a context manager, so that the terminal is restored.
+
+    console: where to; None: standard output. clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console = console or Console()
+        self._clock = clock
+        self._rounds = 0
+        self._round_began = self._spoke = clock()
+        self._durations: deque[float] = deque(maxlen=RECENT)
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_interactive:
+            self._bar = Bar(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[state]}  {task.fields[phase]}", markup=False),
+                console=self._console,
+            )
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def started(self, title: str, rounds: int, sites: int) -> None:
+        """Say what begins: `rounds` rounds after the warm-up."""
+        self._rounds = rounds
+        self._round_began = self._clock()
+        if self._bar is None:
+            self._say(f"{title}: {sites} sites, {rounds} rounds")
+        else:
+            self._task = self._bar.add_task(
+                _one_line(title), total=rounds, state=f"{sites} sites", phase=""
+            )
+
+    def phase(self, text: str, done: int, total: int) -> None:
+        """Say how far a phase of the round is: `done` of `total` sites have answered."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, phase=_one_line(f"{text} {done}/{total}"))
+        elif self._clock() - self._spoke >= PHASE_EVERY_S:
+            self._say(f"{text}: {done} of {total} sites")
+
+    def round_done(self, row: dict[str, Any]) -> None:
+        """Say what a round brought: a row of `metrics.jsonl`; round 0 is the warm-up."""
+        number = row["round"]
+        now = self._clock()
+        if number > 0:  # the warm-up is no measure for the rounds to come
+            self._durations.append(now - self._round_began)
+        self._round_began = now
+        accuracy = f"accuracy {percent(row.get('mean_test_accuracy'))} %"
+        error = row.get("pseudo_label_error")
+        wrong = [] if error is None else [f"pseudo-label error {percent(error)} %"]
+        left = self._left(number)
+        if self._bar is not None and self._task is not None:
+            state = "  ".join([accuracy, *wrong, *left])
+            self._bar.update(self._task, completed=number, state=state, phase="")
+            return
+        where = f"round {number:>{len(str(self._rounds))}}/{self._rounds}" if number else "warm-up"
+        worst = percent(row.get("worst_decile_accuracy"))
+        skipped = [f"skipped {len(row['skipped'])}"] if row.get("skipped") else []
+        counts = [f"trained {row.get('trained', 0)}", *skipped]
+        self._say("  ".join([where, f"{accuracy} (worst decile {worst})", *wrong, *counts, *left]))
+
+    def note(self, text: str) -> None:
+        """Say something that deserves attention, such as a site that was skipped and why."""
+        self._say(text)
+
+    def _left(self, number: int) -> list[str]:
+        if not self._durations or number >= self._rounds:
+            return []
+        mean = sum(self._durations) / len(self._durations)
+        return [f"{duration(mean * (self._rounds - number))} left"]
+
+    def _say(self, text: str) -> None:
+        """Print one line as it is; above the bar, where there is one."""
+        self._spoke = self._clock()
+        line = _one_line(text)
+        # A name that the terminal cannot show must not end the run.
+        line = line.encode(self._console.encoding, "replace").decode(self._console.encoding)
+        self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        self._console.file.flush()
+
+
+def _one_line(text: str) -> str:
+    """Return the text without control characters: a reason may come from another machine."""
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -1,0 +1,290 @@
+"""Every setting of an experiment but the method's own: closed, typed, checked on construction.
+
+Paper: "Uncertainty Minimization for Personalized Federated Semi-Supervised Learning", final form.
+The descriptions give unit and source; `conf/*.yaml` repeats them beside the values.
+"""
+
+import re
+from dataclasses import field
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from fedapp.ground.errors import nearest
+
+CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+"""Unknown keys, silent conversions, NaN and infinity are refused."""
+
+OWN = "own"
+"""`data.name` where every site reads images of its own."""
+SITE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""What a site may be called; it is also a folder's name."""
+_CLASS_NAME = r"[^/\\.\0][^/\\\0]{0,63}"
+
+Count = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+Robust = Literal["none", "bounded", "median", "filtered"]
+"""How a server averages; `fedapp.learn.robust` says how each works."""
+
+SHIFT_KINDS = ("rotation", "brightness", "contrast", "blur", "noise")
+"""What `split.feature_shift` can change; `fedapp.data.shift` says how."""
+
+
+@dataclass(frozen=True, config=CLOSED)
+class DataSettings:
+    """Which images, and where they lie."""
+
+    name: str = "digits"
+    """Data set: see `fedapp.data.datasets.NAMES`."""
+    root: str = ""
+    """Folder that holds the data; empty: $FEDAPP_DATA, else ~/.cache/um-pfssl."""
+    download: bool = True
+    """Fetch the data when they are not under `root`."""
+    subset: NonNegative = 0
+    """Images to use, drawn at random from train and test pooled; 0: all."""
+    image_size: Annotated[int, Field(ge=0, le=96)] = 0
+    """Side in pixels to resize to, 8 to 96; 0: as stored."""
+
+    # What sites with data of their own (name = own) agree upon, since no one sees all their images.
+    classes: str = ""
+    """Names of the classes, commas between them; their order is the labels' numbers."""
+    sites: str = ""
+    """Names of the sites that may take part, commas between them; their order is their numbers."""
+    channels: Annotated[int, Field(ge=0, le=3)] = 0
+    """Of every image: 1 (grey) or 3 (RGB)."""
+    mean: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Subtracted from pixels / 255, in every channel; of own data only, others are measured."""
+    std: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """Pixels are divided by it then; of own data only."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """`classes` one by one."""
+        return _listed(self.classes)
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        """`sites` one by one."""
+        return _listed(self.sites)
+
+    def __post_init__(self) -> None:
+        if 0 < self.image_size < 8:
+            raise ValueError("image_size must be 0 (as stored) or in [8, 96]")
+        if self.name != OWN:
+            for key in ("classes", "sites", "channels"):
+                if getattr(self, key):
+                    raise ValueError(
+                        f"{key} is a setting of own data: set name to 'own' or drop it"
+                    )
+            return
+        if self.image_size == 0 or self.channels not in (1, 3) or self.subset:
+            raise ValueError(
+                "own data need an image_size in [8, 96], channels of 1 or 3, and no subset"
+            )
+        if len(self.class_names) < 2:
+            raise ValueError("classes must name two or more, such as 'normal, tumour'")
+        for key, names, rule in (
+            ("classes", self.class_names, _CLASS_NAME),
+            ("sites", self.site_names, SITE_NAME),
+        ):
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise ValueError(f"{key} must differ: {twice[0]!r} stands twice")
+            if odd := [name for name in names if not re.fullmatch(rule, name)]:
+                raise ValueError(
+                    f"{key}: {odd[0]!r}: must be at most 64 characters, none of them a slash; "
+                    "of a site's name letters, digits, dot, dash and underscore"
+                )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",")) if text.strip() else ()
+
+
+@dataclass(frozen=True, config=CLOSED)
+class SplitSettings:
+    """How the images are dealt to the sites (paper, Sec. VI-A)."""
+
+    num_clients: Annotated[int, Field(ge=1, le=100_000)] = 10
+    """K, sites."""
+    dirichlet_alpha: Positive = 0.5
+    """alpha of Dir_K: label skew between sites; small = each site sees few classes."""
+    label_alpha: Positive = 0.5
+    """alpha of Dir_2: how unevenly sites are labelled; small = all or nothing."""
+    train_share: Share = 0.7
+    """Share of all images for training; 0.7 in the paper."""
+    val_share: Share = 0.1
+    """Share of all images for validation; 0.1 in the paper; the rest is for testing."""
+    labels: Literal["some", "all"] = "some"
+    """some: of each site's training images a share by Dir_2; all: every one, the paper's -SL."""
+    label_share: Annotated[float, Field(gt=0, le=0.5)] = 0.5
+    """Mean share of a site's training images that are labelled; 0.5 in the paper."""
+    feature_shift: Share = 0.0
+    """How much each site's images are changed by its own fixed amounts; 0: not at all."""
+    shift_kinds: str = "rotation, brightness, contrast"
+    """What is changed then, commas between them: see `SHIFT_KINDS`."""
+
+    manifest: str = ""
+    """File of a saved split to use instead of drawing one; empty: draw."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """`shift_kinds` one by one."""
+        return _listed(self.shift_kinds)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.train_share <= self.train_share + self.val_share < 1:
+            raise ValueError("train_share must be above 0 and train_share + val_share below 1")
+        if self.labels == "all" and self.label_share != 0.5:
+            raise ValueError(
+                "label_share says nothing where labels is 'all': drop it or set labels to 'some'"
+            )
+        if not self.kinds:
+            raise ValueError(f"shift_kinds must name one or more of {', '.join(SHIFT_KINDS)}")
+        for kind in self.kinds:
+            if kind not in SHIFT_KINDS:
+                raise ValueError(
+                    f"shift_kinds: no such kind {kind!r}; {nearest(kind, SHIFT_KINDS)}"
+                )
+            if self.kinds.count(kind) > 1:
+                raise ValueError(f"shift_kinds must differ: {kind!r} stands twice; keep one")
+
+
+@dataclass(frozen=True, config=CLOSED)
+class ModelSettings:
+    """The network every site trains."""
+
+    name: Literal["resnet9"] = "resnet9"
+    width: Annotated[int, Field(ge=1, le=512)] = 64
+    """Channels of the first layer; 64 = about 6.6 M parameters."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """p, dropout rate after the last two batch norms."""
+
+
+@dataclass(frozen=True, config=CLOSED)
+class TrainSettings:
+    """Local training: SGD with momentum (paper, Sec. VI-A)."""
+
+    local_epochs: NonNegative = 5
+    """E, passes over a site's training images per round."""
+    local_steps: NonNegative = 0
+    """Mini-batches per round in place of E passes, equal at all sites and for all methods; 0: E
+    passes. The warm-up takes warmup_epochs / E as many."""
+    warmup_epochs: NonNegative = 5
+    """Supervised passes over a site's labelled images before round 1; the paper is silent."""
+    warmup_rounds: Count = 4
+    """Averages in the warm-up of methods that average, at equal distances; others have none."""
+    batch_size: Annotated[int, Field(ge=2)] = 64
+    """B, images."""
+    learning_rate: Positive = 1e-4
+    """eta."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    batches: Literal["joint", "paired"] = "joint"
+    """joint: drawn from labelled and unlabelled images together; paired: B of each a step."""
+    augment: Literal["none", "weak"] = "none"
+    """weak: every training image is shifted, and mirrored where that is safe, at every step."""
+
+    def steps(self, epochs: int, before: int = 0) -> int | None:
+        """Return the mini-batches that stand for that many passes; None: the passes decide.
+
+        before: passes of the same training that were counted already. Parts add up to the whole.
+        """
+        if not self.local_steps:
+            return None
+        each = self.local_steps / max(self.local_epochs, 1)
+        return round(each * (before + epochs)) - round(each * before)
+
+
+@dataclass(frozen=True, config=CLOSED)
+class RoundSettings:
+    """The federation's clock."""
+
+    num_rounds: NonNegative = 200
+    """T, rounds after the warm-up."""
+    sample_rate: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """tau, share of sites that train in a round."""
+    deadline_s: Positive = 3600.0
+    """Seconds a phase of a round may take before silent sites are skipped."""
+    join_wait_s: Annotated[float, Field(ge=0)] = 10.0
+    """Seconds to wait at the start for all sites; then those that are here are used."""
+    hello_s: Positive = 600.0
+    """Seconds to wait for the sites' first answers; a site may have to download its data."""
+    min_reply_share: Share = 0.5
+    """A phase with fewer answers than this share of its tasks ends the run."""
+    robust: Robust = "none"
+    """Against bad models where the server averages: none: the weighted mean; else see `Robust`."""
+
+
+@dataclass(frozen=True, config=CLOSED)
+class TransportSettings:
+    """How a model is written down: on the wire, on disk and for its digest."""
+
+    precision: Literal["float32", "float16"] = "float32"
+    """Of the weights; float16 halves what is sent and rounds every model that is uploaded."""
+    compression: Literal["none", "zlib"] = "none"
+    """zlib: 14 % fewer bytes, lossless; pays on links below about 40 Mbit/s."""
+
+
+@dataclass(frozen=True, config=CLOSED)
+class PrivacySettings:
+    """What is done to a model before it leaves a site (docs/SECURITY.md)."""
+
+    clip: Annotated[float, Field(ge=0)] = 0.0
+    """C, largest L2 norm of an upload's change; 0: off, models leave as they were trained."""
+    noise: Annotated[float, Field(ge=0)] = 0.0
+    """z: Gaussian noise of standard deviation z C on every number of an upload; 0: none."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """At which epsilon is told; well below 1 / the number of a site's images."""
+
+    def __post_init__(self) -> None:
+        if self.noise and not self.clip:
+            raise ValueError("noise needs a clip above 0: without it no amount of noise is enough")
+
+
+@dataclass(frozen=True, config=CLOSED)
+class RuntimeSettings:
+    """Where and how the work is done.
+
+    `device` and `threads` can change a result's last bits, `precision` its third digit.
+    """
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: CUDA where there is one."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of convolutions; weights stay float32. auto: bfloat16 on a GPU, float32 on a CPU."""
+    threads: Count = 1
+    """CPU threads per site; fixed so that every driver gives the same bits."""
+    workers: NonNegative = 0
+    """Sites that `make run` simulates at a time; 0: as many as cores and memory carry."""
+    in_flight_mib: Count = 4096
+    """MiB of models that may be under way between server and sites; bounds the server's memory."""
+    out: str = ""
+    """Folder for run folders; empty: $FEDAPP_OUT, else ~/um-pfssl-runs."""
+    run_name: str = ""
+    """Name of the run folder; empty: preset, seed and start time."""
+    resume: bool = False
+    """Continue the run in the folder `run_name` from its last whole round."""
+    peers: str = ""
+    """A finished run, its name or folder, from whose models new sites start; empty: none."""
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Experiment:
+    """One run, wholly described."""
+
+    name: str
+    """Preset's name."""
+    method: Any
+    """A `Method`: built by `fedapp.methods.build_method` from the name and its own fields."""
+    seed: NonNegative = 0
+    data: DataSettings = field(default_factory=DataSettings)
+    split: SplitSettings = field(default_factory=SplitSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainSettings = field(default_factory=TrainSettings)
+    rounds: RoundSettings = field(default_factory=RoundSettings)
+    transport: TransportSettings = field(default_factory=TransportSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)

@@ -1,0 +1,83 @@
+"""Evaluation of a model on one site, as sums that can be added over sites."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.uncertainty import SCORING_BATCH, Normalise, features_of
+from fedapp.messages.protocol import Evaluation
+
+BINS = 15
+"""Confidence bins of the calibration sums."""
+
+FEW = 20
+"""Test images below which an accuracy says little: 10 of 20 is anything from 30 to 70 %."""
+
+Z95 = 1.959963984540054
+"""The normal distribution's 97.5 % point: 95 % lie within as many deviations of the mean."""
+
+
+@torch.inference_mode()
+def predict(model: ResNet9, images: Tensor, normalise: Normalise) -> Tensor:
+    """Return softmax probabilities without dropout, float32 [n, C], on the CPU."""
+    model.eval()
+    out = []
+    for batch in images.split(SCORING_BATCH):
+        out.append(torch.softmax(model.tail(features_of(model, batch, normalise)), dim=1))
+    return torch.cat(out).cpu()  # the only sync
+
+
+def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:
+    """Sum up predictions: probabilities [n, C], labels int64 [n], both on the CPU; n >= 0."""
+    classes = probabilities.shape[1]
+    confidence, predicted = probabilities.max(1) if len(labels) else (torch.empty(0), labels)
+    confusion = torch.bincount(labels * classes + predicted, minlength=classes * classes)
+    bins = (confidence * BINS).ceil().long().sub_(1).clamp_(0, BINS - 1)
+    correct = (predicted == labels).double()
+    return Evaluation(
+        confusion=tuple(map(tuple, confusion.reshape(classes, classes).tolist())),
+        bin_count=tuple(torch.bincount(bins, minlength=BINS).tolist()),
+        bin_correct=tuple(torch.bincount(bins, correct, BINS).long().tolist()),
+        bin_confidence=tuple(torch.bincount(bins, confidence.double(), BINS).tolist()),
+    )
+
+
+def calibration_error(evaluations: Iterable[Evaluation]) -> float | None:
+    """Return the expected calibration error (Guo et al. 2017), in [0, 1]; None without samples.
+
+    sum_b |correct_b - confidence_b| / n, where the bins b of all evaluations were added first:
+    every sample counts the same, whichever site it lies at.
+    """
+    listed = list(evaluations)
+    samples = sum(sum(one.bin_count) for one in listed)
+    if not samples:
+        return None
+    correct = map(sum, zip(*(one.bin_correct for one in listed), strict=True))
+    confidence = map(math.fsum, zip(*(one.bin_confidence for one in listed), strict=True))
+    return sum(abs(a - b) for a, b in zip(correct, confidence, strict=True)) / samples
+
+
+def worst_decile(accuracies: Sequence[float]) -> float:
+    """Mean accuracy of the worst tenth of the sites (at least one site); needs one accuracy."""
+    count = max(len(accuracies) // 10, 1)
+    return sum(sorted(accuracies)[:count]) / count
+
+
+def wilson(correct: float, total: float, z: float = Z95) -> tuple[float, float]:
+    """Return Wilson's interval of a share, both ends in [0, 1].
+
+    correct: right answers, in [0, total]. total: images; without any nothing is known: (0, 1).
+    z: standard deviations each way. Unlike mean and deviation it has a width at 0 and at `total`
+    right answers too.
+    """
+    if total <= 0:
+        return 0.0, 1.0
+    share, spread = correct / total, z**2 / total
+    middle = share + spread / 2
+    half = math.sqrt(spread * (share * (1 - share) + spread / 4))
+    low, high = (middle - half) / (1 + spread), (middle + half) / (1 + spread)
+    # The ends are exact where all or nothing is right, but for rounding.
+    return (low if correct else 0.0), (high if correct < total else 1.0)

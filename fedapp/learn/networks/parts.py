@@ -1,0 +1,27 @@
+"""Parts of a network as sets of tensor names: by module type and declared place, not by names."""
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedapp.learn.networks.resnet9 import ResNet9
+
+
+def batch_norm_names(model: nn.Module) -> frozenset[str]:
+    """Return the names of all tensors of all batch norms, however deep."""
+    return names_of(model, {id(m) for m in model.modules() if isinstance(m, _BatchNorm)})
+
+
+def head_names(model: nn.Module) -> frozenset[str]:
+    """Return the names of the tensors of the classifier head that the network declares."""
+    assert isinstance(model, ResNet9)
+    return names_of(model, {id(model.head)})
+
+
+def names_of(model: nn.Module, modules: set[int]) -> frozenset[str]:
+    """Return the names of the tensors that belong to these modules (by `id`) and those inside."""
+    return frozenset(
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules(remove_duplicate=False)  # of a shared one: all
+        if id(module) in modules
+        for name in module.state_dict()
+    )

@@ -1,0 +1,206 @@
+"""What a site minimises on its own images, mini-batch by mini-batch.
+
+An objective is a stream of steps; a step computes the loss of one mini-batch under the model as it
+is at that moment, as often as it is called. Methods compose these with their own way to descend.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedapp.data.sites import SiteData
+from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.training import Step, View, batches, freeze_batch_norm, paired, repeated
+
+
+@dataclass(frozen=True)
+class Work:
+    """A site's images and how to go through them.
+
+    normalise: uint8 images -> float images. size: B, images a step. shuffle: draws the order.
+    steps: mini-batches in place of `epochs` passes; None: the passes. view: of what is learned from
+    its label alone; FixMatch and the like have views of their own.
+    """
+
+    model: ResNet9
+    data: SiteData
+    normalise: Callable[[Tensor], Tensor]
+    size: int
+    epochs: int
+    shuffle: torch.Generator
+    steps: int | None = None
+    view: View = field(default=lambda images: images)
+
+    def passes(self, epoch: Callable[[], Iterator[Step]]) -> Iterator[Step]:
+        """Yield the mini-batches of as many passes as there are to be."""
+        return repeated(epoch, self.epochs, self.steps)
+
+    def begin(self, images: int) -> None:
+        """Put the network in training mode; with a single image, batch norm in eval mode.
+
+        It cannot estimate a variance from one value (see `training.batches`).
+        """
+        self.model.train()
+        if images == 1:
+            freeze_batch_norm(self.model)
+
+
+def supervised(
+    work: Work, loss_of: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> Iterator[Step]:
+    """Cross entropy on D_s; no step where the site has no labels.
+
+    loss_of: what takes its place, of normalised images and their labels.
+    """
+
+    def cross_entropy(x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(work.model(x), y)
+
+    images, labels = work.data.labelled, work.data.labels
+    work.begin(len(labels))
+
+    def epoch() -> Iterator[Step]:
+        order = torch.randperm(len(labels), generator=work.shuffle).to(images.device)
+        for batch in batches(order, work.size):
+            x = work.normalise(work.view(images[batch]))
+            yield partial(loss_of or cross_entropy, x, labels[batch])
+
+    yield from work.passes(epoch)
+
+
+def fixmatch(
+    work: Work, weak: View, strong: View, confidence: float, weight: float
+) -> Iterator[Step]:
+    """FixMatch (Sohn et al. 2020, Eqs. 3 and 4): CE(D_s) + weight * CE(strong, label of the weak).
+
+    A pseudo-label counts where the weak view's top probability is at least `confidence`; its
+    gradient is stopped. Steps are those of `two_views`.
+    """
+
+    def unlabelled(_: Tensor, sure: Tensor, other: Tensor) -> Tensor:
+        return consistency(sure, other, confidence)
+
+    return two_views(work, weak, strong, unlabelled, weight)
+
+
+UnlabelledLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Normalised weak views, logits of the weak and of the strong views [n, C], n >= 0 -> a scalar."""
+
+
+def two_views(
+    work: Work, weak: View, strong: View, unlabelled_loss: UnlabelledLoss, weight: float
+) -> Iterator[Step]:
+    """CE(D_s, weak views) + weight * a loss of the weak and the strong views of D_u.
+
+    Each step holds min(B, |D_s|) labelled and min(B, |D_u|) unlabelled images, seen in one forward
+    pass; an epoch passes once over the larger part. Where one part is empty, the other is all there
+    is.
+    """
+    data = work.data
+    work.begin(len(data.labels) + 2 * len(data.unlabelled))
+
+    def epoch() -> Iterator[Step]:
+        for labelled, unlabelled in _both(work):
+            x_s, y = weak(data.labelled[labelled]), data.labels[labelled]
+            x_u = data.unlabelled[unlabelled]
+            views = work.normalise(torch.cat([x_s, weak(x_u), strong(x_u)]))
+
+            def step(views: Tensor = views, y: Tensor = y) -> Tensor:
+                logits = work.model(views)
+                sure, other = logits[len(y) :].chunk(2)
+                seen, _ = views[len(y) :].chunk(2)
+                return labelled_loss(logits[: len(y)], y) + weight * unlabelled_loss(
+                    seen, sure, other
+                )
+
+            yield step
+
+    yield from work.passes(epoch)
+
+
+def taught(
+    work: Work, weak: View, strong: View, labels: Tensor, sure: Tensor, weight: float
+) -> Iterator[Step]:
+    """CE(D_s, weak views) + weight * mean over D_u of sure_i CE(strong view of i, labels_i).
+
+    labels: int64 [n_u], fixed pseudo-labels. sure: bool [n_u], those that count. Steps and epochs
+    are those of `two_views`, without the weak views of D_u.
+    """
+    data = work.data
+    work.begin(len(data.labels) + len(data.unlabelled))
+
+    def epoch() -> Iterator[Step]:
+        for labelled, unlabelled in _both(work):
+            x_s, y = weak(data.labelled[labelled]), data.labels[labelled]
+            views = work.normalise(torch.cat([x_s, strong(data.unlabelled[unlabelled])]))
+            y_u, counts = labels[unlabelled], sure[unlabelled]
+
+            def step(
+                views: Tensor = views, y: Tensor = y, y_u: Tensor = y_u, counts: Tensor = counts
+            ) -> Tensor:
+                logits = work.model(views)
+                loss = labelled_loss(logits[: len(y)], y)
+                return loss + weight * counted_loss(logits[len(y) :], y_u, counts)
+
+            yield step
+
+    yield from work.passes(epoch)
+
+
+def labelled_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross entropy; 0 without labels."""
+    return F.cross_entropy(logits, labels) if len(labels) else logits.sum()
+
+
+def consistency(weak: Tensor, strong: Tensor, confidence: float) -> Tensor:
+    """Mean over all samples of 1[max q >= confidence] CE(strong, arg max q), q = softmax(weak).
+
+    weak, strong: logits [n, C]; 0 without samples. No gradient flows into `weak`.
+    """
+    if not len(weak):
+        return weak.sum()
+    top, label = torch.softmax(weak.detach(), dim=1).max(1)
+    return counted_loss(strong, label, top >= confidence)
+
+
+def counted_loss(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+    """Mean over all samples of the cross entropy of those that count; 0 without samples.
+
+    logits: [n, C]. labels: int64 [n]. counts: bool [n].
+    """
+    if not len(logits):
+        return logits.sum()
+    return (F.cross_entropy(logits, labels, reduction="none") * counts).mean()
+
+
+def pull(weights: Sequence[Tensor], anchors: Sequence[Tensor], strength: float) -> Tensor:
+    """Return strength / 2 sum_i ||w_i - a_i||^2, a scalar: its gradient is strength (w - a)."""
+    return strength / 2 * distance(weights, anchors)
+
+
+def distance(weights: Sequence[Tensor], anchors: Sequence[Tensor]) -> Tensor:
+    """Return sum_i ||w_i - a_i||^2, a scalar."""
+    terms = [(w - a).square().sum() for w, a in zip(weights, anchors, strict=True)]
+    return torch.stack(terms).sum()
+
+
+def copies(weights: Sequence[Tensor]) -> list[Tensor]:
+    """Return the weights as they are now, without a graph."""
+    return [w.detach().clone() for w in weights]
+
+
+def _both(work: Work) -> Iterator[tuple[Tensor, Tensor]]:
+    """One epoch of pairs of indices into D_s and D_u, either of them empty where its part is."""
+    count, other = len(work.data.labels), len(work.data.unlabelled)
+    device, none = work.data.labels.device, torch.empty(0, dtype=torch.int64)
+    if count and other:
+        for labelled, unlabelled in paired(count, count + other, work.size, work.shuffle, device):
+            yield labelled, unlabelled - count
+        return
+    order = torch.randperm(count + other, generator=work.shuffle).to(device)
+    for batch in batches(order, work.size):
+        yield (batch, none.to(device)) if count else (none.to(device), batch)

@@ -1,0 +1,152 @@
+"""A model as named tensors: its bytes, its digest, its checks, its mean."""
+
+import hashlib
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+
+import numpy as np
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedapp.ground.errors import ProtocolError
+from fedapp.ground.settings import TransportSettings
+
+Params = dict[str, Tensor]
+"""A state dict on the CPU: parameters and buffers by name."""
+
+Schema = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shape and dtype of every tensor of a model, by name."""
+
+PLAIN = TransportSettings()
+"""float32, not compressed."""
+
+_HEADER_BYTES_PER_TENSOR = 512
+"""More than safetensors' JSON header needs for one tensor; bounds the size of honest content."""
+
+
+def schema_of(params: Mapping[str, Tensor]) -> Schema:
+    """Return the shape and dtype of every tensor."""
+    return {name: (tuple(t.shape), t.dtype) for name, t in params.items()}
+
+
+def to_bytes(params: Mapping[str, Tensor], transport: TransportSettings = PLAIN) -> bytes:
+    """Serialise to safetensors; equal tensors under equal names give equal bytes."""
+    tensors = {}
+    for name in sorted(params):
+        tensor = params[name].detach().cpu()
+        kind = _stored_dtype(tuple(tensor.shape), tensor.dtype, transport)
+        tensors[name] = tensor.to(kind).contiguous()
+    blob = save(tensors)
+    return blob if transport.compression == "none" else _deflate(blob, transport)
+
+
+def without(params: Params, names: Collection[str]) -> Params:
+    """Return the tensors but those of these names."""
+    return {name: tensor for name, tensor in params.items() if name not in names}
+
+
+def digest_of(blob: bytes) -> str:
+    """Return the SHA-256 of the bytes, in hex: the content's name everywhere."""
+    return hashlib.sha256(blob).hexdigest()
+
+
+def from_bytes(
+    blob: bytes, schema: Schema, owner: str, transport: TransportSettings = PLAIN
+) -> Params:
+    """Parse and check bytes from outside: names, shapes, dtypes, size and finiteness.
+
+    Returns the tensors in the schema's dtypes. owner names the content in errors, such as
+    "site 3's upload". Raises ProtocolError naming the tensor and the rule.
+    """
+    limit = max_bytes(schema)
+    if len(blob) > limit:
+        raise ProtocolError(f"{owner}: {len(blob)} bytes, but this model has at most {limit}")
+    try:
+        params = load(blob if transport.compression == "none" else _inflate(blob, limit, transport))
+    except Exception as error:  # shapes such as [0, 2**63] fail in torch, not in safetensors
+        raise ProtocolError(
+            f"{owner}: not a safetensors model ({error}); upload it again"
+        ) from error
+    if params.keys() != schema.keys():
+        missing, extra = sorted(schema.keys() - params), sorted(params.keys() - schema)
+        raise ProtocolError(f"{owner}: missing tensors {missing}, unexpected tensors {extra}")
+    for name, (shape, dtype) in schema.items():
+        tensor, stored = params[name], _stored_dtype(shape, dtype, transport)
+        if tuple(tensor.shape) != shape or tensor.dtype != stored:
+            raise ProtocolError(
+                f"{owner}: tensor {name} is {tensor.dtype} {tuple(tensor.shape)}, "
+                f"must be {stored} {shape}"
+            )
+        if dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
+            raise ProtocolError(f"{owner}: tensor {name} holds NaN or infinity; training diverged")
+        if name.endswith("running_var") and bool((tensor < 0).any()):
+            raise ProtocolError(f"{owner}: tensor {name} is negative; a variance cannot be")
+        params[name] = tensor.to(dtype)
+    return params
+
+
+def max_bytes(schema: Schema) -> int:
+    """Return an upper bound on the size of any honest serialisation under this schema."""
+    data = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in schema.values())
+    return data + _HEADER_BYTES_PER_TENSOR * (len(schema) + 1)
+
+
+def weighted_mean(models: Iterable[tuple[float, Params]], own: Params) -> Params:
+    """Return sum_j a_j w_j / sum_j a_j by tensor name (Alg. 1, line 18).
+
+    Floating tensors, batch-norm buffers included, are averaged; integer buffers are `own`'s.
+    Weights must be finite and >= 0; where they sum to 0 (nobody is related) the result is `own`.
+    The models are streamed: no more than the running sum and one model are held.
+    """
+    total = 0.0
+    mean: Params = {n: torch.zeros_like(t) for n, t in own.items() if t.is_floating_point()}
+    for weight, params in models:
+        if params.keys() != own.keys():
+            raise ProtocolError(f"tensor names differ: {sorted(params.keys() ^ own.keys())}")
+        total += weight
+        for name, tensor in mean.items():
+            if params[name].shape != tensor.shape:  # never broadcast
+                raise ProtocolError(f"tensor {name}: shapes {params[name].shape}, {tensor.shape}")
+            tensor.add_(params[name], alpha=weight)
+    if total <= 0:
+        return {name: tensor.clone() for name, tensor in own.items()}
+    return {n: mean[n].div_(total) if n in mean else t.clone() for n, t in own.items()}
+
+
+def _stored_dtype(
+    shape: tuple[int, ...], dtype: torch.dtype, transport: TransportSettings
+) -> torch.dtype:
+    """Weights may travel as float16; vectors (biases, batch norm) are few and need the range."""
+    half = transport.precision == "float16" and dtype == torch.float32 and len(shape) > 1
+    return torch.float16 if half else dtype
+
+
+def _deflate(blob: bytes, transport: TransportSettings) -> bytes:
+    """Compress; the bytes of equal rank in each number stand together, signs and exponents first.
+
+    Trained mantissas are noise: level 1 finds all there is (docs/PERFORMANCE.md).
+    """
+    return zlib.compress(_by_rank(blob, _word(transport)), level=1)
+
+
+def _inflate(blob: bytes, limit: int, transport: TransportSettings) -> bytes:
+    """Undo `_deflate`, up to `limit` bytes. Raises ValueError and zlib.error."""
+    stream = zlib.decompressobj()
+    data = stream.decompress(blob, limit + 1)
+    if len(data) > limit or not stream.eof or stream.unused_data:
+        raise ValueError(f"must be one zlib stream of at most {limit} bytes")
+    word = _word(transport)
+    whole = len(data) // word * word
+    columns = np.frombuffer(data[:whole], np.uint8).reshape(word, -1)
+    return columns.T.tobytes() + data[whole:]
+
+
+def _by_rank(data: bytes, word: int) -> bytes:
+    whole = len(data) // word * word
+    rows = np.frombuffer(data[:whole], np.uint8).reshape(-1, word)
+    return rows.T.tobytes() + data[whole:]
+
+
+def _word(transport: TransportSettings) -> int:
+    return 2 if transport.precision == "float16" else 4

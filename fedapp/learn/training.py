@@ -1,0 +1,181 @@
+"""Local training and batch-norm recalibration."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+
+import torch
+from torch import Tensor, nn
+
+from fedapp.ground.settings import TrainSettings
+from fedapp.learn.losses import soft_target_loss
+from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.uncertainty import SCORING_BATCH, Normalise
+
+Step = Callable[[], Tensor]
+"""Returns the loss of one mini-batch under the model as it is, a scalar with its graph."""
+View = Callable[[Tensor], Tensor]
+"""uint8 images -> uint8 images, a random view of each."""
+LONGEST_GRADIENT = 20.0
+"""L2 norm over all parameters to which a longer gradient is shortened (Pascanu et al. 2013).
+
+Ordinary mini-batches stay below 12. A mini-batch of two or three images has gradients of thousands:
+batch norm divides by nearly nothing, and one such model wrecks the average (docs/CHOICES.md).
+"""
+
+
+def batches(order: Tensor, size: int) -> Iterator[Tensor]:
+    """Split indices [n] into batches of equal length, to within one: at most `size`, at least two.
+
+    A last batch of what remains would hold two or three images, and batch norm over so few wrecks
+    the weights. Where n is 1 the batch has one image; 3 images at size 2 stay together.
+    """
+    count = min(-(-len(order) // size), max(len(order) // 2, 1))
+    yield from order.tensor_split(count) if len(order) else ()
+
+
+def repeated(epoch: Callable[[], Iterator[Step]], epochs: int, steps: int | None) -> Iterator[Step]:
+    """Yield the mini-batches of `epochs` passes or, unless `steps` is None, that many.
+
+    epoch: one pass in a new order; it may be empty.
+    """
+    if steps is None:
+        yield from chain.from_iterable(epoch() for _ in range(epochs))
+        return
+    while steps > 0:
+        before = steps
+        for step in islice(epoch(), steps):
+            yield step
+            steps -= 1
+        if steps == before:
+            return
+
+
+def paired(
+    labelled: int, total: int, size: int, shuffle: torch.Generator, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """One epoch of mini-batches of both kinds of images: indices of labelled ones, of others.
+
+    Images 0 ... labelled - 1 have labels, the others up to `total` have none; there are both. The
+    larger part is cut into `batches` and seen once; the smaller gives as many images to each step,
+    or all that it has, and is seen as often as it takes.
+    """
+    lengths = (labelled, total - labelled)
+    largest = max(lengths)
+    take = [len(batch) for batch in batches(torch.arange(largest), size)]
+    parts = []
+    for start, length in zip((0, labelled), lengths, strict=True):
+        sizes = [min(n, length) for n in take]
+        rounds = -(-sum(sizes) // length)
+        order = torch.cat([torch.randperm(length, generator=shuffle) for _ in range(rounds)])
+        indices = (order[: sum(sizes)] + start).to(device, non_blocking=True)
+        parts.append(indices.split(sizes))
+    yield from zip(*parts, strict=True)
+
+
+def train(
+    model: ResNet9,
+    images: Tensor,
+    targets: Tensor,
+    labelled: int,
+    normalise: Normalise,
+    settings: TrainSettings,
+    epochs: int,
+    shuffle: torch.Generator,
+    view: View = lambda images: images,
+) -> float:
+    """Train in place on soft targets (Eqs. 1 to 5); return the mean loss, 0 without training.
+
+    images: uint8 [n, c, h, w]; targets: float32 [n, C], one-hot for the first `labelled` images,
+    soft pseudo-labels for the others; both on the model's device. Dropout draws from torch's global
+    generator: call it inside `rng.seeded`. A site with a single image keeps batch norm in eval
+    mode (see `batches`).
+    """
+    count, size = len(images), settings.batch_size
+    in_pairs = settings.batches == "paired" and 0 < labelled < count
+    mu = labelled / max(count, 1)
+
+    def loss_of(batch: Tensor) -> Tensor:
+        return soft_target_loss(model(normalise(view(images[batch]))), targets[batch])
+
+    def paired_loss(known: Tensor, other: Tensor) -> Tensor:
+        batch = torch.cat([known, other])
+        logits, wanted, border = model(normalise(view(images[batch]))), targets[batch], len(known)
+        loss_s = soft_target_loss(logits[:border], wanted[:border])
+        loss_u = soft_target_loss(logits[border:], wanted[border:])
+        return mu * loss_s + (1 - mu) * loss_u
+
+    def epoch() -> Iterator[Step]:
+        if in_pairs:
+            pairs = paired(labelled, count, size, shuffle, images.device)
+            yield from (partial(paired_loss, *pair) for pair in pairs)
+        else:
+            order = torch.randperm(count, generator=shuffle)
+            cut = batches(order.to(images.device, non_blocking=True), size)
+            yield from (partial(loss_of, batch) for batch in cut)
+
+    model.train()
+    if count == 1:
+        freeze_batch_norm(model)
+    return descend(model, repeated(epoch, epochs, settings.steps(epochs)), settings) or 0.0
+
+
+def descend(
+    model: nn.Module,
+    steps: Iterable[Step],
+    settings: TrainSettings,
+    penalty: Callable[[], Tensor] | None = None,
+) -> float | None:
+    """Minimise each step's loss, plus `penalty`, in place by SGD with momentum.
+
+    Gradients are at most `LONGEST_GRADIENT` long. Returns the mean loss over the steps without the
+    penalty, None without steps. Dropout draws from torch's global generator: call it inside
+    `rng.seeded`.
+    """
+    parameters = list(model.parameters())
+    fused = parameters[0].is_cuda
+    optimiser = torch.optim.SGD(parameters, settings.learning_rate, settings.momentum, fused=fused)
+    losses = []
+    for step in steps:
+        loss = step()
+        losses.append(loss.detach())
+        optimiser.zero_grad(set_to_none=True)
+        (loss if penalty is None else loss + penalty()).backward()
+        nn.utils.clip_grad_norm_(parameters, LONGEST_GRADIENT)
+        optimiser.step()
+    return torch.stack(losses).mean().item() if losses else None  # the only sync
+
+
+def shortened(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradients, scaled to `LONGEST_GRADIENT` together where they are longer."""
+    factor = (LONGEST_GRADIENT / nn.utils.get_total_norm(gradients)).clamp(max=1)
+    return [gradient * factor for gradient in gradients]
+
+
+def freeze_batch_norm(model: nn.Module) -> None:
+    """Put every batch norm in eval mode: it uses its running statistics and leaves them alone."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
+
+
+@torch.no_grad()
+def recalibrate(model: ResNet9, images: Tensor, normalise: Normalise) -> None:
+    """Recompute every batch norm's running statistics on these images, in place; no labels needed.
+
+    The statistics become the plain mean over the batches. Fewer than two images: left as they are.
+    """
+    if len(images) < 2:
+        return
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
+    model.eval()
+    for norm in norms:
+        norm.num_batches_tracked = torch.zeros((), dtype=torch.int64, device=images.device)
+        norm.momentum = None  # torch's word for a cumulative mean
+        norm.train()
+    for batch in batches(torch.arange(len(images), device=images.device), SCORING_BATCH):
+        model(normalise(images[batch]))
+    for norm, momentum, tracked in before:
+        norm.momentum, norm.num_batches_tracked = momentum, tracked
+    model.eval()

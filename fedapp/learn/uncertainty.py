@@ -1,0 +1,72 @@
+"""MC-dropout probabilities and predictive entropy (paper, Eqs. 9 and 10)."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout
+
+from fedapp.learn.networks.resnet9 import Features, ResNet9
+
+Normalise = Callable[[Tensor], Tensor]
+"""uint8 images -> float images, on the same device."""
+
+SCORING_BATCH = 500
+"""Images per forward pass without gradients; part of the random stream, so a constant."""
+
+CACHE_BATCH = 32
+"""Images per piece of the trunk on a CPU: their activations stay in its cache."""
+
+
+@torch.inference_mode()
+def mc_probabilities(model: ResNet9, images: Tensor, passes: int, normalise: Normalise) -> Tensor:
+    """P_w(y|x): the mean of `passes` dropout samples of the softmax (Eq. 9).
+
+    images: uint8 [n, c, h, w], n >= 0, on the model's device. Returns float32 [n, C] on the CPU,
+    rows sum to 1. The model is left in eval mode. The trunk runs once per image, only the tail
+    `passes` times: the same distribution as `passes` whole passes, since the trunk holds no
+    dropout. Draws from torch's global generator: call it inside `rng.seeded`.
+    """
+    model.eval()
+
+    def sample(x: Tensor) -> Tensor:
+        return dropout_sample(x, model.dropout.p)
+
+    out = []
+    for batch in images.split(SCORING_BATCH):
+        features = features_of(model, batch, normalise)
+        total = torch.softmax(model.tail(features, sample), dim=1)
+        for _ in range(passes - 1):
+            total += torch.softmax(model.tail(features, sample), dim=1)
+        out.append(total / passes)
+    return torch.cat(out).cpu()  # the only sync
+
+
+def features_of(model: ResNet9, images: Tensor, normalise: Normalise) -> Features:
+    """Return the trunk's output for a batch, without gradients.
+
+    On a CPU it runs piece by piece: an image's features do not depend on its neighbours in eval
+    mode, and activations that fit the cache save memory and, in a wide network, time.
+    """
+    count = len(images) // CACHE_BATCH + 1 if images.device.type == "cpu" else 1
+    pieces = [model.trunk(normalise(piece)) for piece in images.tensor_split(count)]
+    h, skip = map(torch.cat, zip(*pieces, strict=True))
+    return h, skip
+
+
+def dropout_sample(x: Tensor, p: float) -> Tensor:
+    """Keep each value with probability 1 - p, scaled by 1 / (1 - p), else 0; p in [0, 1)."""
+    if x.is_cuda:
+        return dropout(x, p)  # one kernel
+    # Not torch's dropout: its Bernoulli draw takes a CPU three times as long as a uniform one.
+    kept = torch.rand_like(x, dtype=torch.float32).ge_(p).div_(1 - p)
+    return kept.to(x.dtype).mul_(x)
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """H(y|x) = -sum_c p_c log p_c (Eq. 10), in nats, in [0, ln C]; 0 log 0 = 0.
+
+    probabilities: [..., C], rows sum to 1. Returns [...].
+    """
+    out: Tensor = torch.special.entr(probabilities).sum(-1)
+    return out

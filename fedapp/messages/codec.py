@@ -1,0 +1,119 @@
+"""Protocol values <-> JSON bytes. Parsing is closed and strict: only what is exactly right passes.
+
+Both drivers encode and decode every message, so what loopback tests is what travels.
+"""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedapp.ground.errors import ProtocolError
+from fedapp.messages.protocol import (
+    MAX_SETTINGS,
+    SCHEMA,
+    Answer,
+    Hello,
+    Missing,
+    Origin,
+    Refusal,
+    Reply,
+    Request,
+    SiteFacts,
+    Task,
+)
+
+MAX_BYTES = 20 * 2**20
+"""Largest honest head: a few kB; eight confusion matrices of 1000 classes would be 16 MB."""
+MAX_CONTAINERS = 2**14
+"""JSON lists and objects in a head. Eight confusion matrices of 1000 classes have 8008. A list of
+three bytes takes sixty in memory."""
+
+_KINDS: dict[str, TypeAdapter[Any]] = {
+    kind.__name__: TypeAdapter(kind)
+    for kind in (Task, Hello, Reply, Missing, Refusal, SiteFacts, Origin)
+}
+
+
+def encode(message: Request | Answer | Origin) -> bytes:
+    """Return the message as JSON, with its kind and the schema number.
+
+    Raises ProtocolError where it holds NaN or infinity.
+    """
+    head = {"schema": SCHEMA, "kind": type(message).__name__, "body": asdict(message)}
+    try:
+        return json.dumps(head, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError as error:
+        raise ProtocolError(f"{head['kind']} message holds NaN or infinity") from error
+
+
+def decode_request(data: bytes) -> Request:
+    """Parse a request from the server. Raises ProtocolError naming the field and the rule."""
+    message = _decode(data)
+    if not isinstance(message, Request):
+        raise ProtocolError(f"a request was due, {type(message).__name__} came")
+    return message
+
+
+def decode_answer(data: bytes) -> Answer:
+    """Parse an answer from a site. Raises ProtocolError naming the field and the rule."""
+    message = _decode(data)
+    if not isinstance(message, Answer):
+        raise ProtocolError(f"an answer was due, {type(message).__name__} came")
+    return message
+
+
+def decode_origin(data: bytes) -> Origin:
+    """Parse what a request says of the server. Raises ProtocolError."""
+    message = _decode(data)
+    if not isinstance(message, Origin):
+        raise ProtocolError(f"an origin was due, {type(message).__name__} came")
+    return message
+
+
+def _decode(data: bytes) -> Request | Answer | Origin:
+    if len(data) > MAX_BYTES:
+        raise ProtocolError(f"message head of {len(data)} bytes; at most {MAX_BYTES} are allowed")
+    if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS:
+        raise ProtocolError(f"message head of more than {MAX_CONTAINERS} lists and objects")
+    try:
+        text = data.decode()
+        head = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+        body = json.dumps(head.get("body")) if isinstance(head, dict) else ""
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"message head is not JSON: {error}") from error
+    if not isinstance(head, dict) or head.keys() != {"schema", "kind", "body"}:
+        raise ProtocolError("message head must hold exactly schema, kind and body")
+    schema, kind = head["schema"], head["kind"]
+    if type(schema) is not int or schema != SCHEMA:
+        found = schema if isinstance(schema, int | float) else type(schema).__name__
+        raise ProtocolError(
+            f"message schema {found}, this side speaks {SCHEMA}; "
+            "run the same version of um-pfssl on both sides"
+        )
+    adapter = _KINDS.get(kind) if isinstance(kind, str) else None
+    if adapter is None:
+        shown = kind if isinstance(kind, str) else type(kind).__name__
+        raise ProtocolError(f"unknown message kind {shown[:40]!r}")
+    try:
+        message: Request | Answer | Origin = adapter.validate_json(body, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ProtocolError(f"{kind} message: {where}: {first['msg']}") from error
+    return message
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; two readers of one with a key twice could read different values."""
+    if len(pairs) > MAX_SETTINGS:
+        raise ValueError(f"an object of {len(pairs)} entries; at most {MAX_SETTINGS}")
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object names a key twice")
+    return found
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")

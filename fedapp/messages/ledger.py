@@ -1,0 +1,77 @@
+"""What was sent: models and bytes by round, site, direction and kind.
+
+Bytes are those of the messages themselves: JSON heads and models, without Flower's own framing.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, Self, get_args
+
+from fedapp.ground.errors import StoreError
+
+Direction = Literal["up", "down"]
+"""up: from a site to the server; down: from the server to a site."""
+Kind = Literal["model", "message", "evaluation"]
+"""model: contents of models; message: everything around them; evaluation: both, where a site is
+asked only to measure a model. That is no part of a method's cost, and has a total of its own."""
+
+COLUMNS = ("round", "site", "direction", "kind", "models", "bytes")
+
+_NOTHING = MappingProxyType(
+    {"models_sent": 0, "models_up": 0, "bytes_up": 0, "bytes_down": 0, "bytes_evaluation": 0}
+)
+
+
+class Ledger:
+    """Totals of the run, and the rows of the round under way.
+
+    Whole rounds are for the disk: in memory nothing grows with rounds.
+    """
+
+    def __init__(self, totals: Mapping[str, int] = _NOTHING) -> None:
+        self._totals = dict(totals)
+        self._open: dict[tuple[int, int, Direction, Kind], tuple[int, int]] = {}
+
+    def add(
+        self, round: int, site: int, direction: Direction, kind: Kind, models: int, bytes: int
+    ) -> None:
+        """Count `models` models and `bytes` bytes."""
+        if direction not in get_args(Direction) or kind not in get_args(Kind):
+            raise ValueError(f"{direction!r} of {kind!r}: must be up or down of {get_args(Kind)}")
+        if models < 0 or bytes < 0:
+            raise ValueError(f"{models} models, {bytes} bytes: must not be negative")
+        key = (round, site, direction, kind)
+        before = self._open.get(key, (0, 0))
+        self._open[key] = (before[0] + models, before[1] + bytes)
+        if kind == "evaluation":
+            self._totals["bytes_evaluation"] += bytes
+            return
+        self._totals["models_up" if direction == "up" else "models_sent"] += models
+        self._totals[f"bytes_{direction}"] += bytes
+
+    def totals(self) -> dict[str, int]:
+        """Return sums over all rounds.
+
+        models_sent: models from the server to the sites; models_up: back; bytes_down, bytes_up:
+        bytes, messages included; bytes_evaluation: both ways, for measuring alone.
+        """
+        return dict(self._totals)
+
+    def close_round(self) -> list[tuple[int | str, ...]]:
+        """Return the open rows, in the order of `COLUMNS`, sorted, and forget them."""
+        rows: list[tuple[int | str, ...]] = [
+            (*key, *sums) for key, sums in sorted(self._open.items())
+        ]
+        self._open.clear()
+        return rows
+
+    @classmethod
+    def from_totals(cls, plain: Mapping[str, object]) -> Self:
+        """Return a ledger that goes on from these totals. Raises StoreError if damaged."""
+        counts = {name: value for name, value in plain.items() if type(value) is int and value >= 0}
+        if counts.keys() != _NOTHING.keys() or len(counts) != len(plain):
+            raise StoreError(
+                f"the ledger's totals {dict(plain)!r} are damaged: restore the run folder from a "
+                "copy or start a new run"
+            )
+        return cls(counts)

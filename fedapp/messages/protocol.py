@@ -1,0 +1,305 @@
+"""Every message between the server and a site, as frozen values.
+
+Models travel by reference (`ModelRef`); the driver attaches the bytes only of content that the
+receiver does not hold. Nothing here knows how the bytes are carried.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import FailFast, Field
+
+from fedapp.ground.settings import SITE_NAME
+
+SCHEMA = 3
+"""Version of the message format; both sides refuse any other."""
+
+INITIAL_SITE = -1
+"""Stands for the site of w_0, the model every site starts from."""
+SERVER_SITE = -2
+"""Stands for the site of models that the server makes by averaging."""
+EVALUATE = "evaluate"
+"""Action of a task that only measures a model at a site."""
+SEARCH = "search"
+"""Action of a task that only looks for helpers."""
+ANSWERS = ("common", "tuned", "alone")
+"""What a site can answer with: the server's model, its own after it trained that one, its own
+trained on its labelled images alone."""
+EPSILON = "epsilon"
+"""Metric in which a site tells what its uploads of this run have cost."""
+
+
+CLOSED = {"extra": "forbid", "strict": True}
+"""Pydantic reads these classes from the wire: unknown fields and silent conversions are refused."""
+
+MAX_MODELS = 128
+"""Models in one message: the site's own, a list of at most 63, and as many newcomers."""
+MAX_CLASSES = 1000
+MAX_CLASS_NAME = 200
+"""Characters of a class's name."""
+MAX_CHANNELS = 16
+"""Colour channels of an image."""
+MAX_IMAGES = 2**31
+"""Images of a kind at one site."""
+MAX_BINS = 64
+"""Calibration bins of an evaluation."""
+MAX_ENTRIES = 32
+"""Entries of a mapping: metrics, evaluations, roles."""
+MAX_SETTINGS = 256
+"""Settings of an experiment, in the first question: the largest mapping of any message."""
+MAX_TEXT = 4000
+"""Characters of a refusal."""
+
+_ON_ONE_LINE = r"^[^\p{Cc}\p{Zl}\p{Zp}\u{202A}-\u{202E}\u{2066}-\u{2069}]*$"
+"""No control characters, no line breaks, nothing that turns the reading direction around."""
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+DigestOrNone = Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
+SiteId = Annotated[int, Field(ge=0, lt=2**31)]
+Number = Annotated[int, Field(ge=0, lt=2**53)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=64, pattern="^[a-z_]+$")]
+Images = Annotated[int, Field(ge=0, lt=MAX_IMAGES)]
+Text = Annotated[str, Field(max_length=MAX_TEXT, pattern=_ON_ONE_LINE)]
+Setting = bool | int | Finite | Annotated[str, Field(max_length=2**16)]
+ClassName = Annotated[str, Field(max_length=MAX_CLASS_NAME, pattern=_ON_ONE_LINE)]
+
+# A list ends at its first wrong item: a message may hold millions.
+_Models = (Field(max_length=MAX_MODELS), FailFast())
+_Classes = (Field(max_length=MAX_CLASSES), FailFast())
+_Bins = (Field(max_length=MAX_BINS), FailFast())
+_Entries = Field(max_length=MAX_ENTRIES)
+
+
+@dataclass(frozen=True)
+class ModelRef:
+    """One version of one site's model; `digest` is the SHA-256 of its safetensors bytes, in hex."""
+
+    __pydantic_config__ = CLOSED
+
+    site: Annotated[int, Field(ge=SERVER_SITE, lt=2**31)]
+    version: Number
+    digest: Digest
+
+
+@dataclass(frozen=True)
+class ScoredRef:
+    """A helper and its relation Corr(k|j) to the site that lists it."""
+
+    __pydantic_config__ = CLOSED
+
+    model: ModelRef
+    score: Finite
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Sums over one site's samples, so that sites can be added without error.
+
+    confusion: [C][C] counts, true class x predicted class.
+    bin_count, bin_correct: [B] samples and correct ones per confidence bin ((i, i + 1] / B).
+    bin_confidence: [B] sum of the top probability in each bin.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    confusion: Annotated[tuple[Annotated[tuple[Images, ...], *_Classes], ...], *_Classes]
+    bin_count: Annotated[tuple[Images, ...], *_Bins]
+    bin_correct: Annotated[tuple[Images, ...], *_Bins]
+    bin_confidence: Annotated[tuple[Finite, ...], *_Bins]
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return sum(map(sum, self.confusion))
+
+    @property
+    def correct(self) -> int:
+        """Number of samples on the diagonal of the confusion matrix."""
+        return sum(row[c] for c, row in enumerate(self.confusion))
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of correct samples, or None where there are no samples."""
+        return self.correct / self.samples if self.samples else None
+
+
+@dataclass(frozen=True)
+class Task:
+    """Work for one site in one round. `models` gives, for each role, the models it refers to.
+
+    `own` is the site's current model as the server knows it: the server's record is the truth, so
+    a site whose disk is empty or ahead (a run resumed after a crash) continues from the same model.
+    private: digest of the part of its model that never leaves the site, as of its last answer;
+        empty: w_0's.
+    phase: which of the round's trainings this is; round 0 may have several.
+    numbers: what the method tells the site beside models, by name.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    site: SiteId
+    round: Number
+    action: Name
+    own: ModelRef
+    models: Annotated[Mapping[Name, Annotated[tuple[ModelRef, ...], *_Models]], _Entries] = field(
+        default_factory=dict
+    )
+    private: DigestOrNone = ""
+    phase: Number = 0
+    numbers: Annotated[Mapping[Name, Finite], _Entries] = field(default_factory=dict)
+
+    @property
+    def when(self) -> int | str:
+        """Return what random draws of this task are keyed by: the round, or its later phase."""
+        return f"{self.round}.{self.phase}" if self.phase else self.round
+
+    def refs(self) -> tuple[ModelRef, ...]:
+        """Every model the task refers to, each content once, in a fixed order."""
+        every = [self.own, *(ref for role in sorted(self.models) for ref in self.models[role])]
+        return tuple({ref.digest: ref for ref in every}.values())
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a site did.
+
+    model: digest of the site's model now (equal to the task's `own` when it did not train).
+    helpers: its helper list, most related first, itself excluded; this is also its request for the
+        next round: what it holds (by digest) and how the entries rank.
+    held: digests in the site's store after the round.
+    metrics: named numbers, counts where the server must add them up.
+    evaluations: "val", "test", "test_before" where the site trained, and "val_tuned" and the like
+        where a site has other answers than the one it uses (`ANSWERS`).
+    private: digest of the part of its model that it keeps to itself; empty: none, or w_0's.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    site: SiteId
+    round: Number
+    model: Digest
+    helpers: Annotated[tuple[ScoredRef, ...], *_Models] = ()
+    held: Annotated[tuple[Digest, ...], *_Models] = ()
+    metrics: Annotated[Mapping[Name, Finite], _Entries] = field(default_factory=dict)
+    evaluations: Annotated[Mapping[Name, Evaluation], _Entries] = field(default_factory=dict)
+    private: DigestOrNone = ""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The site lacks these contents (new disk, damaged file): send them and it does the task."""
+
+    __pydantic_config__ = CLOSED
+
+    site: SiteId
+    round: Number
+    digests: Annotated[tuple[Digest, ...], *_Models]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The site could not do the task, and why; the run goes on without it this round.
+
+    site: INITIAL_SITE where it could not even tell which site it is.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    site: Annotated[int, Field(ge=INITIAL_SITE, lt=2**31)]
+    round: Number
+    reason: Text
+
+
+@dataclass(frozen=True)
+class Hello:
+    """First question to a node: who are you? Answered with `SiteFacts`.
+
+    settings: those that both sides must share, so that a site that has others can say which.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    settings: Annotated[Mapping[Text, Setting], Field(max_length=MAX_SETTINGS)] = field(
+        default_factory=dict
+    )
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What the server runs; rides with every request.
+
+    A site that runs other code or another experiment refuses with the difference.
+    run: name of the run, a folder at the site. code: hash of the server's code.
+    experiment: digest of the settings that both sides must share.
+    pool: SHA-256 of the key in the server's model pool: a site that can read that key works on the
+        pool itself and is sent no contents. Empty: contents always travel.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    run: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$")]
+    code: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    experiment: Digest
+    pool: DigestOrNone = ""
+
+
+@dataclass(frozen=True)
+class SiteFacts:
+    """What the server must know of a site before round 0. Counts are images.
+
+    manifest: digest of the split the site holds a part of or, where sites have data of their own,
+        of the rules by which they read them.
+    pool_key: the key that the site read in the server's pool, as proof; empty: it cannot read it.
+    name: of a site with data of its own; else empty.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    site: SiteId
+    channels: Annotated[int, Field(ge=1, le=MAX_CHANNELS)]
+    classes: Annotated[tuple[ClassName, ...], Field(min_length=1), *_Classes]
+    labelled: Images
+    unlabelled: Images
+    val: Images
+    test: Images
+    manifest: Digest
+    pool_key: Annotated[str, Field(pattern="^([0-9a-f]{32})?$")] = ""
+    name: Annotated[str, Field(pattern=f"^({SITE_NAME})?$")] = ""
+
+    @property
+    def called(self) -> str:
+        """What a person is told the site is."""
+        return f"site {self.site} ({self.name})" if self.name else f"site {self.site}"
+
+    @property
+    def mu(self) -> float:
+        """|D_s| / (|D_s| + |D_u|) (Eq. 2); 0 without training images."""
+        return self.labelled / max(self.labelled + self.unlabelled, 1)
+
+
+Request = Task | Hello
+Answer = Reply | Missing | Refusal | SiteFacts
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A task and the digests of the contents that go with it."""
+
+    task: Task
+    attach: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """An answer and the contents that came with it, by digest, not yet checked.
+
+    head_bytes: size of the answer as it came, without the contents.
+    sent: False where the task could not even be sent; the answer, a `Refusal`, says why.
+    """
+
+    answer: Answer
+    payloads: Mapping[str, bytes] = field(default_factory=dict)
+    head_bytes: int = 0
+    sent: bool = True

@@ -1,0 +1,170 @@
+"""Models by content: a file is named by the SHA-256 of its bytes; the name proves the content."""
+
+import hashlib
+import logging
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from fedapp.ground.disk import TEMPORARY, make_durable, write_atomic
+from fedapp.ground.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+ENDING = ".safetensors"
+STALE_S = 600.0
+"""Age in seconds from which an unfinished file is taken for the leftover of a killed process."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class ModelStore:
+    """Contents as files `<root>/<digest[:2]>/<digest>.safetensors`, the last used also in memory.
+
+    root: made with the first content. memory_bytes: the most that is kept in memory; a larger
+    content is read from disk each time.
+
+    Threads may share a store and processes a folder: contents never change, they come whole, and
+    writing one that is there already is no work.
+    """
+
+    def __init__(self, root: Path, memory_bytes: int = 256 * 2**20) -> None:
+        self.root = root
+        self._memory_bytes = memory_bytes
+        self._memory: OrderedDict[str, bytes] = OrderedDict()
+        self._memory_used = 0
+        self._lock = threading.Lock()
+
+    @property
+    def memory_used(self) -> int:
+        """Bytes of content in memory now, at most `memory_bytes`."""
+        return self._memory_used
+
+    def put(self, blob: bytes, *, durable: bool = False) -> str:
+        """Keep a content and return its digest; one that is there already is not written again.
+
+        durable: the content outlives a power cut once this returns. It costs a wait for the disk,
+        so only those ask for it that nobody could send the content again.
+
+        Raises StoreError where the disk refuses; nothing kept earlier is lost, no part file stays.
+        """
+        digest = hashlib.sha256(blob).hexdigest()
+        path = self._path(digest)
+        if _size(path) != len(blob):  # absent, or cut
+            write_atomic(path, blob, durable=durable)
+        elif durable:
+            make_durable(path)
+        self._remember(digest, blob)
+        return digest
+
+    def get(self, digest: str) -> bytes:
+        """Return a content; what comes from disk is compared with its name.
+
+        Raises StoreError where it is absent or damaged. A damaged file is removed, so that `has`
+        says False from then on and the content can be put again.
+        """
+        with self._lock:
+            if digest in self._memory:
+                self._memory.move_to_end(digest)
+                return self._memory[digest]
+        blob = self._read(digest)
+        self._remember(digest, blob)
+        return blob
+
+    def has(self, digest: str) -> bool:
+        """Whether there is a file of this content (only `get` reads it)."""
+        return _size(self._path(digest)) is not None
+
+    def size(self, digest: str) -> int:
+        """Return the bytes of a content. Raises StoreError where it is absent."""
+        found = _size(self._path(digest))
+        if found is None:
+            raise self._absent(digest)
+        return found
+
+    def digests(self) -> set[str]:
+        """Return the digests of all files."""
+        names = (path.name.removesuffix(ENDING) for path in self._files() if path.suffix == ENDING)
+        return {name for name in names if _DIGEST.fullmatch(name)}
+
+    def keep_only(self, digests: Collection[str]) -> None:
+        """Remove every other content, and part files that a killed process left behind."""
+        keep = set(digests)
+        with self._lock:
+            for digest in self._memory.keys() - keep:
+                self._memory_used -= len(self._memory.pop(digest))
+        for digest in self.digests() - keep:
+            _remove(self._path(digest))
+        for path in self._files():
+            if path.suffix == TEMPORARY and _age(path) > STALE_S:
+                _remove(path)
+
+    def _path(self, digest: str) -> Path:
+        """Return a content's file; refuse anything but a digest, which may come from elsewhere."""
+        if not _DIGEST.fullmatch(digest):
+            raise StoreError(f"{digest[:80]!r} names no content: must be 64 hex digits of SHA-256")
+        return self.root / digest[:2] / f"{digest}{ENDING}"
+
+    def _files(self) -> Iterator[Path]:
+        """Yield every file two levels deep; other processes may add and remove some meanwhile."""
+        return self.root.glob("[0-9a-f][0-9a-f]/*")
+
+    def _read(self, digest: str) -> bytes:
+        path = self._path(digest)
+        try:
+            blob = path.read_bytes()
+        except FileNotFoundError:
+            raise self._absent(digest) from None
+        except OSError as error:
+            raise StoreError(
+                f"{path}: cannot be read ({error.strerror}): make it readable, or remove it so "
+                "that it is fetched again"
+            ) from error
+        if hashlib.sha256(blob).hexdigest() != digest:
+            _remove(path)
+            message = (
+                f"{path}: damaged, its {len(blob)} bytes are not the content it is named after, "
+                "and removed: fetch it again from a holder"
+            )
+            log.warning("%s", message)
+            raise StoreError(message)
+        return blob
+
+    def _absent(self, digest: str) -> StoreError:
+        return StoreError(f"{self._path(digest)}: no such model here: fetch it from a holder")
+
+    def _remember(self, digest: str, blob: bytes) -> None:
+        with self._lock:
+            if len(blob) > self._memory_bytes:
+                return
+            if digest not in self._memory:
+                self._memory[digest] = blob
+                self._memory_used += len(blob)
+            self._memory.move_to_end(digest)
+            while self._memory_used > self._memory_bytes:
+                self._memory_used -= len(self._memory.popitem(last=False)[1])
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:  # renamed or removed by its writer just now
+        return 0.0
+
+
+def _remove(path: Path) -> None:
+    """Remove a file that nobody needs; where that fails it only takes room."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("%s: cannot be removed (%s)", path, error.strerror)

@@ -1,0 +1,3 @@
+from fedapp.methods.um_pfssl.method import UmPfssl
+
+METHOD = UmPfssl

@@ -1,0 +1,263 @@
+"""UM-pFSSL: helpers chosen by uncertainty label a site's unlabelled images.
+
+Shi, Chen, Zhang: Uncertainty Minimization for Personalized Federated Semi-Supervised Learning, the
+final version; the preprint's differing choices are options.
+
+The server's rule is Algorithm 1 with Algorithms 2 and 3 folded into one message per site and round;
+docs/CHOICES.md lists every place where the paper is silent and what is done there.
+
+DEVIATION: `mutual_information`, as `corr_variant` or `label_variant`, is ours; the paper has
+"published".
+"""
+
+import logging
+from collections.abc import Generator, Sequence
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from fedapp.ground.rng import seeded
+from fedapp.ground.settings import CLOSED, Count, NonNegative
+from fedapp.learn.metrics import predict
+from fedapp.learn.params import Params, weighted_mean
+from fedapp.learn.scores import Score, ScoreKey
+from fedapp.learn.training import recalibrate
+from fedapp.learn.uncertainty import mc_probabilities
+from fedapp.messages.protocol import SEARCH, ModelRef, Reply, ScoredRef, Task
+from fedapp.methods.base import (
+    Method,
+    Round,
+    ServerState,
+    SiteContext,
+    SiteReport,
+    warm_up,
+    warm_ups,
+)
+from fedapp.methods.um_pfssl.costs import cost_bound
+from fedapp.methods.um_pfssl.relation import (
+    CorrVariant,
+    LabelVariant,
+    Metric,
+    admit,
+    certainty,
+    least_uncertain,
+    most_informative,
+    ranked,
+    relation,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, config=CLOSED)
+class UmPfssl(Method):
+    """Fields are the paper's hyper-parameters; defaults are its setting (Sec. VI-A)."""
+
+    name: ClassVar[str] = "um_pfssl"
+    asks_peers: ClassVar[bool] = True
+
+    helper_list_size: Annotated[int, Field(ge=1, le=64)] = 5
+    """M, models in a site's list, its own included; 1: no helpers."""
+    num_replaced: NonNegative = 2
+    """R, helpers up for replacement, below M."""
+    search_rounds: NonNegative = 30
+    """F: helpers are searched while t < F; t counts from the round in which a site joined."""
+    update_every: Count = 10
+    """nu: stored helpers are refreshed when t % nu == 0."""
+    mc_samples: Count = 10
+    """T of Eq. 9, MC-dropout passes; the paper is silent."""
+    helper_scope: Literal["all", "sampled"] = "all"
+    """Who searches: all sites (final paper) or the cohort (preprint)."""
+    corr_variant: CorrVariant = "published"
+    """First term of Corr: published (Eq. 14), preprint (its Eq. 13), mutual_information."""
+    label_variant: LabelVariant = "published"
+    """Whose answer is the pseudo-label: published (Eq. 11), the least uncertain helper's;
+    mutual_information, the one's that tells most."""
+    metric: Metric = "both"
+    """Table III: both terms of Corr, entropy alone (EN) or accuracy alone (TA)."""
+    aggregation: bool = True
+    """False, an ablation: a site trains its own model on, helpers only label."""
+    pseudo_labels: bool = True
+    """False, an ablation: helpers are averaged, the site trains on its labelled images alone."""
+    recalibrate: bool = False
+    """Recompute batch-norm statistics on the site's own images after averaging."""
+
+    def __post_init__(self) -> None:
+        if self.num_replaced >= self.helper_list_size:
+            raise ValueError("num_replaced must be below helper_list_size")
+
+    # --- server -----------------------------------------------------------------------------------
+
+    def server_round(
+        self, state: ServerState, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
+        """Algorithm 1, one round."""
+        if rnd.number == 0:
+            yield warm_ups(rnd)
+            return state
+        tasks = []
+        for site in rnd.sites:
+            trains = site in rnd.cohort
+            in_scope = trains or self.helper_scope == "all"
+            # No longer than asked for, whatever the site listed: it is sent newcomers beside.
+            listed = state.helpers.get(site, ())[: self.helper_list_size - 1]
+            stored = [helper.model for helper in listed]
+            helpers = stored
+            if in_scope and rnd.number % self.update_every == 0:
+                helpers = self._refreshed(site, stored, rnd)
+            age = rnd.number - rnd.joined.get(site, 0)
+            searches = in_scope and age < self.search_rounds
+            newcomers = self._newcomers(site, helpers, rnd, trains, searches)
+            if trains or newcomers or helpers != stored:  # else nothing to tell or to ask
+                action = "train" if trains else SEARCH
+                tasks.append(rnd.task(site, action, helpers=helpers, newcomers=newcomers))
+        replies = yield tasks
+        return state.with_helpers(replies)
+
+    def welcome(self, rnd: Round) -> Sequence[Task]:
+        """The warm-up of sites that come late."""
+        return warm_ups(rnd)
+
+    def _refreshed(self, site: int, helpers: list[ModelRef], rnd: Round) -> list[ModelRef]:
+        """UpdateHelper (Alg. 2): the newest version of all helpers but the R lowest.
+
+        Of all, where every peer is listed: nobody can replace the R lowest then, and they would
+        stay as they are for ever.
+        """
+        up_for_replacement = self.num_replaced if self._strangers(site, helpers, rnd) else 0
+        keep = max(len(helpers) - up_for_replacement, 0)
+        return [rnd.pool.latest(ref.site) for ref in helpers[:keep]] + helpers[keep:]
+
+    def _newcomers(
+        self, site: int, helpers: Sequence[ModelRef], rnd: Round, trains: bool, searches: bool
+    ) -> list[ModelRef]:
+        """R models to try (Alg. 3, line 7), or more where a list that trains is not full."""
+        free = self.helper_list_size - 1 - len(helpers)
+        wanted = max(self.num_replaced if searches else 0, free if trains else 0)
+        others = self._strangers(site, helpers, rnd)
+        drawn = rnd.stream("newcomers", site).permutation(len(others))[:wanted]
+        return [rnd.pool.latest(others[i]) for i in drawn.tolist()]
+
+    def _strangers(self, site: int, helpers: Sequence[ModelRef], rnd: Round) -> list[int]:
+        """Return the trained peers that are not on a site's list."""
+        listed = {site, *(ref.site for ref in helpers)}
+        return [peer for peer in rnd.pool.trained() if peer not in listed]
+
+    def cost_bound(self, num_clients: int, sample_rate: float, num_rounds: int) -> float:
+        """Cost_2 in models (Eq. 28)."""
+        return cost_bound(
+            num_clients=num_clients,
+            sample_rate=sample_rate,
+            num_rounds=num_rounds,
+            helper_list_size=self.helper_list_size,
+            num_replaced=self.num_replaced,
+            search_rounds=self.search_rounds,
+            update_every=self.update_every,
+        )
+
+    # --- site -------------------------------------------------------------------------------------
+
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Do the site's part of Algorithms 1 to 3."""
+        if task.action == "warmup":
+            return warm_up(task, site)
+        helpers = admit(
+            self._scored(task.models["helpers"], site),
+            self._scored(task.models["newcomers"], site),
+            self.helper_list_size - 1,
+            self.num_replaced,
+        )
+        if task.action == SEARCH:
+            return SiteReport(helpers=helpers)
+        return self._train(task, site, helpers)
+
+    def rank(self, refs: Sequence[ModelRef], site: SiteContext) -> tuple[ScoredRef, ...]:
+        """Return models by their relation to a site, most related first, without broken ones."""
+        return ranked(self._scored(refs, site))
+
+    def _train(self, task: Task, site: SiteContext, helpers: tuple[ScoredRef, ...]) -> SiteReport:
+        """Aggregate, pseudo-label, train (Alg. 1, lines 17 to 23)."""
+        data = site.data
+        members = list(helpers)
+        if task.own.version > 0 or not helpers:  # w_0 knows nothing: no vote beside real helpers
+            members = [*self._scored([task.own], site), *members]
+        # Every score before the mean is loaded: scoring a model loads it into the same network.
+        answers = [self._score(member.model, site).probabilities for member in members]
+
+        mean = self._mean(task, site, members) if self.aggregation else site.contents(task.own)
+        site.model.load_state_dict(mean)
+        if self.recalibrate:
+            recalibrate(site.model, torch.cat([data.labelled, data.unlabelled]), site.normalise)
+        before = site.evaluate("test")["test"]
+
+        images, targets = data.labelled, site.one_hot(data.labels)
+        metrics: dict[str, float] = {}
+        has_voters = answers and (helpers or task.own.version > 0)
+        if self.pseudo_labels and len(data.unlabelled) and has_voters:
+            published = self.label_variant == "published"
+            soft, _ = least_uncertain(answers) if published else most_informative(answers)
+            images = torch.cat([images, data.unlabelled])
+            targets = torch.cat([targets, soft.to(targets)])
+            if data.audit is not None:
+                wrong, total = data.audit.pseudo_label_errors(soft.argmax(1))
+                metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}
+        if len(images):
+            count, epochs = len(data.labels), site.training.local_epochs
+            metrics["loss"] = site.fit(images, targets, count, epochs, task)
+        elif not helpers:  # no images to learn from and nobody to ask: the model stays as it was
+            return SiteReport()
+        evaluations = {"test_before": before, **site.evaluate("val", "test")}
+        return SiteReport(site.params(), helpers, metrics, evaluations)
+
+    def _mean(self, task: Task, site: SiteContext, members: Sequence[ScoredRef]) -> Params:
+        """Relation-weighted mean of the members' models (Alg. 1, line 18)."""
+        weights = [member.score for member in members]
+        if task.own.version == 0 and not any(weights):  # any peer's model is better than w_0
+            weights = [1.0] * len(members)
+        models = (site.contents(member.model) for member in members)
+        return weighted_mean(zip(weights, models, strict=True), site.contents(task.own))
+
+    def _scored(self, refs: Sequence[ModelRef], site: SiteContext) -> list[ScoredRef]:
+        """Return the models with their relation Corr(k|j) (Eq. 13); broken ones are left out."""
+        scored = []
+        for ref in refs:
+            score = self._score(ref, site)
+            if not score.usable:
+                log.warning("the model of site %d answers NaN here; it is left out", ref.site)
+                continue
+            sure = None
+            if len(score.probabilities):
+                sure = certainty(score.probabilities, self.corr_variant)
+            corr = relation(site.data.mu, sure, score.accuracy, self.metric)
+            scored.append(ScoredRef(ref, corr))
+        return scored
+
+    def _score(self, ref: ModelRef, site: SiteContext) -> Score:
+        """Score a model's content on the site's data, once."""
+        data = site.data
+        key = ScoreKey(
+            model=ref.digest,
+            site=data.site,
+            data=data.fingerprint,
+            passes=self.mc_samples,
+            dropout=site.model.dropout.p,
+            precision=str(site.model.compute),
+            seed=site.seed,
+        )
+
+        def compute() -> Score:
+            site.load(ref)
+            with seeded(site.device, site.seed, "score", data.site, ref.digest):
+                uncertain = mc_probabilities(
+                    site.model, data.unlabelled, self.mc_samples, site.normalise
+                )
+            plain = predict(site.model, data.labelled, site.normalise)
+            usable = bool(uncertain.isfinite().all() and plain.isfinite().all())
+            accuracy = None
+            if len(data.labels):
+                accuracy = (plain.argmax(1) == data.labels.cpu()).double().mean().item()
+            return Score(uncertain, accuracy, usable)
+
+        return site.scores.get(key, compute)

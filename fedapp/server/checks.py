@@ -1,0 +1,224 @@
+"""What the server demands of sites before it believes them."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from fedapp.ground.errors import ProtocolError, RunError
+from fedapp.ground.settings import OWN, DataSettings
+from fedapp.learn.metrics import BINS
+from fedapp.messages.protocol import (
+    ANSWERS,
+    EPSILON,
+    EVALUATE,
+    SEARCH,
+    Evaluation,
+    Incoming,
+    ModelRef,
+    Refusal,
+    Reply,
+    SiteFacts,
+    Task,
+)
+from fedapp.methods.um_pfssl.relation import MAX_RELATION
+from fedapp.server.standings import Standings
+
+MAX_METRICS = 32
+_READ_ONLY = (EVALUATE, SEARCH)
+_ROUNDING = 1e-6
+"""Of a top probability: float32, where bin borders are exact."""
+_PARTS = {
+    **{"val": "val", "test": "test", "test_before": "test"},
+    **{f"{part}_{answer}": part for part in ("val", "test") for answer in ANSWERS},
+}
+
+
+def check_reply(task: Task, reply: Reply, facts: SiteFacts) -> None:
+    """Check everything but the upload's content. Raises ProtocolError naming the rule."""
+    own = task.own
+    if (reply.site, reply.round) != (task.site, task.round):
+        raise ProtocolError(
+            f"answer of site {reply.site} for round {reply.round}; asked was site {task.site} "
+            f"for round {task.round}"
+        )
+    if task.action in _READ_ONLY and (reply.model, reply.private) != (own.digest, task.private):
+        raise ProtocolError(f"asked to {task.action} only, it changed its own model")
+    offered = {own, *(ref for refs in task.models.values() for ref in refs)}
+    _check_helpers(task, reply, offered)
+    for part, result in reply.evaluations.items():
+        if part not in _PARTS:
+            raise ProtocolError(f"evaluation {part!r}; must be one of {sorted(_PARTS)}")
+        _check_evaluation(part, result, len(facts.classes), getattr(facts, _PARTS[part]))
+    _check_metrics(reply.metrics, facts, len(offered))
+
+
+def attributed(task: Task, incoming: Incoming) -> Incoming:
+    """Return the answer to a task as the asked site's, whatever site and round it claims.
+
+    Drivers know whom they asked, the engine goes by the number in the answer: one that speaks for
+    another site or round becomes a refusal of the site that was asked. For a refusal that is
+    no lie: a site that does not know its number says -1.
+    """
+    answer = incoming.answer
+    if isinstance(answer, Refusal):
+        reason = answer.reason
+    elif isinstance(answer, SiteFacts):
+        reason = "introduced itself instead of working"
+    elif (answer.site, answer.round) != (task.site, task.round):
+        reason = f"answered as site {answer.site}, round {answer.round}"
+    else:
+        return incoming
+    return Incoming(Refusal(task.site, task.round, reason), {}, incoming.head_bytes, incoming.sent)
+
+
+def _check_helpers(task: Task, reply: Reply, offered: Collection[ModelRef]) -> None:
+    listed = [helper.model for helper in reply.helpers]
+    if not set(listed) <= set(offered):
+        raise ProtocolError("its helper list names a model that it was not offered")
+    sites = [ref.site for ref in listed]
+    if len(set(sites)) != len(sites) or task.site in sites:
+        raise ProtocolError("its helper list names a site twice, or itself")
+    if len(reply.held) > len(offered) + 1:
+        raise ProtocolError(f"says that it holds {len(reply.held)} models; it saw {len(offered)}")
+    scores = [helper.score for helper in reply.helpers]
+    if not all(0 <= score <= MAX_RELATION for score in scores):
+        raise ProtocolError(f"its helper list has a relation outside [0, {MAX_RELATION:g}]")
+    if scores != sorted(scores, reverse=True):
+        raise ProtocolError("its helper list is not in the order of its relations")
+
+
+def _check_evaluation(part: str, result: Evaluation, classes: int, samples: int) -> None:
+    if [len(row) for row in result.confusion] != [classes] * classes:
+        raise ProtocolError(f"confusion matrix {part} is not {classes} x {classes}")
+    if result.samples != samples:
+        raise ProtocolError(f"evaluation {part} is of {result.samples} images, it has {samples}")
+    count, correct, sure = result.bin_count, result.bin_correct, result.bin_confidence
+    lengths = {len(count), len(correct), len(sure)}
+    if lengths != {BINS} or sum(count) != samples or sum(correct) != result.correct:
+        raise ProtocolError(f"calibration bins of {part} do not add up to its confusion matrix")
+    if any(
+        not (c <= n and n * (i / BINS - _ROUNDING) <= s <= n * ((i + 1) / BINS + _ROUNDING))
+        for i, (n, c, s) in enumerate(zip(count, correct, sure, strict=True))
+    ):
+        raise ProtocolError(f"calibration bins of {part} hold what does not belong there")
+
+
+def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts, models: int) -> None:
+    if len(metrics) > MAX_METRICS:
+        raise ProtocolError(f"{len(metrics)} metrics; at most {MAX_METRICS}")
+    for name in (EPSILON, "learned_from"):  # a negative weight would turn an average round
+        if metrics.get(name, 0) < 0:
+            raise ProtocolError(f"metric {name} = {metrics[name]:g}; must not be negative")
+    for name, limit in (
+        ("pseudo_total", facts.unlabelled),
+        ("pseudo_wrong", metrics.get("pseudo_total", 0)),
+        ("sure_total", facts.val),
+        ("sure_right", metrics.get("sure_total", 0)),
+        ("models_scored", models),
+    ):
+        value = metrics.get(name, 0)
+        if value != int(value) or not 0 <= value <= limit:
+            raise ProtocolError(f"metric {name} = {value:g}; must be a count in [0, {limit:g}]")
+
+
+Kind = tuple[int, tuple[str, ...], str]
+"""Channels, classes and manifest: equal at all sites of a run."""
+
+
+def agreed(
+    facts: Sequence[SiteFacts], num_clients: int, data: DataSettings, say: Callable[[str], None]
+) -> list[SiteFacts]:
+    """Return the sites that can work together, ascending; `say` why others are left out.
+
+    Sites with data of their own must be as `data` says. All must hold the same kind of images, the
+    same classes and parts of the same split; where they differ, the majority goes on. Raises
+    RunError where nobody is left.
+    """
+    numbered = _numbered(facts, num_clients, data, say)
+    if not numbered:
+        raise RunError("no site answered that can take part; start at least one and run again")
+    [(kind, _)] = Counter(map(kind_of, numbered)).most_common(1)
+    return _alike(numbered, kind, "most sites have", say)
+
+
+def joinable(
+    facts: Sequence[SiteFacts],
+    num_clients: int,
+    data: DataSettings,
+    kind: Kind,
+    say: Callable[[str], None],
+) -> list[SiteFacts]:
+    """Return the sites that fit a run of this kind, ascending; `say` why others are left out."""
+    return _alike(_numbered(facts, num_clients, data, say), kind, "the run has", say)
+
+
+def kind_of(facts: SiteFacts) -> Kind:
+    """Return what must be equal at all sites of a run."""
+    return facts.channels, facts.classes, facts.manifest
+
+
+def _numbered(
+    facts: Sequence[SiteFacts], num_clients: int, data: DataSettings, say: Callable[[str], None]
+) -> list[SiteFacts]:
+    """Return the sites that the preset has, each once, ascending."""
+    fitting: dict[int, SiteFacts] = {}
+    for site in facts:
+        if not 0 <= site.site < num_clients:
+            say(f"site {site.site} left out: the preset's {num_clients} sites count from 0")
+        elif problem := unfit(site, data):
+            say(f"site {site.site} left out: {problem}")
+        elif site.site in fitting:
+            say(f"a second node that says it is site {site.site} is left out")
+        else:
+            fitting[site.site] = site
+    return [site for _, site in sorted(fitting.items())]
+
+
+def _alike(
+    facts: Sequence[SiteFacts], kind: Kind, whose: str, say: Callable[[str], None]
+) -> list[SiteFacts]:
+    """Return the sites of this kind."""
+    for site in facts:
+        for name, mine, ours in zip(
+            ("channels", "classes", "manifest"), kind_of(site), kind, strict=True
+        ):
+            if mine != ours:
+                say(f"site {site.site} left out: its {name} is {mine!r}, {whose} {ours!r}")
+    return [site for site in facts if kind_of(site) == kind]
+
+
+def unfit(facts: SiteFacts, data: DataSettings) -> str:
+    """Return how a site differs from what the preset says of sites; empty: it does not.
+
+    Of a published data set the preset says nothing here: its sites can only be compared.
+    """
+    if data.name != OWN:
+        return f"it has a name, {facts.name!r}, data of its own" if facts.name else ""
+    names = data.site_names
+    for what, found, wanted in (
+        ("name", facts.name, dict(enumerate(names)).get(facts.site) if names else facts.name),
+        ("channels", facts.channels, data.channels),
+        ("classes", facts.classes, data.class_names),
+    ):
+        if found != wanted:
+            return f"its {what} is {found!r}, the preset says {wanted!r}"
+    return ""
+
+
+def check_same_sites(standings: Standings, facts: Sequence[SiteFacts]) -> None:
+    """Check that a run resumes with sites and data that it had. Raises RunError.
+
+    Sites may be missing or new, but one of those before must be here.
+    """
+    before = {k: standing.facts for k, standing in standings.sites.items()}
+    now = {f.site: f for f in facts if f.site in before}
+    if not now:
+        raise RunError(
+            f"checkpoint of sites {sorted(before)}, but sites {sorted(f.site for f in facts)} are "
+            "here; start those sites to resume"
+        )
+    changed = sorted(k for k in now if now[k] != before[k])
+    if changed:
+        raise RunError(
+            f"site {changed[0]} holds other data than before: {now[changed[0]]}, was "
+            f"{before[changed[0]]}; restore its data to resume, or start anew"
+        )

@@ -1,0 +1,50 @@
+"""All that a run must remember between rounds; the checkpoint is this, as JSON."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedapp.ground.errors import RunError
+from fedapp.messages.protocol import SiteFacts
+from fedapp.methods.base import ServerState
+from fedapp.server.standings import Standings
+
+
+@dataclass
+class RunState:
+    """round: the last one, or the one under way. held: digests that each site holds.
+
+    private: digest of what each site keeps to itself. peers: sites of an earlier run whose models,
+    or the one made of them, are in the pool (`runtime.peers`), as the sites were then. agreement:
+    how far each site's changes agreed with the others' (`robust.agreement`).
+    """
+
+    round: int
+    server: ServerState
+    standings: Standings
+    held: dict[int, list[str]]
+    private: dict[int, str] = field(default_factory=dict)
+    wall_seconds: float = 0.0
+    peers: dict[int, SiteFacts] = field(default_factory=dict)
+    agreement: dict[int, float] = field(default_factory=dict)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the state as JSON can hold it."""
+        plain: dict[str, Any] = TypeAdapter(RunState).dump_python(self, mode="json")
+        return plain
+
+
+def state_of(checkpoint: Mapping[str, Any]) -> RunState:
+    """Return the state that a checkpoint holds. Raises RunError where it is damaged."""
+    try:
+        text = json.dumps(checkpoint["state"])
+        state: RunState = TypeAdapter(RunState).validate_json(text)
+    except (KeyError, ValidationError) as error:
+        raise RunError(
+            f"checkpoint.json does not hold a state of this version ({error!r:.200}); "
+            "resume with the version that wrote it, or start anew"
+        ) from error
+    return state

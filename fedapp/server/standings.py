@@ -1,0 +1,247 @@
+"""How every site stands: its latest evaluations, and the rows and sums made of them.
+
+Where a site's model changes only when it trains, the evaluation it sent then stays exact until it
+trains again; where the server averages, every site measures anew. Either way every round's mean
+counts all sites that were ever evaluated.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fedapp.learn.metrics import worst_decile
+from fedapp.messages.protocol import ANSWERS, Evaluation, Reply, ScoredRef, SiteFacts
+
+Row = dict[str, Any]
+
+FAR = 0.1
+"""A fall, and a distance, of accuracies that a person is told of."""
+
+
+@dataclass
+class Standing:
+    """One site's record; `latest` holds the last evaluation of each part.
+
+    joined: the round before which it came; 0: it was here from the start.
+    """
+
+    facts: SiteFacts
+    latest: dict[str, Evaluation] = field(default_factory=dict)
+    warmup_accuracy: float | None = None
+    best_round_accuracy: float | None = None
+    by_validation_accuracy: float | None = None
+    rounds_trained: int = 0
+    rounds_skipped: int = 0
+    epsilon: float | None = None
+    joined: int = 0
+
+    def accuracy(self, part: str) -> float | None:
+        """Accuracy on "val", "test" or "test_before"; None without images."""
+        return self.latest[part].accuracy if part in self.latest else None
+
+    @property
+    def test_classes(self) -> int | None:
+        """Number of classes with test images; None before the first evaluation of any."""
+        if "test" not in self.latest:
+            return None if self.facts.test else 0
+        return sum(any(row) for row in self.latest["test"].confusion)
+
+    def take(self, reply: Reply) -> None:
+        """Record a reply."""
+        self.latest |= reply.evaluations
+        self.epsilon = reply.metrics.get("epsilon", self.epsilon)
+        if reply.round == 0:
+            self.warmup_accuracy = self.accuracy("test")
+        elif "loss" in reply.metrics:
+            self.rounds_trained += 1
+
+
+@dataclass
+class Standings:
+    """All sites, and the best rounds so far by mean test and by mean validation accuracy.
+
+    by_answer: for each answer that sites can give, the round that is best by its own validation.
+    """
+
+    sites: dict[int, Standing]
+    best: Row | None = None
+    best_by_validation: Row | None = None
+    pseudo_label_error: float | None = None
+    by_answer: dict[str, Row] = field(default_factory=dict)
+
+    def accuracies(self, part: str) -> list[float]:
+        """Accuracies of all sites that have images of this part, in site order."""
+        every = (self.sites[k].accuracy(part) for k in sorted(self.sites))
+        return [a for a in every if a is not None]
+
+    def close_round(self, number: int, replies: Sequence[Reply], skipped: Mapping[int, str]) -> Row:
+        """Record a round's replies and return its row of `metrics.jsonl`."""
+        for reply in replies:
+            self.sites[reply.site].take(reply)
+        for site in skipped:
+            self.sites[site].rounds_skipped += 1
+        error = _pseudo_label_error(replies)
+        self.pseudo_label_error = error if error is not None else self.pseudo_label_error
+        row: Row = {
+            "round": number,
+            **spread(self.accuracies("test")),
+            "mean_val_accuracy": _mean(self.accuracies("val")),
+            "mean_test_accuracy_before_training": _mean(
+                [a for r in replies if (a := _accuracy(r, "test_before")) is not None]
+            ),
+            "sites_evaluated": len(self.accuracies("test")),
+            "pseudo_label_error": error,
+            # Not the warm-up of a site that joins now: it is of round 0.
+            "trained": len({r.site for r in replies if "loss" in r.metrics and r.round == number}),
+            "skipped": {str(site): reason for site, reason in sorted(skipped.items())},
+            "models_scored": int(sum(r.metrics.get("models_scored", 0) for r in replies)),
+        }
+        for answer in ANSWERS:
+            if accuracies := self.accuracies(f"test_{answer}"):
+                row[f"mean_test_accuracy_{answer}"] = _mean(accuracies)
+                row[f"mean_val_accuracy_{answer}"] = _mean(self.accuracies(f"val_{answer}"))
+                if number and _better(
+                    row, self.by_answer.get(answer), f"mean_val_accuracy_{answer}"
+                ):
+                    self.by_answer[answer] = row
+        if late := [k for k, s in sorted(self.sites.items()) if s.joined == number > 0]:
+            row["joined"] = late
+        if number > 0 and _better(row, self.best, "mean_test_accuracy"):
+            self.best = row
+            for standing in self.sites.values():
+                standing.best_round_accuracy = standing.accuracy("test")
+        if number > 0 and _better(row, self.best_by_validation, "mean_val_accuracy"):
+            self.best_by_validation = row
+            for standing in self.sites.values():
+                standing.by_validation_accuracy = standing.accuracy("test")
+        return row
+
+    def evaluations(self) -> Row:
+        """Return every site's latest evaluation sums, as JSON can hold them."""
+        return {
+            str(number): {part: asdict(result) for part, result in sorted(site.latest.items())}
+            for number, site in sorted(self.sites.items())
+        }
+
+    def per_site(self, helpers: Mapping[int, Sequence[ScoredRef]]) -> list[Row]:
+        """Return one row per site for `per_site.csv`."""
+        return [
+            {
+                "site": number,
+                **({"name": site.facts.name} if site.facts.name else {}),
+                "mu": round(site.facts.mu, 6),
+                "train": site.facts.labelled + site.facts.unlabelled,
+                "labelled": site.facts.labelled,
+                "val": site.facts.val,
+                "test": site.facts.test,
+                "classes": len(site.facts.classes),
+                "test_classes": site.test_classes,
+                "warmup_accuracy": site.warmup_accuracy,
+                "final_accuracy": site.accuracy("test"),
+                "best_round_accuracy": site.best_round_accuracy,
+                "by_validation_accuracy": site.by_validation_accuracy,
+                "before_training_accuracy": site.accuracy("test_before"),
+                "val_accuracy": site.accuracy("val"),
+                **{
+                    f"{answer}_accuracy": site.accuracy(f"test_{answer}")
+                    for answer in ANSWERS
+                    if any(f"test_{answer}" in s.latest for s in self.sites.values())
+                },
+                "rounds_trained": site.rounds_trained,
+                "rounds_skipped": site.rounds_skipped,
+                "helpers": " ".join(
+                    f"{h.model.site}:{h.score:.3f}" for h in helpers.get(number, ())
+                ),
+                **({} if site.epsilon is None else {"epsilon": site.epsilon}),
+                **({"joined": site.joined} if site.joined else {}),
+            }
+            for number, site in sorted(self.sites.items())
+        ]
+
+    def summary(self) -> Row:
+        """Return the accuracy part of `summary.json`.
+
+        "best" is by test accuracy over the rounds from 1, as the paper reports it.
+        """
+        final = spread(self.accuracies("test"))
+        best, chosen = self.best or {}, self.best_by_validation or {}
+        return {
+            "mean_test_accuracy": {
+                "best": best.get("mean_test_accuracy"),
+                "best_round": best.get("round"),
+                "final": final["mean_test_accuracy"],
+                "best_by_validation": chosen.get("mean_test_accuracy"),
+                "best_by_validation_round": chosen.get("round"),
+            },
+            "std_test_accuracy": final["std_test_accuracy"],
+            "worst_decile_accuracy": final["worst_decile_accuracy"],
+            "best_std_test_accuracy": best.get("std_test_accuracy"),
+            "best_worst_decile_accuracy": best.get("worst_decile_accuracy"),
+            "by_validation_std_test_accuracy": chosen.get("std_test_accuracy"),
+            "by_validation_worst_decile_accuracy": chosen.get("worst_decile_accuracy"),
+            "answers": {
+                answer: {
+                    "final": _mean(self.accuracies(f"test_{answer}")),
+                    "best_by_validation": row[f"mean_test_accuracy_{answer}"],
+                    "best_by_validation_round": row["round"],
+                }
+                for answer, row in self.by_answer.items()
+            },
+            "pseudo_label_error": self.pseudo_label_error,
+            "sites_without_test_images": [
+                k for k, site in sorted(self.sites.items()) if not site.facts.test
+            ],
+        }
+
+
+def fallen(row: Row, before: Row) -> str:
+    """Return a warning where a round's average fell and is far below the models it is made of.
+
+    Both by more than `FAR`, on validation images; empty where it did not, or nothing is known. Such
+    a round says that one upload has spoilt the average.
+    """
+    common = row.get("mean_val_accuracy_common")
+    tuned = row.get("mean_val_accuracy_tuned")
+    last = before.get("mean_val_accuracy_common")
+    if common is None or tuned is None or last is None or common >= min(last, tuned) - FAR:
+        return ""
+    return (
+        f"round {row['round']}: the average is right on {100 * common:.0f} % of validation images, "
+        f"{100 * last:.0f} % a round before, the sites' own models on {100 * tuned:.0f} %; if it "
+        "stays so, look for a site whose training diverged, or lower training.learning_rate"
+    )
+
+
+def spread(accuracies: Sequence[float]) -> Row:
+    """Mean, population standard deviation and worst decile over sites; None without sites."""
+    return {
+        "mean_test_accuracy": _mean(accuracies),
+        "std_test_accuracy": statistics.pstdev(accuracies) if accuracies else None,
+        "worst_decile_accuracy": worst_decile(accuracies) if accuracies else None,
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _better(row: Row, than: Row | None, name: str) -> bool:
+    """More sites counted first (a mean without the weakest sites is no better), then the mean."""
+    if row[name] is None:
+        return False
+    if than is None:
+        return True
+    measured, before = row["sites_evaluated"], than["sites_evaluated"]
+    return bool((measured, row[name]) > (before, than[name]))
+
+
+def _accuracy(reply: Reply, part: str) -> float | None:
+    return reply.evaluations[part].accuracy if part in reply.evaluations else None
+
+
+def _pseudo_label_error(replies: Sequence[Reply]) -> float | None:
+    """Wrong pseudo-labels over all pseudo-labels of the round (Fig. 8); None where unmeasured."""
+    total = sum(r.metrics.get("pseudo_total", 0) for r in replies)
+    wrong = sum(r.metrics.get("pseudo_wrong", 0) for r in replies)
+    return wrong / total if total else None

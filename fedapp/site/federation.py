@@ -1,0 +1,129 @@
+"""The sites of an experiment, as one process sees them: loaded once and kept.
+
+They hold parts of one split data set, or each has images of its own (`data.name: own`).
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Protocol
+
+import torch
+
+from fedapp.data.datasets import data_root, load_dataset
+from fedapp.data.manifest import Manifest
+from fedapp.data.own import OwnSites, Place, simulated_places
+from fedapp.data.own.deal import RULE as DEAL_RULE
+from fedapp.data.partition import partition
+from fedapp.data.sites import Dealt, SiteData
+from fedapp.ground.devices import pick_device
+from fedapp.ground.errors import ConfigError
+from fedapp.ground.settings import OWN, DataSettings, Experiment, SplitSettings
+from fedapp.learn.scores import ScoreStore
+from fedapp.messages.store import ModelStore
+from fedapp.site.private import PrivateParts
+from fedapp.site.site import Site
+
+
+class Sites(Protocol):
+    """Sites' data by number."""
+
+    def site(self, k: int) -> SiteData:
+        """Return the data of site k; the same value each time."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The sites' data.
+
+    manifest: who holds which image; None where nobody knows. digest: SHA-256, in hex, of what all
+        the sites must agree upon: the manifest, or the rules for data of their own.
+    """
+
+    dealt: Sites
+    classes: tuple[str, ...]
+    manifest: Manifest | None
+    digest: str
+
+    def site(
+        self,
+        number: int,
+        experiment: Experiment,
+        store: ModelStore,
+        scores: ScoreStore,
+        private: PrivateParts,
+        shares_pool: bool = False,
+    ) -> Site:
+        """Return a site that works on its part of the data."""
+        return Site(
+            experiment=experiment,
+            data=self.dealt.site(number),
+            classes=self.classes,
+            manifest=self.digest,
+            store=store,
+            scores=scores,
+            private=private,
+            device=pick_device(experiment.runtime.device),
+            shares_pool=shares_pool,
+        )
+
+
+def federation_of(
+    experiment: Experiment, places: Mapping[int, Place] = MappingProxyType({})
+) -> Federation:
+    """Load and deal the experiment's data, once per process.
+
+    places: where sites with data of their own find them; empty: in folders of `data.root`.
+    """
+    data, split, seed = experiment.data, experiment.split, experiment.seed
+    device = str(pick_device(experiment.runtime.device))
+    if data.name != OWN:
+        return _federation(data, split, seed, device)
+    if not places:
+        places = simulated_places(data_root(data.root), data, split.num_clients)
+    return _own(tuple(sorted(places.items())), data, split, seed, device)
+
+
+@lru_cache(maxsize=1)
+def _own(
+    places: tuple[tuple[int, Place], ...],
+    data: DataSettings,
+    split: SplitSettings,
+    seed: int,
+    device: str,
+) -> Federation:
+    sites = OwnSites(dict(places), data, split, seed, torch.device(device))
+    return Federation(sites, data.class_names, None, _rules_digest(data, split, seed))
+
+
+def _rules_digest(data: DataSettings, split: SplitSettings, seed: int) -> str:
+    """Return the SHA-256 of all that makes a site's files into its data, but for the files."""
+    rules = [OWN, data.class_names, data.image_size, data.channels, data.mean, data.std]
+    dealing = [DEAL_RULE, split.train_share, split.val_share, seed]
+    return hashlib.sha256(json.dumps([rules, dealing]).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str) -> Federation:
+    images = load_dataset(data, seed)
+    if split.num_clients > len(images.labels):
+        raise ConfigError(
+            f"split.num_clients = {split.num_clients}: must be at most the number of images, "
+            f"{len(images.labels)}"
+        )
+    if split.manifest:
+        manifest = Manifest.load(split.manifest)
+        if manifest.num_clients != split.num_clients:
+            raise ConfigError(
+                f"split.manifest {split.manifest}: deals to {manifest.num_clients} sites, but "
+                f"split.num_clients = {split.num_clients}; use the preset it was made with"
+            )
+    else:
+        manifest = partition(images.labels, split, seed, data.name)
+    if split.labels == "all":
+        manifest = manifest.revealed()
+    dealt = Dealt(images, manifest, torch.device(device), split.feature_shift, split.kinds)
+    return Federation(dealt, images.classes, manifest, manifest.digest())

@@ -1,0 +1,152 @@
+"""The cells of a comparison: one experiment each, where it lies, and how far it is.
+
+A cell's folder is an ordinary run folder, OUT/cells/<setting>/<method>/seed-<n>; its
+log lies beside.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from fedapp.experiment.config import experiment_digest, load_experiment
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.ground.errors import ConfigError, RunError
+from fedapp.ground.settings import Experiment
+from fedapp.tools.compare.grid import MIX, Grid, Setting
+
+State = Literal["new", "begun", "done"]
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One setting, method and seed.
+
+    experiment: what runs, its run folder included; for Mix that of its first parent, whose data it
+    measures on. parents: the cells whose models Mix asks; else empty.
+    """
+
+    setting: str
+    method: str
+    seed: int
+    preset: str
+    overrides: dict[str, Scalar]
+    experiment: Experiment
+    folder: Path
+    parents: tuple["Cell", ...] = ()
+
+    @property
+    def name(self) -> str:
+        """How a person reads it."""
+        return f"{self.setting} / {self.method} / seed {self.seed}"
+
+    @property
+    def log(self) -> Path:
+        """What its process says."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def latent(self) -> Path:
+        """Features of some test images under the final models; the first seed's cells have it."""
+        return self.folder / "latent.npz"
+
+    @property
+    def has_models(self) -> bool:
+        """Whether the final models are still there."""
+        return (self.folder / "pool").is_dir()
+
+    @property
+    def digest(self) -> str:
+        """What makes it this cell and no other: of its settings, or of its parents'."""
+        if not self.parents:
+            return experiment_digest(self.experiment)
+        digests = " ".join([MIX, *(parent.digest for parent in self.parents)])
+        return hashlib.sha256(digests.encode()).hexdigest()
+
+    def state(self) -> State:
+        """Return how far it is; a folder that was never made whole counts as new."""
+        if not (self.folder / "run.json").is_file():
+            return "new"
+        return "done" if (self.folder / "summary.json").is_file() else "begun"
+
+    def run_facts(self) -> dict[str, Any]:
+        """Return run.json. Raises RunError where it is damaged."""
+        path = self.folder / "run.json"
+        try:
+            facts = json.loads(path.read_bytes())
+            if not isinstance(facts, dict):
+                raise ValueError("no JSON object")
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"{path}: cannot be read ({error}): remove {self.folder} to run the cell again"
+            ) from error
+        return facts
+
+
+def build_cells(grid: Grid, out: Path) -> tuple[Cell, ...]:
+    """Return all cells in the order they are to run: a seed is compared wholly before the next.
+
+    Raises ConfigError, each problem once.
+    """
+    lines: dict[str, None] = {}
+    cells: list[Cell] = []
+    for seed in grid.seeds:
+        for setting in grid.settings:
+            here: dict[str, Cell] = {}
+            for method in grid.methods:
+                if method == MIX:
+                    continue
+                try:
+                    here[method] = _cell(grid, setting, method, seed, out)
+                except ConfigError as error:
+                    lines |= dict.fromkeys(_located(str(error), grid, setting, method))
+            if MIX in grid.methods and not lines:
+                parents = tuple(here[label] for label in grid.parents())
+                here[MIX] = replace(
+                    parents[0],
+                    method=MIX,
+                    overrides={},
+                    folder=_folder(out, setting.name, MIX, seed),
+                    parents=parents,
+                )
+            cells += here.values()
+    if lines:
+        raise ConfigError("\n".join(lines))
+    return tuple(cells)
+
+
+def _cell(grid: Grid, setting: Setting, method: str, seed: int, out: Path) -> Cell:
+    folder = _folder(out, setting.name, method, seed)
+    overrides = {
+        **grid.overrides(setting, method),
+        "seed": seed,
+        "runtime.out": str(folder.parent),
+        "runtime.run_name": folder.name,
+    }
+    experiment = load_experiment(setting.preset, overrides)
+    return Cell(setting.name, method, seed, setting.preset, overrides, experiment, folder)
+
+
+def _folder(out: Path, setting: str, method: str, seed: int) -> Path:
+    return out / "cells" / _safe(setting) / _safe(method) / f"seed-{seed}"
+
+
+def _safe(name: str) -> str:
+    """Return a folder's name; other names never share one."""
+    safe = re.sub(r"[^A-Za-z0-9._=+-]+", "-", name)
+    if safe == name and not name.startswith((".", "-")):
+        return name
+    return f"{safe.strip('.-') or 'cell'}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def _located(text: str, grid: Grid, setting: Setting, method: str) -> list[str]:
+    """Return the lines of a ConfigError with the place in the grid where the value stands."""
+    lines = []
+    for line in text.splitlines():
+        found = re.match(r"override: (\S+) = ", line)
+        where = grid.where(found[1], setting, method) if found else ""
+        plain = line.removeprefix("override: ") if found else line
+        lines.append(f"{where or f'{grid.origin}: {setting.name} / {method}'}: {plain}")
+    return lines

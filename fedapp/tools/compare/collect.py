@@ -1,0 +1,224 @@
+"""What came out of all cells, as tidy CSV files, rewritten whole whenever a cell gets done.
+
+Accuracies are shares in [0, 1]; an empty field was not measured. "selected" is the round with the
+best mean validation accuracy, "best" the one with the best mean test accuracy, which the paper
+reports. Where sites have several answers (`protocol.ANSWERS`), each has columns of its own, and its
+own selected round; the columns without an answer's name are of the answer that the method uses.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedapp.data.manifest import Manifest
+from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.runfolder import RunFolder, versions
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.errors import RunError
+from fedapp.learn.metrics import calibration_error
+from fedapp.messages.protocol import ANSWERS, Evaluation
+from fedapp.tools.compare.cells import Cell
+from fedapp.tools.compare.curve import largest_fall, last_rounds
+from fedapp.tools.compare.grid import Grid
+
+Row = dict[str, Any]
+Tables = Mapping[str, Sequence[Row]]
+
+_OF_AN_ANSWER = {
+    "selected_test_accuracy": "best_by_validation",
+    "selected_round": "best_by_validation_round",
+    "final_test_accuracy": "final",
+}
+"""Column, behind the answer's name -> key of an answer in summary.json."""
+
+COLUMNS = {
+    "results.csv": (
+        *("setting", "method", "seed", "dataset", "alpha", "sites", "rounds"),
+        *("best_test_accuracy", "best_round", "final_test_accuracy"),
+        *("selected_test_accuracy", "selected_round", "selected_val_accuracy"),
+        *("selected_std", "selected_worst_decile"),
+        *("final_std", "final_worst_decile", "warmup_test_accuracy", "pseudo_label_error"),
+        *("last5_test_accuracy", "largest_fall", "calibration_error"),
+        *(f"{answer}_{column}" for answer in ANSWERS for column in _OF_AN_ANSWER),
+        *("models_down", "models_up", "bytes_down", "bytes_up", "bytes_evaluation"),
+        *("cost_bound_models", "wall_seconds", "manifest", "code", "cell"),
+    ),
+    "sites.csv": (
+        *("setting", "method", "seed", "site", "mu", "train", "labelled", "val", "test"),
+        *("warmup_accuracy", "final_accuracy", "selected_accuracy", "best_round_accuracy"),
+        *(f"{answer}_accuracy" for answer in ANSWERS),  # after the last round
+    ),
+    "rounds.csv": (
+        *("setting", "method", "seed", "round", "mean_test_accuracy", "std_test_accuracy"),
+        *("worst_decile_accuracy", "mean_val_accuracy", "pseudo_label_error"),
+        *(f"mean_{part}_accuracy_{answer}" for answer in ANSWERS for part in ("test", "val")),
+    ),
+}
+
+
+class Collection:
+    """The files of a comparison in its folder; a cell that is done is read once."""
+
+    def __init__(self, grid: Grid, cells: Sequence[Cell], out: Path) -> None:
+        self._grid, self._out = grid, out
+        place = {name: k for k, name in enumerate([s.name for s in grid.settings])}
+        order = {name: k for k, name in enumerate(grid.methods)}
+        seeds = {seed: k for k, seed in enumerate(grid.seeds)}
+        self._cells = sorted(
+            cells, key=lambda c: (place[c.setting], order[c.method], seeds[c.seed])
+        )
+        self._read: dict[Cell, Tables] = {}
+
+    @property
+    def results(self) -> list[Row]:
+        """The rows of results.csv."""
+        return [self.result(cell) for cell in self._cells if cell in self._read]
+
+    def result(self, cell: Cell) -> Row:
+        """Return the row of results.csv of a cell that is done."""
+        return self._read[cell]["results.csv"][0]
+
+    def write(self) -> list[Path]:
+        """Write all files; return them. Raises RunError where a cell's files are damaged."""
+        for cell in self._cells:
+            if cell not in self._read and cell.state() == "done":
+                self._read[cell] = _tables(cell, self._out)
+        paths = []
+        for name, columns in COLUMNS.items():
+            rows = [row for cell in self._cells for row in self._read.get(cell, {}).get(name, ())]
+            paths.append(self._out / name)
+            write_atomic(paths[-1], _csv(columns, rows).encode(), durable=True)
+        paths.append(self._out / "comparison.json")
+        text = json.dumps(self._description(), indent=2, allow_nan=False, ensure_ascii=False)
+        write_atomic(paths[-1], f"{text}\n".encode(), durable=True)
+        return paths
+
+    def split_faults(self) -> list[str]:
+        """Return a line for each setting and seed whose cells were not run on the same split.
+
+        Which labels are visible may differ: a method may be given all.
+        """
+        lines = []
+        groups: dict[tuple[str, int], list[Cell]] = {}
+        for cell in self._cells:
+            if cell in self._read:
+                groups.setdefault((cell.setting, cell.seed), []).append(cell)
+        for (setting, seed), group in groups.items():
+            other = [cell.method for cell in group[1:] if not _same_split(group[0], cell)]
+            if other:
+                lines.append(
+                    f"{setting} / seed {seed}: {', '.join(other)}: run on another split than "
+                    f"{group[0].method}, so not to be compared with it"
+                )
+        return lines
+
+    def _description(self) -> Row:
+        grid = self._grid
+        papers = {
+            s.name: s.paper.model_dump(exclude_defaults=True) for s in grid.settings if s.paper
+        }
+        return {
+            "title": grid.title,
+            "name": grid.name,
+            "grid": grid.to_plain(),
+            "paper": {"by_setting": papers} if papers else {},
+            "settings": [s.name for s in grid.settings],
+            "methods": list(grid.methods),
+            "reference": grid.reference,
+            "seeds": list(grid.seeds),
+            "presets": {label: c.get("method.preset") for label, c in grid.methods.items()},
+            "code": code_hash()[1],
+            "versions": versions(),
+        }
+
+
+def _tables(cell: Cell, out: Path) -> Tables:
+    """Read a done cell's files into rows."""
+    folder = RunFolder(cell.folder)
+    try:
+        summary = json.loads((cell.folder / "summary.json").read_bytes())
+        accuracy = summary["mean_test_accuracy"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunError(
+            f"{cell.folder / 'summary.json'}: cannot be read ({error!r}): remove that folder to "
+            "run the cell again"
+        ) from error
+    rounds, sites = folder.metrics(), folder.per_site()
+    curve = [] if cell.parents else rounds  # Mix is measured once
+    at = {row["round"]: row for row in curve}
+    chosen = accuracy.get("best_by_validation_round")
+    key: Row = {"setting": cell.setting, "method": cell.method, "seed": cell.seed}
+    result = {
+        **key,
+        **{name: summary.get(name) for name in COLUMNS["results.csv"]},
+        **key,
+        "dataset": cell.experiment.data.name,
+        "alpha": cell.experiment.split.dirichlet_alpha,
+        "best_test_accuracy": accuracy.get("best"),
+        "best_round": accuracy.get("best_round"),
+        "final_test_accuracy": accuracy.get("final"),
+        "selected_test_accuracy": accuracy.get("best_by_validation"),
+        "selected_round": chosen,
+        "selected_val_accuracy": at.get(chosen, {}).get("mean_val_accuracy"),
+        "selected_std": summary.get("by_validation_std_test_accuracy"),
+        "selected_worst_decile": summary.get("by_validation_worst_decile_accuracy"),
+        "final_std": summary.get("std_test_accuracy"),
+        "final_worst_decile": summary.get("worst_decile_accuracy"),
+        "warmup_test_accuracy": at.get(0, {}).get("mean_test_accuracy"),
+        "last5_test_accuracy": last_rounds(curve),
+        "largest_fall": largest_fall(curve),
+        "calibration_error": _calibration_error(cell.folder / "evaluations.json"),
+        **{
+            f"{answer}_{column}": found.get(name)
+            for answer, found in summary.get("answers", {}).items()
+            for column, name in _OF_AN_ANSWER.items()
+        },
+        "models_down": summary.get("models_sent"),
+        "code": cell.run_facts().get("code"),
+        "cell": cell.folder.relative_to(out).as_posix(),
+    }
+    return {
+        "results.csv": [result],
+        "sites.csv": [
+            {**row, **key, "selected_accuracy": row.get("by_validation_accuracy")} for row in sites
+        ],
+        "rounds.csv": [{**row, **key} for row in rounds],
+    }
+
+
+def _calibration_error(path: Path) -> float | None:
+    """Return the error of all sites' answers to test images after the last round; None without."""
+    try:
+        sites = json.loads(path.read_bytes())
+        parts = [Evaluation(**site["test"]) for site in sites.values() if "test" in site]
+        return calibration_error(parts)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise RunError(
+            f"{path}: cannot be read ({error!r}): remove {path.parent} to run the cell again"
+        ) from error
+
+
+def _csv(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _same_split(first: Cell, second: Cell) -> bool:
+    """Whether two cells' sites hold the same images for the same purpose, as far as is known."""
+    paths = [cell.folder / "manifest.safetensors" for cell in (first, second)]
+    if all(path.is_file() for path in paths):
+        a, b = map(Manifest.load, paths)
+        return np.array_equal(a.site, b.site) and np.array_equal(a.split, b.split)
+    if first.experiment.split.labels != second.experiment.split.labels:
+        return True  # through Flower only digests are known, and these differ then
+    return bool(first.run_facts().get("manifest") == second.run_facts().get("manifest"))

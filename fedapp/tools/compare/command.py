@@ -1,0 +1,82 @@
+"""`fedapp compare` and `fedapp tune`: a grid in, cells run, files and a table out."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.tools.compare.execute import INTERRUPTED, execute
+from fedapp.tools.compare.grid import read_grid
+from fedapp.tools.compare.job import Driver
+from fedapp.tools.compare.overview import overview, tuning_overview
+from fedapp.tools.compare.tuning import candidates, judge, tuning_grid, write_tuned
+
+
+def compare(
+    name: str,
+    overrides: Mapping[str, Scalar],
+    *,
+    methods: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    out: Path | None = None,
+    jobs: int | None = None,
+    driver: Driver = "loopback",
+    keep_models: bool = False,
+) -> int:
+    """Run a grid; return 0, 1 where a cell failed, `INTERRUPTED` after Ctrl-C.
+
+    jobs: processes at a time; None: one a core, as memory allows.
+
+    Raises ConfigError and RunError before anything is started: every cell is built and checked.
+    """
+    grid = read_grid(name, overrides, methods, seeds)
+    out = _folder(out, f"compare-{grid.name}")
+    code, collection, files = execute(
+        grid, out, jobs, driver, latent_seed=grid.seeds[0], keep_models=keep_models
+    )
+    if code == INTERRUPTED:
+        return code
+    if collection.results:
+        # Only here: drawing takes long to import, and every cell's process imports this module.
+        from fedapp.tools.report.document import write_report
+
+        names = [setting.name for setting in grid.settings]
+        print(f"\n{overview(collection.results, names, list(grid.methods), len(grid.seeds))}")
+        files += write_report(out)
+    _say_files(out, files)
+    return code
+
+
+def tune(
+    name: str,
+    overrides: Mapping[str, Scalar],
+    *,
+    methods: Sequence[str] = (),
+    out: Path | None = None,
+    jobs: int | None = None,
+) -> int:
+    """Run all candidates of a grid's `tune`, and write the grid with the best; return as `compare`.
+
+    The grid is written only when every candidate has its result.
+    """
+    grid = read_grid(name, overrides, methods)
+    tried = candidates(grid)
+    out = _folder(out, f"tune-{grid.name}")
+    code, collection, files = execute(tuning_grid(grid, tried), out, jobs, "loopback")
+    if code:
+        return code
+    judged = judge(tried, collection.results)
+    print(f"\n{tuning_overview(judged)}")
+    files += write_tuned(out, grid, judged)
+    _say_files(out, files)
+    print(f"\nTo compare with these: fedapp compare {out / grid.name}.yaml")
+    return 0
+
+
+def _folder(out: Path | None, name: str) -> Path:
+    root = Path(os.environ.get("FEDAPP_OUT") or "~/um-pfssl-runs").expanduser()
+    return (out.expanduser() if out else root / name).absolute()
+
+
+def _say_files(out: Path, files: Sequence[Path]) -> None:
+    print(f"\nFiles in {out}\n  {' '.join(str(path.relative_to(out)) for path in files)}")

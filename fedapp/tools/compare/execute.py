@@ -1,0 +1,153 @@
+"""Carries out a grid: its cells run in one folder, several at a time, and are collected."""
+
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from fedapp.drivers import flower_local
+from fedapp.drivers.workers import SHARE, free_ram, measured, start_measuring
+from fedapp.ground.disk import refused
+from fedapp.ground.errors import ConfigError, RunError
+from fedapp.ground.text import duration, percent, size
+from fedapp.tools.compare.board import Board
+from fedapp.tools.compare.cells import Cell, build_cells
+from fedapp.tools.compare.collect import Collection
+from fedapp.tools.compare.earlier import check_cells
+from fedapp.tools.compare.grid import Grid
+from fedapp.tools.compare.job import Driver
+from fedapp.tools.compare.runner import Runner
+
+INTERRUPTED = 130
+"""Exit code of what Ctrl-C ended."""
+
+
+def execute(
+    grid: Grid,
+    out: Path,
+    jobs: int | None,
+    driver: Driver,
+    *,
+    latent_seed: int | None = None,
+    keep_models: bool = False,
+) -> tuple[int, Collection, list[Path]]:
+    """Run a grid's cells, those that are not done; return exit code, what came out, its files.
+
+    jobs: processes at a time; None: one a core, as memory allows. latent_seed: of the cells that
+    write latent features. The code is 0, 1 where a cell failed, `INTERRUPTED` after Ctrl-C.
+
+    Raises ConfigError and RunError before anything is started: every cell is built and checked.
+    """
+    cells = build_cells(grid, out)
+    _check_driver(driver, jobs)
+    with _alone(out), _signals_as_exit(), Board() as board:
+        for warning in check_cells(cells):
+            board.note(f"warning: {warning}")
+        collection = Collection(grid, cells, out)
+        files = collection.write()
+
+        def ended(cell: Cell) -> None:
+            collection.write()
+            board.note(f"{cell.name}: {_outcome(collection.result(cell))}")
+
+        runner = Runner(
+            cells, board, ended, driver=driver, latent_seed=latent_seed, keep_models=keep_models
+        )
+        todo = runner.todo()
+        done = len(collection.results)
+        number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+        board.note(f"{grid.title}: {number}, {done} done before, in {out}")
+        try:
+            runner.run(jobs or _jobs(todo, driver, board))
+        except KeyboardInterrupt:
+            done = len(collection.results)
+            board.note(
+                f"interrupted: {done} of {len(cells)} cells are done; the same command goes on"
+            )
+            return INTERRUPTED, collection, files
+        for fault in collection.split_faults():
+            board.note(f"warning: {fault}")
+    for cell, reason in runner.failed.items():
+        print(f"failed: {cell.name}: {reason}\n  its log: {cell.log}", file=sys.stderr)
+    return (1 if runner.failed else 0), collection, files
+
+
+def _check_driver(driver: Driver, jobs: int | None) -> None:
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs {jobs}: must be at least 1")
+    if driver == "loopback":
+        return
+    if jobs not in {None, 1}:
+        raise ConfigError(
+            f"--jobs {jobs}: must be 1 with --driver flower: it simulates several sites at a time"
+        )
+    app = Path(flower_local.__file__).resolve().parents[2]
+    if not (app / "server_app").is_dir():
+        raise RunError(f"{app}: holds no Flower app; run this from a checkout of the project")
+
+
+def _jobs(todo: Sequence[Cell], driver: Driver, board: Board) -> int:
+    """Return how many cells at a time: a core each, as long as memory for them is free.
+
+    What one takes is measured, once for every data preset.
+    """
+    threads = max((cell.experiment.runtime.threads for cell in todo), default=1)
+    number = min(len(os.sched_getaffinity(0)) // threads, len(todo))
+    if driver == "flower" or number <= 1:
+        return 1
+    firsts = {cell.preset: cell for cell in reversed(todo)}
+    needs = [measured(start_measuring(cell.preset, cell.overrides)) for cell in firsts.values()]
+    known = [need for need in needs if need is not None]
+    if not known:  # the cells will say why
+        return number
+    ram = max(need.ram for need in known)
+    limits = [number, int(free_ram() * SHARE // ram)]
+    # All of them use the first GPU.
+    limits += [int(need.gpus[0] * SHARE // need.gpu) for need in known if need.gpus]
+    number = max(min(limits), 1)
+    board.note(f"{number} cells at a time, each with up to {size(ram)}")
+    return number
+
+
+def _outcome(result: Mapping[str, Any]) -> str:
+    accuracy = percent(result["selected_test_accuracy"])
+    return f"{accuracy} % selected by validation, {duration(result['wall_seconds'])}"
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Let one comparison at a time work in a folder."""
+    path = out / ".lock"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise refused(path, error) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunError(
+                f"{out}: another comparison is at work there: wait for it, or give another --out"
+            ) from error
+        yield
+
+
+@contextmanager
+def _signals_as_exit() -> Iterator[None]:
+    """Turn the signals that end a program into SystemExit, so that the processes are ended."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {n: signal.signal(n, leave) for n in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,106 @@
+"""The models that the sites of a finished run end with, read back from its run folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedapp.data.sites import normalise
+from fedapp.experiment.runfolder import RunFolder
+from fedapp.ground.devices import pick_device, pick_dtype
+from fedapp.ground.errors import RunError
+from fedapp.ground.settings import Experiment
+from fedapp.learn.metrics import predict
+from fedapp.learn.networks import ResNet9, build_model, initial_params
+from fedapp.learn.params import Params, Schema, from_bytes, schema_of
+from fedapp.messages.protocol import SERVER_SITE
+from fedapp.messages.store import ModelStore
+from fedapp.server.pool import ModelPool
+from fedapp.site.federation import Federation
+from fedapp.site.site import BESIDE
+
+
+class FinalModels:
+    """What every site of a run used after the last round, in one network to load them into.
+
+    Where a method averages that is the server's model, else the site's own; with the part that the
+    site keeps to itself. pFedMe keeps no theta, so what stands for it is the server's w; so it is
+    where a site has a model of its own beside it (`Method.kept_beside`).
+
+    Raises RunError where the run is not over or its models are gone, StoreError where one is.
+    """
+
+    def __init__(self, run: Path, experiment: Experiment, federation: Federation) -> None:
+        folder = RunFolder(run)
+        checkpoint = folder.load_checkpoint()
+        if checkpoint is None or checkpoint["round"] != experiment.rounds.num_rounds:
+            raise RunError(f"{run}: its run is not over: run the cell again")
+        if not folder.pool_root.is_dir():
+            raise RunError(f"{run}: its models were removed: remove the folder to run it again")
+        self._experiment, self._federation = experiment, federation
+        self._sites_root = folder.sites_root
+        self._pool = ModelPool.from_plain(ModelStore(folder.pool_root), checkpoint["pool"])
+        self._private: Mapping[str, str] = checkpoint["state"]["private"]
+        self.device = pick_device(experiment.runtime.device)
+        classes, channels = len(federation.classes), federation.dealt.site(0).labelled.shape[1]
+        dtype = pick_dtype(experiment.runtime.precision, self.device)
+        self.network: ResNet9 = build_model(experiment.model, channels, classes, dtype)
+        kept = experiment.method.kept_private(self.network)
+        whole = schema_of(self.network.state_dict())
+        self._shared: Schema = {name: of for name, of in whole.items() if name not in kept}
+        self._kept: Schema = {name: whole[name] for name in kept}
+        beside = experiment.method.kept_beside(self.network)
+        self._stored = self._kept | {BESIDE + name: whole[name] for name in beside}
+        self._w_0 = initial_params(experiment.model, channels, classes, experiment.seed)
+        self.network.to(self.device)
+
+    def load(self, site: int) -> ResNet9:
+        """Load a site's final model into the network and return it."""
+        ref = self._pool.latest(SERVER_SITE)
+        if ref.version == 0:  # the server has never averaged
+            ref = self._pool.latest(site)
+        owner, transport = f"final model of site {site}", self._experiment.transport
+        shared = from_bytes(self._pool.get(ref.digest), self._shared, owner, transport)
+        self.network.load_state_dict({**shared, **self._private_part(site)})
+        return self.network
+
+    def probabilities(self, site: int, part: str) -> tuple[Tensor, Tensor]:
+        """Return a site's answers [n, C] and labels [n] on its "val" or "test" images, on the CPU.
+
+        As its own model gives them, without dropout.
+        """
+        data = self._federation.dealt.site(site)
+        of = {"val": (data.val, data.val_labels), "test": (data.test, data.test_labels)}
+        images, labels = of[part]
+        answers = predict(self.load(site), images.to(self.device), self._normalise)
+        return answers, labels.cpu()
+
+    @torch.inference_mode()
+    def features(self, site: int, count: int) -> tuple[Tensor, Tensor]:
+        """Return what the head sees of a site's first test images, and their labels.
+
+        float32 [n, D] and int64 [n], n <= count, on the CPU; no dropout.
+        """
+        data = self._federation.dealt.site(site)
+        seen: list[Tensor] = []
+        network = self.load(site)
+        hook = network.head.register_forward_pre_hook(lambda _, given: seen.append(given[0].cpu()))
+        try:
+            predict(network, data.test[:count].to(self.device), self._normalise)
+        finally:
+            hook.remove()
+        return torch.cat(seen).float(), data.test_labels[:count].cpu()
+
+    def _private_part(self, site: int) -> Params:
+        digest = self._private.get(str(site), "")
+        if not digest or not self._kept:
+            return {name: self._w_0[name] for name in self._kept}
+        # Not `PrivateParts.load`: it would take w_0 for a lost one, and the result would be wrong.
+        store = ModelStore(self._sites_root / f"site-{site}" / "private", memory_bytes=0)
+        stored = from_bytes(store.get(digest), self._stored, f"private part of site {site}")
+        return {name: stored[name] for name in self._kept}
+
+    def _normalise(self, images: Tensor) -> Tensor:
+        data = self._federation.dealt.site(0)
+        return normalise(images, data.mean, data.std)

@@ -1,0 +1,280 @@
+"""A grid: what `fedapp compare` runs. Methods x seeds x settings, from YAML and the command line.
+
+A grid is closed and typed like a preset; every problem is one line: where, key, value, rule.
+
+    title: text
+    preset: fashion_mnist_small            # of the data
+    set: {rounds.num_rounds: 10}           # for all cells
+    settings: {"alpha=5": {split.dirichlet_alpha: 5.0}}   # also: `preset`, `paper`
+    methods: [fixavg, um_pfssl]            # presets of conf/methods, and `mix`; or label: overrides
+    seeds: [0, 1, 2]
+    paper: {table: "I", dataset: FashionMNIST}            # rows of conf/paper_tables.csv
+    tune: {budget: 2, seeds: [9], values: {fixavg: {training.learning_rate: [0.01, 0.1]}}}
+    tuned_from: results_cifar10            # instead of `tune`: a grid of conf/sweeps that has one
+    reference: um_pfssl                    # the method that a report compares the others with
+
+`make results` alone looks at `tuned_from` (bench/study.py): what that grid's tuning chose for a
+method is given to the method of the same label here, else to those of the same preset. It wins over
+`set` and the setting, and gives way to what the method itself says: an ablation stays one.
+
+A later one wins: `set`, the setting, the method. The command line adds to `set`; it cannot change
+what the cells vary.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedapp.experiment.presetfiles import (
+    CONF,
+    Scalar,
+    method_presets,
+    presets,
+    read_yaml,
+    source_of,
+)
+from fedapp.ground.errors import ConfigError, nearest
+from fedapp.tools.compare.gridfile import Paper, SettingFile, Tune, parse
+
+MIX = "mix"
+"""Label of the paper's Mix: no experiment, but an ensemble of what three others end with."""
+PARENTS = ("fixavg", "fixprox", "fixbn")
+"""Method presets whose models Mix asks."""
+
+_CHOOSERS = ("method.preset", "method.name")
+_RESERVED = {
+    "seed": "is varied by the cells: give `seeds`, or --seeds",
+    "preset": "is no override: name another preset in the grid or a setting",
+    **dict.fromkeys(_CHOOSERS, "is varied by the cells: give `methods`, or --methods"),
+    "runtime.out": "is the comparison's own: give --out",
+    "runtime.run_name": "is the comparison's own: leave it out",
+    "runtime.resume": "is the comparison's own: leave it out, cells go on by themselves",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: the data preset, and what it changes of it."""
+
+    name: str
+    preset: str
+    overrides: Mapping[str, Scalar]
+    paper: Paper | None = None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Everything to run, by name and in order; nothing is built yet.
+
+    origin: what named it, for errors. common: overrides of `set`; given: of the command line.
+    methods: label -> overrides, `method.preset` or `method.name` among them; `mix` has none.
+    tune: what `fedapp tune` tries; nothing else looks at it. reference, tuned_from: as `GridFile`
+    has them.
+    """
+
+    name: str
+    origin: str
+    title: str
+    common: Mapping[str, Scalar]
+    given: Mapping[str, Scalar]
+    settings: tuple[Setting, ...]
+    methods: Mapping[str, Mapping[str, Scalar]]
+    seeds: tuple[int, ...]
+    tune: Tune | None = None
+    reference: str = ""
+    tuned_from: str = ""
+
+    def overrides(self, setting: Setting, method: str) -> dict[str, Scalar]:
+        """Return all overrides of the setting's preset for this method."""
+        return {**self.common, **setting.overrides, **self.methods[method], **self.given}
+
+    def where(self, key: str, setting: Setting, method: str) -> str:
+        """Return where an override stands, as errors name it."""
+        if key in self.given:
+            return "command line"
+        if key in self.methods[method]:
+            return f"{self.origin}: methods: {method}"
+        inside = f"settings: {setting.name}" if key in setting.overrides else "set"
+        return f"{self.origin}: {inside}"
+
+    def parents(self) -> tuple[str, ...]:
+        """Return the labels of the three methods that Mix asks, in the order of `PARENTS`."""
+        return tuple(self._having(preset)[0] for preset in PARENTS)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the grid as JSON can hold it, resolved."""
+        return {
+            "title": self.title,
+            "set": {**self.common, **self.given},
+            "settings": {s.name: {"preset": s.preset, **s.overrides} for s in self.settings},
+            "methods": {label: dict(changes) for label, changes in self.methods.items()},
+            "seeds": list(self.seeds),
+        }
+
+    def problems(self) -> list[str]:
+        """Return what no single value shows, a line each."""
+        return [*self._reserved(), *self._of_methods(), *self._of_names(), *self._of_keys()]
+
+    def _reserved(self) -> list[str]:
+        layers = {f"{self.origin}: set": self.common}
+        layers |= {f"{self.origin}: settings: {s.name}": s.overrides for s in self.settings}
+        layers |= {
+            f"{self.origin}: methods: {label}": {k: v for k, v in c.items() if k not in _CHOOSERS}
+            for label, c in self.methods.items()
+        }
+        layers["command line"] = self.given
+        lines = [
+            f"{where}: {key} = {layer[key]!r}: {_RESERVED[key]}"
+            for where, layer in layers.items()
+            for key in layer
+            if key in _RESERVED
+        ]
+        varied = {key for s in self.settings for key in s.overrides}
+        varied |= {key for changes in self.methods.values() for key in changes}
+        rule = "is what the cells vary: change the grid, or leave it out"
+        taken = [k for k in self.given if k in varied and k not in _RESERVED]
+        return lines + [f"command line: {k} = {self.given[k]!r}: {rule}" for k in taken]
+
+    def _of_methods(self) -> list[str]:
+        lines = []
+        for label, changes in self.methods.items():
+            where = f"{self.origin}: methods: {label}"
+            preset = changes.get("method.preset")
+            if label == MIX:
+                rule = "has no settings of its own: leave them out"
+                lines += [f"{where}: {key}: {rule}" for key in changes]
+                lacking = [name for name in PARENTS if len(self._having(name)) != 1]
+                rule = "must be among the methods, once: mix asks its models"
+                lines += [f"{where}: {name} {rule}" for name in lacking]
+            elif preset is None and "method.name" not in changes:
+                hint = nearest(label, [*method_presets(), MIX])
+                lines.append(f"{where}: no such method preset, and method.preset is absent; {hint}")
+            elif preset is not None and preset not in method_presets():
+                hint = nearest(str(preset), method_presets())
+                lines.append(f"{where}: method.preset = {preset!r}: no such method preset; {hint}")
+        if not self.methods:
+            valid = ", ".join([*method_presets(), MIX])
+            lines.append(f"{self.origin}: methods: name at least one; valid: {valid}")
+        return lines
+
+    def _of_names(self) -> list[str]:
+        lines = [
+            f"{self.origin}: settings: {s.name}: names no preset, and the grid has none; "
+            f"valid: {', '.join(presets())}"
+            for s in self.settings
+            if not s.preset
+        ]
+        if len(set(self.seeds)) < len(self.seeds):
+            lines.append(f"{self.origin}: seeds = {list(self.seeds)}: one stands twice; keep one")
+        return lines + [
+            f"{self.origin}: {label!r}: a name must be 1 to 60 printable characters"
+            for label in [*(s.name for s in self.settings), *self.methods]
+            if not (0 < len(label) <= 60 and label.isprintable() and label == label.strip())
+        ]
+
+    def _of_keys(self) -> list[str]:
+        lines = []
+        if self.reference and self.reference not in self.methods:
+            hint = nearest(self.reference, list(self.methods))
+            lines.append(f"{self.origin}: reference = {self.reference!r}: no such method; {hint}")
+        if self.tuned_from and self.tuned_from not in sweeps():
+            hint = nearest(self.tuned_from, sweeps())
+            lines.append(f"{self.origin}: tuned_from = {self.tuned_from!r}: no such grid; {hint}")
+        if self.tuned_from and self.tune:
+            rule = "the grid has a `tune` of its own: keep one"
+            lines.append(f"{self.origin}: tuned_from = {self.tuned_from!r}: {rule}")
+        return lines
+
+    def _having(self, preset: str) -> list[str]:
+        return [label for label, c in self.methods.items() if c.get("method.preset") == preset]
+
+
+def sweeps() -> list[str]:
+    """Return the names of the grids in `conf/sweeps/`, sorted."""
+    return sorted(path.stem for path in (CONF / "sweeps").glob("*.yaml"))
+
+
+def read_grid(
+    name: str,
+    given: Mapping[str, Scalar] | None = None,
+    methods: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+) -> Grid:
+    """Return the grid of a YAML file, of a name in `conf/sweeps/`, or of a data preset alone.
+
+    given: overrides for all cells. methods: labels of the grid, or method presets, to run instead
+    of all of the grid's. seeds: instead of the grid's; a data preset alone has 0, 1, 2.
+
+    Raises ConfigError, a line for each problem.
+    """
+    path = Path(name).expanduser()
+    plain: Mapping[str, Any]
+    if name in sweeps():
+        path = CONF / "sweeps" / f"{name}.yaml"
+        origin, plain = source_of(path), read_yaml(path)
+    elif name in presets():
+        if not methods:
+            valid = ", ".join([*method_presets(), MIX])
+            raise ConfigError(
+                f"'{name}' is a data preset: say what to compare on it, such as "
+                f"--methods um_pfssl,fixavg; valid: {valid}"
+            )
+        origin, plain = f"preset {name}", {"preset": name, "methods": list(methods)}
+    elif path.suffix in {".yaml", ".yml"} and path.is_file():
+        origin, plain = source_of(path), read_yaml(path)
+    else:
+        hint = nearest(name, [*sweeps(), *presets()])
+        raise ConfigError(f"grid '{name}': no such YAML file, sweep or preset; {hint}")
+    file = parse(plain, origin)
+    named = _chosen(file.methods, methods) if methods else file.methods
+    found = file.settings or {"base": SettingFile()}
+    grid = Grid(
+        name=path.stem,
+        origin=origin,
+        title=file.title or path.stem,
+        common=file.common,
+        given=given or {},
+        settings=tuple(
+            Setting(label, s.preset or file.preset, s.model_extra or {}, s.paper or file.paper)
+            for label, s in found.items()
+        ),
+        methods={label: _with_preset(label, changes) for label, changes in named.items()},
+        seeds=tuple(seeds or file.seeds),
+        tune=file.tune,
+        # Of methods chosen on the command line the reference need not be one.
+        reference=file.reference if not methods or file.reference in named else "",
+        tuned_from=file.tuned_from,
+    )
+    if lines := grid.problems():
+        raise ConfigError("\n".join(lines))
+    return grid
+
+
+def _chosen(named: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
+    """Return the methods of these labels: the grid's own, or method presets beside them."""
+    valid = [*dict.fromkeys([*named, *method_presets(), MIX])]
+    for label in labels:
+        if label not in valid:
+            raise ConfigError(f"--methods: {label!r}: no such method; {nearest(label, valid)}")
+    return {label: named.get(label, {}) for label in labels}
+
+
+def _with_preset(label: str, changes: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return a method's overrides with `method.preset`, for which its label may stand."""
+    if label in method_presets() and not set(_CHOOSERS) & changes.keys():
+        return {"method.preset": label, **changes}
+    return dict(changes)
+
+
+def labels_of(text: str) -> list[str]:
+    """Return the methods of a command line: "um_pfssl, fixavg" -> two labels."""
+    return [label.strip() for label in text.split(",") if label.strip()]
+
+
+def seeds_of(text: str) -> list[int]:
+    """Return the seeds of a command line: "0,1,2" -> three. Raises ConfigError."""
+    seeds = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(seed.isdecimal() for seed in seeds):
+        raise ConfigError(f"--seeds {text!r}: must be whole numbers from 0, such as 0,1,2")
+    return [int(seed) for seed in seeds]

@@ -1,0 +1,239 @@
+"""Tuning by one budget: as many candidates for every method, judged on validation images alone.
+
+The candidates of a grid's `tune` are a grid themselves: `fedapp tune` runs it like any other, on
+seeds that the comparison does not use, and writes the comparison's grid with the best ones in it.
+"""
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.errors import ConfigError
+from fedapp.tools.compare.grid import MIX, Grid
+from fedapp.tools.compare.gridfile import Tune
+
+VALIDATION, TEST = "selected_val_accuracy", "selected_test_accuracy"
+RATE = "training.learning_rate"
+"""The value that no method goes without tuning."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One combination of a method's values. label: the method's in the tuning grid."""
+
+    label: str
+    method: str
+    values: Mapping[str, Scalar]
+
+    @property
+    def words(self) -> str:
+        """The values for a person: "learning_rate 0.01, confidence 0.95"."""
+        return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in self.values.items())
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A candidate and what it reached: means over settings and seeds, shares in [0, 1].
+
+    test: for the reader; nothing is chosen by it.
+    """
+
+    candidate: Candidate
+    validation: float
+    test: float
+    chosen: bool
+
+
+def candidates(grid: Grid) -> list[Candidate]:
+    """Return what a grid's `tune` tries. Raises ConfigError, a line for each problem."""
+    tune = grid.tune
+    if tune is None:
+        remedy = "say what to try, as conf/sweeps/results_cifar10.yaml does"
+        raise ConfigError(f"{grid.origin}: tune: is missing; {remedy}")
+    if lines := _problems(grid, tune):
+        raise ConfigError("\n".join(lines))
+    return [
+        Candidate(f"{method}.{number}", method, values)
+        for method in grid.methods
+        if method != MIX
+        for number, values in enumerate(_combinations(tune.values[method]), 1)
+    ]
+
+
+def tuning_grid(grid: Grid, tried: Sequence[Candidate]) -> Grid:
+    """Return the grid of all candidates, on the settings and seeds that `tune` names."""
+    tune = grid.tune
+    assert tune is not None
+    wanted = tune.settings or [setting.name for setting in grid.settings]
+    found = replace(
+        grid,
+        name=f"{grid.name}-tuning",
+        title=f"{grid.title}: tuning",
+        settings=tuple(setting for setting in grid.settings if setting.name in wanted),
+        methods={c.label: {**grid.methods[c.method], **c.values} for c in tried},
+        seeds=tuple(tune.seeds),
+        tune=None,
+        reference="",  # its labels are the candidates'
+    )
+    if lines := found.problems():
+        raise ConfigError("\n".join(lines))
+    return found
+
+
+def judge(tried: Sequence[Candidate], results: Sequence[Mapping[str, Any]]) -> list[Judged]:
+    """Return all candidates with what they reached; of each method the best one is chosen.
+
+    results: rows of results.csv of the tuning grid, all of them. The earliest of equals wins. A
+    cell without a validation accuracy, whose model answers NaN, counts as 0.
+    """
+    judged = [
+        Judged(c, _mean(results, c, VALIDATION), _mean(results, c, TEST), chosen=False)
+        for c in tried
+    ]
+    best: dict[str, Judged] = {}
+    for one in judged:
+        leader = best.setdefault(one.candidate.method, one)
+        if one.validation > leader.validation:
+            best[one.candidate.method] = one
+    return [replace(one, chosen=best[one.candidate.method] is one) for one in judged]
+
+
+def tuned(grid: Grid, judged: Sequence[Judged]) -> dict[str, Any]:
+    """Return the grid with the chosen values in place, as its YAML file holds it."""
+    chosen = {j.candidate.method: j.candidate.values for j in judged if j.chosen}
+    methods = {label: {**own, **chosen.get(label, {})} for label, own in grid.methods.items()}
+    return as_file(replace(grid, methods=methods))
+
+
+def as_file(grid: Grid) -> dict[str, Any]:
+    """Return a grid to run as it is, as its YAML file holds it: what tunes it is left out."""
+    settings = {
+        s.name: {
+            "preset": s.preset,
+            **s.overrides,
+            **({"paper": s.paper.model_dump(exclude_defaults=True)} if s.paper else {}),
+        }
+        for s in grid.settings
+    }
+    return {
+        "title": grid.title,
+        "set": {**grid.common, **grid.given},
+        "settings": settings,
+        "methods": {label: dict(values) for label, values in grid.methods.items()},
+        "seeds": list(grid.seeds),
+        **({"reference": grid.reference} if grid.reference else {}),
+    }
+
+
+def write_tuned(out: Path, grid: Grid, judged: Sequence[Judged]) -> list[Path]:
+    """Write the tuned grid and all that was tried; return both files."""
+    tune = grid.tune
+    assert tune is not None
+    head = (
+        f"# Written by `fedapp tune` from {grid.origin}: of {tune.budget} candidates of every\n"
+        "# method the best on validation images; tuning.json beside it has them all.\n"
+    )
+    tried = [
+        {
+            "method": j.candidate.method,
+            "values": dict(j.candidate.values),
+            "validation_accuracy": j.validation,
+            "test_accuracy": j.test,
+            "chosen": j.chosen,
+        }
+        for j in judged
+    ]
+    facts = {
+        "budget": tune.budget,
+        "settings": tune.settings or [setting.name for setting in grid.settings],
+        "seeds": tune.seeds,
+        "candidates": tried,
+    }
+    paths = [out / f"{grid.name}.yaml", out / "tuning.json"]
+    write_grid(paths[0], head, tuned(grid, judged))
+    text = json.dumps(facts, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    write_atomic(paths[1], text.encode(), durable=True)
+    return paths
+
+
+def chosen_values(facts: Mapping[str, Any]) -> dict[str, dict[str, Scalar]]:
+    """Return label -> the values that were chosen for it; facts: as `tuning.json` has them."""
+    return {one["method"]: dict(one["values"]) for one in facts["candidates"] if one["chosen"]}
+
+
+def laid_over(grid: Grid, source: Grid, chosen: Mapping[str, Mapping[str, Scalar]]) -> Grid:
+    """Return the grid with the values that another one's tuning chose, as `tuned_from` says.
+
+    A method takes those of the same label in `source`, else of the only one with the same preset.
+    Its own values win. Raises ConfigError, a line for each method that finds none and has no
+    learning rate of its own.
+    """
+    methods, lines = {}, []
+    for label, own in grid.methods.items():
+        match = _counterpart(label, own, source)
+        if match is None and label != MIX and RATE not in own:
+            rule = f"is not tuned in {source.name}, or twice: give its {RATE} here"
+            lines.append(f"{grid.origin}: methods: {label}: {rule}")
+        methods[label] = {**chosen.get(match or "", {}), **own}
+    if lines:
+        raise ConfigError("\n".join(lines))
+    return replace(grid, methods=methods)
+
+
+def _counterpart(label: str, own: Mapping[str, Scalar], source: Grid) -> str | None:
+    if label in source.methods:
+        return label
+    preset = own.get("method.preset")
+    same = [name for name, of in source.methods.items() if of.get("method.preset") == preset]
+    return same[0] if preset is not None and len(same) == 1 else None
+
+
+def write_grid(path: Path, head: str, plain: Mapping[str, Any]) -> None:
+    """Write a grid as its YAML file, below a comment of whole lines."""
+    body = yaml.safe_dump(dict(plain), sort_keys=False, allow_unicode=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, (head + body).encode(), durable=True)
+
+
+def _mean(results: Sequence[Mapping[str, Any]], candidate: Candidate, column: str) -> float:
+    return fmean(row[column] or 0.0 for row in results if row["method"] == candidate.label)
+
+
+def _combinations(values: Mapping[str, Sequence[Scalar]]) -> list[dict[str, Scalar]]:
+    """Return every combination, the last key's values changing fastest."""
+    return [
+        dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())
+    ]
+
+
+def _problems(grid: Grid, tune: Tune) -> list[str]:
+    where = f"{grid.origin}: tune"
+    lines = []
+    for method in grid.methods:
+        if method == MIX:
+            continue
+        values = tune.values.get(method)
+        if values is None:
+            lines.append(f"{where}: values: {method}: is missing: every method has its candidates")
+            continue
+        number = math.prod(map(len, values.values()))
+        if number != tune.budget:
+            rule = f"must be the budget, {tune.budget}, so that no method is tuned harder"
+            lines.append(f"{where}: values: {method}: {number} candidates: {rule}")
+    names = [setting.name for setting in grid.settings]
+    for name in tune.settings:
+        if name not in names:
+            lines.append(f"{where}: settings: {name!r}: is none of the grid's {', '.join(names)}")
+    for seed in sorted({*tune.seeds} & {*grid.seeds}):
+        rule = "is one of the comparison's: tune on seeds that it does not use"
+        lines.append(f"{where}: seeds: {seed}: {rule}")
+    return lines

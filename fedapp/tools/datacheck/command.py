@@ -1,0 +1,145 @@
+"""`fedapp check` as a person sees it: a table, facts, faults with their remedies, an exit code."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from fedapp.data.own import Listing, list_own
+from fedapp.data.own.copies import together
+from fedapp.data.own.deal import deal
+from fedapp.experiment.runfolder import out_root
+from fedapp.ground.errors import ConfigError
+from fedapp.ground.settings import OWN, Experiment, SplitSettings
+from fedapp.tools.datacheck import machine
+from fedapp.tools.datacheck.copies import findings_of_copies
+from fedapp.tools.datacheck.counts import Counts
+from fedapp.tools.datacheck.enough import expected, findings_of_classes, findings_of_test
+from fedapp.tools.datacheck.findings import Finding, note, of_listing
+from fedapp.tools.datacheck.images import findings_of, look_at, sizes
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is checked besides the images.
+
+    experiment: what the sites agreed upon; None: not known. site_name: by which images are dealt to
+    train, val and test. server: host:port. hide_below: smallest count that is shown. store_path:
+    where the node is to keep models; None: where it does unless told.
+    """
+
+    experiment: Experiment | None = None
+    site_name: str = ""
+    server: str = ""
+    hide_below: int = 0
+    store_path: Path | None = None
+
+
+def check(data: Path, options: Options, console: Console) -> int:
+    """Check a site's data and machine; return 0, or 1 where there is a fault."""
+    experiment = _agreed(options)
+    settings = experiment.data if experiment else None
+    facts, machines = _machine(options)
+    classes = settings.class_names if settings else ()
+    listing = list_own(data, classes)
+    findings = of_listing(listing.faults)
+    if listing.entries:
+        entries, hide_below = listing.entries, options.hide_below
+        looks = look_at(entries, settings, console)
+        contents = [look.content for look in looks]
+        split, seed = (experiment.split, experiment.seed) if experiment else (SplitSettings(), 0)
+        parts = deal(entries, split, seed, options.site_name, contents)
+        counts = Counts(entries, parts, classes)
+        console.print(counts.table(hide_below))
+        facts.insert(0, ("images", sizes(looks)))
+        if accuracy := expected(entries, parts, hide_below):
+            facts.insert(1, ("accuracy", accuracy))
+        groups = together(entries, contents)
+        findings += [
+            *findings_of(looks, settings),
+            *findings_of_copies(entries, parts, contents, hide_below),
+            *counts.findings(),
+            *findings_of_classes(entries, parts, groups, classes, hide_below),
+            *findings_of_test(parts),
+        ]
+        if experiment and not options.site_name and not any(e.part for e in listing.entries):
+            remedy = "the site's own split will differ a little; give its name with --site-name"
+            findings.append(note("no site named", remedy))
+    findings += [*_passed_over(listing), *machines]
+    if settings is None:
+        remedy = "labels, sizes and split are not compared; give the server's with --preset"
+        findings.append(note("no preset named", remedy))
+    _print(console, facts, findings)
+    return int(any(finding.fault for finding in findings))
+
+
+def _machine(options: Options) -> tuple[list[tuple[str, str]], list[Finding]]:
+    """Return what there is besides the images, each in words, and what is wrong with it."""
+    experiment = options.experiment
+    place = options.store_path or Path(os.environ.get("FEDAPP_SITES") or _runs(experiment))
+    parts = {
+        "disk": machine.room(place.expanduser(), experiment),
+        "GPU": machine.gpu(experiment.runtime.device if experiment else "auto"),
+    }
+    if options.server:
+        parts["server"] = machine.reach(options.server)
+    facts = [(name, said) for name, (said, _) in parts.items()]
+    return facts, [finding for _, found in parts.values() for finding in found]
+
+
+def _agreed(options: Options) -> Experiment | None:
+    """Return the experiment. Raises ConfigError where it has no sites with data of their own."""
+    experiment, name = options.experiment, options.site_name
+    if experiment is None:
+        return None
+    if experiment.data.name != OWN:
+        raise ConfigError(
+            f"preset {experiment.name!r}: data.name = {experiment.data.name!r}, its images are not "
+            "the sites' own: name the preset of your federation, with data.name: own"
+        )
+    names = experiment.data.site_names
+    if name and names and name not in names:
+        raise ConfigError(
+            f"--site-name {name!r}: not in the preset's data.sites ({', '.join(names)}): correct "
+            "it or have it added at the list's end"
+        )
+    return experiment
+
+
+def _runs(experiment: Experiment | None) -> Path:
+    """Return where a node keeps its models unless told otherwise."""
+    if experiment is not None:
+        return out_root(experiment)
+    return Path(os.environ.get("FEDAPP_OUT") or "~/um-pfssl-runs")
+
+
+def _passed_over(listing: Listing) -> list[Finding]:
+    if not listing.passed_over:
+        return []
+    endings = Counter(Path(name).suffix.lower() or "none" for name in listing.passed_over)
+    said = ", ".join(f"{ending} ({count})" for ending, count in endings.most_common(5))
+    what = f"{endings.total()} files are passed over, by ending: {said}"
+    return [note(what, "images must be .png, .jpg or .jpeg; save others as PNG")]
+
+
+def _print(console: Console, facts: Sequence[tuple[str, str]], findings: Sequence[Finding]) -> None:
+    table = Table.grid(padding=(0, 2))
+    for name, said in facts:
+        table.add_row(name, said)
+    console.print(table, markup=False)
+    console.print()
+    for finding in sorted(findings, key=lambda finding: not finding.fault):
+        word, colour = ("fault", "red") if finding.fault else ("note", "yellow")
+        console.print(f"{word:6}", style=colour, end="")
+        console.print(finding.what, markup=False, highlight=False, soft_wrap=True)
+        console.print(f"      {finding.remedy}", markup=False, highlight=False, soft_wrap=True)
+    faults = sum(finding.fault for finding in findings)
+    if faults:
+        number = "1 fault" if faults == 1 else f"{faults} faults"
+        console.print(f"{number}: this site cannot join yet", style="red")
+    else:
+        console.print("no fault: this site can join", style="green")

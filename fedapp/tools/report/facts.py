@@ -1,0 +1,66 @@
+"""What a reader must know before the tables: what ran, what is missing, what cannot be compared."""
+
+from collections.abc import Iterator
+
+from fedapp.tools.report.looks import looks
+from fedapp.tools.report.records import Comparison
+
+MOST_NAMED = 12
+"""Methods of a setting with missing cells that are named; more are counted."""
+
+
+def facts(comparison: Comparison) -> list[str]:
+    """Return what stands at the head of a report, a paragraph each."""
+    return [_size(comparison), *_missing(comparison), *_names(comparison), *_doubts(comparison)]
+
+
+def _size(comparison: Comparison) -> str:
+    cells = comparison.cells.values()
+    planned = len(comparison.settings) * len(comparison.methods) * len(comparison.seeds)
+    sized = {
+        f"{cell.dataset}: {cell.sites:g} sites, {cell.rounds:g} rounds"
+        for cell in cells
+        if cell.sites is not None and cell.rounds is not None
+    }
+    counts = (
+        f"Methods: {len(comparison.methods)}; settings: {len(comparison.settings)}; seeds: "
+        f"{', '.join(map(str, comparison.seeds))}. {len(cells)} of {planned} cells have a result."
+    )
+    return " ".join([counts, *(f"{text}." for text in sorted(sized))])
+
+
+def _missing(comparison: Comparison) -> Iterator[str]:
+    names = looks(comparison.methods, comparison.presets)
+    lost: dict[str, list[str]] = {}
+    for setting, method, seed in comparison.missing:
+        lost.setdefault(f"{setting}, {names[method].label}", []).append(str(seed))
+    if lost:
+        listed = [f"{place}: seed {', '.join(seeds)}" for place, seeds in lost.items()]
+        more = f"; and {len(listed) - MOST_NAMED} more" if len(listed) > MOST_NAMED else ""
+        yield f"Missing: {'; '.join(listed[:MOST_NAMED])}{more}."
+
+
+def _names(comparison: Comparison) -> Iterator[str]:
+    names = looks(comparison.methods, comparison.presets)
+    behind = {names[m].label: comparison.presets.get(m, m) for m in comparison.methods}
+    other = [f"{label} = {preset}" for label, preset in behind.items() if label != preset]
+    if other:
+        yield f"Names of the presets: {', '.join(other)}."
+    if comparison.versions:
+        versions = (f"{name} {version}" for name, version in comparison.versions.items())
+        yield f"Versions: {', '.join(versions)}."
+
+
+def _doubts(comparison: Comparison) -> Iterator[str]:
+    codes = sorted({cell.code for cell in comparison.cells.values() if cell.code})
+    if len(codes) > 1:
+        yield (
+            f"The cells were run by {len(codes)} versions of the code ({', '.join(codes)}): "
+            "differences may come from that."
+        )
+    if differ := comparison.split_twice:
+        places = "; ".join(f"{setting}, seed {seed}" for setting, seed in differ)
+        yield (
+            f"Not all methods ran on the same split in {places}: their paired differences mean "
+            "nothing."
+        )

@@ -1,0 +1,127 @@
+"""The paper's own numbers, to be read beside ours: `conf/paper_tables.csv`, as printed, in percent.
+
+Which table belongs to a comparison stands in its comparison.json: `{"table": "I", "dataset":
+"FashionMNIST"}`, or such a mapping by setting (directly or under `"by_setting"`), where `"setting"`
+may name the table's. A number is found by alpha and by the values that setting and method are named
+after, so that "nu=5" may be a setting or a method.
+"""
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedapp.experiment.presetfiles import CONF
+from fedapp.ground.errors import DataError
+from fedapp.tools.report.records import Comparison
+from fedapp.tools.report.sweep import parameters
+
+PAPER = "UM-pFSSL"
+BEST = "best_test_acc"
+"""The paper's headline: the best mean test accuracy over rounds, chosen by test accuracy; %."""
+COST = "relative_cost_percent"
+"""Models sent, in % of those of the table's dearest setting."""
+
+NAMES: Mapping[str, str] = {
+    "fedavg_sl": "FedAvg-SL",
+    "fedprox_sl": "FedProx-SL",
+    "fedbn_sl": "FedBN-SL",
+    "fixavg": "FixAvg",
+    "fixprox": "FixProx",
+    "fixbn": "FixBN",
+    "fedper": "FedPer",
+    "lg_fedavg": "LG-FedAvg",
+    "pfedme": "pFedMe",
+    "um_pfssl": "UM-pFSSL",
+    "um_pfssl_en": "UM-pFSSL EN",
+    "um_pfssl_ta": "UM-pFSSL TA",
+}
+"""Our method presets -> the paper's names."""
+
+_BOTH_TERMS = "UM-pFSSL EN+TA"
+"""What Table III, the ablation of the relation's two terms, calls the whole method."""
+_AT_ALPHA_HALF = {"IV", "V"}
+"""Tables whose settings do not name alpha: it is 0.5 (Sec. VI-D)."""
+
+TABLES = CONF / "paper_tables.csv"
+
+
+@dataclass(frozen=True)
+class Printed:
+    """One number: row of the CSV file, `value` as text to keep the decimals that were printed."""
+
+    paper: str
+    table: str
+    dataset: str
+    setting: str
+    method: str
+    metric: str
+    value: str
+
+
+def read_printed(path: Path = TABLES) -> list[Printed]:
+    """Return every number of the file; lines that begin with # say where they come from.
+
+    Raises DataError where the file is absent or not as it ships.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = csv.DictReader(line for line in file if not line.startswith("#"))
+            return [Printed(**row) for row in lines]
+    except (OSError, TypeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); install the project again") from error
+
+
+class PaperNumbers:
+    """The numbers that belong to a comparison's settings and methods."""
+
+    def __init__(self, comparison: Comparison, printed: Iterable[Printed]) -> None:
+        self._wanted = {s: _wanted(comparison.paper, s) for s in comparison.settings}
+        self._presets = comparison.presets
+        self._of_setting = {key[0]: cell for key, cell in comparison.cells.items()}
+        self._values = {
+            (r.paper, r.table, _plain(r.dataset), _values(r.setting), r.method, r.metric): r.value
+            for r in printed
+        }
+
+    @property
+    def asked(self) -> bool:
+        """Whether the comparison names a table for any of its settings."""
+        return any(wanted.get("table") for wanted in self._wanted.values())
+
+    def find(self, setting: str, method: str, metric: str = BEST) -> str | None:
+        """Return the number as printed, in percent; None where the paper has none.
+
+        It has none where the cells ran on another data set than the table's.
+        """
+        wanted, cell = self._wanted.get(setting, {}), self._of_setting.get(setting)
+        table, dataset = str(wanted.get("table", "")), _plain(str(wanted.get("dataset", "")))
+        if not table or (cell and _plain(cell.dataset) != dataset):
+            return None
+        swept, rest = parameters(method)
+        values = {"alpha": cell.alpha} if cell and cell.alpha is not None else {}
+        values |= parameters(str(wanted.get("setting", setting)))[0] | swept
+        if table in _AT_ALPHA_HALF and values.get("alpha") == 0.5:
+            del values["alpha"]
+        name = NAMES.get(self._presets.get(method, rest)) or rest or PAPER
+        if table == "III" and name == PAPER:
+            name = _BOTH_TERMS
+        paper = str(wanted.get("paper", PAPER))
+        return self._values.get((paper, table, dataset, frozenset(values.items()), name, metric))
+
+
+def _wanted(paper: Mapping[str, Any], setting: str) -> Mapping[str, Any]:
+    """Return which table to look in for a setting."""
+    own = (paper.get("by_setting") or paper).get(setting)
+    return {**paper, **own} if isinstance(own, Mapping) else paper
+
+
+def _values(setting: str) -> frozenset[tuple[str, float]]:
+    """tau=1 and tau=1.0 are one."""
+    return frozenset(parameters(setting)[0].items())
+
+
+def _plain(name: str) -> str:
+    """FashionMNIST and fashion_mnist are one."""
+    return "".join(filter(str.isalnum, name)).casefold()

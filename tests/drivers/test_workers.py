@@ -1,0 +1,33 @@
+"""What one worker needs, and what is free."""
+
+import pytest
+
+from fedapp.drivers import workers
+from fedapp.drivers.workers import MIB, free_ram, measure, measured, start_measuring
+from tests.small import small
+
+
+def test_what_a_worker_needs_grows_with_the_model_and_is_more_than_the_process():
+    need = measure(small())
+    assert need.ram > workers.ACTOR + 100 * MIB
+    assert (need.gpu, need.gpus) == (0, ())
+
+
+def test_it_is_measured_in_another_process():
+    found = measured(start_measuring("digits_demo", {"split.num_clients": 4, "model.width": 2}))
+    assert found is not None and 300 * MIB < found.ram < 8000 * MIB
+
+
+def test_a_measurement_that_fails_is_none():
+    assert measured(start_measuring("no_such_preset", {})) is None
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("max", 8), (str(6 * 2**30), 4), ("x", 8)])
+def test_free_memory_heeds_the_containers_limit(tmp_path, monkeypatch, limit, expected):
+    info = tmp_path / "meminfo"
+    info.write_text(f"MemTotal: 1 kB\nMemAvailable: {8 * 2**20} kB\n")
+    (tmp_path / "memory.max").write_text(limit + "\n")
+    (tmp_path / "memory.current").write_text(f"{2 * 2**30}\n")
+    monkeypatch.setattr(workers, "MEMORY", info)
+    monkeypatch.setattr(workers, "GROUP", tmp_path)
+    assert free_ram() == expected * 2**30

@@ -1,0 +1,270 @@
+"""Presets, overrides and what is refused, with the words a person gets to read."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedapp.experiment.config import (
+    MACHINE_KEYS,
+    config_keys,
+    experiment_digest,
+    from_plain,
+    load_experiment,
+    load_run_config,
+    parse_overrides,
+    to_plain,
+)
+from fedapp.experiment.presetfiles import presets
+from fedapp.ground.errors import ConfigError
+from fedapp.ground.settings import Experiment
+from fedapp.methods import build_method, method_class, method_names
+
+
+def refusal(preset: str, **overrides) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(preset, {key.replace("__", "."): v for key, v in overrides.items()})
+    return str(caught.value).splitlines()
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def written(text: str | bytes) -> str:
+        path = tmp_path / "mine.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(path)
+
+    return written
+
+
+MINIMAL = "method:\n  name: local_only\n"
+
+
+# --- what is accepted -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_a_preset_loads_and_survives_a_round_trip_through_json(preset):
+    experiment = load_experiment(preset)
+    assert experiment.name == preset
+    again = from_plain(json.loads(json.dumps(to_plain(experiment))), "test")
+    assert again == experiment
+    assert experiment_digest(again) == experiment_digest(experiment)
+
+
+def test_an_override_wins_and_an_empty_text_means_as_the_preset_says():
+    base = load_experiment("fashion_mnist_small")
+    flower = {key: "" for key in config_keys()} | {
+        "method.num_replaced": 1,
+        "preset": "fashion_mnist_small",
+    }
+    changed = load_run_config(flower)
+    expected = dataclasses.replace(base.method, num_replaced=1)
+    assert changed == dataclasses.replace(base, method=expected)
+
+
+def test_a_whole_number_will_do_for_a_float_setting():
+    value = load_experiment("digits_demo", {"training.learning_rate": 1}).training.learning_rate
+    assert (type(value), value) == (float, 1.0)
+
+
+def test_another_method_drops_the_settings_of_the_presets_method():
+    experiment = load_experiment("digits_demo", {"method.name": "local_only"})
+    assert to_plain(experiment)["method"] == {"name": "local_only"}
+
+
+def test_naming_the_presets_own_method_keeps_its_settings():
+    base = load_experiment("fashion_mnist_small")
+    assert load_experiment("fashion_mnist_small", {"method.name": "um_pfssl"}) == base
+
+
+def test_a_file_of_ones_own_is_a_preset_named_after_it(write):
+    assert load_experiment(write(MINIMAL)) == Experiment("mine", build_method("local_only", {}))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-4", 1e-4), ("1.5E3", 1500.0), (".5", 0.5), ("-3", -3), ("010", 10), ("True", True),
+     ("on", "on"), ("1:30", "1:30"), ("2020-01-01", "2020-01-01"), ("'12'", "12"), ("", ""),
+     ("/a b #c", "/a b #c"), ("a=b", "a=b"), ("0x10", "0x10"), ("~", "")],
+)  # fmt: skip
+def test_override_texts_are_yaml_1_2_scalars(text, value):
+    parsed = parse_overrides([f"key={text}"])["key"]
+    assert (type(parsed), parsed) == (type(value), value)
+
+
+def test_numbers_of_a_file_are_yaml_1_2(write):
+    text = MINIMAL + "seed: 010\ntraining:\n  learning_rate: 1e-3\n"
+    experiment = load_experiment(write(text))
+    assert (experiment.seed, experiment.training.learning_rate) == (10, 1e-3)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        ({"rounds__nom_rounds": 3},
+         "override: rounds.nom_rounds = 3: unknown key; did you mean 'rounds.num_rounds'?"),
+        ({"num_replaced": 3},
+         "override: num_replaced = 3: unknown key; did you mean 'method.num_replaced'?"),
+        ({"seed": "12"},
+         "override: seed = '12': must be a valid integer; the value is text: write it "
+         "without quotes"),
+        ({"seed": -1}, "override: seed = -1: must be greater than or equal to 0"),
+        ({"runtime__threads": True}, "override: runtime.threads = True: must be a valid integer"),
+        ({"model__width": 8.0}, "override: model.width = 8.0: must be a valid integer"),
+        ({"rounds__sample_rate": 0}, "override: rounds.sample_rate = 0: must be greater than 0"),
+        ({"training__learning_rate": float("nan")},
+         "override: training.learning_rate = nan: must be a finite number"),
+        ({"method__metric": "bth"},
+         "override: method.metric = 'bth': must be 'both', 'entropy' or 'accuracy'"),
+        ({"method__name": "um_pfsl"},
+         "override: method.name = 'um_pfsl': no such method; did you mean 'um_pfssl'?"),
+        ({"data__name": "digit"},
+         "override: data.name = 'digit': no such data set; did you mean 'digits'?"),
+        ({"data": 3},
+         "override: data = 3: must be a group of keys: channels, classes, download, image_size, "
+         "mean, name, root, sites, std, subset"),
+        ({"method__name": "local_only", "method__num_replaced": 1},
+         "override: method.num_replaced = 1: not a setting of local_only; valid: name"),
+        ({"method__helper_list_size": 4, "method__num_replaced": 5},
+         "override over conf/fashion_mnist_small.yaml: method.helper_list_size = 4, "
+         "method.num_replaced = 5: num_replaced must be below helper_list_size"),
+        ({"split__train_share": 0.95, "split__val_share": 0.1},
+         "override over conf/fashion_mnist_small.yaml: split.train_share = 0.95, "
+         "split.val_share = 0.1: "
+         "train_share must be above 0 and train_share + val_share below 1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_override_is_refused_in_one_line(overrides, line):
+    assert refusal("fashion_mnist_small", **overrides) == [line]
+
+
+def test_every_problem_is_listed():
+    lines = refusal("digits_demo", seed="x", foo=1, model__width=0, method__name="nothing_like_it")
+    assert len(lines) == 4
+    assert {line.split(" = ")[0] for line in lines} == {
+        "override: seed", "override: foo", "override: model.width", "override: method.name"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (MINIMAL + "seed: 1\nseed: 2\n", "mine.yaml, line 4: key 'seed' stands twice"),
+        (MINIMAL + "training:\n  momentum: '0.9'\n",
+         "mine.yaml: training.momentum = '0.9': must be a valid number"),
+        (MINIMAL + "training:\n  momentum: 1e-1x\n",
+         "training.momentum = '1e-1x': must be a valid number"),
+        (MINIMAL + "training:\n", "training = None: must be a group of keys"),
+        (MINIMAL + "model:\n  width: {a: 1}\n", "model.width = {'a': 1}: must be a valid integer"),
+        (MINIMAL + "name: other\n", "name = 'other': unknown key"),
+        ("seed: 1\n", "method.name = None: must be one of"),
+        ("method: um_pfssl\n", "method = 'um_pfssl': must be a group of keys"),
+        ("- 1\n", "must hold groups of keys"),
+        ("", "must hold groups of keys"),
+        ("data: {", "mine.yaml, line 1: "),
+        ("a: 1\n---\nb: 2\n", "mine.yaml, line 2: "),
+        ("x: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
+        ("? {a: 1}\n: 2\n", "a key must be a plain name"),
+        ("a: \x00", "is not YAML"),
+        (b"\xff\xfe\x00", "cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_refused_by_name(write, text, words):
+    lines = refusal(write(text))
+    assert any(words in line and "mine.yaml" in line for line in lines), lines
+
+
+def test_an_unknown_preset_names_the_nearest():
+    assert refusal("digit_demo") == [
+        "preset 'digit_demo': no such preset and no such YAML file; did you mean 'digits_demo'?"
+    ]
+    assert all(name in refusal("zzz")[0] for name in presets())
+
+
+@pytest.mark.parametrize("texts", [["seed"], ["=3"], ["seed=1", "seed=2"]])
+def test_a_malformed_override_text_is_refused(texts):
+    with pytest.raises(ConfigError, match="override '"):
+        parse_overrides(texts)
+
+
+def test_a_run_config_without_a_preset_is_refused():
+    with pytest.raises(ConfigError, match="preset = '': name one of"):
+        load_run_config({"preset": "", "seed": 1})
+
+
+def test_a_plain_form_of_another_shape_is_refused():
+    plain = to_plain(load_experiment("digits_demo"))
+    with pytest.raises(ConfigError, match=r"run\.json: name = 3"):
+        from_plain(plain | {"name": 3}, "run.json")
+    with pytest.raises(ConfigError, match=r"run\.json: model\.depth = 9: unknown key"):
+        from_plain(plain | {"model": plain["model"] | {"depth": 9}}, "run.json")
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=4,
+)
+
+
+@given(key=st.sampled_from(sorted(config_keys())) | st.text(max_size=12), value=JUNK)
+def test_any_value_is_taken_or_refused_with_its_key(key, value):
+    plain = to_plain(load_experiment("digits_demo"))
+    group, dot, leaf = key.partition(".")
+    if dot and group in plain:
+        plain[group] = {**plain[group], leaf: value} if isinstance(plain[group], dict) else value
+    else:
+        plain[key] = value
+    try:
+        from_plain(plain, "junk")
+    except ConfigError as error:
+        assert str(error).startswith("junk: ")
+
+
+# --- digest ---------------------------------------------------------------------------------------
+
+
+def test_the_digest_changes_with_the_experiment_and_not_with_the_machine():
+    base = experiment_digest(load_experiment("fashion_mnist_small"))
+    machine = {"data.root": "/x", "data.download": False, "runtime.out": "/y", "runtime.threads": 2}
+    assert experiment_digest(load_experiment("fashion_mnist_small", machine)) == base
+    assert (
+        experiment_digest(dataclasses.replace(load_experiment("fashion_mnist_small"), name="x"))
+        == base
+    )
+    others = {"seed": 5, "method.num_replaced": 1, "training.momentum": 0.8, "data.subset": 900}
+    digests = {
+        experiment_digest(load_experiment("fashion_mnist_small", {k: v})) for k, v in others.items()
+    }
+    assert len(digests | {base}) == len(others) + 1
+
+
+def test_machine_keys_exist():
+    groups = {key.partition(".")[0] for key in config_keys()}
+    assert {key for key in MACHINE_KEYS if key not in groups and key not in config_keys()} == {
+        "name"
+    }
+
+
+# --- methods --------------------------------------------------------------------------------------
+
+
+def test_methods_are_the_files_of_the_package():
+    folder = Path(__file__).parents[2] / "fedapp" / "methods"
+    files = {path.stem for path in folder.glob("[!_]*")} - {"base"}
+    assert set(method_names()) == files
+    assert {method_class(name).name for name in method_names()} == files
+
+
+def test_every_setting_of_a_method_fits_into_a_flower_run_config():
+    for name in method_names():
+        fields = {f.name: f.default for f in dataclasses.fields(method_class(name))}
+        assert all(isinstance(v, str | int | float | bool) for v in fields.values()), name
+        assert build_method(name, fields) == build_method(name, {})

@@ -1,0 +1,225 @@
+"""Every method preset over every data set's preset, and `method.preset` beside other overrides."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedapp.experiment.config import (
+    config_keys,
+    experiment_digest,
+    from_plain,
+    load_experiment,
+    load_run_config,
+    to_plain,
+)
+from fedapp.experiment.presetfiles import method_presets, presets
+from fedapp.ground.errors import ConfigError
+from fedapp.ground.settings import OWN
+from fedapp.methods import build_method, method_names
+from fedapp.methods.um_pfssl.method import UmPfssl
+
+CONF = Path(__file__).parents[2] / "conf"
+
+PAPER = {
+    "fedavg_sl": ("fedavg", "supervised", "all"),
+    "fedprox_sl": ("fedprox", "supervised", "all"),
+    "fedbn_sl": ("fedbn", "supervised", "all"),
+    "fedavg": ("fedavg", "supervised", "some"),
+    "fedprox": ("fedprox", "supervised", "some"),
+    "fedbn": ("fedbn", "supervised", "some"),
+    "fixavg": ("fedavg", "fixmatch", "some"),
+    "fixprox": ("fedprox", "fixmatch", "some"),
+    "fixbn": ("fedbn", "fixmatch", "some"),
+    "fedper": ("fedper", "fixmatch", "some"),
+    "lg_fedavg": ("lg_fedavg", "fixmatch", "some"),
+    "pfedme": ("pfedme", "fixmatch", "some"),
+    "local_only": ("local_only", None, "some"),
+}
+"""Method, objective and labels of each preset (METHODS.md)."""
+OTHERS = {
+    "fedavg_ft": "fedavg",
+    "fedprox_ft": "fedprox",
+    "fedrod": "fedrod",
+    "ditto": "ditto",
+    "sage": "sage",
+    "fixmatch_global": "fixmatch_global",
+    "recommended": "prior_shift",
+}
+"""Method of each preset that the paper does not have."""
+
+
+def with_preset(name, preset="digits_demo", **overrides):
+    changes = {key.replace("__", "."): value for key, value in overrides.items()}
+    return load_experiment(preset, {"method.preset": name, **changes})
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_every_method_preset_fits_every_data_preset_and_changes_no_more_than_it_says(preset):
+    base = load_experiment(preset)
+    for name in method_presets():
+        if base.data.name == OWN and name.endswith("_sl"):
+            with pytest.raises(ConfigError, match="own data have no hidden labels to reveal"):
+                with_preset(name, preset)
+            continue
+        experiment = with_preset(name, preset)
+        said = yaml.safe_load((CONF / "methods" / f"{name}.yaml").read_text())
+        assert experiment.method.name == said["method"].pop("name")
+        for key, value in said["method"].items():
+            assert getattr(experiment.method, key) == value, (name, key)
+        for group in ("data", "model", "training", "rounds", "transport", "runtime"):
+            assert getattr(experiment, group) == getattr(base, group)
+        assert experiment.split.labels == said.get("split", {}).get("labels", "some")
+        assert set(said) <= {"split", "method"} and set(said.get("split", {})) <= {"labels"}
+        assert from_plain(to_plain(experiment), "test") == experiment
+
+
+@pytest.mark.parametrize(("name", "wanted"), PAPER.items(), ids=PAPER)
+def test_the_papers_methods_are_what_their_names_say(name, wanted):
+    experiment = with_preset(name)
+    method = experiment.method
+    assert (method.name, getattr(method, "objective", None), experiment.split.labels) == wanted
+    if getattr(method, "objective", "") == "fixmatch":
+        assert (method.confidence, method.unlabelled_weight) == (0.95, 1.0)
+
+
+def test_every_method_has_a_preset_and_every_preset_a_name_in_the_list():
+    assert {with_preset(name).method.name for name in method_presets()} == set(method_names())
+    ablations = {name for name in method_presets() if name.startswith("um_pfssl")}
+    assert ablations | set(PAPER) | set(OTHERS) == set(method_presets())
+
+
+@pytest.mark.parametrize(("name", "wanted"), OTHERS.items(), ids=OTHERS)
+def test_the_other_methods_are_what_their_names_say(name, wanted):
+    method = with_preset(name).method
+    assert method.name == wanted
+    if wanted in ("fedavg", "fedprox", "fedrod", "ditto"):
+        assert (getattr(method, "objective", "supervised"), method.answer) == (
+            "supervised", "tuned",
+        )  # fmt: skip
+
+
+def test_a_fine_tuned_preset_differs_from_its_method_in_the_answer_alone():
+    for name in ("fedavg", "fedprox"):
+        plain, tuned = with_preset(name).method, with_preset(f"{name}_ft").method
+        assert replace(tuned, answer="common") == plain != tuned
+
+
+def test_presets_of_one_method_are_told_apart_by_their_digest():
+    digests = {experiment_digest(with_preset(name)) for name in method_presets()}
+    assert len(digests) == len(method_presets())
+
+
+MI = "mutual_information"
+
+
+def test_the_ablations_switch_off_one_thing_each():
+    full = with_preset("um_pfssl", "fashion_mnist").method
+    assert full == UmPfssl()
+    for name, change in {
+        "um_pfssl_en": {"metric": "entropy"},
+        "um_pfssl_ta": {"metric": "accuracy"},
+        "um_pfssl_mi": {"corr_variant": "mutual_information"},
+        "um_pfssl_mi_labels": dict.fromkeys(("corr_variant", "label_variant"), MI),
+        "um_pfssl_no_search": {"search_rounds": 0},
+        "um_pfssl_no_aggregation": {"aggregation": False},
+        "um_pfssl_no_pseudo_labels": {"pseudo_labels": False},
+    }.items():
+        assert with_preset(name, "fashion_mnist").method == UmPfssl(**change), name
+
+
+def test_every_key_of_a_preset_carries_a_comment():
+    for path in (CONF / "methods").glob("*.yaml"):
+        lines = path.read_text().splitlines()
+        assert lines[0].startswith("# ") and lines[0].endswith("."), path
+        for line in lines:
+            if line.startswith("  "):
+                assert "  # " in line, f"{path.name}: {line}"
+            assert len(line) <= 100, path
+
+
+# --- beside other overrides -----------------------------------------------------------------------
+
+
+def test_another_method_drops_what_the_preset_said_of_its_own():
+    assert with_preset("fixavg").method == build_method("fedavg", {"objective": "fixmatch"})
+
+
+def test_the_same_method_keeps_what_the_method_preset_does_not_say():
+    """fashion_mnist_small has its own F and nu."""
+    small = "fashion_mnist_small"
+    base, found = load_experiment(small).method, with_preset("um_pfssl_en", small).method
+    kept = ("search_rounds", "update_every", "recalibrate", "helper_list_size")
+    assert [getattr(found, key) for key in kept] == [getattr(base, key) for key in kept]
+    assert (found.metric, found.corr_variant) == ("entropy", "published")
+
+
+def test_an_override_beats_the_method_preset():
+    experiment = with_preset("fedprox_sl", method__proximal=0.5, split__labels="some")
+    assert (experiment.method.proximal, experiment.split.labels) == (0.5, "some")
+
+
+def test_an_empty_method_preset_is_none():
+    assert with_preset("") == load_experiment("digits_demo")
+
+
+def test_a_file_without_a_method_may_be_given_one(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("data:\n  name: digits\n")
+    assert load_experiment(str(path), {"method.preset": "fixbn"}).method.name == "fedbn"
+    with pytest.raises(ConfigError, match=r"method.name = None: must be one of ditto, "):
+        load_experiment(str(path))
+
+
+def test_a_file_may_name_one_itself_and_change_it(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("data: {name: digits}\nmethod: {preset: fixavg, confidence: 0.8}\n")
+    found = load_experiment(str(path))
+    assert found.method == build_method("fedavg", {"objective": "fixmatch", "confidence": 0.8})
+    assert load_experiment(str(path), {"method.preset": "fedavg"}).method.objective == "supervised"
+    path.write_text("data: {name: digits}\nmethod: {preset: fixav}\n")
+    with pytest.raises(ConfigError, match=r"method.preset 'fixav': .*did you mean 'fixavg'\?"):
+        load_experiment(str(path))
+
+
+def test_an_experiment_is_named_after_both_presets():
+    assert with_preset("fixavg").name == "digits_demo-fixavg"
+    assert load_experiment("digits_demo").name == "digits_demo"
+
+
+def test_flowers_run_config_chooses_it_as_the_command_line_does():
+    run_config = dict.fromkeys(config_keys(), "") | {
+        "preset": "digits_demo", "method.preset": "fixprox", "method.proximal": 0.1,
+    }  # fmt: skip
+    experiment = load_run_config(run_config)
+    assert experiment == with_preset("fixprox", method__proximal=0.1)
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("fixav", "method.preset 'fixav': no such method preset; did you mean 'fixavg'?"),
+    ("nothing", "method.preset 'nothing': no such method preset; valid: ditto, "),
+    ("../fashion_mnist", "method.preset '../fashion_mnist': no such method preset; valid: "),
+    (3, "method.preset '3': no such method preset; valid: "),
+])  # fmt: skip
+def test_an_unknown_method_preset_is_refused_with_a_remedy(name, said):
+    with pytest.raises(ConfigError) as caught:
+        with_preset(name)
+    assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "overrides", "said"), [
+    ("fixavg", {"method__proximal": 0.1},
+     "override: method.proximal = 0.1: not a setting of fedavg; valid: answer, confidence, "),
+    ("fedavg", {"method__mc_samples": 5}, "override: method.mc_samples = 5: not a setting of "),
+    ("fixavg", {"method__confidence": 2.0},
+     "override: method.confidence = 2.0: must be less than or equal to 1"),
+    ("pfedme", {"method__inner_steps": 0}, "override: method.inner_steps = 0: must be greater "),
+    ("fedavg", {"method__objective": "fixmach"},
+     "override: method.objective = 'fixmach': must be 'supervised' or 'fixmatch'"),
+    ("fedavg", {"split__labels": "none"}, "override: split.labels = 'none': must be 'some' or "),
+])  # fmt: skip
+def test_what_does_not_fit_the_method_is_refused_in_one_line(name, overrides, said):
+    with pytest.raises(ConfigError) as caught:
+        with_preset(name, **overrides)
+    assert str(caught.value).startswith(said) and "\n" not in str(caught.value)

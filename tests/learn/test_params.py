@@ -1,0 +1,130 @@
+"""Models as named tensors: bytes, checks and the weighted mean."""
+
+import math
+import zlib
+
+import pytest
+import torch
+
+from fedapp.ground.errors import ProtocolError
+from fedapp.ground.settings import TransportSettings
+from fedapp.learn.params import digest_of, from_bytes, max_bytes, schema_of, to_bytes, weighted_mean
+
+
+def model(value=1.0, count=3):
+    return {
+        "w": torch.full((2, 2), float(value)),
+        "b": torch.tensor([float(value)]),
+        "count": torch.tensor(count),
+    }
+
+
+SCHEMA = schema_of(model())
+
+
+def test_bytes_round_trip_and_do_not_depend_on_order():
+    params = model(0.5)
+    back = from_bytes(to_bytes(params), SCHEMA, "test")
+    assert all(torch.equal(params[n], back[n]) for n in params)
+    assert to_bytes(params) == to_bytes(dict(reversed(params.items())))
+    assert digest_of(to_bytes(model(1))) != digest_of(to_bytes(model(2)))
+
+
+TRANSPORTS = [
+    TransportSettings(precision=precision, compression=compression)
+    for precision in ("float32", "float16")
+    for compression in ("none", "zlib")
+]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS, ids=repr)
+def test_every_way_to_write_a_model_down_gives_it_back(transport):
+    params = {**model(0.1), "v": torch.tensor([1e5, 0.1]), "count": torch.tensor(7)}
+    schema = schema_of(params)
+    blob = to_bytes(params, transport)
+    back = from_bytes(blob, schema, "test", transport)
+    assert schema_of(back) == schema
+    half = transport.precision == "float16"
+    expected = {**params, "w": params["w"].half().float() if half else params["w"]}
+    assert all(torch.equal(expected[n], back[n]) for n in params)  # vectors are never rounded
+    assert to_bytes(back, transport) == blob  # written down again: the same content
+    for other in TRANSPORTS:
+        if other != transport:
+            with pytest.raises(ProtocolError):
+                from_bytes(blob, schema, "test", other)
+
+
+def test_float16_halves_and_compression_takes_more_off_real_weights():
+    torch.manual_seed(0)
+    params = {"w": torch.randn(256, 256) * 0.05}
+    sizes = [len(to_bytes(params, transport)) for transport in TRANSPORTS]
+    plain, packed, half, packed_half = sizes
+    assert 0.49 < half / plain < 0.51
+    assert 0.80 < packed / plain < 0.92 and packed_half < half
+
+
+def test_a_small_stream_that_unpacks_to_much_is_refused_without_unpacking_it():
+    transport = TransportSettings(compression="zlib")
+    bomb = zlib.compress(bytes(10_000_000), 9)
+    assert len(bomb) < 10_000
+    schema = {"w": ((8192,), torch.float32)}
+    with pytest.raises(ProtocolError, match="one zlib stream of at most"):
+        from_bytes(bomb, schema, "x", transport)
+    whole = to_bytes({"w": torch.ones(8192)}, transport)
+    for blob in (whole[:-1], whole + b"x", whole[: len(whole) // 2], b""):
+        with pytest.raises(ProtocolError, match="not a safetensors model"):
+            from_bytes(blob, schema, "x", transport)
+
+
+def test_a_weight_beyond_float16_is_refused_not_sent_as_infinity():
+    transport = TransportSettings(precision="float16")
+    with pytest.raises(ProtocolError, match="tensor w holds NaN or infinity"):
+        from_bytes(to_bytes(model(1e5), transport), SCHEMA, "x", transport)
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    (lambda p: p.pop("w"), r"missing tensors \['w'\]"),
+    (lambda p: p.update(extra=torch.ones(1)), r"unexpected tensors \['extra'\]"),
+    (lambda p: p.update(w=torch.ones(4)), r"tensor w .*must be torch.float32 \(2, 2\)"),
+    (lambda p: p.update(b=torch.ones(1, dtype=torch.float64)), "tensor b is torch.float64"),
+    (lambda p: p.update(b=torch.tensor([math.nan])), "tensor b holds NaN"),
+    (lambda p: p.update(b=torch.tensor([-math.inf])), "tensor b holds NaN or infinity"),
+])  # fmt: skip
+def test_bad_models_are_named(change, says):
+    params = model()
+    change(params)
+    with pytest.raises(ProtocolError, match=says):
+        from_bytes(to_bytes(params), SCHEMA, "site 3's upload")
+
+
+def test_huge_damaged_and_empty_bytes():
+    with pytest.raises(ProtocolError, match="at most"):
+        from_bytes(bytes(max_bytes(SCHEMA) + 1), SCHEMA, "x")
+    whole = to_bytes(model())
+    for blob in (b"", whole[: len(whole) // 2], b"\xff" * 40, bytes(40)):
+        with pytest.raises(ProtocolError, match="not a safetensors model"):
+            from_bytes(blob, SCHEMA, "x")
+
+
+def test_weighted_mean_by_hand():
+    # (1 * 2 + 3 * 6) / 4 = 5
+    mean = weighted_mean([(1.0, model(2)), (3.0, model(6))], own=model(0, count=9))
+    assert torch.equal(mean["w"], torch.full((2, 2), 5.0))
+    assert mean["count"].item() == 9 and mean["count"].dtype == torch.int64
+
+
+def test_mean_of_one_is_itself_and_no_relation_keeps_own():
+    own = model(0.1)
+    assert torch.equal(weighted_mean([(0.7, own)], own)["w"], own["w"])
+    kept = weighted_mean([(0.0, model(9)), (0.0, model(8))], own)
+    assert torch.equal(kept["w"], own["w"])
+    kept["w"].zero_()  # a copy
+    assert own["w"].sum() != 0
+
+
+def test_mean_refuses_other_names_and_broadcasting():
+    with pytest.raises(ProtocolError, match="tensor names differ"):
+        weighted_mean([(1.0, {"w": torch.ones(2, 2)})], model())
+    narrow = model() | {"w": torch.ones(1, 2)}
+    with pytest.raises(ProtocolError, match="tensor w: shapes"):
+        weighted_mean([(1.0, narrow)], model())

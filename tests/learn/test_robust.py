@@ -1,0 +1,312 @@
+"""Averages against bad models: by hand, where they equal what we had, and at the extremes."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from fedapp.drivers.loopback import run_loopback
+from fedapp.experiment.config import load_experiment
+from fedapp.ground.errors import ConfigError
+from fedapp.learn import robust
+from fedapp.learn.params import weighted_mean
+from fedapp.learn.robust import (
+    AWAY,
+    agreement,
+    bounded_parts,
+    capped,
+    length,
+    median,
+    products,
+    robust_mean,
+)
+from fedapp.methods.fedavg import FedAvg
+from tests.small import small
+
+RULES = ("bounded", "median")
+TRAINED = {"weight"}
+
+
+def model(weight, variance=1.0, count=0):
+    return {
+        "weight": torch.tensor([float(weight), 0.0]),
+        "running_var": torch.tensor([float(variance)]),
+        "count": torch.tensor(count),
+    }
+
+
+def mean_of(rule, models, own, weights=None):
+    weights = [1.0] * len(models) if weights is None else weights
+    return robust_mean(rule, weights, lambda: iter(models), own, TRAINED)
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ([1, 2, 100], [1, 2, 6]),  # 3 times 2
+        ([0, 1, 2, 100], [0, 1, 2, 6]),  # who has no weight is no member
+        ([1, 1, 9, 9], [1, 1, 3, 3]),  # of two middle ones the lower
+        ([5], [5]),
+        ([0, 0], [0, 0]),
+        ([], []),
+    ],
+)
+def test_a_weight_is_at_most_three_times_the_median(weights, expected):
+    assert capped(weights) == expected
+
+
+# --- by hand --------------------------------------------------------------------------------------
+
+
+def test_bounded_by_hand():
+    """Changes of the weights 1, 2, 40: the last is cut to 2. Variances 3, 4, 0 from 1: to 1."""
+    found = mean_of("bounded", [model(11, 3), model(8, 4), model(50, 0)], model(10, 1))
+    assert found["weight"].tolist() == [pytest.approx((11 + 8 + 12) / 3), 0.0]
+    assert found["running_var"].item() == pytest.approx((3 + 3 + 0) / 3)  # changes 2, 3, 1
+
+
+def test_bounded_weighs_by_capped_weights():
+    found = mean_of("bounded", [model(1), model(1), model(-1)], model(0), [1, 1, 100])
+    assert found["weight"][0].item() == pytest.approx((1 + 1 - 3) / 5)
+
+
+def test_the_length_is_over_all_trained_tensors_together():
+    own = {"a": torch.zeros(1), "b": torch.zeros(1), "s": torch.zeros(1)}
+    params = {"a": torch.tensor([3.0]), "b": torch.tensor([4.0]), "s": torch.tensor([9.0])}
+    parts = bounded_parts(own, {"a", "b"})
+    assert parts == [["a", "b"], ["s"]]
+    assert [length(params, own, names) for names in parts] == [5.0, 9.0]
+
+
+def test_median_by_hand():
+    models = [model(1, 5), model(7, 2), model(3, 9)]
+    found = mean_of("median", models, model(0), [1, 1, 3])  # weights do not count
+    assert (found["weight"][0].item(), found["running_var"].item()) == (3, 5)
+    even = mean_of("median", [*models, model(-10, 0)], model(0))
+    assert (even["weight"][0].item(), even["running_var"].item()) == (2, 3.5)
+
+
+def test_each_column_has_a_median_of_its_own():
+    rows = torch.tensor([[1.0, 30.0], [2.0, 10.0], [3.0, 20.0]])
+    assert median(rows).tolist() == [2.0, 20.0]
+    assert median(rows[:2]).tolist() == [1.5, 20.0]
+    assert median(torch.tensor([[math.nan], [4.0], [2.0]])).tolist() == [3.0]
+
+
+def agreed(changes, before=None):
+    """`agreement` of members whose changes are these rows."""
+    rows = torch.tensor(changes, dtype=torch.float64)
+    return agreement(rows @ rows.T, [0.0] * len(rows) if before is None else before)
+
+
+def test_agreement_by_hand():
+    """Cosines 0.6 (1, 2), -1 (1, 3), -0.6 (2, 3): at first the medians are -0.2, 0 and -0.8.
+
+    Without the third, which agrees least, the other two agree by 0.6; it is judged by those two.
+    """
+    assert agreed([[1, 0], [0.6, 0.8], [-1, 0]]) == pytest.approx([0.6, 0.6, -0.8])
+    found = agreed([[1, 0], [0.6, 0.8], [-1, 0]], [0.4, 0.2, -0.2])
+    assert found == pytest.approx([0.8, 0.7, -0.9])  # half of what was known, and the same
+
+
+def test_who_was_not_heard_does_not_judge():
+    """The last two agree with each other, but each is known to have pointed away."""
+    changes = [[1, 0], [1, 0], [-1, 0], [-1, 0], [-1, 0]]
+    assert agreed(changes, [0, 0, -0.1, -0.1, -0.1]) == pytest.approx([1, 1, -1.05, -1.05, -1.05])
+    assert agreed(changes) == pytest.approx([-1, -1, 1, 1, 1])  # with nothing known
+
+
+def test_who_points_the_same_way_again_is_heard_again():
+    found = [-0.6]
+    for _ in range(2):
+        found = agreed([[1, 0], [1, 0], [0.6, 0.8]], [1, 1, found[-1]])[2:]
+    assert found == pytest.approx([0.75])  # -0.6 / 2 + 0.6 = 0.3, then 0.3 / 2 + 0.6
+
+
+@pytest.mark.parametrize(("last", "expected"), [(4.0, 1.0), (4.1, AWAY), (1e38, AWAY), (1e-30, 1)])
+def test_a_change_of_more_than_four_median_lengths_counts_as_away(last, expected):
+    assert agreed([[1, 0], [1, 0], [last, 0]]) == pytest.approx([1, 1, expected])
+
+
+def test_a_short_change_makes_no_other_one_long():
+    """Of 0.1 and 1 the longer counts; who is left out later still counts for the lengths."""
+    assert agreed([[0.1, 0], [1, 0]]) == pytest.approx([1, 1])
+    assert agreed([[0.1, 0], [-0.1, 0], [0.5, 0], [-0.5, 0]], [1, 0, 1, 0]) == pytest.approx(
+        [1.5, -1, 1.5, -1]
+    )
+
+
+def test_agreement_at_the_extremes():
+    assert agreed([[7, 0]], [0.5]) == [0.25]  # nobody to agree with
+    assert agreed([[0, 0], [0, 0]]) == [0, 0]  # nobody has changed anything
+    assert agreed([[1, 0], [1, 0]], [-0.4, -0.2]) == [-0.2, -0.1]  # nobody who can judge
+    assert agreed([[1, 0], [0, 1]]) == [0, 0]
+
+
+def directions(good, bad, seed):
+    """Changes with a common part and as much again that is each one's own; bad ones are turned."""
+    draws = torch.Generator().manual_seed(seed)
+    common = torch.randn(200, generator=draws, dtype=torch.float64)
+    own = torch.randn(good + bad, 200, generator=draws, dtype=torch.float64)
+    signs = torch.tensor([1.0] * good + [-1.0] * bad, dtype=torch.float64)
+    return signs[:, None] * (common + own)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_hostile_minority_is_left_out_and_stays_out_where_it_is_the_majority(seed):
+    first = directions(6, 4, seed)
+    found = agreement(first @ first.T, [0.0] * 10)
+    assert [a >= 0 for a in found] == [True] * 6 + [False] * 4
+    later = directions(2, 4, seed + 100)
+    found = agreement(later @ later.T, found[4:])
+    assert [a >= 0 for a in found] == [True] * 2 + [False] * 4
+
+
+def test_products_by_hand():
+    own = {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor(2.0), "s": torch.tensor(0.0)}
+    models = [
+        {"a": torch.tensor([2.0, 1.0]), "b": torch.tensor(4.0), "s": torch.tensor(9.0)},
+        {"a": torch.tensor([4.0, 0.0]), "b": torch.tensor(1.0), "s": torch.tensor(9.0)},
+    ]  # changes (1, 0, 2) and (3, -1, -1)
+    found = products(lambda: iter(models), own, {"a", "b"}, 2)
+    assert found.tolist() == [[5, 1], [1, 11]]
+
+
+def test_products_of_huge_changes_are_finite():
+    models = [model(3e38), model(-3e38), model(1)]
+    found = products(lambda: iter(models), model(-3e38), TRAINED, 3)
+    assert all(map(math.isfinite, agreement(found, [0.0] * 3)))
+
+
+def test_whole_numbers_are_the_servers():
+    for rule in RULES:
+        found = mean_of(rule, [model(1, count=5)], model(0, count=3))["count"]
+        assert found.dtype == torch.int64 and found.item() == 3
+
+
+# --- where they are what we had -------------------------------------------------------------------
+
+
+def random_models(count):
+    draws = torch.Generator().manual_seed(3)
+    return [
+        {
+            "weight": torch.randn(5, 4, generator=draws),
+            "running_var": torch.rand(4, generator=draws),
+        }
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_member_and_equal_members_are_their_own_mean_bit_for_bit(rule):
+    one, own = random_models(2)
+    for models in ([one], [one] * 4):
+        found = robust_mean(rule, [1.0] * len(models), lambda m=models: iter(m), own, TRAINED)
+        assert all(found[name].equal(one[name]) for name in one)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_without_members_the_server_keeps_its_model(rule):
+    own = model(3)
+    for models in ([], [model(9)]):
+        found = mean_of(rule, models, own, [0.0] * len(models))
+        assert all(found[name].equal(own[name]) for name in own)
+        assert found["weight"] is not own["weight"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_member_without_weight_changes_nothing(rule):
+    first, second, third, own = random_models(4)
+    with_it = robust_mean(rule, [1, 0, 1], lambda: iter([first, third, second]), own, TRAINED)
+    without = robust_mean(rule, [1, 1], lambda: iter([first, second]), own, TRAINED)
+    assert all(with_it[name].equal(without[name]) for name in own)
+
+
+def test_changes_of_equal_length_are_averaged_as_ever():
+    models, own = [model(3, 2), model(-3, 2), model(3, 2)], model(0, 1)
+    mean = weighted_mean(((1.0, params) for params in models), own)
+    found = mean_of("bounded", models, own)
+    assert all(found[name].equal(mean[name]) for name in own)
+
+
+def test_memory_for_one_tensor_at_a_time_changes_no_bit(monkeypatch):
+    *models, own = random_models(6)
+    whole = {r: robust_mean(r, [1, 2, 3, 4, 5], lambda: iter(models), own, TRAINED) for r in RULES}
+    monkeypatch.setattr(robust, "HELD_BYTES", 1)
+    monkeypatch.setattr(robust, "_COORDINATES", 3)
+    for rule, expected in whole.items():
+        found = robust_mean(rule, [1, 2, 3, 4, 5], lambda: iter(models), own, TRAINED)
+        assert all(found[name].equal(expected[name]) for name in own)
+
+
+def test_memory_for_one_tensor_at_a_time_changes_no_product(monkeypatch):
+    *models, own = random_models(6)
+    whole = products(lambda: iter(models), own, own, 5)
+    monkeypatch.setattr(robust, "HELD_BYTES", 1)
+    monkeypatch.setattr(robust, "_COORDINATES", 3)
+    assert products(lambda: iter(models), own, own, 5).allclose(whole, rtol=1e-12)
+
+
+# --- in a run -------------------------------------------------------------------------------------
+
+
+def accuracies(tmp_path, **changes):
+    experiment = small(method=FedAvg(), rounds__num_rounds=1, runtime__out=str(tmp_path), **changes)
+    _, folder = run_loopback(experiment)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["mean_test_accuracy"] for line in lines]
+
+
+def test_a_run_averages_as_its_settings_say(tmp_path):
+    plain = accuracies(tmp_path)
+    found = [accuracies(tmp_path, rounds__robust=rule) for rule in (*RULES, "filtered")]
+    assert all(len(one) == 2 and one != plain for one in found)
+
+
+def test_an_unknown_rule_is_refused():
+    with pytest.raises(ConfigError, match=r"rounds\.robust"):
+        load_experiment("digits_demo", {"rounds.robust": "mean"})
+    assert load_experiment("digits_demo").rounds.robust == "none"
+
+
+# --- the extremes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("huge", [1e6, 1e38, -3e38])
+def test_a_huge_member_moves_bounded_by_its_share_of_the_median_length(huge):
+    """Five members of equal weight, the good ones' changes 1 long: at most 1 / 5 away."""
+    good = [model(1), model(1), model(-1), model(1)]
+    with_it = mean_of("bounded", [*good, model(huge, abs(huge))], model(0))
+    expected = (1 + 1 - 1 + 1 + math.copysign(1, huge)) / 5
+    assert with_it["weight"][0].item() == pytest.approx(expected)
+    assert with_it["running_var"].item() == 1  # the median change of the variance is none
+
+
+def test_a_lie_about_its_images_moves_bounded_no_further():
+    honest = [model(1)] * 4
+    found = mean_of("bounded", [*honest, model(-1e6)], model(0), [1, 1, 1, 1, 2**31])
+    assert found["weight"][0].item() == pytest.approx((4 - 3) / 7)
+
+
+@pytest.mark.parametrize("huge", [1e6, 3e38, -3e38])
+def test_an_outlier_leaves_the_median_between_the_good_ones(huge):
+    good = [model(1, 2), model(2, 3), model(3, 4), model(4, 5)]
+    for place in range(5):
+        models = [*good[:place], model(huge, abs(huge)), *good[place:]]
+        found = mean_of("median", models, model(0))
+        assert 1 <= found["weight"][0].item() <= 4
+        assert 2 <= found["running_var"].item() <= 5
+
+
+def test_the_median_of_huge_numbers_is_finite():
+    models = [model(3e38), model(3e38), model(-3e38), model(3e38)]
+    assert mean_of("median", models, model(0))["weight"].isfinite().all()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_variances_do_not_become_negative(rule):
+    models = [model(0, v) for v in (0, 0, 1e-30, 3e38, 0)]
+    for own in (model(0, 0), model(0, 3e38)):
+        assert mean_of(rule, models, own)["running_var"].item() >= 0

@@ -1,0 +1,219 @@
+"""The training loop: batches, a step by hand, one image, determinism, recalibration."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedapp.ground.rng import seeded, torch_stream
+from fedapp.ground.settings import TrainSettings
+from fedapp.learn.losses import soft_target_loss
+from fedapp.learn.networks import ResNet9
+from fedapp.learn.training import (
+    LONGEST_GRADIENT,
+    batches,
+    descend,
+    paired,
+    recalibrate,
+    shortened,
+    train,
+)
+from fedapp.learn.uncertainty import SCORING_BATCH
+
+CPU = torch.device("cpu")
+SETTINGS = TrainSettings(batch_size=4, learning_rate=0.05, momentum=0.9)
+
+
+def scale(images):
+    return images.float() / 255
+
+
+def small(dropout=0.0):
+    with seeded(CPU, 0, "test model"):
+        return ResNet9(1, 2, width=2, dropout=dropout)
+
+
+def pictures(count):
+    return torch.randint(
+        0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(7)
+    )
+
+
+def targets(count):
+    return torch.eye(2)[torch.arange(count) % 2]
+
+
+def run(model, count, epochs=1, settings=SETTINGS, labelled=0):
+    with seeded(CPU, 0, "train"):
+        shuffle, wanted = torch_stream(0, "shuffle"), targets(count)
+        return train(model, pictures(count), wanted, labelled, scale, settings, epochs, shuffle)
+
+
+@pytest.mark.parametrize(("count", "size", "sizes"), [
+    (0, 4, []), (1, 4, [1]), (4, 4, [4]), (5, 4, [3, 2]), (8, 4, [4, 4]), (9, 4, [3, 3, 3]),
+    (3, 2, [3]), (5, 2, [3, 2]), (259, 64, [52, 52, 52, 52, 51]),
+])  # fmt: skip
+def test_an_epoch_is_cut_into_equal_batches(count, size, sizes):
+    assert [len(b) for b in batches(torch.arange(count), size)] == sizes
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
+def test_around_every_multiple_no_image_is_lost_and_no_batch_is_small(size):
+    for count in range(1, 4 * size + 2):
+        cut = list(batches(torch.arange(count) * 7, size))
+        lengths = [len(b) for b in cut]
+        assert torch.cat(cut).tolist() == [7 * k for k in range(count)], count  # in their order
+        assert max(lengths) - min(lengths) <= 1, count
+        assert min(lengths) >= min(count, 2), count
+        # At size 2 an odd number would leave one alone: three stay together.
+        odd = size == 2 and count % 2 == 1 and count > 1
+        assert max(lengths) <= (3 if odd else size), count
+        assert len(cut) == -(-count // size) - odd, count
+
+
+def test_one_step_is_sgd_by_hand():
+    model, twin = small(), small()
+    loss = run(model, 4)
+    twin.train()
+    order = torch.randperm(4, generator=torch_stream(0, "shuffle"))
+    by_hand = soft_target_loss(twin(scale(pictures(4)[order])), targets(4)[order])
+    by_hand.backward()
+    assert loss == pytest.approx(by_hand.item())
+    for trained, parameter in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(trained, parameter - 0.05 * parameter.grad)
+
+
+PAIRED = replace(SETTINGS, batches="paired")
+
+
+@pytest.mark.parametrize(
+    "slope, moved",
+    [((300.0, 400.0), (1.2, 1.6)), ((3.0, 4.0), (0.3, 0.4)), ((0.0, 0.0), (0.0, 0.0))],
+)
+def test_a_long_gradient_is_shortened_and_an_ordinary_one_is_not(slope, moved):
+    point = torch.nn.Linear(2, 1, bias=False)
+    before, direction = point.weight.detach().clone(), torch.tensor([slope])
+    settings = TrainSettings(learning_rate=0.1, momentum=0.0)
+    descend(point, [lambda: (point.weight * direction).sum()], settings)
+    # (300, 400) is 500 long: shortened to (12, 16); a step of 0.1 times that
+    torch.testing.assert_close(before - point.weight, torch.tensor([moved]))
+
+
+def test_an_ordinary_gradient_keeps_its_last_bit_and_a_long_one_its_direction():
+    ordinary = [torch.full((3,), 1 / 3), torch.tensor([-LONGEST_GRADIENT * 0.9])]
+    assert all(map(torch.equal, shortened(ordinary), ordinary))
+    one, other = shortened([torch.tensor([3e8]), torch.tensor([-4e8])])
+    torch.testing.assert_close(torch.cat([one, other]), torch.tensor([12.0, -16.0]))
+
+
+def test_two_images_of_two_classes_leave_the_model_near():
+    model = ResNet9(1, 3, width=2, dropout=0.0)
+    before = torch.cat([p.detach().flatten() for p in model.parameters()])
+    images = torch.stack([torch.zeros(1, 16, 16), torch.ones(1, 16, 16)]).to(torch.uint8)
+    settings = TrainSettings(learning_rate=0.3, momentum=0.0, local_steps=10)
+    train(
+        model, images, torch.eye(3)[:2], 2, lambda x: x.float(), settings, 5, torch_stream(0, "t")
+    )
+    after = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert (after - before).norm() <= 10 * 0.3 * LONGEST_GRADIENT
+
+
+@pytest.mark.parametrize(("labelled", "total", "sizes"), [
+    (3, 10, [(3, 4), (3, 3)]), (9, 10, [(3, 1)] * 3), (1, 2, [(1, 1)]), (4, 12, [(4, 4)] * 2),
+    (2, 7, [(2, 3), (2, 2)]), (5, 10, [(3, 3), (2, 2)]),
+])  # fmt: skip
+def test_paired_batches_hold_both_kinds_and_miss_no_image(labelled, total, sizes):
+    epoch = list(paired(labelled, total, 4, torch_stream(0, "shuffle"), CPU))
+    assert [(len(known), len(other)) for known, other in epoch] == sizes
+    known, other = (torch.cat(part).tolist() for part in zip(*epoch, strict=True))
+    assert set(known) == set(range(labelled)) and set(other) == set(range(labelled, total))
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize("fewer", [1, 2, 5])
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_larger_part_is_cut_as_alone_and_seen_once_and_the_smaller_evenly(size, fewer, turned):
+    for more in range(fewer, 4 * size + 2):
+        labelled, other = (more, fewer) if turned else (fewer, more)
+        epoch = list(paired(labelled, labelled + other, size, torch_stream(more, "shuffle"), CPU))
+        small, large = zip(*((p if not turned else p[::-1]) for p in epoch), strict=True)
+        cut = [len(b) for b in batches(torch.arange(more), size)]
+        assert [len(b) for b in large] == cut
+        assert [len(b) for b in small] == [min(n, fewer) for n in cut]
+        assert len(set(torch.cat(large).tolist())) == more
+        seen = torch.bincount(torch.cat(small) - (labelled if turned else 0), minlength=fewer)
+        assert seen.max() - seen.min() <= 1
+
+
+def test_a_paired_step_is_equation_1_by_hand():
+    model, twin = small(), small()
+    loss = run(model, 5, settings=PAIRED, labelled=2)
+    twin.train()
+    [pair] = paired(2, 5, 4, torch_stream(0, "shuffle"), CPU)
+    batch = torch.cat(pair)
+    logits = twin(scale(pictures(5)[batch]))
+    wanted = targets(5)[batch]
+    by_hand = 0.4 * soft_target_loss(logits[:2], wanted[:2])  # mu = 2 / 5
+    by_hand = by_hand + 0.6 * soft_target_loss(logits[2:], wanted[2:])
+    by_hand.backward()
+    assert loss == pytest.approx(by_hand.item())
+    for trained, parameter in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(trained, parameter - 0.05 * parameter.grad)
+
+
+@pytest.mark.parametrize("labelled", [0, 6])
+def test_paired_with_one_kind_only_is_joint(labelled):
+    one, two = small(), small()
+    assert run(one, 6, 2, PAIRED, labelled) == run(two, 6, 2, SETTINGS, labelled)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def test_no_epochs_and_no_images_change_nothing():
+    model = small()
+    before = {n: t.clone() for n, t in model.state_dict().items()}
+    assert run(model, 4, epochs=0) == 0.0
+    assert run(model, 0) == 0.0
+    assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
+
+
+def test_a_single_image_trains_with_frozen_batch_norm():
+    model = small()
+    weight, statistics = model.head.weight.clone(), model.stem.norm.running_mean.clone()
+    run(model, 1)
+    assert not torch.equal(weight, model.head.weight)
+    assert torch.equal(statistics, model.stem.norm.running_mean)
+
+
+def test_same_key_same_bits_and_loss_falls():
+    one, two = small(dropout=0.5), small(dropout=0.5)
+    first = run(one, 9)
+    assert first == run(two, 9)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert run(one, 9, epochs=30) < first
+
+
+def test_recalibrate_gives_the_statistics_of_the_images():
+    model, images = small(), pictures(10)
+    tracked = model.stem.norm.num_batches_tracked.clone()
+    recalibrate(model, images, scale)
+    activations = model.stem.conv(scale(images)).detach()
+    norm = model.stem.norm
+    torch.testing.assert_close(norm.running_mean, activations.mean((0, 2, 3)))
+    torch.testing.assert_close(norm.running_var, activations.transpose(0, 1).flatten(1).var(1))
+    assert torch.equal(norm.num_batches_tracked, tracked) and norm.momentum == 0.1
+    assert not model.training
+
+
+def test_recalibrate_leaves_a_model_with_too_few_images_alone():
+    model = small()
+    before = model.stem.norm.running_mean.clone()
+    recalibrate(model, pictures(1), scale)
+    assert torch.equal(before, model.stem.norm.running_mean)
+
+
+def test_recalibrate_sees_no_batch_of_one_image(monkeypatch):
+    """501 images, one more than are scored at once."""
+    model, seen = small(), []
+    monkeypatch.setattr(model, "forward", lambda x: seen.append(len(x)))
+    recalibrate(model, pictures(SCORING_BATCH + 1), scale)
+    assert seen == [251, 250]

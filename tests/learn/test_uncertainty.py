@@ -1,0 +1,156 @@
+"""MC dropout: by hand, degenerate, extremes, and the shared trunk against whole passes."""
+
+import math
+
+import pytest
+import torch
+from scipy.stats import ks_2samp
+from torch import nn
+
+from fedapp.ground.rng import seeded
+from fedapp.learn.networks import ResNet9
+from fedapp.learn.uncertainty import (
+    CACHE_BATCH,
+    dropout_sample,
+    entropy,
+    features_of,
+    mc_probabilities,
+)
+
+CPU = torch.device("cpu")
+
+
+def scale(images):
+    return images.float() / 255
+
+
+def small(dropout=0.5, classes=3):
+    with seeded(CPU, 0, "test model"):
+        return ResNet9(1, classes, width=4, dropout=dropout)
+
+
+def pictures(count):
+    stream = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=stream)
+
+
+def test_entropy_by_hand():
+    # -(1/2 ln 1/2 + 1/4 ln 1/4 + 1/4 ln 1/4) = 3/2 ln 2
+    assert entropy(torch.tensor([0.5, 0.25, 0.25])).item() == pytest.approx(1.5 * math.log(2))
+
+
+def test_entropy_extremes():
+    assert entropy(torch.tensor([0.0, 1.0, 0.0])).item() == 0.0
+    assert entropy(torch.full((10,), 0.1)).item() == pytest.approx(math.log(10))
+    assert entropy(torch.tensor([1e-38, 1.0])).isfinite()
+
+
+def test_without_dropout_mc_is_the_plain_softmax():
+    model, images = small(dropout=0.0), pictures(5)
+    model.eval()
+    plain = torch.softmax(model(scale(images)), 1)
+    torch.testing.assert_close(mc_probabilities(model, images, 7, scale), plain)
+
+
+def whole_passes(model, images, passes):
+    """The plain reading of Eq. 9: every sample is a forward pass of the whole network."""
+    model.eval()
+    model.dropout.train()
+    with torch.no_grad():
+        return torch.stack([torch.softmax(model(scale(images)), 1) for _ in range(passes)])
+
+
+def test_a_sample_is_one_whole_pass_with_the_same_masks(monkeypatch):
+    class Fixed(nn.Module):
+        p = 0.5
+
+        def forward(self, x):
+            return x * (torch.arange(x.numel()) % 3 > 0).view_as(x) * 2
+
+    model, images = small(), pictures(6)
+    model.dropout = Fixed()
+    monkeypatch.setattr("fedapp.learn.uncertainty.dropout_sample", lambda x, p: model.dropout(x))
+    [whole] = whole_passes(model, images, 1)
+    assert torch.equal(mc_probabilities(model, images, 1, scale), whole)
+    torch.testing.assert_close(mc_probabilities(model, images, 3, scale), whole)
+
+
+def test_the_mean_has_the_distribution_of_whole_passes():
+    """Means over 4000 passes each way differ by less than 5.5 standard errors in all 6 entries.
+
+    False alarm: two-sided 5.5 sigma is 3.8e-8 per entry, below 3e-7 for the test.
+    """
+    model, images, passes = small(), pictures(2), 4000
+    with seeded(CPU, 5, "whole"):
+        whole = whole_passes(model, images, passes)
+    with seeded(CPU, 6, "shared"):
+        shared = mc_probabilities(model, images, passes, scale)
+    error = (whole.var(0) * 2 / passes).sqrt()
+    assert whole.std(0).min() > 1e-4  # dropout does something
+    assert bool(((shared - whole.mean(0)).abs() < 5.5 * error + 1e-6).all())
+
+
+def test_single_samples_have_the_distribution_of_whole_passes():
+    """Kolmogorov-Smirnov, 4000 samples each way, for each of 3 classes.
+
+    False alarm: 1e-7 per class. A dropout rate of 0.4 in place of 0.5 is told apart.
+    """
+    model, copies = small(), pictures(1).expand(4000, -1, -1, -1)
+    with seeded(CPU, 7, "whole"):
+        [whole] = whole_passes(model, copies, 1)
+    with seeded(CPU, 8, "ours"):
+        ours = mc_probabilities(model, copies, 1, scale)
+        model.dropout.p = 0.4
+        other = mc_probabilities(model, copies, 1, scale)
+    for c in range(3):
+        assert ks_2samp(whole[:, c], ours[:, c]).pvalue > 1e-7
+        assert ks_2samp(whole[:, c], other[:, c]).pvalue < 1e-7
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_keeps_each_value_by_itself_with_probability_1_minus_p(p, dtype):
+    """The kept share and its correlation with the neighbours are within 5.5 standard errors.
+
+    False alarm: 3.8e-8 for each of three sums, below 7e-7 for all six cases.
+    """
+    x = torch.full((50, 16, 8, 8), 3.0, dtype=dtype).contiguous(memory_format=torch.channels_last)
+    with seeded(CPU, 9, "mask"):
+        out = dropout_sample(x, p)
+    assert out.dtype == dtype and out.stride() == x.stride()
+    kept = out != 0
+    torch.testing.assert_close(out[kept].float(), torch.full_like(out[kept], 3 / (1 - p)).float())
+    centred = (kept.double() - (1 - p)) / math.sqrt(p * (1 - p))
+    beside = (centred[:, 1:] * centred[:, :-1], centred[1:] * centred[:-1])
+    for independent in (centred, *beside):
+        assert abs(independent.sum()) < 5.5 * math.sqrt(independent.numel())
+
+
+def test_dropout_with_p_0_is_the_identity():
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(dropout_sample(x, 0.0), x)
+
+
+@pytest.mark.parametrize("count", [1, 2, CACHE_BATCH, CACHE_BATCH + 1, 3 * CACHE_BATCH - 1])
+def test_pieces_of_the_trunk_give_what_one_piece_gives(count):
+    """To 1e-5, float32 rounding: a CPU's library may choose another kernel for another size."""
+    model, images = small().eval(), pictures(count)
+    with torch.no_grad():
+        whole = model.trunk(scale(images))
+    for piece, expected in zip(features_of(model, images, scale), whole, strict=True):
+        torch.testing.assert_close(piece, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_sum_to_one_and_no_images_give_no_rows():
+    model = small()
+    rows = mc_probabilities(model, pictures(1001), 3, scale)  # more than two scoring batches
+    torch.testing.assert_close(rows.sum(1), torch.ones(1001))
+    assert mc_probabilities(model, pictures(0), 3, scale).shape == (0, 3)
+
+
+def test_scoring_leaves_batch_norm_alone():
+    model = small()
+    model.train()
+    statistics = model.res2[1].norm.running_mean.clone()
+    mc_probabilities(model, pictures(3), 2, scale)
+    assert torch.equal(statistics, model.res2[1].norm.running_mean)

@@ -1,0 +1,127 @@
+import json
+import random
+
+import pytest
+
+from fedapp.ground.errors import StoreError
+from fedapp.messages.ledger import Ledger
+from fedapp.methods.um_pfssl.costs import cost_bound, cost_greedy, saving
+
+PAPER = {"num_clients": 100, "sample_rate": 0.1, "num_rounds": 200}
+LIST = {"helper_list_size": 5, "num_replaced": 2, "search_rounds": 30, "update_every": 10}
+
+
+def filled() -> Ledger:
+    ledger = Ledger()
+    ledger.add(0, 3, "up", "model", 1, 1000)
+    ledger.add(0, 3, "up", "message", 0, 10)
+    ledger.add(1, 3, "down", "model", 2, 2000)
+    ledger.add(1, 3, "down", "model", 3, 3000)
+    ledger.add(1, 4, "down", "message", 0, 7)
+    ledger.add(1, 4, "down", "evaluation", 1, 800)
+    ledger.add(1, 4, "up", "evaluation", 0, 30)
+    return ledger
+
+
+def test_totals_by_hand() -> None:
+    assert filled().totals() == {
+        "models_sent": 5,
+        "models_up": 1,
+        "bytes_up": 1010,
+        "bytes_down": 5007,
+        "bytes_evaluation": 830,
+    }
+    assert set(Ledger().totals().values()) == {0}
+
+
+def test_rounds_add_up_to_the_totals() -> None:
+    draw, ledger, sums = random.Random(0), Ledger(), [0, 0]
+    for number in range(5):
+        for _ in range(40):
+            ledger.add(
+                number,
+                draw.randrange(4),
+                draw.choice(["up", "down"]),
+                draw.choice(["model", "message"]),
+                draw.randrange(3),
+                draw.randrange(1000),
+            )
+        rows = ledger.close_round()
+        assert {row[0] for row in rows} == {number}
+        sums = [sums[0] + sum(row[4] for row in rows), sums[1] + sum(row[5] for row in rows)]
+        assert ledger.close_round() == []  # nothing of a whole round stays in memory
+    totals = ledger.totals()
+    assert totals["models_sent"] + totals["models_up"] == sums[0]
+    assert totals["bytes_up"] + totals["bytes_down"] == sums[1]
+
+
+def test_rows_are_sums_in_order() -> None:
+    assert filled().close_round() == [
+        (0, 3, "up", "message", 0, 10),
+        (0, 3, "up", "model", 1, 1000),
+        (1, 3, "down", "model", 5, 5000),
+        (1, 4, "down", "evaluation", 1, 800),
+        (1, 4, "down", "message", 0, 7),
+        (1, 4, "up", "evaluation", 0, 30),
+    ]
+
+
+def test_measuring_is_no_part_of_a_methods_cost() -> None:
+    """Neither its models nor its bytes, in either direction; resumed runs go on counting."""
+    ledger = Ledger()
+    ledger.add(1, 0, "down", "evaluation", 3, 900)
+    ledger.add(1, 0, "up", "evaluation", 1, 50)
+    assert ledger.totals() == dict.fromkeys(Ledger().totals(), 0) | {"bytes_evaluation": 950}
+    again = Ledger.from_totals(ledger.totals())
+    again.add(2, 0, "up", "evaluation", 0, 1)
+    assert again.totals()["bytes_evaluation"] == 951
+    older = {name: n for name, n in ledger.totals().items() if name != "bytes_evaluation"}
+    with pytest.raises(StoreError, match="damaged"):
+        Ledger.from_totals(older)
+    with pytest.raises(ValueError, match=r"model.*message.*evaluation"):
+        Ledger().add(0, 0, "up", "metric", 1, 1)  # type: ignore[arg-type]
+
+
+def test_totals_survive_json_and_go_on() -> None:
+    ledger = Ledger.from_totals(json.loads(json.dumps(filled().totals())))
+    assert ledger.totals() == filled().totals() and ledger.close_round() == []
+    ledger.add(1, 3, "down", "model", 1, 1)
+    assert ledger.totals()["models_sent"] == 6
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(ValueError, match="up or down"):
+        Ledger().add(0, 0, "sideways", "model", 1, 1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="negative"):
+        Ledger().add(0, 0, "up", "model", -1, 1)
+    good = Ledger().totals()
+    for change in ({"models_up": -1}, {"bytes_up": "7"}, {"bytes_up": True}, {"more": 1}):
+        with pytest.raises(StoreError, match=r"totals .* are damaged"):
+            Ledger.from_totals(good | change)
+    with pytest.raises(StoreError, match="damaged"):
+        Ledger.from_totals({})
+
+
+def test_the_papers_numbers() -> None:
+    """Sec. VI-D: per site tau K n = 2000, F R = 60, n (M + tau nu) / nu = 120; over 90 % saved."""
+    greedy, bound = cost_greedy(**PAPER), cost_bound(**PAPER, **LIST)
+    assert greedy == pytest.approx(100 * 2000)
+    assert bound == pytest.approx(100 * (60 + 120))
+    assert saving(greedy, bound) == pytest.approx(100 * (2000 - 60 - 120))
+    assert saving(greedy, bound) / greedy > 0.9
+
+
+def test_bound_term_by_term() -> None:
+    none = {"helper_list_size": 0, "num_replaced": 0, "search_rounds": 0, "update_every": 10}
+    assert cost_bound(**PAPER, **none) == pytest.approx(0.1 * 100 * 200)
+    assert cost_bound(**PAPER, **none | {"helper_list_size": 5}) == pytest.approx(2000 + 10_000)
+    search = {"num_replaced": 2, "search_rounds": 30}
+    assert cost_bound(**PAPER, **none | search) == pytest.approx(2000 + 6000)
+
+
+def test_ends() -> None:
+    still = {**PAPER, "num_rounds": 0}
+    assert cost_greedy(**still) == 0
+    assert cost_bound(**still, **LIST | {"search_rounds": 0}) == 0
+    alone = {"num_clients": 1, "sample_rate": 1.0, "num_rounds": 7}
+    assert cost_greedy(**alone) == 7  # its uploads; there is nobody to download from

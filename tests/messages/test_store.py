@@ -1,0 +1,300 @@
+import errno
+import hashlib
+import os
+import resource
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from fedapp.ground import disk
+from fedapp.ground.errors import StoreError
+from fedapp.messages import store
+from fedapp.messages.store import ModelStore
+
+
+def digest_of(blob: bytes) -> str:
+    return hashlib.sha256(blob).hexdigest()
+
+
+def file_of(root: Path, digest: str) -> Path:
+    return root / digest[:2] / f"{digest}.safetensors"
+
+
+def parts(root: Path) -> list[Path]:
+    return list(root.rglob("*.tmp"))
+
+
+def test_name_is_the_content(tmp_path: Path) -> None:
+    models = ModelStore(tmp_path)
+    digest = models.put(b"abc")
+    # The SHA-256 of "abc" as printed in FIPS 180-2, appendix B.1.
+    assert digest == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert file_of(tmp_path, digest).read_bytes() == b"abc"
+    assert models.has(digest)
+    assert models.size(digest) == 3
+    assert models.digests() == {digest}
+    assert ModelStore(tmp_path).get(digest) == b"abc"
+
+
+def test_empty_store_has_nothing_and_makes_no_folder(tmp_path: Path) -> None:
+    models = ModelStore(tmp_path / "none")
+    absent = digest_of(b"x")
+    assert models.digests() == set()
+    assert not models.has(absent)
+    models.keep_only(())
+    with pytest.raises(StoreError, match="no such model here: fetch it"):
+        models.get(absent)
+    with pytest.raises(StoreError, match="no such model here"):
+        models.size(absent)
+    assert not (tmp_path / "none").exists()
+
+
+def test_present_content_is_not_written_again(tmp_path: Path) -> None:
+    models = ModelStore(tmp_path)
+    path = file_of(tmp_path, models.put(b"model"))
+    before = path.stat()
+    models.put(b"model")
+    ModelStore(tmp_path).put(b"model", durable=True)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "", "A" * 64, "a" * 63, "a" * 64 + "\n"])
+def test_only_digests_are_names(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StoreError, match="64 hex digits"):
+        ModelStore(tmp_path).get(name)
+    with pytest.raises(StoreError, match="64 hex digits"):
+        ModelStore(tmp_path).has(name)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "flipped"])
+def test_damaged_file_is_removed_said_and_fetched_again(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    blob = bytes(range(256)) * 8
+    digest = ModelStore(tmp_path).put(blob)
+    path = file_of(tmp_path, digest)
+    damaged = {"cut": blob[:1024], "empty": b"", "flipped": b"\xff" + blob[1:]}[damage]
+    path.write_bytes(damaged)
+
+    models = ModelStore(tmp_path)
+    assert models.has(digest)  # only reading can tell
+    with pytest.raises(StoreError, match=rf"{digest}.*damaged.*removed: fetch it again") as error:
+        models.get(digest)
+    assert "\n" not in str(error.value)
+    assert "damaged" in caplog.text
+    assert not models.has(digest)
+    assert not path.exists()
+    assert models.put(blob) == digest
+    assert ModelStore(tmp_path).get(digest) == blob
+
+
+def test_put_mends_a_cut_file(tmp_path: Path) -> None:
+    models = ModelStore(tmp_path)
+    digest = models.put(b"model" * 10)
+    file_of(tmp_path, digest).write_bytes(b"mod")
+    models.put(b"model" * 10)
+    assert ModelStore(tmp_path).get(digest) == b"model" * 10
+
+
+def test_memory_stays_within_its_bound_and_drops_the_least_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = ModelStore(tmp_path, memory_bytes=250)
+    a, b, c = (models.put(bytes([i]) * 100) for i in range(3))
+    assert models.memory_used == 200  # a fell out
+    models.get(b)  # now c is the least used
+    assert models.get(a) == b"\0" * 100
+    assert models.memory_used == 200
+    reads = []
+    real = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path.stem) or real(path))
+    models.get(a)
+    models.get(b)
+    assert reads == []
+    models.get(c)
+    assert reads == [c]
+    for i in range(50):
+        models.put(bytes([i]) * (i + 1))
+        assert models.memory_used <= 250
+
+
+def test_content_above_the_bound_stays_on_disk(tmp_path: Path) -> None:
+    models = ModelStore(tmp_path, memory_bytes=10)
+    digest = models.put(b"x" * 11)
+    assert models.memory_used == 0
+    assert models.get(digest) == b"x" * 11
+    assert models.memory_used == 0
+
+
+def test_keep_only_collects_the_rest(tmp_path: Path) -> None:
+    models = ModelStore(tmp_path)
+    a, b = models.put(b"a"), models.put(b"b")
+    fresh, stale = tmp_path / a[:2] / ".fresh.tmp", tmp_path / b[:2] / ".stale.tmp"
+    for path in (fresh, stale):
+        path.write_bytes(b"half")
+    old = stale.stat().st_mtime - store.STALE_S - 60
+    os.utime(stale, (old, old))
+
+    models.keep_only([a, digest_of(b"never seen")])
+
+    assert models.digests() == {a}
+    assert models.memory_used == 1
+    with pytest.raises(StoreError):
+        models.get(b)
+    assert fresh.exists()  # its writer may be at work
+    assert not stale.exists()
+
+
+def test_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ModelStore(tmp_path).put(b"model")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_full_disk_is_said_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    models = ModelStore(tmp_path)
+    earlier = models.put(b"earlier")
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(StoreError) as error:
+        models.put(b"later", durable=durable)
+    message = str(error.value)
+    assert str(file_of(tmp_path, digest_of(b"later"))) in message
+    assert "No space left on device, 5 B needed, " in message
+    assert "free): free space there" in message
+    assert "\n" not in message
+    assert parts(tmp_path) == []
+    assert not models.has(digest_of(b"later"))
+    assert models.memory_used == len(b"earlier")
+    assert ModelStore(tmp_path).get(earlier) == b"earlier"
+
+
+def test_a_real_limit_on_file_size(tmp_path: Path) -> None:
+    """The kernel itself refuses, in the middle of the write."""
+    models = ModelStore(tmp_path)
+    earlier = models.put(b"earlier")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
+    try:
+        with pytest.raises(StoreError, match=r"File too large, 1\.0 MB needed.*free space"):
+            models.put(b"x" * 1_000_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert parts(tmp_path) == []
+    assert models.digests() == {earlier}
+
+
+def test_a_path_that_cannot_be_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match=r"cannot be written .*choose another folder"):
+        ModelStore(tmp_path / "file" / "models").put(b"model")
+
+
+def test_a_file_that_cannot_be_removed_is_only_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    models = ModelStore(tmp_path)
+    models.put(b"model")
+
+    def barred(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "unlink", barred)
+    models.keep_only(())
+    assert "cannot be removed (Permission denied)" in caplog.text
+
+
+WRITER = """
+import hashlib, sys
+from pathlib import Path
+from fedapp.messages.store import ModelStore
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(60):
+    blob = bytes([i]) * 200_000
+    digest = ModelStore(Path(sys.argv[1])).put(blob)
+    assert ModelStore(Path(sys.argv[1])).get(digest) == blob
+"""
+
+
+def test_two_processes_put_the_same_contents_at_once(tmp_path: Path) -> None:
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        for _ in range(2)
+    ]
+    for writer in writers:  # both have loaded the code before either may begin
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        _, said = writer.communicate(timeout=60)
+        assert writer.returncode == 0, said
+    models = ModelStore(tmp_path, memory_bytes=0)
+    assert len(models.digests()) == 60
+    assert all(digest_of(models.get(digest)) == digest for digest in models.digests())
+    assert parts(tmp_path) == []
+
+
+def test_threads_share_one_store(tmp_path: Path) -> None:
+    models = ModelStore(tmp_path, memory_bytes=5000)
+    blobs = [bytes([i]) * 1000 for i in range(20)]
+    failed: list[BaseException] = []
+
+    def work(first: int) -> None:
+        try:
+            for i in range(60):
+                blob = blobs[(first + i) % len(blobs)]
+                assert models.get(models.put(blob)) == blob
+                assert models.memory_used <= 5000 + 1000  # one more while the oldest is dropped
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert models.memory_used == sum(map(len, models._memory.values())) <= 5000
+
+
+def test_durable_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = os.fsync
+    monkeypatch.setattr(
+        disk.os,
+        "fsync",
+        lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1],
+    )
+    models = ModelStore(tmp_path)
+    digest = models.put(b"model")
+    assert synced == []
+    models.put(b"model", durable=True)  # written before, but perhaps not on the disk yet
+    assert synced == [str(file_of(tmp_path, digest)), str(tmp_path / digest[:2])]
+    synced.clear()
+    other = models.put(b"other", durable=True)
+    assert [name.endswith(".tmp") for name in synced] == [True, False]
+    assert synced[1] == str(tmp_path / other[:2])

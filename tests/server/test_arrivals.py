@@ -1,0 +1,94 @@
+"""Who may take part, and what the person is told."""
+
+from dataclasses import replace
+
+import pytest
+
+from fedapp.ground.settings import DataSettings
+from fedapp.messages.protocol import SiteFacts
+from fedapp.messages.store import ModelStore
+from fedapp.methods.base import ServerState
+from fedapp.server.arrivals import Arrivals
+from fedapp.server.checks import kind_of
+from fedapp.server.pool import ModelPool
+from fedapp.server.runstate import RunState, state_of
+from fedapp.server.standings import Standing, Standings
+from tests.own import agreed
+
+OWN = agreed(classes="a, b", sites="north, south, west")
+NORTH = SiteFacts(0, 1, ("a", "b"), 3, 4, 2, 3, "0" * 64, name="north")
+SOUTH = replace(NORTH, site=1, name="south", labelled=0)
+
+
+@pytest.fixture
+def door(tmp_path):
+    """A run of north, which is here; `said` is what the person reads."""
+    pool = ModelPool(ModelStore(tmp_path))
+    pool.start((0,), b"w_0")
+    state = RunState(4, ServerState(), Standings({0: Standing(NORTH)}), {0: []})
+    said = []
+    arrivals = Arrivals(3, OWN, kind_of(NORTH), said.append, {0})
+    return arrivals, state, pool, said
+
+
+def test_a_newcomer_gets_w_0_a_standing_and_an_empty_store(door):
+    arrivals, state, pool, said = door
+    assert arrivals.admit([SOUTH], state, pool, 5) == set()
+    assert arrivals.here == {0, 1} and state.held[1] == []
+    assert pool.latest(1) == replace(pool.initial, site=1)
+    assert state.standings.sites[1] == Standing(SOUTH, joined=5)
+    assert said == ["site 1 (south) joins in round 5"]
+    assert state_of({"state": state.to_plain()}) == state  # the checkpoint remembers it
+
+
+def test_those_who_wait_are_taken_in_once(door):
+    arrivals, state, pool, said = door
+    arrivals.waiting = [SOUTH]
+    arrivals.admit([], state, pool, 5)
+    arrivals.admit([], state, pool, 6)
+    assert arrivals.here == {0, 1} and len(said) == 1 and not arrivals.waiting
+
+
+def test_one_that_is_known_must_have_its_data(door):
+    arrivals, state, pool, said = door
+    spoilt = replace(NORTH, labelled=9, test=1)
+    for _ in range(2):
+        assert arrivals.admit([spoilt], state, pool, 5) == {0}
+        assert arrivals.here == set()  # nothing is sent to whoever it is
+    assert said == [
+        "site 0 (north) left out: it holds other data than before (labelled is 9, was 3, test is "
+        "1, was 3); restore its data"
+    ]
+    assert arrivals.admit([NORTH], state, pool, 7) == set()
+    assert arrivals.here == {0} and said[1] == "site 0 (north) is back in round 7"
+
+
+def test_a_peers_number_is_its_own(door):
+    arrivals, state, pool, said = door
+    named, unnamed = replace(SOUTH, unlabelled=99), replace(SOUTH, name="", unlabelled=99)
+    state.peers = {1: SOUTH, 2: replace(SOUTH, site=2)}
+    assert arrivals.admit([named, replace(named, site=2, name="west")], state, pool, 5) == {2}
+    assert arrivals.here == {0, 1}  # by its name
+    arrivals.data = DataSettings()
+    state.peers = {2: replace(SOUTH, name="", site=2)}
+    assert arrivals.admit([replace(unnamed, site=2)], state, pool, 5) == {2}  # by its data
+    assert said[0] == "site 1 (south) joins in round 5"
+    assert "site 2 (west) left out: its number" in said[1]
+    assert "site 2 left out: its number" in said[2]
+
+
+def test_a_peer_that_was_dealt_by_other_rules_is_left_out(door):
+    """Its model may have learned from what is for testing now; more images do not matter."""
+    arrivals, state, pool, said = door
+    state.peers = {1: replace(SOUTH, manifest="1" * 64), 2: replace(SOUTH, site=2, name="west")}
+    came = [SOUTH, replace(SOUTH, site=2, name="west", unlabelled=50)]
+    pool.adopt(2, 4, b"its model")
+    assert arrivals.admit(came, state, pool, 5) == {1}
+    assert said[0].startswith("site 1 (south) left out: its images were dealt by other rules in")
+    assert arrivals.here == {0, 2}
+
+
+def test_an_old_checkpoint_without_peers_and_joining_is_read():
+    plain = RunState(1, ServerState(), Standings({0: Standing(NORTH)}), {0: []}).to_plain()
+    del plain["peers"], plain["standings"]["sites"]["0"]["joined"]
+    assert state_of({"state": plain}).standings.sites[0].joined == 0

@@ -1,0 +1,128 @@
+"""What the server refuses to believe."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedapp.ground.errors import ProtocolError, RunError
+from fedapp.ground.settings import DataSettings
+from fedapp.learn.metrics import BINS, evaluation
+from fedapp.messages.protocol import ModelRef, Reply, ScoredRef, SiteFacts, Task
+from fedapp.server.checks import agreed, check_reply, check_same_sites, joinable, kind_of
+from fedapp.server.standings import Standing, Standings
+
+
+def ref(site, version=1, content=None):
+    return ModelRef(site, version, f"{content if content is not None else site:064x}")
+
+
+PUBLISHED = DataSettings()
+FACTS = SiteFacts(0, 1, ("a", "b"), labelled=3, unlabelled=4, val=2, test=3, manifest="0" * 64)
+TASK = Task(0, 5, "train", ref(0), {"helpers": (ref(1), ref(2)), "newcomers": (ref(3),)})
+TEST = evaluation(torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), torch.tensor([0, 1, 1]))
+VAL = evaluation(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 1]))
+HONEST = Reply(
+    0,
+    5,
+    "f" * 64,
+    (ScoredRef(ref(1), 0.5), ScoredRef(ref(3), 0.4)),
+    ("f" * 64,),
+    {"models_scored": 2.0, "pseudo_wrong": 1.0, "pseudo_total": 4.0, "loss": 0.3},
+    {"test": TEST, "test_before": TEST, "val": VAL},
+)
+
+
+def test_an_honest_reply_passes():
+    check_reply(TASK, HONEST, FACTS)
+    check_reply(TASK, Reply(0, 5, "f" * 64), FACTS)
+
+
+def test_every_answer_of_a_site_may_be_measured_on_both_parts():
+    results = {f"{part}_{answer}": result for part, result in (("val", VAL), ("test", TEST))
+               for answer in ("common", "tuned", "alone")}  # fmt: skip
+    check_reply(TASK, replace(HONEST, evaluations={**HONEST.evaluations, **results}), FACTS)
+
+
+def bins(**changes):
+    return {"evaluations": {"test": replace(TEST, **changes)}}
+
+
+LIES = {
+    "another site": ({"site": 1}, "answer of site 1"),
+    "another round": ({"round": 4}, "for round 4"),
+    "not offered": ({"helpers": (ScoredRef(ref(4), 1.0),)}, "was not offered"),
+    "another version": ({"helpers": (ScoredRef(ref(1, 9), 1.0),)}, "was not offered"),
+    "twice": ({"helpers": (ScoredRef(ref(1), 1.0),) * 2}, "names a site twice"),
+    "itself": ({"helpers": (ScoredRef(ref(0), 1.0),)}, "or itself"),
+    "hoard": ({"held": tuple(f"{k:064x}" for k in range(9))}, "holds 9 models"),
+    "unknown part": ({"evaluations": {"train": TEST}}, "evaluation 'train'"),
+    "unknown answer": ({"evaluations": {"val_mixture": VAL}}, "evaluation 'val_mixture'"),
+    "part of another": ({"evaluations": {"test_before_tuned": TEST}}, "'test_before_tuned'; must"),
+    "fewer by one answer": ({"evaluations": {"test_tuned": VAL}}, "test_tuned is of 2 images"),
+    "more by one answer": ({"evaluations": {"val_common": TEST}}, "val_common is of 3 images"),
+    "bins by one answer": (
+        {"evaluations": {"test_alone": replace(TEST, bin_count=(3,))}},
+        "of test_alone do not add up",
+    ),
+    "more images": ({"evaluations": {"val": TEST}}, "is of 3 images, it has 2"),
+    "classes": (bins(confusion=((1,),)), "is not 2 x 2"),
+    "few bins": (bins(bin_count=(3,)), "do not add up"),
+    "sums": (bins(bin_correct=(0,) * BINS), "do not add up"),
+    "overfull": (bins(bin_confidence=(9.0,) * BINS), "does not belong there"),
+    "scored": ({"metrics": {"models_scored": 1e308}}, "models_scored = 1e"),
+    "half a model": ({"metrics": {"models_scored": 0.5}}, "must be a count"),
+    "negative": ({"metrics": {"pseudo_total": 4, "pseudo_wrong": -1e6}}, "pseudo_wrong"),
+    "too many labels": ({"metrics": {"pseudo_total": 5.0}}, "pseudo_total = 5"),
+    "all wrong": ({"metrics": {"pseudo_total": 2, "pseudo_wrong": 3}}, "pseudo_wrong = 3"),
+    "more sure than images": ({"metrics": {"sure_total": 3.0}}, "sure_total = 3"),
+    "more right than sure": ({"metrics": {"sure_total": 1, "sure_right": 2}}, "sure_right = 2"),
+    "chatty": ({"metrics": {f"m{'x' * k}": 0.0 for k in range(40)}}, "40 metrics"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_is_refused_and_named(name):
+    changes, says = LIES[name]
+    with pytest.raises(ProtocolError, match=says):
+        check_reply(TASK, replace(HONEST, **changes), FACTS)
+
+
+def test_equal_contents_of_two_sites_are_two_models():
+    twins = replace(TASK, models={"helpers": (ref(1, 1, 7),), "newcomers": (ref(2, 1, 7),)})
+    for site in (1, 2):
+        check_reply(twins, replace(HONEST, helpers=(ScoredRef(ref(site, 1, 7), 1.0),)), FACTS)
+
+
+def test_sites_that_differ_from_most_are_left_out_and_named():
+    said = []
+    sites = [replace(FACTS, site=k) for k in range(4)]
+    odd = replace(FACTS, site=4, channels=3)
+    outside, twin = replace(FACTS, site=9), replace(FACTS, site=1, labelled=99)
+    assert agreed([odd, *reversed(sites), outside, twin], 5, PUBLISHED, said.append) == sites
+    text = " | ".join(said)
+    assert "site 4 left out: its channels is 3, most sites have 1" in text
+    assert "site 9 left out" in text and "second node that says it is site 1" in text
+    with pytest.raises(RunError, match="no site answered"):
+        agreed([outside], 5, PUBLISHED, said.append)
+
+
+def test_a_site_joins_a_run_of_its_own_kind_only():
+    said = []
+    kind = kind_of(FACTS)
+    sites = [replace(FACTS, site=3), replace(FACTS, site=1), replace(FACTS, site=2, channels=3)]
+    assert [f.site for f in joinable(sites, 4, PUBLISHED, kind, said.append)] == [1, 3]
+    assert said == ["site 2 left out: its channels is 3, the run has 1"]
+    assert (
+        joinable([replace(FACTS, site=9)], 4, PUBLISHED, kind, said.append) == []
+    )  # nobody: no error
+
+
+def test_resume_needs_a_site_of_before_and_its_data():
+    standings = Standings({0: Standing(FACTS), 2: Standing(replace(FACTS, site=2))})
+    check_same_sites(standings, [FACTS])
+    check_same_sites(standings, [FACTS, replace(FACTS, site=1)])
+    with pytest.raises(RunError, match=r"checkpoint of sites \[0, 2\], but sites \[1\] are here"):
+        check_same_sites(standings, [replace(FACTS, site=1)])
+    with pytest.raises(RunError, match="site 0 holds other data than before"):
+        check_same_sites(standings, [replace(FACTS, labelled=2)])

@@ -1,0 +1,490 @@
+"""Whole runs in the loopback driver: repeatable, resumable, and unharmed by bad sites."""
+
+import errno
+import json
+import math
+import re
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from fedapp.drivers.loopback import Loopback, carried
+from fedapp.experiment.config import experiment_digest
+from fedapp.experiment.runfolder import open_run
+from fedapp.ground.disk import refused, write_atomic
+from fedapp.ground.errors import RunError, StoreError
+from fedapp.ground.progress import Progress
+from fedapp.learn.params import digest_of
+from fedapp.learn.scores import ScoreStore
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.protocol import Incoming, Missing, ModelRef, Refusal, ScoredRef, SiteFacts
+from fedapp.messages.store import ModelStore
+from fedapp.server.engine import Engine
+from fedapp.site.federation import federation_of
+from fedapp.site.private import PrivateParts
+from tests.small import small
+
+
+class Transport(Loopback):
+    """Loopback whose answers pass through `tamper(task, incoming)`; None: the site is silent."""
+
+    def __init__(
+        self, experiment, federation, store, sites_root, tamper=lambda task, incoming: incoming
+    ):
+        super().__init__(experiment, federation, store, sites_root)
+        self._tamper = tamper
+
+    def exchange(self, outbox, fetch, deadline_s):
+        tasks = {out.task.site: out.task for out in outbox}
+        for incoming in super().exchange(outbox, fetch, deadline_s):
+            changed = self._tamper(tasks[incoming.answer.site], incoming)
+            if changed is not None:
+                yield changed
+
+
+@pytest.fixture
+def run(tmp_path):
+    def go(name="run", tamper=None, **changes):
+        experiment = small(**{"runtime__out": str(tmp_path), "runtime__run_name": name, **changes})
+        federation = federation_of(experiment)
+        folder = open_run(experiment, federation.manifest)
+        store = ModelStore(folder.pool_root)
+        transport = Transport(
+            experiment, federation, store, folder.sites_root, *([tamper] if tamper else [])
+        )
+        with Progress() as progress:
+            summary = Engine(experiment, transport, folder, store, progress, Ledger()).run()
+        return summary, folder
+
+    go.root = tmp_path
+    return go
+
+
+def rows(folder):
+    """metrics.jsonl without the clock."""
+    lines = (folder.path / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "wall_seconds"} for line in lines]
+
+
+RESULTS = ("mean_test_accuracy", "std_test_accuracy", "pseudo_label_error", "mean_val_accuracy")
+
+
+def results(folder):
+    """What a resumed or healed run must repeat: all but the work and traffic of the repair."""
+    return [{name: row[name] for name in RESULTS} for row in rows(folder)]
+
+
+def uploads(folder):
+    return json.loads((folder.path / "checkpoint.json").read_text())["pool"]
+
+
+def test_two_runs_are_equal_bit_for_bit(run):
+    _, one = run("one")
+    _, two = run("two")
+    assert rows(one) == rows(two)
+    assert uploads(one) == uploads(two)  # digests of every site's model
+    assert len(rows(one)) == 5  # warm-up and four rounds
+
+
+def test_another_seed_is_another_run(run):
+    assert rows(run("one")[1]) != rows(run("two", seed=2)[1])
+
+
+def test_summary_has_what_was_promised(run):
+    summary, folder = run()
+    for name in (
+        "mean_test_accuracy", "std_test_accuracy", "worst_decile_accuracy", "pseudo_label_error",
+        "models_sent", "bytes_up", "bytes_down", "rounds", "sites", "seed", "wall_seconds",
+    ):  # fmt: skip
+        assert summary[name] is not None, name
+    assert {"best", "final"} <= summary["mean_test_accuracy"].keys()
+    assert summary["mean_test_accuracy"]["best_round"] >= 1
+    assert json.loads((folder.path / "summary.json").read_text()) == summary
+    assert summary["models_sent"] > 0
+    for name in ("per_site.csv", "traffic.csv", "evaluations.json"):
+        assert (folder.path / name).stat().st_size > 0
+    run = json.loads((folder.path / "run.json").read_text())
+    assert run["manifest"] == summary["manifest"]
+
+
+class Stop(Exception):
+    """Stands for a power cut."""
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_a_run_cut_in_a_round_resumes_to_the_same_bits(run, cut):
+    _, whole = run("whole")
+    answered = []
+
+    def power_cut(task, incoming):
+        answered.append(task)
+        if task.round == cut and sum(t.round == cut for t in answered) == 2:
+            raise Stop
+        return incoming
+
+    with pytest.raises(Stop):
+        run("cut", power_cut)
+    _, resumed = run("cut", runtime__resume=True)
+    assert results(resumed) == results(whole)
+    assert uploads(resumed) == uploads(whole)
+
+
+def test_resume_refuses_another_experiment(run):
+    run("mine")
+    with pytest.raises(RunError):
+        run("mine", runtime__resume=True, training__learning_rate=0.5)
+
+
+def tampering(change, site=2, round_number=1):
+    """Change one site's answer in one round."""
+    return lambda task, incoming: (
+        change(task, incoming) if (task.site, task.round) == (site, round_number) else incoming
+    )
+
+
+def reupload(change):
+    """Re-encode a changed model under its true digest, so that only the content is wrong."""
+
+    def changed(task, incoming):
+        if not incoming.payloads:
+            return incoming
+        [blob] = incoming.payloads.values()
+        params = load(blob)
+        change(params)
+        blob = save(params)
+        return Incoming(replace(incoming.answer, model=digest_of(blob)), {digest_of(blob): blob})
+
+    return changed
+
+
+def answer(**changes):
+    return lambda task, incoming: replace(incoming, answer=replace(incoming.answer, **changes))
+
+
+STRANGER = ScoredRef(ModelRef(4, 9, "0" * 64), 1.0)
+
+BAD = {
+    "refuses": (lambda t, i: Incoming(Refusal(t.site, t.round, "out of paper")), "out of paper"),
+    "silent": (lambda t, i: None, "no answer within 60 s"),
+    "missing tensor": (reupload(lambda p: p.pop("head.bias")), r"missing tensors \['head.bias'\]"),
+    "NaN": (reupload(lambda p: p["head.bias"].fill_(math.nan)), "head.bias holds NaN"),
+    "wrong shape": (
+        reupload(lambda p: p.update({"head.bias": torch.zeros(3)})),
+        "head.bias is torch.float32",
+    ),
+    "wrong dtype": (
+        reupload(lambda p: p.update({"head.bias": p["head.bias"].double()})),
+        "head.bias is torch.float64",
+    ),
+    "huge": (
+        lambda t, i: Incoming(
+            replace(i.answer, model="0" * 64), {"0" * 64: bytes(50_000_000)}
+        ),
+        "50000000 bytes, but this model has at most",
+    ),
+    "lies about content": (
+        lambda t, i: Incoming(
+            replace(i.answer, model="1" * 64), {"1" * 64: next(iter(i.payloads.values()))}
+        ),
+        "not the content it names",
+    ),
+    "no upload": (lambda t, i: Incoming(replace(i.answer, model="2" * 64)), "did not come along"),
+    "stranger": (answer(helpers=(STRANGER,)), "was not offered"),
+    "another round": (answer(round=7), "answer of site 2 for round 7"),
+    "inflated": (answer(metrics={"models_scored": 1e308}), "models_scored = 1e.308"),
+    "always missing": (
+        lambda t, i: Incoming(Missing(t.site, t.round, (t.own.digest,))),
+        "answered with Missing",
+    ),
+    "missing nonsense": (
+        lambda t, i: Incoming(Missing(t.site, t.round, ("3" * 64,))),
+        "not part of its task",
+    ),
+    "negative variance": (
+        reupload(lambda p: p["stem.norm.running_var"].fill_(-1.0)),
+        "stem.norm.running_var is negative",
+    ),
+    "facts": (
+        lambda t, i: Incoming(SiteFacts(t.site, 1, ("a",), 1, 1, 1, 1, "0" * 64)),
+        "answered with SiteFacts",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_one_bad_site_is_skipped_named_and_counted(run, name):
+    change, reason = BAD[name]
+    summary, folder = run(tamper=tampering(change), rounds__num_rounds=2, rounds__sample_rate=1.0)
+    skipped = rows(folder)[1]["skipped"]
+    assert list(skipped) == ["2"]
+    assert re.search(reason, skipped["2"]), skipped["2"]
+    assert rows(folder)[2]["skipped"] == {}
+    assert summary["mean_test_accuracy"]["final"] is not None
+
+
+def test_too_few_answers_end_the_run_with_a_reason_and_a_checkpoint(run):
+    def nobody(task, incoming):
+        return None if task.round == 2 else incoming
+
+    with pytest.raises(
+        RunError, match=r"round 2: 0 of .* answered.*runtime.resume=true runtime.run_name=poor"
+    ):
+        run("poor", nobody)
+    _, folder = run("poor", runtime__resume=True)
+    assert results(folder) == results(run("whole")[1])
+
+
+def test_too_few_answers_in_the_warm_up_leave_nothing_to_resume(run):
+    with pytest.raises(RunError, match=r"round 0: 0 of .* Mend the sites and start again$"):
+        run("poor", lambda task, incoming: None)
+
+
+def test_a_full_disk_ends_the_run_with_its_name_and_loses_nothing(run, monkeypatch):
+    """The server's disk, not the site, is named; the run resumes once there is room."""
+    real = write_atomic
+
+    def full(path, data, *, durable):
+        if path.name == "checkpoint.json" and b'"round":2' in data[:20]:
+            raise refused(path, OSError(errno.ENOSPC, "No space left on device"))
+        real(path, data, durable=durable)
+
+    monkeypatch.setattr("fedapp.experiment.runfolder.write_atomic", full)
+    with pytest.raises(
+        StoreError, match=r"checkpoint.json.*No space left.*resume=true runtime.run_name=full"
+    ):
+        run("full")
+    monkeypatch.undo()
+    _, folder = run("full", runtime__resume=True)
+    assert results(folder) == results(run("whole")[1])
+
+
+def test_a_damaged_pool_file_skips_those_who_need_it_and_the_run_goes_on(run):
+    """The content of site 1's warm-up model is cut in half; its own site still holds it."""
+    cut = []
+
+    def damage(task, incoming):
+        if task.round == 1 and not cut:
+            [path] = folder_of.glob(f"pool/*/{models[1]}*")
+            path.write_bytes(path.read_bytes()[:100])
+            cut.append(path)
+        if task.round == 0 and incoming.payloads:
+            models[task.site] = incoming.answer.model
+        return incoming
+
+    models = {}
+    folder_of = run.root / "damaged"
+    summary, _ = run("damaged", damage)
+    assert cut
+    assert summary["mean_test_accuracy"]["final"] is not None
+
+
+def test_two_sites_with_the_same_model_are_both_believed(run):
+    """A copied upload must not make honest sites, which hold one of the two, look like liars."""
+    first = {}
+
+    def copycat(task, incoming):
+        if task.round == 0 and incoming.payloads:
+            first.setdefault("blob", next(iter(incoming.payloads.values())))
+            if task.site == 2:
+                digest = digest_of(first["blob"])
+                return Incoming(replace(incoming.answer, model=digest), {digest: first["blob"]})
+        return incoming
+
+    _, folder = run(tamper=copycat)
+    assert all(row["skipped"] == {} for row in rows(folder))
+
+
+def test_a_repeated_missing_is_sent_and_counted_once(run, tmp_path):
+    def greedy(task, incoming):
+        if (task.site, task.round) == (2, 1) and not asked:
+            asked.append(task)
+            return Incoming(Missing(task.site, task.round, (task.own.digest,) * 5000))
+        return incoming
+
+    asked = []
+    summary, folder = run(tamper=greedy)
+    assert summary["models_sent"] == run("plain")[0]["models_sent"] + 1
+    assert rows(folder)[1]["skipped"] == {}
+
+
+def test_a_full_shared_store_is_not_taken_for_unwilling_sites(run, monkeypatch):
+    """In loopback the sites write to the server's own store."""
+    real = ModelStore.put
+
+    def full(self, blob, *, durable=False):
+        if full.left == 0:
+            raise StoreError("pool: No space left on device")
+        full.left -= 1
+        return real(self, blob, durable=durable)
+
+    full.left = 9
+    monkeypatch.setattr(ModelStore, "put", full)
+    with pytest.raises(StoreError, match="No space left"):
+        run("full")
+
+
+def test_a_round_in_which_nobody_could_train_is_no_round(run):
+    """Searching sites that answer do not make up for training sites that fail."""
+
+    def sick(task, incoming):
+        if task.round == 1 and task.action == "train":
+            return Incoming(Refusal(task.site, task.round, "sick"))
+        return incoming
+
+    with pytest.raises(RunError, match=r"round 1: 0 of 3 sites answered \(train\).*sick"):
+        run(tamper=sick)
+
+
+def test_a_full_pool_is_the_servers_trouble_not_the_sites(run, monkeypatch):
+    def full(self, site, named, blob, round):
+        raise StoreError("pool: No space left on device")
+
+    monkeypatch.setattr("fedapp.server.pool.ModelPool.upload", full)
+    with pytest.raises(StoreError, match="No space left"):
+        run("full")
+
+
+@pytest.mark.parametrize(("rate", "sites", "size"), [
+    (0.5, 5, 3), (1.0, 5, 5), (0.2, 5, 1), (1e-12, 5, 1), (0.4, 5, 2),
+])  # fmt: skip
+def test_the_cohort_is_tau_k_sites_rounded_up(run, rate, sites, size):
+    _, folder = run(rounds__sample_rate=rate, rounds__num_rounds=1)
+    assert rows(folder)[1]["trained"] <= size
+    engine_size = max(math.ceil(rate * sites - 1e-9), 1)
+    assert engine_size == size
+
+
+def test_order_of_answers_does_not_matter(run):
+    _, whole = run("whole")
+
+    class Backwards(Transport):
+        def exchange(self, outbox, fetch, deadline_s):
+            return reversed(list(super().exchange(outbox, fetch, deadline_s)))
+
+    experiment = small(runtime__out=str(whole.path.parent), runtime__run_name="backwards")
+    federation = federation_of(experiment)
+    folder = open_run(experiment, federation.manifest)
+    store = ModelStore(folder.pool_root)
+    with Progress() as progress:
+        transport = Backwards(experiment, federation, store, folder.sites_root)
+        Engine(experiment, transport, folder, store, progress, Ledger()).run()
+    assert rows(folder) == rows(whole)
+
+
+class Remote(Loopback):
+    """Every site has its own disk, as real sites have; contents really travel."""
+
+    def __init__(self, experiment, federation, root):
+        self.root = root
+        self.experiment = experiment
+        self._sites = {
+            k: federation.site(
+                k,
+                experiment,
+                ModelStore(root / f"{k}/models"),
+                ScoreStore(root / f"{k}/scores"),
+                PrivateParts(root / f"{k}/private"),
+            )
+            for k in range(experiment.split.num_clients)
+        }
+        self.before_round = {}
+        self.sent = 0
+
+    def exchange(self, outbox, fetch, deadline_s):
+        number = outbox[0].task.round
+        self.before_round.pop(number, lambda: None)()
+        for out in outbox:
+            self.sent += len(out.attach)
+            payloads = {digest: fetch(digest) for digest in out.attach}
+            yield carried(self._sites[out.task.site].handle(out.task, payloads))
+
+
+def remote_run(tmp_path, name, mischief=None, **changes):
+    experiment = small(runtime__out=str(tmp_path), runtime__run_name=name, **changes)
+    federation = federation_of(experiment)
+    folder = open_run(experiment, federation.manifest)
+    store = ModelStore(folder.pool_root)
+    transport = Remote(experiment, federation, tmp_path / f"{name}-sites")
+    if mischief:
+        transport.before_round = mischief(transport.root)
+    with Progress() as progress:
+        summary = Engine(experiment, transport, folder, store, progress, Ledger()).run()
+    return summary, folder, transport
+
+
+def test_sites_with_their_own_disks_give_the_same_run_and_the_ledger_is_what_was_sent(
+    run, tmp_path
+):
+    _, whole = run("whole")
+    summary, folder, transport = remote_run(tmp_path, "remote")
+    assert rows(folder) == rows(whole)
+    assert summary["models_sent"] == transport.sent > 0
+
+
+def test_a_sites_store_never_holds_more_than_its_list_and_what_is_up_for_replacement(
+    tmp_path, monkeypatch
+):
+    """At most M + R models, at any moment and for any site."""
+    most = {}
+    real = ModelStore.put
+
+    def put(self, blob, *, durable=False):
+        digest = real(self, blob, durable=durable)
+        if self.root.name == "models":
+            most[self.root] = max(most.get(self.root, 0), len(self.digests()))
+        return digest
+
+    monkeypatch.setattr(ModelStore, "put", put)
+    _, _, transport = remote_run(tmp_path, "bounded", rounds__num_rounds=8, rounds__sample_rate=0.6)
+    method = transport.experiment.method
+    assert len(most) == 5
+    assert 3 <= max(most.values()) <= method.helper_list_size + method.num_replaced
+    for root in most:
+        assert len(ModelStore(root).digests()) <= method.helper_list_size
+
+
+def test_a_site_that_lost_its_disk_is_healed_and_nothing_changes(run, tmp_path):
+    _, whole = run("whole")
+
+    def lose(root):
+        def wipe():
+            shutil.rmtree(root / "1" / "models")
+            (root / "1" / "models").mkdir()
+
+        return {2: wipe, 4: wipe}
+
+    _, folder, _ = remote_run(tmp_path, "healed", lose)
+    assert results(folder) == results(whole)
+    assert all(row["skipped"] == {} for row in rows(folder))
+
+
+def test_store_files_cut_in_half_are_fetched_again_and_nothing_changes(run, tmp_path):
+    _, whole = run("whole")
+
+    def damage(root):
+        def halve():
+            for path in root.glob("*/*/**/*.safetensors"):
+                path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+        return {2: halve, 3: halve}
+
+    _, folder, _ = remote_run(tmp_path, "damaged", damage)
+    assert results(folder) == results(whole)
+    assert all(row["skipped"] == {} for row in rows(folder))
+
+
+@pytest.mark.parametrize(("sites", "alpha", "subset"), [(1, 1.0, 60), (12, 0.05, 60)])
+def test_a_single_site_and_sites_without_images_run_to_the_end(run, sites, alpha, subset):
+    summary, folder = run(
+        split__num_clients=sites, split__dirichlet_alpha=alpha, data__subset=subset
+    )
+    assert summary["sites"] == sites
+    assert all(row["skipped"] == {} for row in rows(folder))
+
+
+def test_the_experiments_digest_ignores_the_machine_and_nothing_else():
+    assert experiment_digest(small()) == experiment_digest(small(runtime__out="/elsewhere"))
+    assert experiment_digest(small()) != experiment_digest(small(seed=9))

@@ -1,0 +1,132 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from fedapp.ground.errors import ProtocolError, StoreError
+from fedapp.learn.params import digest_of
+from fedapp.messages.poolkey import make_key, read_key
+from fedapp.messages.protocol import INITIAL_SITE, ModelRef
+from fedapp.messages.store import ModelStore
+from fedapp.server.pool import ModelPool, UpdateRecord
+
+SITES = (0, 1, 2)
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> ModelPool:
+    pool = ModelPool(ModelStore(tmp_path))
+    pool.start(SITES, b"w_0")
+    return pool
+
+
+def test_every_site_starts_from_w_0(tmp_path: Path) -> None:
+    pool = ModelPool(ModelStore(tmp_path))
+    first = pool.start(SITES, b"w_0")
+    assert first == pool.initial == ModelRef(INITIAL_SITE, 0, first.digest)
+    assert [pool.latest(k) for k in SITES] == [ModelRef(k, 0, first.digest) for k in SITES]
+    assert pool.trained() == ()
+    assert pool.get(first.digest) == b"w_0"
+    assert pool.records[1] == UpdateRecord(0, first.digest, 0)
+
+
+def test_upload_is_a_new_version_only_with_new_content(pool: ModelPool) -> None:
+    old = pool.latest(1)
+    assert pool.upload(1, digest_of(b"w_0"), b"w_0", 0) == old  # a site without labels uploads w_0
+    new = pool.upload(1, digest_of(b"a"), b"a", 3)
+    assert new == ModelRef(1, 1, new.digest) == pool.latest(1)
+    assert pool.upload(1, digest_of(b"a"), b"a", 4) == new
+    assert pool.records[1] == UpdateRecord(1, new.digest, 3)
+    assert pool.upload(1, digest_of(b"b"), b"b", 5).version == 2
+    assert pool.upload(0, digest_of(b"b"), b"b", 5).version == 1
+    assert pool.trained() == (0, 1)
+    assert pool.latest(2).version == 0
+
+
+def test_a_site_that_comes_late_gets_w_0_and_one_with_a_model_keeps_it(pool: ModelPool) -> None:
+    assert pool.join(7) == ModelRef(7, 0, pool.initial.digest) == pool.latest(7)
+    mine = pool.upload(7, digest_of(b"a"), b"a", 2)
+    assert pool.join(7) == mine == pool.latest(7)
+
+
+def test_another_content_than_was_named_is_refused_and_changes_nothing(pool: ModelPool) -> None:
+    before = dict(pool.records)
+    with pytest.raises(ProtocolError, match="not the content it names"):
+        pool.upload(1, digest_of(b"b"), b"a", 1)
+    assert pool.records == before
+
+
+def test_the_pools_key_is_new_each_time_and_absent_elsewhere(tmp_path: Path) -> None:
+    first, second = make_key(tmp_path), make_key(tmp_path)
+    assert first != second == read_key(tmp_path)
+    assert read_key(tmp_path / "nowhere") == ""
+
+
+def test_unknown_site(pool: ModelPool) -> None:
+    for ask in (pool.latest, lambda k: pool.upload(k, digest_of(b"a"), b"a", 1)):
+        with pytest.raises(ProtocolError, match="site 7 has no record"):
+            ask(7)
+    assert 7 not in pool.records
+
+
+def test_keep_drops_what_nobody_refers_to(pool: ModelPool) -> None:
+    helper = pool.upload(1, digest_of(b"a"), b"a", 1)
+    dropped = pool.upload(1, digest_of(b"b"), b"b", 2)
+    last = pool.upload(1, digest_of(b"c"), b"c", 3)
+    pool.keep({helper.digest})
+    assert pool.store.digests() == {pool.initial.digest, helper.digest, last.digest}
+    assert dropped.digest not in pool.store.digests()
+    pool.keep()
+    assert pool.store.digests() == {pool.initial.digest, last.digest}
+
+
+def test_w_0_is_kept_when_every_site_has_left_it(tmp_path: Path) -> None:
+    pool = ModelPool(ModelStore(tmp_path))
+    first = pool.start((0,), b"w_0")
+    pool.upload(0, digest_of(b"a"), b"a", 1)
+    pool.keep()
+    assert pool.get(first.digest) == b"w_0"
+
+
+def test_records_survive_json(pool: ModelPool, tmp_path: Path) -> None:
+    pool.upload(2, digest_of(b"a"), b"a", 4)
+    plain = json.loads(json.dumps(pool.to_plain()))
+    again = ModelPool.from_plain(ModelStore(tmp_path), plain)
+    assert again.records == pool.records
+    assert again.initial == pool.initial
+    assert again.trained() == (2,)
+
+
+def test_resuming_without_a_content_is_noted(
+    pool: ModelPool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ref = pool.upload(2, digest_of(b"a"), b"a", 4)
+    (tmp_path / ref.digest[:2] / f"{ref.digest}.safetensors").unlink()
+    again = ModelPool.from_plain(ModelStore(tmp_path), pool.to_plain())
+    assert again.latest(2) == ref  # site 2 holds it and goes on from it
+    assert "the pool lacks the model of site 2, version 1" in caplog.text
+
+
+def test_a_refused_upload_changes_no_record(
+    pool: ModelPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = dict(pool.records)
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(StoreError, match="No space left"):
+        pool.upload(1, digest_of(b"a"), b"a", 1)
+    assert pool.records == before
+    assert pool.get(pool.latest(1).digest) == b"w_0"
+
+
+def test_the_order_of_saving_and_collecting_matters(pool: ModelPool, tmp_path: Path) -> None:
+    """Saved, then collected: whenever the process dies, the saved records can be resumed."""
+    saved = pool.to_plain()
+    pool.upload(1, digest_of(b"a"), b"a", 1)
+    ModelPool.from_plain(ModelStore(tmp_path), saved)  # died before saving
+    saved = pool.to_plain()
+    pool.keep()
+    ModelPool.from_plain(ModelStore(tmp_path), saved)  # died after collecting

@@ -1,0 +1,254 @@
+"""Grids: what they say, and every fault in a line that names where, key, value, rule."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from fedapp.experiment.presetfiles import method_presets, presets
+from fedapp.ground.errors import ConfigError
+from fedapp.tools.compare.cells import build_cells
+from fedapp.tools.compare.grid import MIX, labels_of, read_grid, seeds_of, sweeps
+from tests.tools.compare.tiny import SET, cells, grid, grid_file
+
+ROOT = Path(__file__).parents[3]
+TABLES = ROOT / "conf" / "paper_tables.csv"
+
+
+def problems(folder: Path, **changes) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        cells(folder, **changes)
+    lines = str(caught.value).splitlines()
+    prefix = f"{folder / 'tiny.yaml'}: "
+    return [line.removeprefix(prefix) for line in lines]
+
+
+# --- what a grid says -----------------------------------------------------------------------------
+
+
+def test_defaults_are_one_setting_and_three_seeds(tmp_path: Path):
+    found = grid(tmp_path, seeds=None)
+    assert [setting.name for setting in found.settings] == ["base"]
+    assert (found.seeds, found.name, found.title) == ((0, 1, 2), "tiny", "tiny")
+    assert list(found.methods) == ["fixavg", "um_pfssl"]
+
+
+def test_a_later_layer_wins(tmp_path: Path):
+    every = cells(
+        tmp_path,
+        settings={"few": {"training.batch_size": 8}, "many": None},
+        methods={"fixavg": None, "slow": {"method.preset": "fixavg", "training.batch_size": 4}},
+    )
+    found = {(c.setting, c.method): c.experiment.training.batch_size for c in every}
+    assert found == {
+        ("few", "fixavg"): 8, ("few", "slow"): 4, ("many", "fixavg"): 16, ("many", "slow"): 4,
+    }  # fmt: skip
+    assert {c.experiment.rounds.num_rounds for c in every} == {SET["rounds.num_rounds"]}
+
+
+def test_a_setting_may_name_another_preset_and_the_papers_rows(tmp_path: Path):
+    paper = {"table": "I", "dataset": "FashionMNIST"}
+    found = grid(
+        tmp_path,
+        settings={"a": {"preset": "cifar10"}, "b": {"paper": {**paper, "setting": "alpha=1"}}},
+        paper=paper,
+    )
+    a, b = found.settings
+    assert (a.preset, b.preset) == ("cifar10", "digits_demo")
+    assert (a.paper.setting, b.paper.setting) == ("", "alpha=1")
+    assert (a.paper.table, a.paper.paper) == ("I", "UM-pFSSL")
+
+
+def test_the_command_line_chooses_methods_and_seeds_and_adds_overrides(tmp_path: Path):
+    path = str(grid_file(tmp_path))
+    found = read_grid(path, {"rounds.num_rounds": 1}, ["um_pfssl", "fedper"], [7, 3])
+    assert list(found.methods.items()) == [
+        ("um_pfssl", {"method.preset": "um_pfssl"}),
+        ("fedper", {"method.preset": "fedper"}),
+    ]
+    every = build_cells(found, tmp_path)
+    assert [(c.seed, c.method) for c in every[:2]] == [(7, "um_pfssl"), (7, "fedper")]
+    assert {c.experiment.rounds.num_rounds for c in every} == {1}
+
+
+def test_a_reference_is_one_of_the_methods_that_are_compared(tmp_path: Path):
+    path = str(grid_file(tmp_path, reference="um_pfssl", tuned_from="results_cifar10"))
+    found = read_grid(path)
+    assert (found.reference, found.tuned_from) == ("um_pfssl", "results_cifar10")
+    assert read_grid(path, {}, ["um_pfssl"]).reference == "um_pfssl"
+    assert read_grid(path, {}, ["fixavg"]).reference == ""  # it is not compared now
+
+
+def test_a_data_preset_alone_is_a_grid_once_methods_are_named():
+    found = read_grid("digits_demo", {}, ["fixavg"])
+    assert ([s.name for s in found.settings], found.seeds) == (["base"], (0, 1, 2))
+    with pytest.raises(ConfigError, match="'digits_demo' is a data preset: say what to compare"):
+        read_grid("digits_demo")
+
+
+def test_lists_of_the_command_line():
+    assert labels_of(" um_pfssl, fixavg,") == ["um_pfssl", "fixavg"]
+    assert (seeds_of("0, 2"), seeds_of("")) == ([0, 2], [])
+    for text in ("0,-1", "1.5", "one", "0..3"):
+        with pytest.raises(ConfigError, match=r"--seeds .*must be whole numbers from 0"):
+            seeds_of(text)
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def test_every_fault_of_the_file_is_a_line(tmp_path: Path):
+    assert problems(
+        tmp_path,
+        title=3,
+        prset="digits_demo",
+        set={"rounds": {"num_rounds": 3}},
+        settings={0.5: {"split.dirichlet_alpha": [1]}},
+        seeds=[-1, "x"],
+        paper={"tble": "I", "dataset": "d"},
+    ) == [
+        "title = 3: must be a valid string",
+        "set: rounds = {'num_rounds': 3}: must be one number, text, true or false; write keys with "
+        "their group, dotted",
+        "settings: 0.5 = 0.5: a name must be text: put it in quotes",
+        "settings: 0.5: split.dirichlet_alpha = [1]: must be one number, text, true or false; "
+        "write keys with their group, dotted",
+        "seeds: 0 = -1: must be greater than or equal to 0",
+        "seeds: 1 = 'x': must be a valid integer",
+        "paper: table: is missing; give it",
+        "paper: tble = 'I': unknown key; did you mean 'table'?",
+        "prset = 'digits_demo': unknown key; did you mean 'preset'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"methods": None}, "methods: is missing; give it"),
+        ({"methods": "fixavg"}, "methods = 'fixavg': must be a list of method presets, or a map"),
+        ({"methods": []}, "methods: name at least one; valid: ditto, "),
+        ({"methods": ["fixavg", "fixavg"]}, "methods = ['fixavg', 'fixavg']: one stands twice"),
+        ({"methods": ["fixavgg"]}, "methods: fixavgg: no such method preset, and method.preset is"),
+        (
+            {"methods": {"a": {"method.preset": "fixav"}}},
+            "methods: a: method.preset = 'fixav': no ",
+        ),
+        ({"methods": {"a": {"method.update_every": 1}}}, "methods: a: no such method preset, and "),
+        (
+            {"methods": ["fixavg", "fixbn", "mix"]},
+            "methods: mix: fixprox must be among the methods",
+        ),
+        ({"methods": {"mix": {"seed": 1}}}, "methods: mix: seed = 1: is varied by the cells"),
+        ({"reference": "fixbn"}, "reference = 'fixbn': no such method; "),
+        ({"tuned_from": "results_cifar1"}, "tuned_from = 'results_cifar1': no such grid; did you"),
+        (
+            {"tuned_from": "table1", "tune": {"budget": 1, "seeds": [9], "values": {}}},
+            "tuned_from = 'table1': the grid has a `tune` of its own: keep one",
+        ),
+        ({"seeds": "0"}, "seeds = '0': must be a list, such as [0, 1, 2]"),
+        ({"seeds": []}, "seeds = []: must name at least one"),
+        ({"seeds": [1, 1]}, "seeds = [1, 1]: one stands twice; keep one"),
+        ({"set": {"seed": 1}}, "set: seed = 1: is varied by the cells: give `seeds`, or --seeds"),
+        ({"set": {"method.name": "x"}}, "set: method.name = 'x': is varied by the cells: give `me"),
+        ({"set": {"runtime.out": "x"}}, "set: runtime.out = 'x': is the comparison's own: give --"),
+        ({"settings": {"a": {"runtime.resume": True}}}, "settings: a: runtime.resume = True: is t"),
+        ({"settings": {" a": None}}, "' a': a name must be 1 to 60 printable characters"),
+        ({"preset": None}, "settings: base: names no preset, and the grid has none; valid: "),
+        ({"preset": "digits"}, "base / fixavg: preset 'digits': no such preset and no such YAML"),
+        ({"set": {"rounds.num_round": 1}}, "set: rounds.num_round = 1: unknown key; did you mean "),
+        ({"set": {"rounds.num_rounds": "1"}}, "set: rounds.num_rounds = '1': must be a valid inte"),
+        ({"settings": {"a": {"split.num_clients": 0}}}, "settings: a: split.num_clients = 0: must"),
+        (
+            {"methods": {"fixavg": {"method.num_replaced": 1}}},
+            "methods: fixavg: method.num_replaced = 1: not a setting of fedavg; valid: ",
+        ),
+    ],
+)
+def test_each_fault_names_place_value_rule_and_remedy(tmp_path: Path, changes, line):
+    assert problems(tmp_path, **changes)[0].startswith(line)
+
+
+def test_a_fault_of_all_cells_is_said_once(tmp_path: Path):
+    lines = problems(tmp_path, set={"rounds.num_round": 1}, seeds=[0, 1, 2])
+    assert len(lines) == 1
+
+
+def test_values_that_contradict_each_other_name_the_cell(tmp_path: Path):
+    lines = problems(tmp_path, settings={"a": {"split.train_share": 0.95}}, methods=["fixavg"])
+    assert len(lines) == 1
+    assert lines[0].startswith(
+        "a / fixavg: override over conf/digits_demo.yaml under conf/methods/"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"rounds.num_round": 1}, "command line: rounds.num_round = 1: unknown key; did you mean"),
+        ({"seed": 1}, "command line: seed = 1: is varied by the cells: give `seeds`, or --seeds"),
+        ({"training.batch_size": 2}, "command line: training.batch_size = 2: is what the cells v"),
+    ],
+)
+def test_overrides_of_the_command_line_are_checked_too(tmp_path: Path, given, line):
+    path = grid_file(tmp_path, settings={"a": {"training.batch_size": 8}})
+    with pytest.raises(ConfigError) as caught:
+        build_cells(read_grid(str(path), given), tmp_path)
+    assert str(caught.value).startswith(line)
+
+
+def test_unknown_names_come_with_the_nearest(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"grid 'smal': no such .*; did you mean 'small'\?"):
+        read_grid("smal")
+    with pytest.raises(ConfigError, match=r"--methods: 'um_pfsl': .* did you mean 'um_pfssl'\?"):
+        read_grid(str(grid_file(tmp_path)), {}, ["um_pfsl"])
+    with pytest.raises(ConfigError, match="line 1: "):
+        path = tmp_path / "broken.yaml"
+        path.write_text("title: [")
+        read_grid(str(path))
+
+
+# --- the grids that ship --------------------------------------------------------------------------
+
+
+def test_a_grids_name_is_no_presets_and_mix_is_no_method_preset():
+    assert not set(sweeps()) & set(presets())
+    assert MIX not in method_presets()
+
+
+@pytest.mark.parametrize("name", sweeps())
+def test_every_sweep_builds_all_its_cells(name: str, tmp_path: Path):
+    found = read_grid(name)
+    every = build_cells(found, tmp_path)
+    assert len(every) == len(found.settings) * len(found.methods) * len(found.seeds)
+    assert (
+        len({cell.folder for cell in every}) == len({cell.digest for cell in every}) == len(every)
+    )
+
+
+SMALL = {"small", *(name for name in sweeps() if name.startswith("results_"))}
+"""Sweeps that are not of the paper's size."""
+
+
+@pytest.mark.parametrize("name", sorted(set(sweeps()) - SMALL))
+def test_sweeps_are_of_the_papers_size(name: str, tmp_path: Path):
+    for cell in build_cells(read_grid(name), tmp_path):
+        medical = cell.experiment.data.name in {"pathmnist", "organamnist"}
+        assert cell.experiment.split.num_clients == (20 if medical else 100)
+        assert (cell.experiment.rounds.num_rounds, cell.experiment.data.subset) == (200, 0)
+
+
+@pytest.mark.skipif(not TABLES.exists(), reason="conf/paper_tables.csv is not there")
+@pytest.mark.parametrize("name", sweeps())
+def test_the_papers_rows_that_a_sweep_names_are_all_there(name: str):
+    lines = [t for t in TABLES.read_text(encoding="utf-8").splitlines() if not t.startswith("#")]
+    rows: dict[tuple[str, str, str], set[str]] = {}
+    for row in csv.DictReader(lines):
+        key = (row["paper"], row["table"], row["dataset"])
+        rows.setdefault(key, set()).add(row["setting"])
+    named: dict[tuple[str, str, str], set[str]] = {}
+    for setting in read_grid(name).settings:
+        if (paper := setting.paper) is not None:
+            key = (paper.paper, paper.table, paper.dataset)
+            named.setdefault(key, set()).add(paper.setting or setting.name)
+    for key, settings in named.items():
+        assert settings == rows[key] or (name in SMALL and settings < rows[key]), key

@@ -1,0 +1,207 @@
+"""The runner, with stand-ins for the cells' processes: what is started, kept, ended, removed."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedapp.tools.compare import runner
+from fedapp.tools.compare.board import Board
+from fedapp.tools.compare.cells import Cell
+from fedapp.tools.compare.runner import Runner
+from tests.tools.compare.tiny import cells, pretend_begun, pretend_done, stand_in
+
+FOUR = ["fixavg", "fixprox", "fixbn", "mix"]
+
+
+class Bench:
+    """Runs cells with stand-ins and tells what was started."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._calls, self._monkeypatch = folder / "calls", monkeypatch
+        self.said = StringIO()
+        self.done: list[str] = []
+
+    def run(
+        self,
+        every: Sequence[Cell],
+        behaviour: Mapping[str, str] | None = None,
+        jobs: int = 2,
+        keep_models: bool = False,
+    ) -> Runner:
+        command = stand_in(self._calls, behaviour or {})
+        self._monkeypatch.setattr(runner, "COMMAND", command)
+        self._monkeypatch.setattr(runner, "POLL_S", 0.01)
+        self._calls.write_text("")
+        with Board(Console(file=self.said, width=500)) as board:
+            it = Runner(
+                every,
+                board,
+                lambda cell: self.done.append(cell.method),
+                driver="loopback",
+                latent_seed=0,
+                keep_models=keep_models,
+            )
+            it.run(jobs)
+        return it
+
+    @property
+    def started(self) -> list[str]:
+        """<method>/seed-<n>, with a + where it was to go on; sorted."""
+        return sorted(self._calls.read_text().split())
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def models(cell: Cell) -> bool:
+    return (cell.folder / "pool").exists()
+
+
+# --- what is started ------------------------------------------------------------------------------
+
+
+def test_every_cell_has_one_process_and_a_second_run_none(tmp_path: Path, bench: Bench):
+    every = cells(tmp_path, seeds=[0, 1])
+    assert not bench.run(every).failed
+    assert bench.started == [
+        "fixavg/seed-0", "fixavg/seed-1", "um_pfssl/seed-0", "um_pfssl/seed-1",
+    ]  # fmt: skip
+    assert sorted(bench.done) == ["fixavg", "fixavg", "um_pfssl", "um_pfssl"]
+    assert not bench.run(every).failed
+    assert bench.started == []
+
+
+def test_a_cell_that_has_written_no_round_yet_has_none(tmp_path: Path, bench: Bench):
+    """Its file is made a moment before its first line is in it."""
+    done, new = cells(tmp_path, methods=["um_pfssl"], seeds=[0, 1])
+    it = bench.run([done])
+    new.folder.mkdir(parents=True)
+    (new.folder / "metrics.jsonl").touch()
+    assert it._rounds(new) == 0
+
+
+def test_done_stays_begun_goes_on_and_the_unmade_starts_anew(tmp_path: Path, bench: Bench):
+    done, begun, damaged, unmade = cells(tmp_path, seeds=[0, 1, 2, 3], methods=["fixavg"])
+    pretend_done(done)
+    done.latent.touch()
+    pretend_begun(begun)
+    pretend_begun(damaged)
+    (damaged.folder / "checkpoint.json").write_text("{")
+    unmade.folder.mkdir(parents=True)
+    (unmade.folder / "config.yaml").write_text("half")
+    assert not bench.run([done, begun, damaged, unmade]).failed
+    assert bench.started == ["fixavg/seed-1+", "fixavg/seed-2", "fixavg/seed-3"]
+    assert not (unmade.folder / "config.yaml").exists()
+    assert "seed 2: its checkpoint is damaged; it starts again" in bench.said.getvalue()
+
+
+def test_a_failed_cell_is_named_with_its_last_words_and_the_others_go_on(
+    tmp_path: Path, bench: Bench
+):
+    every = cells(tmp_path, methods=["fixavg", "fedper", "um_pfssl"])
+    failed = bench.run(every, {"fixavg": "fail"}, jobs=1).failed
+    assert {c.method: reason for c, reason in failed.items()} == {"fixavg": "error: out of luck"}
+    assert sorted(bench.done) == ["fedper", "um_pfssl"]
+    assert not bench.run(every).failed
+    assert bench.started == ["fixavg/seed-0+"]
+
+
+def test_a_killed_process_is_told_by_its_signal(tmp_path: Path, bench: Bench):
+    (cell,) = cells(tmp_path, methods=["fixavg"])
+    reason = bench.run([cell], {"fixavg": "killed"}).failed[cell]
+    assert reason == "ended by signal 9, which may be for want of memory: lower --jobs"
+
+
+# --- interrupts -----------------------------------------------------------------------------------
+
+
+def interrupt_when(ready: Callable[[], bool]) -> None:
+    def wait() -> None:
+        while not ready():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=wait).start()
+
+
+def test_ctrl_c_ends_the_processes_and_the_next_run_goes_on(tmp_path: Path, bench: Bench):
+    every = cells(tmp_path, methods=["fixavg", "fedper", "um_pfssl"])
+    pids: list[int] = []
+    begun = runner.subprocess.Popen.__init__
+
+    def noted(self, *args, **named):
+        begun(self, *args, **named)
+        pids.append(self.pid)
+
+    bench._monkeypatch.setattr(runner.subprocess.Popen, "__init__", noted)
+    interrupt_when(lambda: (every[2].folder / "run.json").exists())
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(every, {"fedper": "hang", "um_pfssl": "hang"})
+    assert len(pids) == 3
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert not bench.run(every).failed
+    assert bench.started == ["fedper/seed-0+", "um_pfssl/seed-0+"]
+
+
+# --- mix ------------------------------------------------------------------------------------------
+
+
+def test_mix_waits_for_its_parents(tmp_path: Path, bench: Bench):
+    every = cells(tmp_path, methods=FOUR)
+    assert not bench.run(every, jobs=4).failed
+    assert bench.done[-1] == "mix"
+
+
+def test_mix_is_not_run_where_a_parent_failed_and_the_others_keep_their_models(
+    tmp_path: Path, bench: Bench
+):
+    every = cells(tmp_path, methods=FOUR)
+    failed = bench.run(every, {"fixprox": "fail"}).failed
+    assert {c.method for c in failed} == {"fixprox", "mix"}
+    assert failed[every[3]] == "not run, because base / fixprox / seed 0 failed"
+    assert models(every[0]) and models(every[2])
+    assert not bench.run(every).failed
+    assert bench.started == ["fixprox/seed-0+", "mix/seed-0"]
+    assert not any(map(models, every))
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+def test_models_go_when_nothing_needs_them(tmp_path: Path, bench: Bench):
+    every = cells(tmp_path)
+    bench.run(every)
+    assert not any(map(models, every))
+    assert not (every[0].folder / "sites").exists()
+
+
+def test_models_stay_where_a_person_wants_them_and_go_later(tmp_path: Path, bench: Bench):
+    every = cells(tmp_path)
+    bench.run(every, keep_models=True)
+    assert all(map(models, every))
+    bench.run(every)
+    assert (bench.started, any(map(models, every))) == ([], False)
+
+
+def test_a_done_cell_whose_features_are_wanted_and_to_be_had_gets_a_process(
+    tmp_path: Path, bench: Bench
+):
+    first, second, third = cells(tmp_path, methods=["fixavg"], seeds=[0, 1, 2])
+    for cell in (first, second, third):
+        pretend_done(cell)
+    bench.run([first, second, third])
+    assert bench.started == ["fixavg/seed-0"], "the first seed's alone"
+    first.latent.unlink()
+    bench.run([first, second, third])
+    assert bench.started == [], "its models are gone"
