@@ -108,7 +108,11 @@ def projected(experiment: Experiment, federation: Federation, rows: Sequence[Row
     """
     runtime, rounds, training = experiment.runtime, experiment.rounds, experiment.training
     dtype = pick_dtype(runtime.precision, pick_device(runtime.device))
-    rate = {row["what"]: row["per_s"] for row in rows if f"torch.{row['precision']}" == str(dtype)}
+    rate = {
+        row["what"]: per_s
+        for row in rows
+        if f"torch.{row['precision']}" == str(dtype) and isinstance(per_s := row["per_s"], float)
+    }
     clients = experiment.split.num_clients
     sites = [federation.dealt.site(k) for k in range(clients)]
     labelled = sum(len(site.labelled) for site in sites)

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from bench.record import save
+from bench.record import Row, save
 
 PRESET = "fashion_mnist_small"
 SETTING = (
@@ -41,7 +41,7 @@ def main(
     """Run both drivers in turn; save seconds per round and their ratio."""
     cores = sorted(os.sched_getaffinity(0))
     cases = {"one core": cores[:1], "all cores": cores}
-    rows = []
+    rows: list[Row] = []
     for case, used in cases.items():
         taken: dict[str, list[float]] = {"loopback": [], "flower": []}
         ratios = []

@@ -20,6 +20,8 @@ from fedapp.ground.disk import write_atomic
 RESULTS = Path(__file__).parent / "results"
 
 Row = Mapping[str, str | float | int | None]
+Cells = dict[str, str | float | int | None]
+"""A row that is still being filled in."""
 
 
 def machine() -> dict[str, str | int | float]:

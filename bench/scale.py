@@ -96,7 +96,8 @@ def main(
 
 def measure_many(drivers: Sequence[Driver], sizes: Sizes) -> None:
     """Run few and many sites; save the peak memory of both, and what a further site takes."""
-    runs, rows = {}, []
+    runs: dict[str, Watched] = {}
+    rows: list[Row] = []
     for driver in drivers:
         pair = {sites: many_sites(driver, sites, sizes) for sites in (sizes.few, sizes.many)}
         rows += compared(driver, pair)

@@ -23,7 +23,7 @@ from torch.func import functional_call, stack_module_state
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from bench.measure import side_by_side
-from bench.record import Row, save
+from bench.record import Cells, Row, save
 from bench.workload import Workload, standard_layout, workload
 from fedapp.learn import uncertainty
 from fedapp.learn.networks import ResNet9
@@ -47,7 +47,8 @@ def main(quick: Annotated[bool, typer.Option("--quick", help="toy sizes")] = Fal
 
 def against_plain(work: Workload, counts: tuple[int, ...], repetitions: int) -> list[Row]:
     """Return one row for each number of passes."""
-    model, rows = work.model(), []
+    model = work.model()
+    rows: list[Row] = []
     for passes in counts:
         cases = {
             "plain": partial(plain, model, work, passes),
@@ -102,23 +103,22 @@ def alternatives(work: Workload, repetitions: int) -> list[Row]:
     ways["torch's dropout"] = partial(with_torch_dropout, model, work)
     ways["5 samples stacked in one tail"] = partial(stacked_samples, model, work, 5)
 
-    rows = [{"way": n, **r} for n, r in timed(work, ways, "as it is", repetitions).items()]
+    timings = timed(work, ways, "as it is", repetitions)
     expected = ways["as it is"]()
-    for row in rows:
-        if row["way"] in same_draws:
-            row["difference"] = (ways[row["way"]]() - expected).abs().max().item()
+    for way in same_draws:
+        timings[way]["difference"] = (ways[way]() - expected).abs().max().item()
     models = [work.model() for _ in range(MODELS)]
-    together = {
+    together: dict[str, Callable[[], object]] = {
         f"{MODELS} models one after the other": lambda: [ours(m, work) for m in models],
         f"{MODELS} models stacked, torch.func.vmap": partial(stacked_models, models, work),
     }
-    found = timed(work, together, next(iter(together)), repetitions)
-    return [*rows, *({"way": n, **r} for n, r in found.items())]
+    timings |= timed(work, together, next(iter(together)), repetitions)
+    return [{"way": name, **row} for name, row in timings.items()]
 
 
 def timed(
     work: Workload, ways: Mapping[str, Callable[[], object]], base: str, repetitions: int
-) -> dict[str, dict[str, object]]:
+) -> dict[str, Cells]:
     """Time the ways in turns; return each one's row, its ratio over `base`."""
     times = side_by_side(ways, repetitions)
     common = {"width": work.width, "images": len(work.images)}
@@ -159,7 +159,7 @@ def stacked_samples(model: ResNet9, work: Workload, stack: int) -> Tensor:
     model.eval()
     sample = partial(dropout_sample, p=model.dropout.p)
     h, skip = uncertainty.features_of(model, work.images, work.normalise)
-    repeated = tuple(torch.cat([part] * stack) for part in (h, skip))
+    repeated = torch.cat([h] * stack), torch.cat([skip] * stack)
     total = torch.zeros(len(h), work.classes)
     for _ in range(PASSES // stack):
         rows = torch.softmax(model.tail(repeated, sample), 1)
@@ -181,7 +181,8 @@ class Scorer(nn.Module):
         def sample(h: Tensor) -> Tensor:  # as dropout_sample, of operations that vmap knows
             return h * (torch.rand_like(h) >= p) / (1 - p)
 
-        return sum(torch.softmax(self.model.tail(features, sample), 1) for _ in range(PASSES))
+        tails = (torch.softmax(self.model.tail(features, sample), 1) for _ in range(PASSES))
+        return sum(tails, torch.zeros(()))
 
 
 @torch.inference_mode()
@@ -191,7 +192,8 @@ def stacked_models(models: list[ResNet9], work: Workload) -> Tensor:
     weights, buffers = stack_module_state(scorers)
 
     def score(own_weights: dict[str, Tensor], own_buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-        return functional_call(scorers[0], (own_weights, own_buffers), (x,))
+        scored: Tensor = functional_call(scorers[0], (own_weights, own_buffers), (x,))
+        return scored
 
     together = torch.vmap(score, in_dims=(0, 0, None), randomness="different")
     pieces = work.images.split(CACHE_BATCH)

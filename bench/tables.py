@@ -39,8 +39,7 @@ def filled(text: str, results: Path) -> str:
         path = results / f"{name}.json"
         if path.exists():
             lines = (f"<!-- bench:{name} -->", _section(path), f"<!-- /bench:{name} -->")
-            whole = "\n".join(lines)
-            text = block.sub(lambda _, whole=whole: whole, text)
+            text = block.sub("\n".join(lines).replace("\\", r"\\"), text)
     return text
 
 

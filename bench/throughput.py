@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench import scoring, training
 from bench.measure import Times, side_by_side
-from bench.record import Row
+from bench.record import Cells, Row
 from bench.workload import Workload
 from fedapp.data.sites import normalise
 from fedapp.ground.devices import pick_device, pick_dtype
@@ -86,11 +86,12 @@ def throughput(experiment: Experiment, size: Size) -> list[Row]:
     named = {f"{case.what} {case.precision}": case for case in cases}
     times = side_by_side({n: c.run for n, c in named.items()}, size.repetitions, device=device)
     limit = PRODUCTS * cases[0].flop / next(iter(times.values())).median
-    rows = [_row(case, times[name], limit, device) for name, case in named.items()]
-    for row in rows:
-        if row["what"] == "scoring":
-            plain = times[f"{PLAIN} {row['precision']}"]
-            row |= plain.over(times[f"scoring {row['precision']}"])
+    rows: list[Row] = []
+    for name, case in named.items():
+        row = _row(case, times[name], limit, device)
+        if case.what == "scoring":
+            row |= times[f"{PLAIN} {case.precision}"].over(times[name])
+        rows.append(row)
     return rows
 
 
@@ -155,7 +156,7 @@ def _training(experiment: Experiment, size: Size, precision: str) -> Case:
     return Case("training", precision, size.trained, flop, lambda: training.epoch(model, work))
 
 
-def _row(case: Case, times: Times, limit: float, device: torch.device) -> Row:
+def _row(case: Case, times: Times, limit: float, device: torch.device) -> Cells:
     rate = case.images / times.median
     return {
         "what": case.what,

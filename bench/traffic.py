@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -24,7 +25,7 @@ import torch
 import typer
 
 from bench.measure import Times, side_by_side
-from bench.record import Row, save
+from bench.record import Cells, Row, save
 from fedapp.drivers.loopback import Loopback, run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.runfolder import open_run
@@ -125,6 +126,14 @@ class Counted:
     def introduce(self) -> Sequence[SiteFacts]:
         """Pass on."""
         return self.inner.introduce()
+
+    def newcomers(self) -> Sequence[SiteFacts]:
+        """Pass on."""
+        return self.inner.newcomers()
+
+    def leave_out(self, site: int) -> None:
+        """Pass on."""
+        self.inner.leave_out(site)
 
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
@@ -243,7 +252,7 @@ def encodings(sizes: Sizes) -> None:
     save("traffic-encodings", rows, notes)
 
 
-def encoding_rows(width: int, repetitions: int) -> list[dict[str, str | int | float | None]]:
+def encoding_rows(width: int, repetitions: int) -> list[Cells]:
     """Return bytes and milliseconds of a trained network in every encoding.
 
     pays_below_mbit_s: the speed of a link from which on compressing and decompressing one transfer
@@ -253,14 +262,12 @@ def encoding_rows(width: int, repetitions: int) -> list[dict[str, str | int | fl
     schema = schema_of(params)
     blobs = {e: to_bytes(params, e) for e in ENCODINGS}
     names = {e: f"{e.precision} {e.compression}" for e in ENCODINGS}
-    encode = side_by_side(
-        {names[e]: lambda e=e: to_bytes(params, e) for e in ENCODINGS}, repetitions
-    )
+    encode = side_by_side({names[e]: partial(to_bytes, params, e) for e in ENCODINGS}, repetitions)
     decode = side_by_side(
-        {names[e]: lambda e=e: from_bytes(blobs[e], schema, "a model", e) for e in ENCODINGS},
+        {names[e]: partial(from_bytes, blobs[e], schema, "a model", e) for e in ENCODINGS},
         repetitions,
     )
-    rows = []
+    rows: list[Cells] = []
     for e in ENCODINGS:
         plain = TransportSettings(e.precision, "none")
         alike = from_bytes(blobs[e], schema, "", e), from_bytes(blobs[plain], schema, "", plain)
@@ -314,8 +321,13 @@ def trained(width: int) -> Params:
 def accuracy(sizes: Sizes, precision: str, seed: int) -> dict[str, float]:
     """Run the preset with models of this precision; return the mean test accuracies."""
     with TemporaryDirectory(prefix="bench-") as folder:
-        settings = {"transport.precision": precision, "seed": seed, "runtime.out": folder}
-        summary, _ = run_loopback(load_experiment(sizes.preset, {**sizes.accuracy, **settings}))
+        settings = {
+            **sizes.accuracy,
+            "transport.precision": precision,
+            "seed": seed,
+            "runtime.out": folder,
+        }
+        summary, _ = run_loopback(load_experiment(sizes.preset, settings))
     found = summary["mean_test_accuracy"]
     return {"final": found["final"], "by_validation": found["best_by_validation"]}
 

@@ -8,7 +8,7 @@ import json
 import shutil
 import subprocess
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -108,7 +108,7 @@ def watch(command: Sequence[str], run: Path, every_s: float) -> Watched:
 
 def look(root: int, run: Path, seconds: float) -> Sample:
     """Return what a process and those below it take now."""
-    now, highest = Counter[str](), dict[str, float]()
+    now, highest = defaultdict[str, float](float), dict[str, float]()
     for process in _tree(root):
         role = role_of(_read(process / "cmdline").replace("\0", " "))
         now[role] += _mib(process / "smaps_rollup", "Pss:")

@@ -1,0 +1,155 @@
+"""Who may import whom: the rooms in their order (docs/ARCHITECTURE.md) and some rules more."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("fedapp", "server_app", "client_app", "bench")
+ROOMS = (
+    "fedapp.ground", "fedapp.messages", "fedapp.data", "fedapp.learn", "fedapp.methods",
+    "fedapp.experiment", "fedapp.site", "client_app", "fedapp.server", "server_app",
+    "fedapp.drivers", "fedapp.tools", "fedapp.cli", "bench",
+)  # fmt: skip
+"""A module imports its own room and those before it."""
+SITES_SIDE = ("fedapp.site", "client_app")
+SERVERS_SIDE = ("fedapp.server", "server_app")
+"""Nothing passes between the two but messages."""
+WHOLE = {"flower", "deploy", "faults", "security", "golden"}
+"""Folders of tests that run all rooms together; the others are named after a room."""
+MATHEMATICS = (
+    "learn/uncertainty", "learn/losses", "learn/training", "learn/metrics", "learn/robust",
+    "learn/priors", "methods/um_pfssl/relation", "methods/um_pfssl/costs",
+)  # fmt: skip
+FLOWER = {
+    "fedapp.messages.wire", "fedapp.tools.deploy.roster",
+    "client_app.app", "client_app.node", "client_app.work", "client_app.resident.caller",
+    "server_app.app", "server_app.introductions", "server_app.post", "server_app.strategy",
+}  # fmt: skip
+
+
+def imports(text: str) -> set[str]:
+    """Return the modules that a file imports, imports inside functions too, as dotted names."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "relative import; write the whole name"
+            found.add(str(node.module))
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {name_of(path): path for top in PACKAGES for path in sorted((ROOT / top).rglob("*.py"))}
+IMPORTS = {name: imports(path.read_text()) for name, path in FILES.items()}
+
+
+def room(name: str) -> int:
+    """Return a module's place in ROOMS."""
+    for place, known in enumerate(ROOMS):
+        if name == known or name.startswith(f"{known}."):
+            return place
+    raise AssertionError(f"{name}: in no room; put it into one, or name its room here")
+
+
+def wrong(name: str, imported: set[str]) -> list[str]:
+    """Return the imports that the rooms forbid a module."""
+    here, found = room(name), []
+    for other in sorted(imported):
+        if other.split(".")[0] not in PACKAGES or other == "fedapp":
+            continue
+        there = room(other)
+        sides = ROOMS[here] in SERVERS_SIDE and ROOMS[there] in SITES_SIDE
+        flower = name.startswith("fedapp.") and not other.startswith("fedapp.")
+        if there > here or sides or flower:
+            found.append(f"{name} ({ROOMS[here]}) imports {other} ({ROOMS[there]})")
+    return found
+
+
+def outer(name: str) -> set[str]:
+    """The top-level packages that a module imports."""
+    return {imported.split(".")[0] for imported in IMPORTS[name]}
+
+
+def below(*tops: str) -> list[str]:
+    return [name for name in FILES if name.startswith(tuple(f"{top}." for top in tops))]
+
+
+def test_every_module_imports_only_its_own_room_and_earlier_ones():
+    assert not FILES["fedapp"].read_text()
+    assert [line for name in FILES if name != "fedapp" for line in wrong(name, IMPORTS[name])] == []
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("fedapp.data.x", "from fedapp.server.engine import Engine"),
+    ("fedapp.ground.x", "def f():\n    import fedapp.data.sites"),
+    ("fedapp.tools.x", "from fedapp import cli"),
+    ("fedapp.tools.x", "from server_app.post import carried"),
+    ("fedapp.site.x", "from fedapp.server import pool"),
+    ("fedapp.server.x", "from fedapp.site import site"),
+    ("client_app.x", "from fedapp.server.pool import ModelPool"),
+    ("server_app.x", "from client_app.node import alone"),
+])  # fmt: skip
+def test_the_walk_finds_what_is_forbidden(name, text):
+    assert wrong(name, imports(text))
+
+
+@pytest.mark.parametrize("name", ["fedapp.cellar.x", "fedapp.x", "fedapp.sites.x"])
+def test_a_module_without_a_room_is_found(name):
+    with pytest.raises(AssertionError, match="in no room"):
+        wrong(name, set())
+
+
+def test_tests_mirror_the_rooms():
+    named = {place.rpartition(".")[2] for place in ROOMS}
+    folders = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("**/*.py"))}
+    assert folders <= named | WHOLE
+
+
+def test_the_mathematics_does_no_input_or_output():
+    for path in MATHEMATICS:
+        name = f"fedapp.{path}".replace("/", ".")
+        assert not outer(name) & {"os", "pathlib", "shutil", "socket", "io", "logging"}, name
+
+
+def test_a_method_knows_neither_flower_nor_another_method():
+    methods = {name for name in below("fedapp.methods") if not name.split(".")[2].startswith("_")}
+    for name in methods - {"fedapp.methods.base"}:
+        reached = {n.split(".")[2] for n in IMPORTS[name] if n.startswith("fedapp.methods.")}
+        known = {"base", name.split(".")[2]}
+        assert {part for part in reached if not part.startswith("_")} <= known, name
+        assert not IMPORTS[name] & FLOWER, name
+
+
+def test_flower_is_imported_where_it_is_named():
+    assert {name for name in FILES if "flwr" in outer(name)} == FLOWER
+
+
+def test_the_loopback_driver_reaches_no_flower():
+    reached, todo = set(), ["fedapp.drivers.loopback"]
+    while todo:
+        name = todo.pop()
+        if name in FILES and name not in reached:
+            reached.add(name)
+            todo += [*IMPORTS[name], name.rpartition(".")[0]]
+    assert "fedapp.site.site" in reached and not reached & FLOWER
+
+
+def test_nothing_is_unpickled():
+    for name in below("fedapp", "server_app", "client_app"):
+        assert not outer(name) & {"pickle", "dill", "cloudpickle", "joblib", "shelve"}, name
+        nodes = ast.walk(ast.parse(FILES[name].read_text()))
+        attributes = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
+        assert "torch.load" not in attributes, name
+
+
+def test_random_draws_come_from_rng():
+    for name in below("fedapp", "server_app", "client_app"):
+        assert "random" not in IMPORTS[name], name
