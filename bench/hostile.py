@@ -32,7 +32,8 @@ from fedapp.drivers.loopback import Loopback
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import open_run, out_root
+from fedapp.experiment.runfolder import open_run
+from fedapp.experiment.runpaths import out_root
 from fedapp.ground.errors import RunError
 from fedapp.ground.progress import Progress
 from fedapp.ground.rng import numpy_stream

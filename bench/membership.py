@@ -34,7 +34,8 @@ from fedapp.data.sites import SiteData, normalise
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import RunFolder, out_root
+from fedapp.experiment.runfolder import RunFolder
+from fedapp.experiment.runpaths import out_root
 from fedapp.ground.rng import numpy_stream
 from fedapp.ground.settings import Experiment
 from fedapp.learn.metrics import predict

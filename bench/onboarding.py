@@ -33,7 +33,8 @@ from fedapp.data.manifest import TEST, TRAIN, Manifest
 from fedapp.drivers.loopback import Loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import RunFolder, open_run, out_root
+from fedapp.experiment.runfolder import RunFolder, open_run
+from fedapp.experiment.runpaths import out_root
 from fedapp.ground.progress import Progress
 from fedapp.ground.rng import numpy_stream
 from fedapp.ground.settings import Experiment

@@ -8,7 +8,8 @@ import torch
 
 from bench.record import Row
 from fedapp.drivers.loopback import Loopback
-from fedapp.experiment.runfolder import open_run, out_root
+from fedapp.experiment.runfolder import open_run
+from fedapp.experiment.runpaths import out_root
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.progress import Progress

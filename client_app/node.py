@@ -19,7 +19,7 @@ from fedapp.experiment.config import (
     shared_settings,
 )
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import out_root
+from fedapp.experiment.runpaths import out_root
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.ground.settings import OWN, Experiment

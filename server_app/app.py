@@ -11,7 +11,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import experiment_digest, load_run_config
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import RunFolder, sole_server
+from fedapp.experiment.runfolder import RunFolder
+from fedapp.experiment.runlock import sole_server
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.progress import Progress
 from fedapp.ground.settings import Experiment

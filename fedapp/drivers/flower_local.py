@@ -28,7 +28,8 @@ from urllib.error import URLError
 from fedapp.drivers.workers import Need, free_ram, measured, start_measuring, workers
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import check_run, peers_path
+from fedapp.experiment.runfolder import check_run
+from fedapp.experiment.runpaths import peers_path
 from fedapp.ground.errors import ConfigError, FedAppError, RunError
 from fedapp.ground.processes import (
     alive,

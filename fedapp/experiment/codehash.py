@@ -1,12 +1,15 @@
-"""Which code this is: where it lies, and a hash that is equal wherever the code is the same."""
+"""Which code this is: where it lies, its hash, the libraries it runs on."""
 
 import hashlib
+import importlib.metadata
+import platform
 from functools import cache
 from pathlib import Path
 
 from fedapp.experiment.presetfiles import CONF
 
 PACKAGES = ("fedapp", "server_app", "client_app")
+_LIBRARIES = ("torch", "torchvision", "numpy", "flwr", "um-pfssl")
 
 
 @cache
@@ -32,3 +35,16 @@ def hash_of(root: Path, conf: Path) -> str:
         total.update(f"{name}\0{len(content)}\0".encode())
         total.update(content)
     return total.hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """Return what a result may depend on; nothing in it names the machine or its owner."""
+    # Not platform.platform(): a kernel's release often carries its owner's name.
+    system = (platform.system(), platform.machine(), *platform.libc_ver())
+    found = {"python": platform.python_version(), "platform": " ".join(filter(None, system))}
+    for name in _LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

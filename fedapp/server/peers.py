@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from fedapp.experiment.config import from_plain
-from fedapp.experiment.runfolder import RunFolder, peers_path
+from fedapp.experiment.runfolder import RunFolder
+from fedapp.experiment.runpaths import peers_path
 from fedapp.ground.errors import ConfigError, ProtocolError, RunError, StoreError
 from fedapp.ground.settings import OWN, Experiment
 from fedapp.learn.networks import build_model

@@ -10,9 +10,11 @@ import pytest
 import yaml
 
 from fedapp.experiment import runfolder
-from fedapp.experiment.codehash import code_hash, hash_of
+from fedapp.experiment.codehash import code_hash, hash_of, versions
 from fedapp.experiment.config import experiment_digest, from_plain, load_experiment, to_plain
-from fedapp.experiment.runfolder import RunFolder, open_run, out_root, sole_server, versions
+from fedapp.experiment.runfolder import RunFolder, open_run
+from fedapp.experiment.runlock import sole_server
+from fedapp.experiment.runpaths import NAME, out_root
 from fedapp.ground.errors import RunError, StoreError
 from fedapp.ground.settings import Experiment
 
@@ -66,14 +68,14 @@ def test_default_name_is_unique(experiment: Experiment) -> None:
     assert len(names) == 3
     for name in names:
         assert name.startswith("digits_demo-s3-20")
-        assert runfolder._NAME.fullmatch(name)
+        assert NAME.fullmatch(name)
 
 
 def test_default_name_of_an_odd_preset_is_a_folder_name(tmp_path: Path) -> None:
     for preset in ("my preset/../ä", "...", "x" * 300):
         folder = RunFolder.create(tmp_path, "", {"name": preset, "seed": 0}, None, "d")
         assert folder.path.parent == tmp_path
-        assert runfolder._NAME.fullmatch(folder.path.name)
+        assert NAME.fullmatch(folder.path.name)
 
 
 def test_a_run_is_never_overwritten(experiment: Experiment) -> None:

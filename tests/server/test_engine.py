@@ -251,7 +251,7 @@ def test_a_full_disk_ends_the_run_with_its_name_and_loses_nothing(run, monkeypat
             raise refused(path, OSError(errno.ENOSPC, "No space left on device"))
         real(path, data, durable=durable)
 
-    monkeypatch.setattr("fedapp.experiment.runfolder.write_atomic", full)
+    monkeypatch.setattr("fedapp.experiment.records.write_atomic", full)
     with pytest.raises(
         StoreError, match=r"checkpoint.json.*No space left.*resume=true runtime.run_name=full"
     ):

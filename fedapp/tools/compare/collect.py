@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from fedapp.data.manifest import Manifest
-from fedapp.experiment.codehash import code_hash
-from fedapp.experiment.runfolder import RunFolder, versions
+from fedapp.experiment.codehash import code_hash, versions
+from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import RunError
 from fedapp.learn.metrics import calibration_error

@@ -12,7 +12,7 @@ from rich.table import Table
 from fedapp.data.own import Listing, list_own
 from fedapp.data.own.copies import together
 from fedapp.data.own.deal import deal
-from fedapp.experiment.runfolder import out_root
+from fedapp.experiment.runpaths import out_root
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import OWN, Experiment, SplitSettings
 from fedapp.tools.datacheck import machine

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import runs_root
+from fedapp.experiment.runpaths import runs_root
 from fedapp.ground.progress import Progress
 from fedapp.ground.text import percent
 from fedapp.messages.protocol import SiteFacts

@@ -1,0 +1,170 @@
+"""The files of a run folder: written whole, read back.
+
+- metrics.jsonl: one JSON object per round, appended
+- traffic.csv: models and bytes by round, site, direction and kind, appended
+- per_site.csv: one row per site, at the end
+- evaluations.json: each site's latest confusion matrix and calibration sums, at the end
+- summary.json: the result, at the end
+- checkpoint.json: state after the last whole round
+"""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedapp.ground.disk import append_durable, write_atomic
+from fedapp.ground.errors import RunError, StoreError
+from fedapp.messages.ledger import COLUMNS
+
+Row = dict[str, Any]
+
+
+class Records:
+    """What a run writes down, in its folder `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append_metrics(self, row: Row) -> None:
+        """Add a round's row (it has "round"). NaN and infinity become null: JSON has neither.
+
+        Raises StoreError where the disk refuses; the file then is as before.
+        """
+        line = json.dumps(json_values(row), allow_nan=False) + "\n"
+        append_durable(self.path / "metrics.jsonl", line.encode())
+
+    def append_traffic(self, rows: Sequence[Sequence[int | str]]) -> None:
+        """Add a round's rows of the ledger to traffic.csv. Raises StoreError as above."""
+        path = self.path / "traffic.csv"
+        head = () if path.exists() else (COLUMNS,)
+        lines = (",".join(map(str, row)) + "\n" for row in (*head, *rows))
+        append_durable(path, "".join(lines).encode())
+
+    def metrics(self) -> list[Row]:
+        """Return the rows of whole lines; a line cut by a crash, and what follows, is left out."""
+        try:
+            lines = (self.path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        rows: list[Row] = []
+        for line in lines:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                break
+            if not (line.endswith(b"\n") and isinstance(row, dict)):
+                break
+            rows.append(row)
+        return rows
+
+    def write_per_site(self, rows: Sequence[Row]) -> None:
+        """Write per_site.csv; columns as they first come up, None as an empty field."""
+        self.write("per_site.csv", _csv(rows, "site"))
+
+    def per_site(self) -> list[Row]:
+        """Return the rows of per_site.csv with numbers as numbers and empty fields as None."""
+        try:
+            text = (self.path / "per_site.csv").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return []
+        return [{k: _field(v) for k, v in row.items()} for row in csv.DictReader(text.splitlines())]
+
+    def write_evaluations(self, evaluations: Mapping[str, Any]) -> None:
+        """Write evaluations.json: each site's latest confusion matrix and calibration sums."""
+        self.write("evaluations.json", json.dumps(evaluations, separators=(",", ":")) + "\n")
+
+    def write_summary(self, summary: Row) -> None:
+        """Write summary.json. NaN and infinity become null."""
+        self.write("summary.json", pretty(summary))
+
+    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
+        """Write the state after a whole round; it has "round", the last row of the metrics.
+
+        Raises StoreError where the disk refuses; the previous checkpoint then stays.
+        """
+        assert "round" in state
+        self.write("checkpoint.json", json.dumps(state, separators=(",", ":")))
+
+    def load_checkpoint(self) -> Row | None:
+        """Return the state last saved, or None. Raises RunError where the file is damaged."""
+        state = self.read_json("checkpoint.json")
+        if state is not None and not isinstance(state.get("round"), int):
+            raise RunError(damaged(self.path / "checkpoint.json", "has no round"))
+        return state
+
+    def drop_rows_after(self, last: int) -> None:
+        """Cut metrics and traffic back to the last whole round."""
+        kept = [row for row in self.metrics() if row.get("round", math.inf) <= last]
+        self._rewrite("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+        path = self.path / "traffic.csv"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        whole = (line for line in lines[1:] if line.endswith("\n") and line[:1].isdigit())
+        upto = [line for line in whole if int(line.split(",")[0]) <= last]
+        self._rewrite("traffic.csv", "".join(lines[:1] + upto))
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file whole. Raises StoreError where the disk refuses."""
+        write_atomic(self.path / name, text.encode(), durable=True)
+
+    def read_json(self, name: str) -> Row | None:
+        """Return a file's object, None where there is none. Raises RunError, StoreError."""
+        path = self.path / name
+        try:
+            value = json.loads(path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read ({error.strerror}): make it so") from error
+        except ValueError as error:
+            raise RunError(damaged(path, str(error))) from error
+        if not isinstance(value, dict):
+            raise RunError(damaged(path, "is no JSON object"))
+        return value
+
+    def _rewrite(self, name: str, text: str) -> None:
+        path = self.path / name
+        if path.exists() and path.read_text() != text:
+            write_atomic(path, text.encode(), durable=True)
+
+
+def damaged(path: Path, what: str) -> str:
+    """Say that a file is damaged, and what can be done."""
+    return f"{path}: damaged ({what}): restore it from a copy, or start a new run"
+
+
+def pretty(value: Mapping[str, Any]) -> str:
+    """Return the value as JSON for people."""
+    return json.dumps(json_values(value), indent=2, allow_nan=False) + "\n"
+
+
+def json_values(value: Any) -> Any:
+    """Return the value as JSON has it; NaN and infinity become null."""
+    if isinstance(value, Mapping):
+        return {str(key): json_values(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_values(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _csv(rows: Sequence[Row], first: str) -> str:
+    columns = list(dict.fromkeys(key for row in rows for key in row)) or [first]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _field(text: str) -> int | float | str | None:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text or None

@@ -1,0 +1,40 @@
+"""One server for a run at a time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from filelock import FileLock, Timeout
+
+from fedapp.experiment.runfolder import RunFolder, open_run
+from fedapp.experiment.runpaths import out_root
+from fedapp.ground.disk import refused
+from fedapp.ground.errors import RunError
+from fedapp.ground.settings import Experiment
+
+
+@contextmanager
+def sole_server(experiment: Experiment) -> Iterator[RunFolder]:
+    """Hold the folder that `open_run` returns: no second server carries on the same run meanwhile.
+
+    One may be thought dead and be at work: where the SuperLink was down, or a site's link. The
+    kernel lets go of the folder when the process ends, however it ends. Raises RunError where
+    another process has it, and what `open_run` raises.
+    """
+    # One that is resumed is held before it is opened: that cuts its records back.
+    first = out_root(experiment) / experiment.runtime.run_name
+    early = experiment.runtime.resume and (first / "run.json").exists()
+    path = first if early else (folder := open_run(experiment)).path
+    lock = FileLock(path / "server.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise RunError(
+            f"{path}: its run is still going on (flwr list); let it end, or end it (flwr stop), "
+            "and then resume it"
+        ) from error
+    except OSError as error:
+        raise refused(path / "server.lock", error) from error
+    try:
+        yield open_run(experiment) if early else folder
+    finally:
+        lock.release()
