@@ -22,6 +22,7 @@ from fedapp.messages.codec import encode
 from fedapp.messages.ledger import Kind, Ledger
 from fedapp.messages.protocol import (
     EVALUATE,
+    Answer,
     Incoming,
     Missing,
     Outgoing,
@@ -230,49 +231,69 @@ class Engine:
     ) -> list[Reply]:
         """Send tasks, take answers; a site that lacks contents is sent them once more."""
         deadline = time.monotonic() + self.experiment.rounds.deadline_s
-        held, here = state.held, self._arrivals.here
-        tasks_by_site = {task.site: task for task in tasks}
-        replies: dict[int, Reply] = {}
-        failed = {task.site: NOT_HERE for task in tasks if task.site not in here}
-        healed: set[int] = set()
-        outbox = [self._outgoing(task, held[task.site]) for task in tasks if task.site in here]
+        here = self._arrivals.here
+        absent = {task.site: NOT_HERE for task in tasks if task.site not in here}
+        phase = _Phase({task.site: task for task in tasks}, absent)
+        outbox = [self._outgoing(t, state.held[t.site]) for t in tasks if t.site in here]
         while outbox:
-            again: list[Outgoing] = []
-            unsent: set[int] = set()
-            left = max(deadline - time.monotonic(), 0.0)
-            sizes = self._sizes(outbox, failed)
-            outbox = [outgoing for outgoing in outbox if outgoing.task.site in sizes]
-            for incoming in self.transport.exchange(outbox, self._pool.get, left):
-                answer = incoming.answer
-                task = tasks_by_site.get(getattr(answer, "site", -1))
-                if task is None or task.site in replies.keys() | failed.keys():
-                    log.warning("an answer that nobody waits for is ignored")
-                    continue
-                if not incoming.sent:
-                    unsent.add(task.site)
-                self._count_up(task.site, state.round, _kind(task, "message"), incoming)
-                try:
-                    if isinstance(answer, Missing) and task.site not in healed:
-                        healed.add(task.site)
-                        again.append(self._healing(task, answer))
-                        continue
-                    replies[task.site] = self._accept(task, incoming, state)
-                    held[task.site] = list(replies[task.site].held)
-                except ProtocolError as error:
-                    failed[task.site] = str(error)
-                self.progress.phase(tasks[0].action, len(replies) + len(failed), len(tasks))
-            for outgoing in outbox:
-                if outgoing.task.site not in unsent:
-                    self._count_down(outgoing, state.round, sizes[outgoing.task.site])
-            outbox = again
-        for site in tasks_by_site.keys() - replies.keys() - failed.keys():
-            failed[site] = f"no answer within {self.experiment.rounds.deadline_s:g} s"
-        for site, reason in sorted(failed.items()):
+            outbox = self._wave(outbox, phase, state, deadline)
+        self._close(phase, state)
+        skipped |= phase.failed
+        replies = [phase.replies[site] for site in sorted(phase.replies)]
+        state.private |= {reply.site: reply.private for reply in replies if reply.private}
+        return replies
+
+    def _wave(
+        self, outbox: Sequence[Outgoing], phase: "_Phase", state: RunState, deadline: float
+    ) -> list[Outgoing]:
+        """Send what can be sent, take the answers; return what must be sent once more."""
+        again: list[Outgoing] = []
+        unsent: set[int] = set()
+        left = max(deadline - time.monotonic(), 0.0)
+        sizes = self._sizes(outbox, phase.failed)
+        outbox = [outgoing for outgoing in outbox if outgoing.task.site in sizes]
+        for incoming in self.transport.exchange(outbox, self._pool.get, left):
+            task = phase.awaits(incoming.answer)
+            if task is None:
+                log.warning("an answer that nobody waits for is ignored")
+                continue
+            if not incoming.sent:
+                unsent.add(task.site)
+            self._count_up(task.site, state.round, _kind(task, "message"), incoming)
+            if healing := self._take(task, incoming, phase, state):
+                again.append(healing)
+            else:
+                first = next(iter(phase.tasks.values()))
+                self.progress.phase(first.action, phase.done, len(phase.tasks))
+        for outgoing in outbox:
+            if outgoing.task.site not in unsent:
+                self._count_down(outgoing, state.round, sizes[outgoing.task.site])
+        return again
+
+    def _take(
+        self, task: Task, incoming: Incoming, phase: "_Phase", state: RunState
+    ) -> Outgoing | None:
+        """Take an answer in; return what its site must be sent first, where it lacks contents."""
+        answer = incoming.answer
+        try:
+            if isinstance(answer, Missing) and task.site not in phase.healed:
+                phase.healed.add(task.site)
+                return self._healing(task, answer)
+            reply = self._accept(task, incoming, state)
+        except ProtocolError as error:
+            phase.failed[task.site] = str(error)
+        else:
+            phase.replies[task.site] = reply
+            state.held[task.site] = list(reply.held)
+        return None
+
+    def _close(self, phase: "_Phase", state: RunState) -> None:
+        """Note down the sites that were silent; say who is skipped and why."""
+        for site in phase.tasks.keys() - phase.replies.keys() - phase.failed.keys():
+            phase.failed[site] = f"no answer within {self.experiment.rounds.deadline_s:g} s"
+        for site, reason in sorted(phase.failed.items()):
             called = state.standings.sites[site].facts.called
             self.progress.note(f"{called} skipped in round {state.round}: {reason}")
-        skipped |= failed
-        state.private |= {site: reply.private for site, reply in replies.items() if reply.private}
-        return [replies[site] for site in sorted(replies)]
 
     def _check_turnout(
         self,
@@ -401,6 +422,26 @@ class Engine:
         self.folder.write_per_site(state.standings.per_site(state.server.helpers))
         self.folder.write_summary(summary)
         return summary
+
+
+@dataclass
+class _Phase:
+    """By site: the tasks of a phase, and what became of each: a reply, or why there is none."""
+
+    tasks: Mapping[int, Task]
+    failed: dict[int, str]
+    replies: dict[int, Reply] = field(default_factory=dict)
+    healed: set[int] = field(default_factory=set)
+
+    @property
+    def done(self) -> int:
+        """How many sites are done with."""
+        return len(self.replies) + len(self.failed)
+
+    def awaits(self, answer: Answer) -> Task | None:
+        """Return the task that an answer belongs to; None where nobody waits for it."""
+        site = getattr(answer, "site", -1)
+        return None if site in self.replies or site in self.failed else self.tasks.get(site)
 
 
 def _kind(task: Task, usual: Kind) -> Kind:
