@@ -1,11 +1,13 @@
 """Ditto: beside FedAvg's model a model of each site's own, pulled to the one it received."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from pydantic import ValidationError
 
+from fedapp.learn import training
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.ditto import Ditto
@@ -75,7 +77,13 @@ def test_without_a_pull_a_whole_run_is_training_alone_from_w_0_by_hand(tmp_path)
             assert_close(kept[site], floats, atol=1e-4)
 
 
-def test_one_step_by_hand():
+@pytest.fixture
+def unlimited(monkeypatch):
+    """A strong pull alone is a longer gradient than is allowed."""
+    monkeypatch.setattr(training, "LONGEST_GRADIENT", math.inf)
+
+
+def test_one_step_by_hand(unlimited):
     """v - rate (g + lambda (v - w)): the pull is the whole difference to a step without it."""
     rate, pull = 0.1, 4.0
     plain, pulled = own(0.0), own(pull)
@@ -84,7 +92,7 @@ def test_one_step_by_hand():
         torch.testing.assert_close(plain[name] - pulled[name], difference, rtol=1e-3, atol=1e-6)
 
 
-def test_at_lambda_one_over_the_rate_a_step_ends_at_the_received_model():
+def test_at_lambda_one_over_the_rate_a_step_ends_at_the_received_model(unlimited):
     """v - rate g - (v - w) = w - rate g: v is forgotten, but for the place of its gradient."""
     rate = 0.001
     pulled = own(1 / rate, learning_rate=rate)

@@ -10,7 +10,7 @@ from fedapp.ground.progress import Progress
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import Reply
 from fedapp.messages.store import ModelStore
-from fedapp.methods import um_pfssl
+from fedapp.methods.um_pfssl import method as um_pfssl
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
 from tests.small import small
