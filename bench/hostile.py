@@ -267,10 +267,9 @@ def main(
         "runs by code": sorted({result["code"] for result in found}),
         "runs that came to an early end": [r["case"] for r in found if r["ended"]] or "none",
     }
-    courses = {"accuracy by run, round, part and site": {r["case"]: r["rounds"] for r in found}}
     clients = first.split.num_clients
     save("hostile-rounds", rows_of(results, labels, clients, last=False), notes)
-    save("hostile", rows_of(results, labels, clients, last=True), {**notes, **courses})
+    save("hostile", rows_of(results, labels, clients, last=True), notes)
 
 
 if __name__ == "__main__":
