@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 SITES = ("north", "south", "west")
 PRESET = "digits_demo"
 TINY = {
+    "method.preset": "um_pfssl",
     "split.num_clients": len(SITES),
     "data.subset": 300,
     "model.width": 4,
