@@ -61,17 +61,17 @@ class Hostile:
 
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
-    ) -> Iterable[Incoming]:
+    ) -> Iterable[tuple[int, Incoming]]:
         """Carry the tasks and answers; change the uploads of hostile sites."""
         tasks = {outgoing.task.site: outgoing.task for outgoing in outbox}
-        for incoming in self.carrier.exchange(outbox, fetch, deadline_s):
+        for asked, incoming in self.carrier.exchange(outbox, fetch, deadline_s):
             reply = incoming.answer
             if isinstance(reply, Reply):
                 self._hear(reply)
             if isinstance(reply, Reply) and reply.site in self.sites and incoming.payloads:
-                yield self._changed(tasks[reply.site], reply, incoming, fetch)
+                yield asked, self._changed(tasks[reply.site], reply, incoming, fetch)
             else:
-                yield incoming
+                yield asked, incoming
 
     def _hear(self, reply: Reply) -> None:
         found = {part: result.accuracy for part, result in reply.evaluations.items()}

@@ -117,7 +117,8 @@ def projected(experiment: Experiment, federation: Federation, rows: Sequence[Row
     sites = [federation.dealt.site(k) for k in range(clients)]
     labelled = sum(len(site.labelled) for site in sites)
     unlabelled = sum(len(site.unlabelled) for site in sites)
-    bound = experiment.method.cost_bound(clients, rounds.sample_rate, rounds.num_rounds) or 0
+    costs = experiment.method.costs(clients, rounds.sample_rate, rounds.num_rounds)
+    bound: float = costs.get("cost_bound_models", 0.0)
     passes = rounds.num_rounds * rounds.sample_rate * training.local_epochs
     trained = passes * (labelled + unlabelled) + training.warmup_epochs * labelled
     return trained / rate["training"] + bound * unlabelled / clients / rate["scoring"]

@@ -95,7 +95,7 @@ def rows_of(summary: Summary, experiment: Experiment) -> list[Row]:
     rows.append({"what": "wall time, min", "here": round(summary["wall_seconds"] / 60, 2)})
     rows.append({"what": "rounds", "here": summary["rounds"]})
     sent = summary["models_sent"] + summary["models_up"]
-    bound = summary["cost_bound_models"]
+    bound = summary.get("cost_bound_models")
     rows.append({"what": "models sent", "here": sent, "paper": bound, "where": "Eq. 28, a bound"})
     if pick_device(experiment.runtime.device).type == "cuda":
         peak = torch.cuda.max_memory_allocated() / 2**20

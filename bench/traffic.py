@@ -36,7 +36,6 @@ from fedapp.learn.params import Params, from_bytes, schema_of, to_bytes
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import Incoming, Outgoing, Reply, SiteFacts
 from fedapp.messages.store import ModelStore
-from fedapp.methods.um_pfssl.costs import cost_greedy
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.server.engine import Engine, Fetch, Transport
 from fedapp.site.federation import federation_of
@@ -137,17 +136,17 @@ class Counted:
 
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
-    ) -> Iterator[Incoming]:
+    ) -> Iterator[tuple[int, Incoming]]:
         """Count and pass on."""
         self._count_down(outbox)
-        for incoming in self.inner.exchange(outbox, fetch, deadline_s):
+        for asked, incoming in self.inner.exchange(outbox, fetch, deadline_s):
             answer = incoming.answer
             if isinstance(answer, Reply):
                 self._lists[answer.site] = len(answer.helpers)
                 where = self._part(answer.round), "upload"
                 self.sent[where] += len(incoming.payloads)
                 self.blind[where] += len(incoming.payloads)
-            yield incoming
+            yield asked, incoming
 
     def _count_down(self, outbox: Sequence[Outgoing]) -> None:
         number = outbox[0].task.round
@@ -209,8 +208,8 @@ def count_rows(counted: Counted, experiment: Experiment) -> list[Row]:
     """
     clients, rounds = experiment.split.num_clients, experiment.rounds
     size = (clients, rounds.sample_rate, rounds.num_rounds)
-    bound = experiment.method.cost_bound(*size)
-    greedy = cost_greedy(num_clients=size[0], sample_rate=size[1], num_rounds=size[2])
+    costs = experiment.method.costs(*size)
+    bound, greedy = costs["cost_bound_models"], costs["cost_greedy_models"]
 
     def row(models: str, by: Mapping[str, int]) -> Row:
         total = by[SEARCH] + by[LATER]

@@ -34,7 +34,6 @@ from fedapp.messages.protocol import (
     Task,
 )
 from fedapp.messages.store import ModelStore
-from fedapp.server.checks import attributed
 from fedapp.server.engine import Engine, Fetch
 from fedapp.server.standings import Row
 from server_app.introductions import Introductions
@@ -61,7 +60,7 @@ class PoolStrategy(Strategy):
         self._progress = progress
         self._everybody = everybody
         self._outbox: Sequence[Outgoing] = ()
-        self._inbox: list[Incoming] = []
+        self._inbox: list[tuple[int, Incoming]] = []
         self._asked: dict[str, Task] = {}
         self._store = ModelStore(folder.pool_root)
         self._key = make_key(folder.pool_root)
@@ -109,7 +108,8 @@ class PoolStrategy(Strategy):
             try:
                 payloads = {digest: self._fetch(digest) for digest in travels}
             except StoreError as error:
-                self._inbox.append(_unsent(out.task, f"the server lost a model it needs: {error}"))
+                lost = _unsent(out.task, f"the server lost a model it needs: {error}")
+                self._inbox.append((out.task.site, lost))
                 continue
             records = wire.write_request(self._origin, out.task, payloads)
             node = self._sites.nodes[out.task.site]
@@ -155,7 +155,7 @@ class PoolStrategy(Strategy):
 
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
-    ) -> Iterator[Incoming]:
+    ) -> Iterator[tuple[int, Incoming]]:
         """Push a phase's tasks, yield answers as they come, stop at the deadline.
 
         They go in one push where `runtime.in_flight_mib` allows, else as answers make room.
@@ -179,7 +179,7 @@ class PoolStrategy(Strategy):
         for message, reply in self._post.replies(more, deadline_s):
             task = flying.pop(message.metadata.dst_node_id).task
             if reply is None:
-                yield _unsent(task, NOT_SENT)
+                yield task.site, _unsent(task, NOT_SENT)
                 continue
             self._asked = {message.metadata.message_id: task}
             self.aggregate_train(number, [reply])
@@ -187,7 +187,7 @@ class PoolStrategy(Strategy):
         yield from self._inbox
         self._inbox.clear()
         for out in queue:
-            yield _unsent(out.task, "not sent: the round's time was over")
+            yield out.task.site, _unsent(out.task, "not sent: the round's time was over")
 
     def _models_at_once(self, outbox: Sequence[Outgoing]) -> int:
         """Return how many models `runtime.in_flight_mib` has room for."""
@@ -221,23 +221,24 @@ class PoolStrategy(Strategy):
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def _read(self, reply: Message) -> Incoming:
-        """Parse the answer to a task; one that speaks for another site or round is a refusal."""
+    def _read(self, reply: Message) -> tuple[int, Incoming]:
+        """Parse the answer to a task; return which site was asked, and it."""
         task = self._asked[reply.metadata.reply_to_message_id]
-        incoming = attributed(task, parsed(reply))
+        incoming = parsed(reply)
         answer = incoming.answer
         if isinstance(answer, Reply) and task.site in self._sites.neighbours:
-            return self._with_upload(task, answer, incoming.head_bytes)
-        return incoming
+            incoming = self._with_upload(task, answer, incoming.head_bytes)
+        return task.site, incoming
 
     def _with_upload(self, task: Task, reply: Reply, head_bytes: int) -> Incoming:
-        """Read a neighbour's new model where it put it: in the pool."""
-        if reply.model == task.own.digest:
-            return Incoming(reply, {}, head_bytes)
+        """Read a neighbour's new contents where it put them: in the pool."""
         try:
-            return Incoming(reply, {reply.model: self._store.get(reply.model)}, head_bytes)
+            payloads = {
+                digest: self._store.get(digest) for digest in reply.uploads(task.own.digest)
+            }
         except StoreError as error:
             return Incoming(Refusal(task.site, task.round, f"its new model is not there: {error}"))
+        return Incoming(reply, payloads, head_bytes)
 
 
 def _unsent(task: Task, reason: str) -> Incoming:

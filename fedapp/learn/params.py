@@ -59,15 +59,34 @@ def from_bytes(
     Returns the tensors in the schema's dtypes. owner names the content in errors, such as
     "site 3's upload". Raises ProtocolError naming the tensor and the rule.
     """
+    return _checked(_loaded(blob, schema, owner, transport), schema, owner, transport)
+
+
+def part_from_bytes(
+    blob: bytes, schema: Schema, owner: str, transport: TransportSettings = PLAIN
+) -> Params:
+    """Parse some tensors of a content, one at least, and check them as `from_bytes` does."""
+    params = _loaded(blob, schema, owner, transport)
+    if not params or not params.keys() <= schema.keys():
+        raise ProtocolError(
+            f"{owner}: unexpected tensors {sorted(params.keys() - schema)}, or none"
+        )
+    return _checked(params, {name: schema[name] for name in params}, owner, transport)
+
+
+def _loaded(blob: bytes, schema: Schema, owner: str, transport: TransportSettings) -> Params:
     limit = max_bytes(schema)
     if len(blob) > limit:
         raise ProtocolError(f"{owner}: {len(blob)} bytes, but this model has at most {limit}")
     try:
-        params = load(blob if transport.compression == "none" else _inflate(blob, limit, transport))
+        return load(blob if transport.compression == "none" else _inflate(blob, limit, transport))
     except Exception as error:  # shapes such as [0, 2**63] fail in torch, not in safetensors
         raise ProtocolError(
             f"{owner}: not a safetensors model ({error}); upload it again"
         ) from error
+
+
+def _checked(params: Params, schema: Schema, owner: str, transport: TransportSettings) -> Params:
     if params.keys() != schema.keys():
         missing, extra = sorted(schema.keys() - params), sorted(params.keys() - schema)
         raise ProtocolError(f"{owner}: missing tensors {missing}, unexpected tensors {extra}")

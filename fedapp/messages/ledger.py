@@ -1,4 +1,4 @@
-"""What was sent: models and bytes by round, site, direction and kind.
+"""What was sent: contents and bytes by round, site, direction and kind.
 
 Bytes are those of the messages themselves: JSON heads and models, without Flower's own framing.
 """
@@ -8,12 +8,15 @@ from types import MappingProxyType
 from typing import Literal, Self, get_args
 
 from fedapp.ground.errors import StoreError
+from fedapp.messages.protocol import MODEL
 
 Direction = Literal["up", "down"]
 """up: from a site to the server; down: from the server to a site."""
-Kind = Literal["model", "message", "evaluation"]
-"""model: contents of models; message: everything around them; evaluation: both, where a site is
-asked only to measure a model. That is no part of a method's cost, and has a total of its own."""
+MESSAGE = "message"
+"""Kind: everything around contents. Contents have their role as kind, such as `protocol.MODEL`."""
+EVALUATION = "evaluation"
+"""Kind: messages and contents where a site is asked only to measure a model. That is no part of a
+method's cost, and has a total of its own."""
 
 COLUMNS = ("round", "site", "direction", "kind", "models", "bytes")
 
@@ -30,30 +33,32 @@ class Ledger:
 
     def __init__(self, totals: Mapping[str, int] = _NOTHING) -> None:
         self._totals = dict(totals)
-        self._open: dict[tuple[int, int, Direction, Kind], tuple[int, int]] = {}
+        self._open: dict[tuple[int, int, Direction, str], tuple[int, int]] = {}
 
     def add(
-        self, round: int, site: int, direction: Direction, kind: Kind, models: int, bytes: int
+        self, round: int, site: int, direction: Direction, kind: str, models: int, bytes: int
     ) -> None:
-        """Count `models` models and `bytes` bytes."""
-        if direction not in get_args(Direction) or kind not in get_args(Kind):
-            raise ValueError(f"{direction!r} of {kind!r}: must be up or down of {get_args(Kind)}")
+        """Count `models` contents and `bytes` bytes."""
+        if direction not in get_args(Direction):
+            raise ValueError(f"{direction!r} of {kind!r}: must be up or down")
         if models < 0 or bytes < 0:
             raise ValueError(f"{models} models, {bytes} bytes: must not be negative")
         key = (round, site, direction, kind)
         before = self._open.get(key, (0, 0))
         self._open[key] = (before[0] + models, before[1] + bytes)
-        if kind == "evaluation":
+        if kind == EVALUATION:
             self._totals["bytes_evaluation"] += bytes
             return
-        self._totals["models_up" if direction == "up" else "models_sent"] += models
+        if kind == MODEL:
+            self._totals["models_up" if direction == "up" else "models_sent"] += models
         self._totals[f"bytes_{direction}"] += bytes
 
     def totals(self) -> dict[str, int]:
         """Return sums over all rounds.
 
         models_sent: models from the server to the sites; models_up: back; bytes_down, bytes_up:
-        bytes, messages included; bytes_evaluation: both ways, for measuring alone.
+        bytes, messages and contents of every role included; bytes_evaluation: both ways, for
+        measuring alone.
         """
         return dict(self._totals)
 

@@ -12,13 +12,19 @@ from pydantic import FailFast, Field
 
 from fedapp.ground.settings import SITE_NAME
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the message format; both sides refuse any other."""
 
 INITIAL_SITE = -1
 """Stands for the site of w_0, the model every site starts from."""
 SERVER_SITE = -2
-"""Stands for the site of models that the server makes by averaging."""
+"""The server as a site: of the models that it makes by averaging and, where it holds labelled
+images of its own, of those that it trains."""
+MODEL = "model"
+"""The role of a site's model. A method may have contents of other roles beside it, such as
+prototypes."""
+MEMORY_LOST = "memory_lost"
+"""Metric, 1 where a site had lost what it keeps to itself and began it anew."""
 EVALUATE = "evaluate"
 """Action of a task that only measures a model at a site."""
 SEARCH = "search"
@@ -56,7 +62,8 @@ _ON_ONE_LINE = r"^[^\p{Cc}\p{Zl}\p{Zp}\u{202A}-\u{202E}\u{2066}-\u{2069}]*$"
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 DigestOrNone = Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
-SiteId = Annotated[int, Field(ge=0, lt=2**31)]
+SiteId = Annotated[int, Field(ge=SERVER_SITE, lt=2**31)]
+"""A site, or the server's own. A number proves nothing: others check who speaks for which site."""
 Number = Annotated[int, Field(ge=0, lt=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern="^[a-z_]+$")]
@@ -74,13 +81,17 @@ _Entries = Field(max_length=MAX_ENTRIES)
 
 @dataclass(frozen=True)
 class ModelRef:
-    """One version of one site's model; `digest` is the SHA-256 of its safetensors bytes, in hex."""
+    """One version of one site's model, or of its content of another role.
+
+    digest: the SHA-256 of its safetensors bytes, in hex.
+    """
 
     __pydantic_config__ = CLOSED
 
-    site: Annotated[int, Field(ge=SERVER_SITE, lt=2**31)]
+    site: SiteId
     version: Number
     digest: Digest
+    role: Name = MODEL
 
 
 @dataclass(frozen=True)
@@ -162,10 +173,26 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Some tensors of an uploaded model: whoever has the base has the others.
+
+    base: digest of a model that the task named. digest: of what was sent.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    base: Digest
+    digest: Digest
+
+
+@dataclass(frozen=True)
 class Reply:
     """What a site did.
 
-    model: digest of the site's model now (equal to the task's `own` when it did not train).
+    model: digest of the site's model now (equal to the task's `own` when it did not change).
+    part: what was sent of that model; None: the whole.
+    contents: digests of its new contents of other roles.
+    learned: whether it trained; its model may be the same all the same.
     helpers: its helper list, most related first, itself excluded; this is also its request for the
         next round: what it holds (by digest) and how the entries rank.
     held: digests in the site's store after the round.
@@ -180,11 +207,24 @@ class Reply:
     site: SiteId
     round: Number
     model: Digest
+    part: Part | None = None
+    contents: Annotated[Mapping[Name, Digest], _Entries] = field(default_factory=dict)
+    learned: bool = False
     helpers: Annotated[tuple[ScoredRef, ...], *_Models] = ()
     held: Annotated[tuple[Digest, ...], *_Models] = ()
     metrics: Annotated[Mapping[Name, Finite], _Entries] = field(default_factory=dict)
     evaluations: Annotated[Mapping[Name, Evaluation], _Entries] = field(default_factory=dict)
     private: DigestOrNone = ""
+
+    def uploads(self, before: str) -> dict[str, str]:
+        """Return the digest of each content that comes along, and its role.
+
+        before: digest of the site's model as the task named it.
+        """
+        sent = {digest: role for role, digest in self.contents.items()}
+        if self.model != before:
+            sent[self.part.digest if self.part else self.model] = MODEL
+        return sent
 
 
 @dataclass(frozen=True)

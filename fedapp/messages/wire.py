@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedapp.ground.errors import ProtocolError
 from fedapp.messages.codec import decode_answer, decode_origin, decode_request, encode
-from fedapp.messages.protocol import MAX_MODELS, Incoming, Origin, Request
+from fedapp.messages.protocol import MAX_ENTRIES, MAX_MODELS, Incoming, Origin, Request
 
 MAX_MODEL_BYTES = 2**30
 """Bytes of one content; the receiver also checks it against the model's own size."""
@@ -45,7 +45,7 @@ def read_request(records: RecordDict) -> tuple[Origin, Request, dict[str, bytes]
 
 def read_answer(records: RecordDict) -> Incoming:
     """Parse an answer. Raises ProtocolError."""
-    heads, payloads = _parts(records, {"message"}, 1)  # a site has one model
+    heads, payloads = _parts(records, {"message"}, MAX_ENTRIES)  # one of each role
     return Incoming(decode_answer(heads["message"]), payloads, len(heads["message"]))
 
 

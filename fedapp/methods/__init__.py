@@ -4,6 +4,7 @@ import difflib
 import pkgutil
 from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
 from fedapp.ground.errors import ConfigError
 from fedapp.methods.base import Method
@@ -15,7 +16,7 @@ def method_names() -> list[str]:
     return sorted(name for name in files if name != "base" and not name.startswith("_"))
 
 
-def method_class(name: str) -> type[Method]:
+def method_class(name: str) -> type[Method[Any]]:
     """Return the class that `fedapp/methods/<name>.py` offers as `METHOD`.
 
     Raises ConfigError where there is no such file or it offers no method.
@@ -34,7 +35,7 @@ def method_class(name: str) -> type[Method]:
     return offered
 
 
-def build_method(name: str, fields: Mapping[str, object]) -> Method:
+def build_method(name: str, fields: Mapping[str, object]) -> Method[Any]:
     """Return the method with these hyper-parameters; those not given take their defaults.
 
     Raises ConfigError on an unknown name, pydantic's ValidationError on unknown, wrongly typed,

@@ -31,13 +31,13 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.methods.base import Method, Round, ServerState, SiteContext, SiteReport
+from fedapp.methods.base import Method, MethodState, Round, SiteContext, SiteReport
 
 WARM_UP = "warmup"
 
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
-class Averaging(Method):
+class Averaging(Method[MethodState]):
     """Sites learn from the server's model on; the server averages what they send.
 
     A method made from this says how a site learns (`steps`), what stays at home (`kept_private`),
@@ -48,8 +48,8 @@ class Averaging(Method):
     """What a site uses: the server's model, or its own after it trained that one last."""
 
     def server_round(
-        self, state: ServerState, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
+        self, state: MethodState, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
         """Average the models of those that learned, by numbers of images."""
         newest = yield from averaged(rnd, self.weight)
         yield [rnd.task(site, EVALUATE, server=[newest]) for site in rnd.sites]
@@ -65,7 +65,8 @@ class Averaging(Method):
             loss = descend(site.model, steps, site.training, self.penalty(site.model))
         if loss is None:  # no images to learn from
             return SiteReport()
-        return SiteReport(site.params(), metrics={"loss": site.finite(loss, task)})
+        metrics = {"loss": site.finite(loss, task)}
+        return SiteReport(site.params(), learned=True, metrics=metrics)
 
     def measured(self, task: Task, site: SiteContext) -> dict[str, Evaluation]:
         """Measure the server's model and the site's own, where it has one, each under its name."""
@@ -203,7 +204,7 @@ def averaged(
         ]
         if rnd.common_fixed:
             continue
-        learned = [r for r in replies if "loss" in r.metrics]  # without epochs: nobody
+        learned = [r for r in replies if r.learned]  # without epochs: nobody
         counts = {r.site: weight(rnd.facts[r.site], r) for r in learned}
         if total := sum(counts.values()):
             parts = [(n / total, rnd.pool.latest(k)) for k, n in counts.items()]

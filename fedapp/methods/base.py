@@ -7,11 +7,11 @@ function of a task and the site's data.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -24,10 +24,18 @@ from fedapp.ground.rng import numpy_stream, seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.metrics import evaluation, predict
 from fedapp.learn.networks.resnet9 import ResNet9
-from fedapp.learn.params import Params
+from fedapp.learn.params import Params, Schema, schema_of, without
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.training import View, train
-from fedapp.messages.protocol import Evaluation, ModelRef, Reply, ScoredRef, SiteFacts, Task
+from fedapp.messages.protocol import (
+    MODEL,
+    Evaluation,
+    ModelRef,
+    Reply,
+    ScoredRef,
+    SiteFacts,
+    Task,
+)
 
 
 class PoolView(Protocol):
@@ -36,8 +44,14 @@ class PoolView(Protocol):
     Sites' models change between phases, never within one; the server's when `average` makes one.
     """
 
-    def latest(self, site: int) -> ModelRef:
-        """Return the newest version of a site's model."""
+    def latest(self, site: int, role: str = MODEL) -> ModelRef:
+        """Return the newest version of a site's model, or of its content of another role.
+
+        Every site has a model, w_0 at first; of other roles only those that `having` names.
+        """
+
+    def having(self, role: str) -> tuple[int, ...]:
+        """Return the sites that have sent a content of this role, ascending."""
 
     def trained(self) -> tuple[int, ...]:
         """Return the sites whose model has been trained at least once, ascending."""
@@ -52,18 +66,23 @@ class PoolView(Protocol):
 
 
 @dataclass(frozen=True)
-class ServerState:
-    """What the server remembers beside the pool.
+class MethodState:
+    """What a method remembers at the server beside the pool: here, nothing.
 
-    helpers: each site's helper list, most related first. numbers: the method's own, by name.
+    A method that remembers more derives a frozen dataclass of values that JSON can hold; it is a
+    part of every checkpoint.
     """
 
-    helpers: Mapping[int, tuple[ScoredRef, ...]] = field(default_factory=dict)
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    def needs(self) -> Collection[str]:
+        """Return the digests of contents that it names, beside every site's newest."""
+        return ()
 
-    def with_helpers(self, replies: Sequence[Reply]) -> "ServerState":
-        """Return the state after these replies; sites that did not reply keep their list."""
-        return replace(self, helpers={**self.helpers, **{r.site: r.helpers for r in replies}})
+    def column(self, site: int) -> str:
+        """Return what `per_site.csv` shows of a site's helpers; most methods: nothing."""
+        return ""
+
+
+State = TypeVar("State", bound=MethodState)
 
 
 @dataclass(frozen=True)
@@ -73,6 +92,7 @@ class Round:
     number: 0 is the warm-up. sites: all known sites, ascending. cohort: those that train.
     facts: what each site said of its data. private: digest of what each keeps to itself.
     joined: the round in which each site that came late joined; the others were here from the start.
+    server_learns: whether the server holds labelled images and can be given tasks (`SERVER_SITE`).
     warmup_rounds: averages in round 0 of a method that averages. common_fixed: the server's model
     is an earlier run's, and stays as it is: few new sites must not pull it to themselves.
     """
@@ -87,6 +107,7 @@ class Round:
     joined: Mapping[int, int] = field(default_factory=dict)
     warmup_rounds: int = 1
     common_fixed: bool = False
+    server_learns: bool = False
 
     @property
     def newcomers(self) -> tuple[int, ...]:
@@ -122,23 +143,29 @@ class Round:
 class SiteReport:
     """What a site's rule produced. params: all of its new model; None: it did not change.
 
-    beside: the new tensors of `Method.kept_beside`; None: they did not change.
+    sent: the names of the tensors of it that travel; the server and all others have the other
+        tensors of the task's first "server" model in their place. None: the whole model travels.
+    contents: its new contents of other roles (`Method.roles`). learned: whether it trained.
+    memory: the new tensors of `Method.memory`; None: they did not change.
     evaluates_params: False where `evaluations` are of a model that the site never sends.
     """
 
     params: Params | None = None
+    sent: frozenset[str] | None = None
+    contents: Mapping[str, Params] = field(default_factory=dict)
+    learned: bool = False
     helpers: tuple[ScoredRef, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     evaluates_params: bool = True
-    beside: Params | None = None
+    memory: Params | None = None
 
 
 class Contents(Protocol):
-    """Models by reference, parsed and checked."""
+    """Contents by reference, parsed and checked."""
 
     def __call__(self, ref: ModelRef) -> Params:
-        """Return the tensors that the method shares; every model of the task can be had."""
+        """Return the tensors that the method shares in that role; all of the task can be had."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +173,7 @@ class SiteContext:
     """What a site's rule works with. model: one network to load weights into, on the device.
 
     private: the tensors of the site's model that it keeps to itself, none for most methods.
-    beside: the tensors that it has of its own beside those that it shares (`Method.kept_beside`).
+    memory: what it remembers between its tasks (`Method.memory`).
     flip: whether a mirror image of such data is an image of the same class.
     """
 
@@ -159,7 +186,7 @@ class SiteContext:
     seed: int
     device: torch.device
     flip: bool = False
-    beside: Params = field(default_factory=dict)
+    memory: Params = field(default_factory=dict)
 
     def load(self, ref: ModelRef) -> None:
         """Load a model into the network, with what this site keeps to itself."""
@@ -266,10 +293,12 @@ class SiteContext:
         return params
 
 
-class Method(ABC):
+class Method(ABC, Generic[State]):
     """Base of every method; methods derive from it only, never from one another."""
 
     name: ClassVar[str]
+    state: ClassVar[type[MethodState]] = MethodState
+    """What it remembers at the server; made without arguments, it is what a run begins with."""
     asks_peers: ClassVar[bool] = False
     """Whether sites use other sites' models, so that those of an earlier run serve as well."""
     starts_common: ClassVar[bool] = False
@@ -277,11 +306,12 @@ class Method(ABC):
 
     @abstractmethod
     def server_round(
-        self, state: ServerState, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
+        self, state: State, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], State]:
         """Run one round: yield the tasks of each phase, receive its replies, return the state.
 
-        Replies come in site order; sites that failed or were silent are absent.
+        A phase has one task for a site at most; a site may be asked in several phases. Replies come
+        in site order, the server's own first; sites that failed or were silent are absent.
         """
 
     @abstractmethod
@@ -300,16 +330,32 @@ class Method(ABC):
         """Return the names of the model's tensors that never leave a site; most methods: none."""
         return frozenset()
 
-    def kept_beside(self, model: nn.Module) -> frozenset[str]:
-        """Return the names of the tensors of which a site has its own beside those it shares.
+    def memory(self, model: nn.Module, w_0: Params) -> Params:
+        """Return what a site remembers between its tasks, with the values that it starts from.
 
-        They start from w_0's and never leave the site; most methods: none.
+        Such as a second network, an optimiser's state or a step counter, by name. It never leaves
+        the site. A site that lost it starts again from here, and the run says so. Most methods:
+        nothing. w_0: all tensors of the network; names, shapes and dtypes of the result must not
+        depend on their values.
         """
-        return frozenset()
+        return {}
 
-    def cost_bound(self, num_clients: int, sample_rate: float, num_rounds: int) -> float | None:
-        """Return the paper's bound on the models sent, or None where there is none."""
-        return None
+    def roles(self, model: nn.Module) -> Mapping[str, Schema]:
+        """Return the schemas of what sites send beside their model, by role; most: nothing."""
+        return {}
+
+    def check_reply(self, task: Task, reply: Reply) -> None:
+        """Check what only the method knows of a reply. Raises ProtocolError naming the rule."""
+
+    def costs(self, num_clients: int, sample_rate: float, num_rounds: int) -> dict[str, float]:
+        """Return what the method's paper says that it sends, in models, by name."""
+        return {}
+
+
+def schemas(method: Method[State], model: nn.Module) -> dict[str, Schema]:
+    """Return the schema of what sites share, by role."""
+    kept = method.kept_private(model)
+    return {MODEL: schema_of(without(model.state_dict(), kept)), **method.roles(model)}
 
 
 def warm_ups(rnd: Round) -> list[Task]:
@@ -333,4 +379,9 @@ def warm_up(task: Task, site: SiteContext) -> SiteReport:
     targets = site.one_hot(site.data.labels)
     count, epochs = len(site.data.labels), site.training.warmup_epochs
     loss = site.fit(site.data.labelled, targets, count, epochs, task)
-    return SiteReport(site.params(), (), {"loss": loss}, site.evaluate("val", "test"))
+    return SiteReport(
+        site.params(),
+        learned=True,
+        metrics={"loss": loss},
+        evaluations=site.evaluate("val", "test"),
+    )

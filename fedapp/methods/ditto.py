@@ -38,21 +38,21 @@ class Ditto(FromLabelled):
     attachment: Annotated[float, Field(ge=0)] = 1.0
     """lambda: how strongly v_k is pulled to the common model."""
 
-    def kept_beside(self, model: nn.Module) -> frozenset[str]:
-        """The whole of v_k."""
-        return frozenset(model.state_dict())
+    def memory(self, model: nn.Module, w_0: Params) -> Params:
+        """The whole of v_k, from w_0 on."""
+        return dict(w_0)
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Train the common model, then v_k."""
         report = super().site_round(task, site)
         if report.params is None:  # it measured, or has no labels
             return report
-        return replace(report, beside=self._own(task, site))
+        return replace(report, memory=self._own(task, site))
 
     def load_tuned(self, task: Task, site: SiteContext) -> None:
         """Load v_k; the server's model at a site that has never trained it."""
         if task.private:
-            site.model.load_state_dict(site.beside)
+            site.model.load_state_dict(site.memory)
         else:
             super().load_tuned(task, site)
 
@@ -61,7 +61,7 @@ class Ditto(FromLabelled):
         site.load(task.models["server"][0])
         weights: Sequence[Tensor] = list(site.model.parameters())
         penalty = partial(pull, weights, copies(weights), self.attachment)
-        site.model.load_state_dict(site.beside)
+        site.model.load_state_dict(site.memory)
         with site.drawing(task):
             loss = descend(site.model, supervised(work_of(task, site)), site.training, penalty)
         site.finite(loss or 0.0, task)

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.networks.parts import head_names
 from fedapp.learn.objectives import supervised
+from fedapp.learn.params import Params
 from fedapp.learn.priors import class_mix
 from fedapp.learn.training import descend
 from fedapp.messages.protocol import EVALUATE, Task
@@ -46,16 +47,16 @@ class FedRoD(FromLabelled):
     answer: Literal["common", "tuned"] = "tuned"
     """What a site uses: the server's model, or the personal answer ("tuned")."""
 
-    def kept_beside(self, model: nn.Module) -> frozenset[str]:
-        """The personal head."""
-        return head_names(model)
+    def memory(self, model: nn.Module, w_0: Params) -> Params:
+        """The personal head, from zero on."""
+        return {name: torch.zeros_like(w_0[name]) for name in head_names(model)}
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Train the common network and the personal head; or measure."""
         if task.action == EVALUATE:
             return super().site_round(task, site)
         site.load(task.models["server"][0])
-        head = personal_head(task, site)
+        head = personal_head(site)
         counts = torch.bincount(site.data.labels.cpu(), minlength=site.data.num_classes)
         shift = class_mix(counts, torch.empty(0, len(counts))).log().to(site.device, torch.float32)
 
@@ -70,23 +71,24 @@ class FedRoD(FromLabelled):
         if loss is None:  # no images to learn from
             return SiteReport()
         own = {f"head.{name}": tensor.cpu().clone() for name, tensor in head.state_dict().items()}
-        return SiteReport(site.params(), metrics={"loss": site.finite(loss, task)}, beside=own)
+        metrics = {"loss": site.finite(loss, task)}
+        return SiteReport(site.params(), learned=True, metrics=metrics, memory=own)
 
     def load_tuned(self, task: Task, site: SiteContext) -> None:
         """Load the site's own network; its head is the sum of both heads."""
         super().load_tuned(task, site)
-        head = personal_head(task, site)
+        head = personal_head(site)
         with torch.no_grad():
             site.model.head.weight.add_(head.weight)
             site.model.head.bias.add_(head.bias)
 
 
-def personal_head(task: Task, site: SiteContext) -> nn.Linear:
-    """Return the site's own head, on its device; zeros where it has never trained one."""
+def personal_head(site: SiteContext) -> nn.Linear:
+    """Return the site's own head, on its device."""
     head = copy.deepcopy(site.model.head)
     with torch.no_grad():
         for name, tensor in head.named_parameters():
-            tensor.copy_(site.beside[f"head.{name}"]) if task.private else tensor.zero_()
+            tensor.copy_(site.memory[f"head.{name}"])
     return head
 
 

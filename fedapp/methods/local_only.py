@@ -12,8 +12,8 @@ from fedapp.ground.settings import CLOSED
 from fedapp.messages.protocol import Reply, Task
 from fedapp.methods.base import (
     Method,
+    MethodState,
     Round,
-    ServerState,
     SiteContext,
     SiteReport,
     warm_up,
@@ -22,14 +22,14 @@ from fedapp.methods.base import (
 
 
 @dataclass(frozen=True, config=CLOSED)
-class LocalOnly(Method):
+class LocalOnly(Method[MethodState]):
     """No hyper-parameters of its own."""
 
     name: ClassVar[str] = "local_only"
 
     def server_round(
-        self, state: ServerState, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
+        self, state: MethodState, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
         """Let the cohort train; in round 0 everybody warms up."""
         if rnd.number == 0:
             yield warm_ups(rnd)
@@ -51,7 +51,12 @@ class LocalOnly(Method):
         targets = site.one_hot(site.data.labels)
         count, epochs = len(site.data.labels), site.training.local_epochs
         loss = site.fit(site.data.labelled, targets, count, epochs, task)
-        return SiteReport(site.params(), (), {"loss": loss}, site.evaluate("val", "test"))
+        return SiteReport(
+            site.params(),
+            learned=True,
+            metrics={"loss": loss},
+            evaluations=site.evaluate("val", "test"),
+        )
 
 
 METHOD = LocalOnly

@@ -17,7 +17,7 @@ from fedapp.ground.settings import CLOSED, Count, Positive
 from fedapp.learn.training import Step, shortened
 from fedapp.messages.protocol import Reply, Task
 from fedapp.methods._averaging import ByObjective, averaged
-from fedapp.methods.base import Round, ServerState, SiteContext, SiteReport
+from fedapp.methods.base import MethodState, Round, SiteContext, SiteReport
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -36,8 +36,8 @@ class PFedMe(ByObjective):
     """Server: w <- (1 - beta) w + beta mean of the sites' w."""
 
     def server_round(
-        self, state: ServerState, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
+        self, state: MethodState, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
         """Average the w of the cohort."""
         yield from averaged(rnd, self.weight, self.beta)
         return state
@@ -56,9 +56,12 @@ class PFedMe(ByObjective):
         with torch.no_grad():
             for tensor, value in zip(theta, w, strict=True):
                 tensor.copy_(value)
-        metrics = {"loss": loss}
         return SiteReport(
-            site.params(), metrics=metrics, evaluations=evaluations, evaluates_params=False
+            site.params(),
+            learned=True,
+            metrics={"loss": loss},
+            evaluations=evaluations,
+            evaluates_params=False,
         )
 
     def descend(

@@ -14,8 +14,8 @@ it on validation images, the server adds the counts up and sends them along.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal, Self
 
@@ -33,19 +33,29 @@ from fedapp.learn.priors import class_mix, mixture_weights, weighted
 from fedapp.learn.training import Step, batches, descend, freeze_batch_norm, paired, repeated
 from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
 from fedapp.methods._averaging import WARM_UP, averaged, budget_of, work_of
-from fedapp.methods.base import Method, Round, ServerState, SiteContext, SiteReport
+from fedapp.methods.base import Method, MethodState, Round, SiteContext, SiteReport
 
-SURE = ("sure_right", "sure_total")
-"""Metrics: sure answers to validation images that are right, and all sure ones."""
 SHARED = 10
 """Images that all sites' count of right pseudo-labels stands for beside a site's own count."""
 
 
+@plain_dataclass(frozen=True)
+class Sure(MethodState):
+    """Sure answers of all sites to validation images: those that are right, and all.
+
+    Sites count their own in metrics of these names.
+    """
+
+    sure_right: float = 0.0
+    sure_total: float = 0.0
+
+
 @dataclass(frozen=True, config=CLOSED)
-class PriorShift(Method):
+class PriorShift(Method[Sure]):
     """Fields are the method's hyper-parameters."""
 
     name: ClassVar[str] = "prior_shift"
+    state: ClassVar[type[MethodState]] = Sure
     starts_common: ClassVar[bool] = True
 
     answer: Literal["common", "tuned", "mixture"] = "mixture"
@@ -62,16 +72,14 @@ class PriorShift(Method):
     # --- server -----------------------------------------------------------------------------------
 
     def server_round(
-        self, state: ServerState, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
+        self, state: Sure, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], Sure]:
         """Average; let every site measure, and add up how often sure answers are right."""
-        newest = yield from averaged(rnd, self.weight, numbers=state.numbers)
+        newest = yield from averaged(rnd, self.weight, numbers=asdict(state))
         replies = yield [rnd.task(site, EVALUATE, server=[newest]) for site in rnd.sites]
         if rnd.common_fixed:  # what the sites that made it counted holds on; a new one knows little
             return state
-        return replace(
-            state, numbers={name: sum(r.metrics.get(name, 0) for r in replies) for name in SURE}
-        )
+        return Sure(*(sum(r.metrics.get(f.name, 0) for r in replies) for f in fields(Sure)))
 
     def weight(self, facts: SiteFacts, reply: Reply) -> float:
         """What the site says that it learned from, pseudo-labels by their weight."""
@@ -80,9 +88,9 @@ class PriorShift(Method):
 
     # --- site -------------------------------------------------------------------------------------
 
-    def kept_beside(self, model: nn.Module) -> frozenset[str]:
-        """The model that a site trains alone."""
-        return frozenset(model.state_dict()) if self.alone else frozenset()
+    def memory(self, model: nn.Module, w_0: Params) -> Params:
+        """The model that a site trains alone, from w_0 on."""
+        return dict(w_0) if self.alone else {}
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Measure, or learn: the common model and the site's own."""
@@ -104,7 +112,8 @@ class PriorShift(Method):
         params = site.params()
         learned_from = len(data.labels) + taught.worth * len(taught.kept)
         metrics |= {"loss": site.finite(loss, task), "learned_from": learned_from}
-        return SiteReport(params, metrics=metrics, beside=self._trained_alone(task, site))
+        alone = self._trained_alone(task, site)
+        return SiteReport(params, learned=True, metrics=metrics, memory=alone)
 
     def _taught(self, task: Task, site: SiteContext) -> "Taught":
         """Return what the common model says of the site's unlabelled images."""
@@ -120,7 +129,7 @@ class PriorShift(Method):
         count and, as `SHARED` images, that of all sites.
         """
         right, total = self._sure(val, site)
-        all_right, everything = (task.numbers.get(n, 0.0) for n in SURE)
+        all_right, everything = (task.numbers.get(f.name, 0.0) for f in fields(Sure))
         share = min(everything, SHARED)
         low, _ = wilson(right + share * all_right / max(everything, 1), total + share, z=1)
         return max(2 * low - 1, 0.0)
@@ -137,7 +146,7 @@ class PriorShift(Method):
         """Train the site's own model on its labelled images, and return it."""
         if not self.alone or not len(site.data.labels):
             return None
-        site.model.load_state_dict(site.beside)
+        site.model.load_state_dict(site.memory)
         work = replace(
             work_of(task, site),
             shuffle=site.stream("alone-shuffle", task),
@@ -196,7 +205,7 @@ class PriorShift(Method):
             f"{part}_{name}": evaluation(answers.float(), site.labelled_part(part)[1])
             for part, name, answers in every
         }
-        sure = dict(zip(SURE, self._sure(val["common"], site), strict=True))
+        sure = asdict(Sure(*self._sure(val["common"], site)))
         if self.answer != "mixture":
             name = self.answer if self.answer in val else "common"
             val, test = {name: val[name]}, {name: test[name]}
@@ -216,7 +225,7 @@ class PriorShift(Method):
             for found, images in zip(answers, sets, strict=True):
                 found["tuned"] = weighted(site.predicted(images), mix)
         if self.alone and task.private and len(site.data.labels):
-            site.model.load_state_dict(site.beside)
+            site.model.load_state_dict(site.memory)
             for found, images in zip(answers, sets, strict=True):
                 found["alone"] = site.predicted(images).double()
         return answers

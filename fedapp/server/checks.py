@@ -13,13 +13,11 @@ from fedapp.messages.protocol import (
     SEARCH,
     Evaluation,
     Incoming,
-    ModelRef,
     Refusal,
     Reply,
     SiteFacts,
     Task,
 )
-from fedapp.methods.um_pfssl.relation import MAX_RELATION
 from fedapp.server.standings import Standings
 
 MAX_METRICS = 32
@@ -32,18 +30,30 @@ _PARTS = {
 }
 
 
-def check_reply(task: Task, reply: Reply, facts: SiteFacts) -> None:
-    """Check everything but the upload's content. Raises ProtocolError naming the rule."""
+def check_reply(task: Task, reply: Reply, facts: SiteFacts, roles: Collection[str]) -> None:
+    """Check everything but the uploads' content and what its method alone knows.
+
+    roles: of contents that the method's sites send. Raises ProtocolError naming the rule.
+    """
     own = task.own
     if (reply.site, reply.round) != (task.site, task.round):
         raise ProtocolError(
             f"answer of site {reply.site} for round {reply.round}; asked was site {task.site} "
             f"for round {task.round}"
         )
-    if task.action in _READ_ONLY and (reply.model, reply.private) != (own.digest, task.private):
+    if task.action in _READ_ONLY and (
+        (reply.model, reply.private) != (own.digest, task.private) or reply.contents
+    ):
         raise ProtocolError(f"asked to {task.action} only, it changed its own model")
+    if unknown := reply.contents.keys() - roles:
+        raise ProtocolError(f"sent {min(unknown)}; its method has {sorted(roles)}")
+    if reply.part and reply.part.base not in {ref.digest for ref in task.refs()}:
+        raise ProtocolError("sent a part of a model whose base its task does not name")
     offered = {own, *(ref for refs in task.models.values() for ref in refs)}
-    _check_helpers(task, reply, offered)
+    if not {helper.model for helper in reply.helpers} <= offered:
+        raise ProtocolError("its helper list names a model that it was not offered")
+    if len(reply.held) > len(offered) + 1 + len(reply.contents):
+        raise ProtocolError(f"says that it holds {len(reply.held)} models; it saw {len(offered)}")
     for part, result in reply.evaluations.items():
         if part not in _PARTS:
             raise ProtocolError(f"evaluation {part!r}; must be one of {sorted(_PARTS)}")
@@ -54,9 +64,8 @@ def check_reply(task: Task, reply: Reply, facts: SiteFacts) -> None:
 def attributed(task: Task, incoming: Incoming) -> Incoming:
     """Return the answer to a task as the asked site's, whatever site and round it claims.
 
-    Drivers know whom they asked, the engine goes by the number in the answer: one that speaks for
-    another site or round becomes a refusal of the site that was asked. For a refusal that is
-    no lie: a site that does not know its number says -1.
+    One that speaks for another site or round becomes a refusal of the site that was asked. For a
+    refusal that is no lie: a site that does not know its number says -1.
     """
     answer = incoming.answer
     if isinstance(answer, Refusal):
@@ -68,22 +77,6 @@ def attributed(task: Task, incoming: Incoming) -> Incoming:
     else:
         return incoming
     return Incoming(Refusal(task.site, task.round, reason), {}, incoming.head_bytes, incoming.sent)
-
-
-def _check_helpers(task: Task, reply: Reply, offered: Collection[ModelRef]) -> None:
-    listed = [helper.model for helper in reply.helpers]
-    if not set(listed) <= set(offered):
-        raise ProtocolError("its helper list names a model that it was not offered")
-    sites = [ref.site for ref in listed]
-    if len(set(sites)) != len(sites) or task.site in sites:
-        raise ProtocolError("its helper list names a site twice, or itself")
-    if len(reply.held) > len(offered) + 1:
-        raise ProtocolError(f"says that it holds {len(reply.held)} models; it saw {len(offered)}")
-    scores = [helper.score for helper in reply.helpers]
-    if not all(0 <= score <= MAX_RELATION for score in scores):
-        raise ProtocolError(f"its helper list has a relation outside [0, {MAX_RELATION:g}]")
-    if scores != sorted(scores, reverse=True):
-        raise ProtocolError("its helper list is not in the order of its relations")
 
 
 def _check_evaluation(part: str, result: Evaluation, classes: int, samples: int) -> None:

@@ -17,12 +17,14 @@ from fedapp.ground.progress import Progress
 from fedapp.ground.rng import numpy_stream
 from fedapp.ground.settings import Experiment
 from fedapp.learn.networks import build_model, initial_params
-from fedapp.learn.params import Schema, from_bytes, schema_of, to_bytes, without
+from fedapp.learn.params import from_bytes, part_from_bytes, to_bytes
 from fedapp.messages.codec import encode
-from fedapp.messages.ledger import Kind, Ledger
+from fedapp.messages.ledger import EVALUATION, MESSAGE, Ledger
 from fedapp.messages.protocol import (
     EVALUATE,
-    Answer,
+    MEMORY_LOST,
+    MODEL,
+    SERVER_SITE,
     Incoming,
     Missing,
     Outgoing,
@@ -32,10 +34,17 @@ from fedapp.messages.protocol import (
     Task,
 )
 from fedapp.messages.store import ModelStore
-from fedapp.methods.base import Method, Round, ServerState
-from fedapp.methods.um_pfssl.costs import cost_greedy
+from fedapp.methods.base import Method, Round, schemas
 from fedapp.server.arrivals import Arrivals
-from fedapp.server.checks import agreed, check_reply, check_same_sites, joinable, kind_of
+from fedapp.server.checks import (
+    Kind,
+    agreed,
+    attributed,
+    check_reply,
+    check_same_sites,
+    joinable,
+    kind_of,
+)
 from fedapp.server.peers import adopt_peers
 from fedapp.server.pool import ModelPool
 from fedapp.server.roundpool import RoundPool
@@ -61,11 +70,24 @@ class Transport(Protocol):
 
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
-    ) -> Iterable[Incoming]:
-        """Send the tasks with their contents; yield answers as they come.
+    ) -> Iterable[tuple[int, Incoming]]:
+        """Send the tasks with their contents; yield answers as they come, each with who was asked.
 
         Ends when every task is answered or `deadline_s` seconds are over; silent sites are absent.
         """
+
+
+class Learner(Protocol):
+    """The server's own site, where it holds labelled images: asked as any site, but not by message.
+
+    What it reads and sends costs no traffic. It works on the server's pool.
+    """
+
+    def facts(self) -> SiteFacts:
+        """Return what there is to learn from."""
+
+    def handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
+        """Do a task of `SERVER_SITE`."""
 
 
 NOT_HERE = "not sent: the site is not here"
@@ -81,6 +103,13 @@ class Engine:
     store: ModelStore
     progress: Progress
     ledger: Ledger = field(default_factory=Ledger)
+    learner: Learner | None = None
+
+    @property
+    def method(self) -> Method[Any]:
+        """The experiment's method."""
+        method: Method[Any] = self.experiment.method
+        return method
 
     def run(self) -> Row:
         """Run warm-up and rounds, or the rest of them; return the summary."""
@@ -114,16 +143,21 @@ class Engine:
     # --- before the first round -------------------------------------------------------------------
 
     def _prepare(self, introduced: Sequence[SiteFacts]) -> RunState:
-        clients, say = self.experiment.split.num_clients, self.progress.note
+        """Agree with the sites upon what they hold; begin, or go on from the checkpoint."""
+        clients, data, say = (
+            self.experiment.split.num_clients,
+            self.experiment.data,
+            self.progress.note,
+        )
         checkpoint = self.folder.load_checkpoint() if self.experiment.runtime.resume else None
-        state = RunState(-1, ServerState(), Standings({}), {})
         if checkpoint is None:
-            facts = agreed(introduced, clients, self.experiment.data, say)
+            state = RunState(-1, self.method.state(), Standings({}), {})
+            facts = agreed(introduced, clients, data, say)
             kind = kind_of(facts[0])
         else:
-            state = state_of(checkpoint)
+            state = state_of(checkpoint, self.method)
             kind = kind_of(next(iter(state.standings.sites.values())).facts)
-            facts = joinable(introduced, clients, self.experiment.data, kind, say)
+            facts = joinable(introduced, clients, data, kind, say)
             check_same_sites(state.standings, facts)
         for site in {f.site for f in introduced} - {f.site for f in facts}:
             self.transport.leave_out(site)
@@ -131,43 +165,51 @@ class Engine:
             say(f"sites: {', '.join(f'{site.site} {site.name}' for site in facts)}")
         channels, classes, manifest = kind
         self.folder.note_manifest(manifest)
-        settings, seed = self.experiment.model, self.experiment.seed
-        self._classes = len(classes)
-        network = build_model(settings, channels, self._classes)
-        private = self.experiment.method.kept_private(network)
-        self._schema: Schema = schema_of(without(network.state_dict(), private))
-        self._weights = frozenset(name for name, _ in network.named_parameters()) - private
-        self._arrivals = Arrivals(clients, self.experiment.data, kind, say)
+        network = build_model(self.experiment.model, channels, len(classes))
+        self._schemas = schemas(self.method, network)
+        trained = {name for name, _ in network.named_parameters()}
+        self._weights = frozenset(trained & self._schemas[MODEL].keys())
+        self._arrivals = Arrivals(clients, data, kind, say)
         if checkpoint is None:
-            self._pool = ModelPool(self.store)
-            w_0 = initial_params(settings, channels, self._classes, seed)
-            self._pool.start((), to_bytes(without(w_0, private), self.experiment.transport))
-            if self.experiment.runtime.peers:
-                earlier = adopt_peers(
-                    self._pool, self.experiment, kind, self._schema, self.folder.path
-                )
-                state.peers = earlier.facts
-                state.server = ServerState(numbers=earlier.state.server.numbers)
-                common = self.experiment.method.starts_common
-                named = ", ".join(map(str, sorted(state.peers) if common else self._pool.trained()))
-                if common:
-                    say(f"common model of an earlier run (sites {named})")
-                else:
-                    say(f"peers: sites {named} of an earlier run")
-            self._arrivals.waiting = facts
-            self._admit(state, 0, ())
-            if not self._arrivals.here:
-                raise RunError("no site is here that can take part; see above why each is left out")
-            return state
+            self._begin(state, facts, kind)
+        else:
+            self._go_on(state, facts, checkpoint)
+        return state
+
+    def _begin(self, state: RunState, facts: Sequence[SiteFacts], kind: Kind) -> None:
+        """Make w_0; take in models of an earlier run, where there is one, and the sites."""
+        settings, (channels, classes, _) = self.experiment, kind
+        w_0 = initial_params(settings.model, channels, len(classes), settings.seed)
+        shared = {name: w_0[name] for name in self._schemas[MODEL]}
+        self._pool = ModelPool(self.store)
+        self._pool.start((), to_bytes(shared, settings.transport))
+        if settings.runtime.peers:
+            schema = self._schemas[MODEL]
+            earlier = adopt_peers(self._pool, settings, kind, schema, self.folder.path)
+            state.peers = earlier.facts
+            if self.method.starts_common:
+                state.server = earlier.state.server
+                whose = f"common model of an earlier run (sites {_listed(sorted(state.peers))})"
+            else:
+                whose = f"peers: sites {_listed(self._pool.trained())} of an earlier run"
+            self.progress.note(whose)
+        self._arrivals.waiting = facts
+        self._admit(state, 0, ())
+        if not self._arrivals.here:
+            raise RunError("no site is here that can take part; see above why each is left out")
+
+    def _go_on(
+        self, state: RunState, facts: Sequence[SiteFacts], checkpoint: Mapping[str, Any]
+    ) -> None:
+        """Take up pool and ledger where the checkpoint left them."""
         self._pool = ModelPool.from_plain(self.store, checkpoint["pool"])
         self.ledger = Ledger.from_totals(checkpoint["ledger"])
         known = state.standings.sites.keys()
         self._arrivals.here = {f.site for f in facts} & known
         self._arrivals.waiting = [f for f in facts if f.site not in known]
-        say(f"resuming after round {state.round}")
+        self.progress.note(f"resuming after round {state.round}")
         if absent := sorted(known - self._arrivals.here):
-            say(f"not here yet: site {', '.join(map(str, absent))}; the others go on")
-        return state
+            self.progress.note(f"not here yet: site {_listed(absent)}; the others go on")
 
     def _admit(self, state: RunState, number: int, found: Sequence[SiteFacts]) -> None:
         """Take in the sites that came; who cannot take part may be asked again later."""
@@ -187,25 +229,25 @@ class Engine:
             cohort=self._cohort(number, sites),
             pool=RoundPool(
                 self._pool,
-                self._schema,
+                self._schemas[MODEL],
                 self._weights,
                 self.experiment.transport,
                 number,
                 self.experiment.rounds.robust,
                 state.agreement,
             ),
-            facts={site: standing.facts for site, standing in standings.items()},
+            facts=self._facts(state),
             private=state.private,
             joined={site: standing.joined for site, standing in standings.items()},
             warmup_rounds=self.experiment.training.warmup_rounds,
             common_fixed=bool(state.peers),  # not runtime.peers: a run is resumed without it
+            server_learns=self.learner is not None,
         )
-        method: Method = self.experiment.method
         every: list[Reply] = []
         skipped: dict[int, str] = {}
-        if welcome := method.welcome(rnd) if rnd.newcomers else ():
+        if welcome := self.method.welcome(rnd) if rnd.newcomers else ():
             every += self._phase(welcome, state, skipped)
-        phases = method.server_round(state.server, rnd)
+        phases = self.method.server_round(state.server, rnd)
         try:
             tasks = next(phases)
             while True:
@@ -215,7 +257,13 @@ class Engine:
                 tasks = phases.send(replies)
         except StopIteration as stop:
             state.server = stop.value
-        return state.standings.close_round(number, every, skipped)
+        of_sites = [reply for reply in every if reply.site != SERVER_SITE]
+        return state.standings.close_round(number, of_sites, skipped)
+
+    def _facts(self, state: RunState) -> dict[int, SiteFacts]:
+        """Return what every site said of its data, the server's own included."""
+        facts = {site: standing.facts for site, standing in state.standings.sites.items()}
+        return facts | ({SERVER_SITE: self.learner.facts()} if self.learner else {})
 
     def _cohort(self, number: int, sites: Sequence[int]) -> frozenset[int]:
         """Draw ceil(tau K) sites; the warm-up is everybody's."""
@@ -232,8 +280,14 @@ class Engine:
         """Send tasks, take answers; a site that lacks contents is sent them once more."""
         deadline = time.monotonic() + self.experiment.rounds.deadline_s
         here = self._arrivals.here
-        absent = {task.site: NOT_HERE for task in tasks if task.site not in here}
-        phase = _Phase({task.site: task for task in tasks}, absent)
+        by_site = {task.site: task for task in tasks}
+        if len(by_site) != len(tasks):
+            raise ValueError("two tasks for one site in a phase: give the second in the next one")
+        ours = by_site.get(SERVER_SITE)
+        absent = {site: NOT_HERE for site in by_site if site not in here | {SERVER_SITE}}
+        phase = _Phase(by_site, absent)
+        if ours is not None:
+            self._learn(ours, phase, state)
         outbox = [self._outgoing(t, state.held[t.site]) for t in tasks if t.site in here]
         while outbox:
             outbox = self._wave(outbox, phase, state, deadline)
@@ -242,6 +296,17 @@ class Engine:
         replies = [phase.replies[site] for site in sorted(phase.replies)]
         state.private |= {reply.site: reply.private for reply in replies if reply.private}
         return replies
+
+    def _learn(self, task: Task, phase: "_Phase", state: RunState) -> None:
+        """Have the server's own site do its task. Raises RunError where it fails."""
+        if self.learner is None:
+            raise RunError(
+                f"method {self.method.name} has the server learn, and it holds no labelled images; "
+                "set split.server_share above 0"
+            )
+        self._take(task, attributed(task, self.learner.handle(task, {})), phase, state)
+        if reason := phase.failed.get(SERVER_SITE):
+            raise RunError(f"round {state.round}: the server's own training failed: {reason}")
 
     def _wave(
         self, outbox: Sequence[Outgoing], phase: "_Phase", state: RunState, deadline: float
@@ -252,14 +317,15 @@ class Engine:
         left = max(deadline - time.monotonic(), 0.0)
         sizes = self._sizes(outbox, phase.failed)
         outbox = [outgoing for outgoing in outbox if outgoing.task.site in sizes]
-        for incoming in self.transport.exchange(outbox, self._pool.get, left):
-            task = phase.awaits(incoming.answer)
+        for site, answered in self.transport.exchange(outbox, self._pool.get, left):
+            task = phase.awaits(site)
             if task is None:
                 log.warning("an answer that nobody waits for is ignored")
                 continue
+            incoming = attributed(task, answered)
             if not incoming.sent:
-                unsent.add(task.site)
-            self._count_up(task.site, state.round, _kind(task, "message"), incoming)
+                unsent.add(site)
+            self._count_up(task, state.round, incoming)
             if healing := self._take(task, incoming, phase, state):
                 again.append(healing)
             else:
@@ -285,6 +351,10 @@ class Engine:
         else:
             phase.replies[task.site] = reply
             state.held[task.site] = list(reply.held)
+            if reply.metrics.get(MEMORY_LOST):
+                self.progress.note(
+                    f"site {task.site} had lost what it keeps to itself; it began that anew"
+                )
         return None
 
     def _close(self, phase: "_Phase", state: RunState) -> None:
@@ -305,7 +375,7 @@ class Engine:
         """Check that enough sites answered, of those that train and of the others."""
         share = self.experiment.rounds.min_reply_share
         for action in sorted({task.action for task in tasks}):
-            asked = {task.site for task in tasks if task.action == action}
+            asked = {t.site for t in tasks if t.action == action and t.site != SERVER_SITE}
             answered = asked & set(replies)
             if len(answered) < share * len(asked):
                 site = min(asked - answered)
@@ -323,15 +393,17 @@ class Engine:
         attach = tuple(r.digest for r in task.refs() if r.digest not in held and r.digest != w_0)
         return Outgoing(task, attach)
 
-    def _sizes(self, outbox: Sequence[Outgoing], failed: dict[int, str]) -> dict[int, int]:
-        """Return the bytes of contents for each site that can be sent its task.
+    def _sizes(
+        self, outbox: Sequence[Outgoing], failed: dict[int, str]
+    ) -> dict[int, dict[str, int]]:
+        """Return the bytes of each content, by digest, for each site that can be sent its task.
 
         A task whose content the pool lacks fails its site.
         """
         sizes = {}
         for outgoing in outbox:
             try:
-                sizes[outgoing.task.site] = sum(map(self.store.size, outgoing.attach))
+                sizes[outgoing.task.site] = {d: self.store.size(d) for d in outgoing.attach}
             except StoreError as error:
                 failed[outgoing.task.site] = f"the server lost a model it needs: {error}"
         return sizes
@@ -344,17 +416,19 @@ class Engine:
         return Outgoing(task, tuple(dict.fromkeys(missing.digests)))
 
     # The ledger goes by the round under way: the warm-up of a site that comes late is of round 0.
-    def _count_down(self, outgoing: Outgoing, number: int, size: int) -> None:
-        task, count = outgoing.task, len(outgoing.attach)
-        self.ledger.add(number, task.site, "down", _kind(task, "message"), 0, len(encode(task)))
-        if count:
-            self.ledger.add(number, task.site, "down", _kind(task, "model"), count, size)
+    def _count_down(self, outgoing: Outgoing, number: int, sizes: Mapping[str, int]) -> None:
+        task = outgoing.task
+        self.ledger.add(number, task.site, "down", _kind(task, MESSAGE), 0, len(encode(task)))
+        for ref in task.refs():
+            if size := sizes.get(ref.digest):
+                self.ledger.add(number, task.site, "down", _kind(task, ref.role), 1, size)
 
-    def _count_up(self, site: int, number: int, kind: Kind, incoming: Incoming) -> None:
-        self.ledger.add(number, site, "up", kind, 0, incoming.head_bytes)
-        if incoming.payloads:
-            size = sum(map(len, incoming.payloads.values()))
-            self.ledger.add(number, site, "up", "model", len(incoming.payloads), size)
+    def _count_up(self, task: Task, number: int, incoming: Incoming) -> None:
+        kind, answer = _kind(task, MESSAGE), incoming.answer
+        self.ledger.add(number, task.site, "up", kind, 0, incoming.head_bytes)
+        roles = answer.uploads(task.own.digest) if isinstance(answer, Reply) else {}
+        for digest, blob in incoming.payloads.items():
+            self.ledger.add(number, task.site, "up", roles.get(digest, MODEL), 1, len(blob))
 
     def _accept(self, task: Task, incoming: Incoming, state: RunState) -> Reply:
         """Check a reply and take its upload into the pool. Raises ProtocolError."""
@@ -363,16 +437,30 @@ class Engine:
             raise ProtocolError(f"the site refused: {reply.reason}")
         if not isinstance(reply, Reply):
             raise ProtocolError(f"answered with {type(reply).__name__}, a Reply was due")
-        check_reply(task, reply, state.standings.sites[task.site].facts)
-        if reply.model == task.own.digest:
-            return reply
-        if incoming.payloads.keys() != {reply.model}:
-            raise ProtocolError("its new model did not come along, or more than that came")
-        blob = incoming.payloads[reply.model]
-        owner = f"site {task.site}'s upload"
-        from_bytes(blob, self._schema, owner, self.experiment.transport)
-        self._pool.upload(task.site, reply.model, blob, state.round)
+        check_reply(task, reply, self._facts(state)[task.site], self._schemas)
+        self.method.check_reply(task, reply)
+        uploads = reply.uploads(task.own.digest)
+        if incoming.payloads.keys() != uploads.keys():
+            raise ProtocolError("its new contents did not come along, or more than those came")
+        contents = {
+            role: self._content(task, reply, role, incoming.payloads[digest])
+            for digest, role in uploads.items()
+        }
+        for role, blob in contents.items():
+            named = reply.model if role == MODEL else reply.contents[role]
+            self._pool.upload(task.site, named, blob, state.round, role)
         return reply
+
+    def _content(self, task: Task, reply: Reply, role: str, blob: bytes) -> bytes:
+        """Check an upload; return it, or the whole model where a part was sent."""
+        owner, transport = f"site {task.site}'s upload", self.experiment.transport
+        schema = self._schemas[role]
+        if role != MODEL or reply.part is None:
+            from_bytes(blob, schema, owner, transport)
+            return blob
+        part = part_from_bytes(blob, schema, owner, transport)
+        base = from_bytes(self._pool.get(reply.part.base), schema, "its base", transport)
+        return to_bytes({**base, **part}, transport)
 
     # --- records ----------------------------------------------------------------------------------
 
@@ -389,8 +477,9 @@ class Engine:
             "ledger": self.ledger.totals(),
         }
         self.folder.save_checkpoint(plain)
-        listed = (h.model.digest for helpers in state.server.helpers.values() for h in helpers)
-        self._pool.keep(set(listed))  # only now: what the saved records name must never be gone
+        self._pool.keep(
+            state.server.needs()
+        )  # only now: what the saved records name must never be gone
 
     def _finish(self, state: RunState) -> Row:
         rounds, sites = self.experiment.rounds, len(state.standings.sites)
@@ -403,14 +492,7 @@ class Engine:
             "rounds": rounds.num_rounds,
             **state.standings.summary(),
             **self._traffic(),
-            "cost_bound_models": self.experiment.method.cost_bound(
-                sites, rounds.sample_rate, rounds.num_rounds
-            ),
-            "cost_greedy_models": cost_greedy(
-                num_clients=sites,
-                sample_rate=rounds.sample_rate,
-                num_rounds=rounds.num_rounds,
-            ),
+            **self.method.costs(sites, rounds.sample_rate, rounds.num_rounds),
             "wall_seconds": round(state.wall_seconds, 3),
         }
         spent = [(k, s.epsilon) for k, s in sorted(state.standings.sites.items()) if s.epsilon]
@@ -419,7 +501,7 @@ class Engine:
             delta = self.experiment.privacy.delta
             self.progress.note(f"epsilon of each site's models at delta = {delta:g}: {every}")
         self.folder.write_evaluations(state.standings.evaluations())
-        self.folder.write_per_site(state.standings.per_site(state.server.helpers))
+        self.folder.write_per_site(state.standings.per_site(state.server.column))
         self.folder.write_summary(summary)
         return summary
 
@@ -438,11 +520,14 @@ class _Phase:
         """How many sites are done with."""
         return len(self.replies) + len(self.failed)
 
-    def awaits(self, answer: Answer) -> Task | None:
-        """Return the task that an answer belongs to; None where nobody waits for it."""
-        site = getattr(answer, "site", -1)
+    def awaits(self, site: int) -> Task | None:
+        """Return the task that a site's answer belongs to; None where nobody waits for it."""
         return None if site in self.replies or site in self.failed else self.tasks.get(site)
 
 
-def _kind(task: Task, usual: Kind) -> Kind:
-    return "evaluation" if task.action == EVALUATE else usual
+def _kind(task: Task, usual: str) -> str:
+    return EVALUATION if task.action == EVALUATE else usual
+
+
+def _listed(sites: Iterable[int]) -> str:
+    return ", ".join(map(str, sites))

@@ -55,8 +55,9 @@ def finished_run(path: Path) -> Finished:
         plain = yaml.safe_load(config.read_bytes())
     except (OSError, yaml.YAMLError) as error:
         raise RunError(f"{config}: cannot be read ({error}); copy it from the run again") from error
+    experiment = from_plain(plain, str(config))
     pool = ModelPool.from_plain(ModelStore(path / "pool"), checkpoint["pool"])
-    return Finished(path, plain, from_plain(plain, str(config)), state_of(checkpoint), pool)
+    return Finished(path, plain, experiment, state_of(checkpoint, experiment.method), pool)
 
 
 def adopt_peers(

@@ -8,7 +8,7 @@ from functools import partial
 from fedapp.ground.settings import Robust, TransportSettings
 from fedapp.learn.params import Params, Schema, from_bytes, to_bytes, weighted_mean
 from fedapp.learn.robust import agreement, products, robust_mean
-from fedapp.messages.protocol import SERVER_SITE, ModelRef
+from fedapp.messages.protocol import MODEL, SERVER_SITE, ModelRef
 from fedapp.server.pool import ModelPool
 
 log = logging.getLogger(__name__)
@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 class RoundPool:
     """The pool as a method sees it.
 
-    schema: of what sites share. weights: those tensors of it that are trained; the others are
-    statistics. robust: how models are averaged. agreement: what "filtered" knows of each site
+    schema: of the models that sites share. weights: those tensors of it that are trained; the
+    others are statistics. robust: how models are averaged. agreement: what "filtered" knows of each site
     (`robust.agreement`); an average changes it.
     """
 
@@ -31,9 +31,13 @@ class RoundPool:
     robust: Robust = "none"
     agreement: dict[int, float] = field(default_factory=dict)
 
-    def latest(self, site: int) -> ModelRef:
-        """Return the newest version of a site's model."""
-        return self.pool.latest(site)
+    def latest(self, site: int, role: str = MODEL) -> ModelRef:
+        """Return the newest version of a site's model, or of its content of another role."""
+        return self.pool.latest(site, role)
+
+    def having(self, role: str) -> tuple[int, ...]:
+        """Return the sites that have sent a content of this role, ascending."""
+        return self.pool.having(role)
 
     def trained(self) -> tuple[int, ...]:
         """Return the sites whose model has been trained at least once, ascending."""

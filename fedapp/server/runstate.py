@@ -2,20 +2,22 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from fedapp.ground.errors import RunError
 from fedapp.messages.protocol import SiteFacts
-from fedapp.methods.base import ServerState
+from fedapp.methods.base import Method, MethodState
 from fedapp.server.standings import Standings
 
 
 @dataclass
 class RunState:
-    """round: the last one, or the one under way. held: digests that each site holds.
+    """round: the last one, or the one under way. server: what the method remembers.
+
+    held: digests that each site holds.
 
     private: digest of what each site keeps to itself. peers: sites of an earlier run whose models,
     or the one made of them, are in the pool (`runtime.peers`), as the sites were then. agreement:
@@ -23,7 +25,7 @@ class RunState:
     """
 
     round: int
-    server: ServerState
+    server: MethodState
     standings: Standings
     held: dict[int, list[str]]
     private: dict[int, str] = field(default_factory=dict)
@@ -34,14 +36,17 @@ class RunState:
     def to_plain(self) -> dict[str, Any]:
         """Return the state as JSON can hold it."""
         plain: dict[str, Any] = TypeAdapter(RunState).dump_python(self, mode="json")
-        return plain
+        own = TypeAdapter(type(self.server)).dump_python(self.server, mode="json")
+        return {**plain, "server": own}
 
 
-def state_of(checkpoint: Mapping[str, Any]) -> RunState:
-    """Return the state that a checkpoint holds. Raises RunError where it is damaged."""
+def state_of(checkpoint: Mapping[str, Any], method: Method[Any]) -> RunState:
+    """Return the state that a checkpoint of this method holds. Raises RunError if damaged."""
     try:
-        text = json.dumps(checkpoint["state"])
-        state: RunState = TypeAdapter(RunState).validate_json(text)
+        plain = checkpoint["state"]
+        own = TypeAdapter(method.state).validate_json(json.dumps(plain["server"]))
+        rest = json.dumps({**plain, "server": {}})
+        state = replace(TypeAdapter(RunState).validate_json(rest), server=own)
     except (KeyError, ValidationError) as error:
         raise RunError(
             f"checkpoint.json does not hold a state of this version ({error!r:.200}); "

@@ -6,12 +6,12 @@ counts all sites that were ever evaluated.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fedapp.learn.metrics import worst_decile
-from fedapp.messages.protocol import ANSWERS, Evaluation, Reply, ScoredRef, SiteFacts
+from fedapp.messages.protocol import ANSWERS, Evaluation, Reply, SiteFacts
 
 Row = dict[str, Any]
 
@@ -53,7 +53,7 @@ class Standing:
         self.epsilon = reply.metrics.get("epsilon", self.epsilon)
         if reply.round == 0:
             self.warmup_accuracy = self.accuracy("test")
-        elif "loss" in reply.metrics:
+        elif reply.learned:
             self.rounds_trained += 1
 
 
@@ -93,7 +93,7 @@ class Standings:
             "sites_evaluated": len(self.accuracies("test")),
             "pseudo_label_error": error,
             # Not the warm-up of a site that joins now: it is of round 0.
-            "trained": len({r.site for r in replies if "loss" in r.metrics and r.round == number}),
+            "trained": len({r.site for r in replies if r.learned and r.round == number}),
             "skipped": {str(site): reason for site, reason in sorted(skipped.items())},
             "models_scored": int(sum(r.metrics.get("models_scored", 0) for r in replies)),
         }
@@ -124,8 +124,8 @@ class Standings:
             for number, site in sorted(self.sites.items())
         }
 
-    def per_site(self, helpers: Mapping[int, Sequence[ScoredRef]]) -> list[Row]:
-        """Return one row per site for `per_site.csv`."""
+    def per_site(self, helpers: Callable[[int], str]) -> list[Row]:
+        """Return one row per site for `per_site.csv`. helpers: what it shows of them."""
         return [
             {
                 "site": number,
@@ -150,9 +150,7 @@ class Standings:
                 },
                 "rounds_trained": site.rounds_trained,
                 "rounds_skipped": site.rounds_skipped,
-                "helpers": " ".join(
-                    f"{h.model.site}:{h.score:.3f}" for h in helpers.get(number, ())
-                ),
+                "helpers": helpers(number),
                 **({} if site.epsilon is None else {"epsilon": site.epsilon}),
                 **({"joined": site.joined} if site.joined else {}),
             }

@@ -1,11 +1,11 @@
-"""The part of a site's model that never leaves the site, such as its head or its batch norms.
+"""What never leaves a site: a part of its model, such as its head, and what it remembers beside.
 
-Kept by content, so that a run resumed after a crash goes on from the part that belongs to the round
-it resumes, not from a newer one. The server knows the digest only and cannot heal a loss.
+Kept by content, so that a run resumed after a crash goes on from what belongs to the round it
+resumes, not from something newer. The server knows the digest only and cannot heal a loss.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Collection
 from pathlib import Path
 
 from fedapp.ground.errors import ProtocolError, StoreError
@@ -15,8 +15,17 @@ from fedapp.messages.store import ModelStore
 log = logging.getLogger(__name__)
 
 
+MEMORY = "memory."
+"""Goes before the name of a tensor that a site remembers beside its model (`Method.memory`)."""
+
+
+def stored_schema(kept: Collection[str], whole: Schema, memory: Schema) -> Schema:
+    """Return the schema of what a site stores: the part `kept` of its model, and its memory."""
+    return {n: whole[n] for n in kept} | {MEMORY + n: of for n, of in memory.items()}
+
+
 class PrivateParts:
-    """One site's part, its last two versions, in a folder."""
+    """One site's, the last two versions, in a folder."""
 
     def __init__(self, root: Path) -> None:
         self._store = ModelStore(root, memory_bytes=0)
@@ -26,16 +35,16 @@ class PrivateParts:
         """The folder."""
         return self._store.root
 
-    def load(self, digest: str, schema: Schema, initial: Callable[[], Params]) -> Params:
-        """Return the tensors of this version; those of w_0 where it is empty, or lost."""
+    def load(self, digest: str, schema: Schema) -> Params | None:
+        """Return the tensors of this version; None where it is empty, or lost."""
         if not schema:
             return {}
         if digest:
             try:
-                return from_bytes(self._store.get(digest), schema, "the site's private part")
+                return from_bytes(self._store.get(digest), schema, "what the site keeps to itself")
             except (StoreError, ProtocolError) as error:
-                log.warning("%s; the site's private part starts again from w_0", error)
-        return {name: tensor for name, tensor in initial().items() if name in schema}
+                log.warning("%s; the site begins it anew", error)
+        return None
 
     def keep(self, params: Params, before: str) -> str:
         """Keep a new version beside the one before; return its digest, empty without tensors.

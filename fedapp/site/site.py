@@ -4,7 +4,7 @@ The same code runs at a hospital, in a simulated site and in the loopback driver
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,7 +13,14 @@ import torch
 from fedapp.data.augment import flips
 from fedapp.data.sites import SiteData
 from fedapp.ground.devices import pick_dtype, torch_threads
-from fedapp.ground.errors import FedAppError, ProtocolError, StoreError, one_line, told
+from fedapp.ground.errors import (
+    ConfigError,
+    FedAppError,
+    ProtocolError,
+    StoreError,
+    one_line,
+    told,
+)
 from fedapp.ground.settings import Experiment, ModelSettings
 from fedapp.learn.networks import ResNet9, build_model, initial_params
 from fedapp.learn.params import (
@@ -29,24 +36,25 @@ from fedapp.learn.params import (
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import (
+    MEMORY_LOST,
+    MODEL,
     Answer,
     Incoming,
     Missing,
     ModelRef,
+    Part,
     Refusal,
     Reply,
     SiteFacts,
     Task,
 )
 from fedapp.messages.store import ModelStore
-from fedapp.methods.base import SiteContext, SiteReport
+from fedapp.methods.base import SiteContext, SiteReport, schemas
 from fedapp.site.privacy import Releases, privately
-from fedapp.site.private import PrivateParts
+from fedapp.site.private import MEMORY, PrivateParts, stored_schema
 
 log = logging.getLogger(__name__)
 
-BESIDE = "beside."
-"""Goes before the name of a tensor that a site has of its own beside one that it shares."""
 SCORES_KEPT = 64
 """Scores a site keeps: a model turned down once is often drawn again before it changes. A score is
 small: 10 kB for 250 images and 10 classes, where a model has 26 MB."""
@@ -110,6 +118,7 @@ class Site:
             return Incoming(Refusal(task.site, task.round, told(error)))
 
     def _handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
+        method = self.experiment.method
         network = _network(
             self.experiment.model,
             self.channels,
@@ -117,30 +126,24 @@ class Site:
             str(self.device),
             pick_dtype(self.experiment.runtime.precision, self.device),
         )
-        kept = self.experiment.method.kept_private(network)
-        beside = self.experiment.method.kept_beside(network)
-        whole = schema_of(network.state_dict())
-        schema = {name: shape for name, shape in whole.items() if name not in kept}
-        self._take_in(task, payloads, schema)
+        shared = schemas(method, network)
+        self._take_in(task, payloads, shared)
         missing = tuple(ref.digest for ref in task.refs() if not self._holds(ref))
         if missing:
             return Incoming(Missing(task.site, task.round, missing))
 
         def contents(ref: ModelRef) -> Params:
-            blob, owner = self.store.get(ref.digest), f"model of site {ref.site}"
-            return from_bytes(blob, schema, owner, self.experiment.transport)
+            blob, owner = self.store.get(ref.digest), f"{ref.role} of site {ref.site}"
+            return from_bytes(blob, shared[ref.role], owner, self.experiment.transport)
 
-        own = self.private.load(
-            task.private,
-            {n: whole[n] for n in kept} | {BESIDE + n: whole[n] for n in beside},
-            lambda: {k: t for n, t in self._initial().items() for k in (n, BESIDE + n)},
-        )
+        kept = method.kept_private(network)
+        own, lost = self._own(task, network, kept)
         context = SiteContext(
             data=self.data.to(self.device),
             model=network,
             contents=contents,
             private={name: own[name] for name in kept},
-            beside={name: own[BESIDE + name] for name in beside},
+            memory={n.removeprefix(MEMORY): t for n, t in own.items() if n.startswith(MEMORY)},
             scores=self.scores,
             training=self.experiment.training,
             seed=self.experiment.seed,
@@ -148,27 +151,55 @@ class Site:
             flip=flips(self.experiment.data.name),
         )
         scored_before = self.scores.computed
-        report = self.experiment.method.site_round(task, context)
-        if report.params is not None and self.experiment.privacy.clip:
-            releases = Releases(self.private.root.with_name("privacy"))
-            report = privately(task, report, context, self.experiment.privacy, releases)
-        return self._answer(task, report, context, self.scores.computed - scored_before)
+        report = method.site_round(task, context)
+        if self.experiment.privacy.clip:
+            report = self._privately(task, report, context)
+        noted = {"models_scored": self.scores.computed - scored_before}
+        return self._answer(task, report, context, noted | ({MEMORY_LOST: 1} if lost else {}))
 
-    def _take_in(self, task: Task, payloads: Mapping[str, bytes], schema: Schema) -> None:
+    def _own(self, task: Task, network: ResNet9, kept: Collection[str]) -> tuple[Params, bool]:
+        """Return what the site keeps to itself, and whether it had lost that."""
+        whole = network.state_dict()
+        memory = schema_of(self.experiment.method.memory(network, whole))  # its values do not count
+        stored = stored_schema(kept, schema_of(whole), memory)
+        if (own := self.private.load(task.private, stored)) is not None:
+            return own, False
+        w_0 = self._initial()
+        start = self.experiment.method.memory(network, w_0)
+        own = {n: w_0[n] for n in kept} | {MEMORY + n: tensor for n, tensor in start.items()}
+        return own, bool(task.private)
+
+    def _privately(self, task: Task, report: SiteReport, context: SiteContext) -> SiteReport:
+        """Clip and noise what leaves the site. Raises ConfigError where more than a model does."""
+        if report.contents or report.sent is not None:
+            raise ConfigError(
+                f"privacy.clip covers whole models; method {self.experiment.method.name} sends "
+                f"{', '.join(report.contents) or 'parts of them'}: set privacy.clip to 0"
+            )
+        if report.params is None:
+            return report
+        releases = Releases(self.private.root.with_name("privacy"))
+        return privately(task, report, context, self.experiment.privacy, releases)
+
+    def _take_in(
+        self, task: Task, payloads: Mapping[str, bytes], shared: Mapping[str, Schema]
+    ) -> None:
         """Keep the contents that came along; where the task starts from w_0, make it."""
         wanted = {ref.digest: ref for ref in task.refs()}
         transport = self.experiment.transport
         if not self.shares_pool:
             self.store.keep_only(wanted)
         for digest, blob in payloads.items():
-            if digest not in wanted or len(blob) > max_bytes(schema) or digest_of(blob) != digest:
+            ref = wanted.get(digest)
+            schema = shared.get(ref.role) if ref else None
+            if not (ref and schema) or len(blob) > max_bytes(schema) or digest_of(blob) != digest:
                 raise ProtocolError(f"content {digest[:12]} from the server is not what it names")
-            owner = f"model of site {wanted[digest].site} from the server"
+            owner = f"{ref.role} of site {ref.site} from the server"
             from_bytes(blob, schema, owner, transport)
             self.store.put(blob)
         first = next((ref for ref in task.refs() if ref.version == 0), None)
         if first is not None and not self.store.has(first.digest):
-            w_0 = {name: tensor for name, tensor in self._initial().items() if name in schema}
+            w_0 = {n: tensor for n, tensor in self._initial().items() if n in shared[MODEL]}
             blob = to_bytes(w_0, transport)
             if digest_of(blob) == first.digest:  # else another torch version: ask for the bytes
                 self.store.put(blob)
@@ -186,24 +217,30 @@ class Site:
             return False
 
     def _answer(
-        self, task: Task, report: SiteReport, context: SiteContext, scored: int
+        self, task: Task, report: SiteReport, context: SiteContext, noted: Mapping[str, float]
     ) -> Incoming:
-        payloads = {}
-        digest, private, kept = task.own.digest, task.private, context.private.keys()
+        payloads: dict[str, bytes] = {}
+        digest, private, part = task.own.digest, task.private, None
         helpers = {helper.model.digest for helper in report.helpers}
-        if report.params is not None or report.beside is not None:
-            own = {name: (report.params or context.private)[name] for name in kept}
-            beside = context.beside if report.beside is None else report.beside
-            own |= {BESIDE + name: tensor for name, tensor in beside.items()}
+        if report.params is not None or report.memory is not None:
+            kept = context.private
+            own = {n: (report.params or kept)[n] for n in kept}
+            memory = context.memory if report.memory is None else report.memory
+            own |= {MEMORY + name: tensor for name, tensor in memory.items()}
             private = self.private.keep(own, before=task.private)
+        if not self.shares_pool and (report.params is not None or report.contents):
+            base = {task.models["server"][0].digest} if report.sent is not None else set()
+            self.store.keep_only({digest, *helpers, *base})  # make room before the new ones come
         if report.params is not None:
-            blob = to_bytes(without(report.params, kept), self.experiment.transport)
-            if not self.shares_pool:
-                self.store.keep_only({digest, *helpers})  # make room before the new model comes
-            digest = self.store.put(blob)
+            digest, part, sent = self._put_model(task, report, context)
             if digest != task.own.digest:
-                payloads[digest] = blob
-        held = sorted({digest, *helpers})
+                payloads |= sent
+        contents = {}
+        for role, tensors in report.contents.items():
+            blob = to_bytes(tensors, self.experiment.transport)
+            contents[role] = self.store.put(blob)
+            payloads[contents[role]] = blob
+        held = sorted({digest, *helpers, *contents.values()})
         if not self.shares_pool:
             self.store.keep_only(held)
         self.scores.keep_newest(SCORES_KEPT)
@@ -211,13 +248,31 @@ class Site:
             site=task.site,
             round=task.round,
             model=digest,
+            part=part if digest != task.own.digest else None,
+            contents=contents,
+            learned=report.learned,
             helpers=report.helpers,
             held=tuple(held),
             private=private,
-            metrics={**report.metrics, "models_scored": scored},
+            metrics={**report.metrics, **noted},
             evaluations=report.evaluations,
         )
         return Incoming(answer, payloads)
+
+    def _put_model(
+        self, task: Task, report: SiteReport, context: SiteContext
+    ) -> tuple[str, Part | None, dict[str, bytes]]:
+        """Store the new model; return its digest, which part of it is sent, and what is sent."""
+        transport = self.experiment.transport
+        shared = without(report.params or {}, context.private)
+        if report.sent is None:
+            digest = self.store.put(blob := to_bytes(shared, transport))
+            return digest, None, {digest: blob}
+        base = task.models["server"][0]
+        sent = {name: shared[name] for name in report.sent}
+        part = self.store.put(blob := to_bytes(sent, transport))
+        digest = self.store.put(to_bytes({**context.contents(base), **sent}, transport))
+        return digest, Part(base.digest, part), {part: blob}
 
 
 @lru_cache(maxsize=1)

@@ -55,7 +55,7 @@ class OneAnswer:
         for outgoing in outbox:
             digest, site = digest_of(blob), outgoing.task.site
             reply = Reply(site=site, round=outgoing.task.round, model=digest, held=(digest,))
-            yield Incoming(reply, {digest: blob})
+            yield site, Incoming(reply, {digest: blob})
 
 
 def uploads(attack):

@@ -173,7 +173,7 @@ class Wire(Loopback):
             self.seen.append(Exchange(out.task, down, incoming, heads, private))
             changed = self._tamper(out.task, incoming)
             if changed is not None:
-                yield carried(changed)
+                yield out.task.site, carried(changed)
 
     def _private(self, site: int, answer: object) -> bytes:
         digest = answer.private if isinstance(answer, Reply) else ""
@@ -496,7 +496,7 @@ def context(
     w_t: dict[str, Tensor],
     private: dict[str, Tensor] | None = None,
     settings: ModelSettings = PIXELS,
-    beside: dict[str, Tensor] | None = None,
+    memory: dict[str, Tensor] | None = None,
     **training: Any,
 ) -> Measured:
     """A site whose server model is `w_t`; one step a round unless `training` says otherwise."""
@@ -506,7 +506,7 @@ def context(
         model=build_model(settings, 1, data.num_classes),
         contents=lambda ref: w_t,
         private=private or {},
-        beside=beside or {},
+        memory=memory or {},
         scores=ScoreStore(),
         training=TrainSettings(**{**usual, **training}),
         seed=5,

@@ -15,20 +15,20 @@ from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
 from tests.methods.conformance import Deal, load, named, play, play_in_one_store, toy
 
-HEAD = "beside.head.weight"
+HEAD = "memory.head.weight"
 
 
 class Beside:
     """Mixed into a method."""
 
-    def kept_beside(self, model):
-        return head_names(model)
+    def memory(self, model, w_0):
+        return {name: w_0[name] for name in head_names(model)}
 
     def site_round(self, task, site):
         report = super().site_round(task, site)
         if report.params is None:
             return report
-        return replace(report, beside={name: t + 1 for name, t in site.beside.items()})
+        return replace(report, memory={name: t + 1 for name, t in site.memory.items()})
 
 
 @dataclass(frozen=True, config=CLOSED)

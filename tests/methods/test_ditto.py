@@ -37,8 +37,8 @@ WEIGHTS = trainable(build_model(PIXELS, 1, 3))
 
 def own(attachment, w_t=START, **training):
     """v_k after a task that began with v_k = OWN."""
-    site = context(data_of(labelled=6), w_t, beside=OWN, **training)
-    return Ditto(attachment=attachment).site_round(TASK, site).beside
+    site = context(data_of(labelled=6), w_t, memory=OWN, **training)
+    return Ditto(attachment=attachment).site_round(TASK, site).memory
 
 
 def far(params, others):
@@ -112,14 +112,14 @@ def test_statistics_of_batch_norm_are_its_own_and_are_not_pulled():
 
 
 def test_a_site_without_labels_has_the_common_answer():
-    site = context(data_of(labelled=0), START, beside=OWN)
-    assert Ditto().site_round(TASK, site).beside is None
+    site = context(data_of(labelled=0), START, memory=OWN)
+    assert Ditto().site_round(TASK, site).memory is None
     results = Ditto().site_round(replace(MEASURE, private=""), site).evaluations
     assert results["test"] == results["test_tuned"] == results["test_common"]
 
 
 def test_a_site_answers_with_its_own_model_unless_told_otherwise():
-    site = context(data_of(), START, beside=OWN)
+    site = context(data_of(), START, memory=OWN)
     for answer, wanted in (("tuned", OWN), ("common", START)):
         site.measured.clear()
         results = Ditto(answer=answer).site_round(MEASURE, site).evaluations

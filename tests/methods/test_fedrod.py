@@ -71,7 +71,7 @@ def test_with_equally_frequent_classes_the_common_network_is_fedavgs():
     plain = FedAvg().site_round(TASK, site).params
     found = FedRoD().site_round(TASK, site)
     assert_close(found.params, floats(plain))
-    assert found.beside.keys() == HEAD and found.beside["head.weight"].abs().max() > 0
+    assert found.memory.keys() == HEAD and found.memory["head.weight"].abs().max() > 0
 
 
 def test_with_unequal_classes_the_common_logits_are_corrected():
@@ -94,8 +94,8 @@ def test_one_step_of_the_personal_head_by_hand(task):
     data = data_of(labelled=4)
     kept = {name: torch.full_like(START[name], 0.3) for name in HEAD}
     kept["head.weight"][0] = -0.2
-    site = context(data, START, beside=kept)
-    found = FedRoD().site_round(task, site).beside
+    site = context(data, START, memory=kept)
+    found = FedRoD().site_round(task, site).memory
     before = kept if task.private else ZERO
     z, logits = embedded(START, data.labelled)
     answers = torch.softmax(logits + z @ before["head.weight"].T + before["head.bias"], dim=1)
@@ -108,14 +108,14 @@ def test_one_step_of_the_personal_head_by_hand(task):
 
 
 def test_before_it_learns_the_personal_answer_is_the_common_one():
-    site = context(data_of(labelled=0), START, beside={n: START[n] for n in HEAD})
+    site = context(data_of(labelled=0), START, memory={n: START[n] for n in HEAD})
     assert FedRoD().site_round(TASK, site).params is None
     results = FedRoD().site_round(MEASURE, site).evaluations
     assert results["test"] == results["test_tuned"] == results["test_common"]
 
 
 def test_the_personal_answer_is_of_the_sum_of_both_heads():
-    site = context(data_of(), START, beside={n: torch.full_like(START[n], 0.3) for n in HEAD})
+    site = context(data_of(), START, memory={n: torch.full_like(START[n], 0.3) for n in HEAD})
     results = FedRoD().site_round(replace(MEASURE, private="c" * 64), site).evaluations
     common, *_, tuned = site.measured
     for name, tensor in START.items():

@@ -1,7 +1,7 @@
 """LocalOnly: nothing is sent to peers, and only sites with labels train."""
 
 from fedapp.messages.protocol import ModelRef
-from fedapp.methods.base import Round, ServerState
+from fedapp.methods.base import MethodState, Round
 from fedapp.methods.local_only import LocalOnly
 
 
@@ -15,7 +15,7 @@ class Pool:
 
 def tasks(number, cohort):
     rnd = Round(number, 0, (0, 1, 2), frozenset(cohort), Pool())
-    return next(LocalOnly().server_round(ServerState(), rnd))
+    return next(LocalOnly().server_round(MethodState(), rnd))
 
 
 def test_everybody_warms_up_and_then_the_cohort_trains_on_its_own_model():

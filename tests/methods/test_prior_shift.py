@@ -79,7 +79,7 @@ def test_with_equally_frequent_classes_it_is_fedavg():
     found = LABELS_ALONE.site_round(TASK, context(data_of(6), START, **training))
     plain = FedAvg().site_round(TASK, context(data_of(6), START, **training))
     assert_close(found.params, floats(plain.params))
-    assert found.beside is None and found.metrics["learned_from"] == 6
+    assert found.memory is None and found.metrics["learned_from"] == 6
     assert found.metrics["loss"] == pytest.approx(plain.metrics["loss"], rel=1e-5)
 
 
@@ -115,7 +115,7 @@ def test_one_step_by_hand():
 def test_the_warm_up_learns_from_labels_alone():
     warm_up = replace(TASK, round=0, action="warmup")
     data = data_of(labelled=6, unlabelled=5)
-    site = context(data, START, beside=OTHER, warmup_epochs=1, warmup_rounds=1)
+    site = context(data, START, memory=OTHER, warmup_epochs=1, warmup_rounds=1)
     found = EVERYBODY.site_round(warm_up, site)
     assert found.metrics["learned_from"] == 6
 
@@ -243,13 +243,13 @@ def test_without_validation_images_the_other_sites_count_alone():
 
 
 def test_unweighed_pseudo_labels_count_one_and_weigh_in_the_average():
-    site = context(data_of(labelled=6, unlabelled=5), START, beside=OTHER)
+    site = context(data_of(labelled=6, unlabelled=5), START, memory=OTHER)
     assert EVERYBODY.site_round(TASK, site).metrics["learned_from"] == 11
 
 
 def test_a_site_says_that_it_learned_from_its_labels_and_the_worth_of_the_others():
     task = replace(TASK, numbers={"sure_right": 9.0, "sure_total": 9.0})
-    site = context(with_val(0), START, beside=OTHER)
+    site = context(with_val(0), START, memory=OTHER)
     found = PriorShift(confidence=0.0).site_round(task, site)
     assert found.metrics["learned_from"] == pytest.approx(6 + 0.8 * 5)
 
@@ -378,7 +378,7 @@ def test_the_answer_of_the_model_trained_alone_is_its_own(played):
 
 @pytest.mark.parametrize("answer", ["common", "tuned"])
 def test_a_site_told_so_gives_one_answer(answer):
-    site = context(with_val(4), START, beside=OTHER)
+    site = context(with_val(4), START, memory=OTHER)
     results = PriorShift(answer=answer).site_round(MEASURE, site).evaluations
     assert (
         results["test"] == results[f"test_{answer}"] and results["val"] == results[f"val_{answer}"]
@@ -462,7 +462,7 @@ def test_an_images_own_label_changes_nothing_about_its_answer(data):
 
 
 def test_the_used_answer_is_the_mixture_that_it_says():
-    site = context(with_val(5), START, beside=OTHER)
+    site = context(with_val(5), START, memory=OTHER)
     task = replace(MEASURE, private="c" * 64)
     val, test = PriorShift()._answers(task, site, site.data.val, site.data.test)
     assert list(val) == list(test) == ["common", "tuned", "alone"]
@@ -480,7 +480,7 @@ def test_alone_is_training_alone_with_the_same_draws():
     training = {"local_epochs": 3, "momentum": 0.9, "batch_size": 2, "augment": "weak"}
     data = data_of(labelled=6, unlabelled=5)
     found = [
-        method.site_round(TASK, context(each, w_t, beside=OTHER, **training)).beside
+        method.site_round(TASK, context(each, w_t, memory=OTHER, **training)).memory
         for method, each, w_t in (
             (PriorShift(), data, START),
             (EVERYBODY, data, START),
@@ -521,8 +521,8 @@ def test_without_it_nothing_is_kept(tmp_path):
 def test_a_site_without_labels_gives_w_0_no_vote():
     """It has a tensor beside, w_0's, which nobody has trained."""
     data = data_of(labelled=0, unlabelled=5)
-    site = context(data, START, beside=OTHER)
-    assert EVERYBODY.site_round(TASK, site).beside is None
+    site = context(data, START, memory=OTHER)
+    assert EVERYBODY.site_round(TASK, site).memory is None
     results = EVERYBODY.site_round(replace(MEASURE, private="c" * 64), site).evaluations
     assert results.keys() == {f"{p}{n}" for p in ("val", "test") for n in ("", "_common", "_tuned")}
 

@@ -30,7 +30,7 @@ class Watched(Loopback):
     def exchange(self, outbox, fetch, deadline_s):
         for outgoing in outbox:
             task, before = outgoing.task, len(self._scorings)
-            [incoming] = super().exchange([outgoing], fetch, deadline_s)
+            [(site, incoming)] = super().exchange([outgoing], fetch, deadline_s)
             assert isinstance(incoming.answer, Reply)
             where = (task.round, task.site)
             self.counted[where] = len(self._scorings) - before
@@ -39,7 +39,7 @@ class Watched(Loopback):
             self.expected[where] = len(looked_at - self.seen[task.site])
             self.seen[task.site] |= looked_at
             self.looks += len(looked_at)
-            yield incoming
+            yield site, incoming
 
     @staticmethod
     def _looked_at(task, reply):

@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from fedapp.messages.protocol import ModelRef, Reply, ScoredRef
-from fedapp.methods.base import Round, ServerState
+from fedapp.methods.base import Round
+from fedapp.methods.um_pfssl.helperlists import HelperLists
 from fedapp.methods.um_pfssl.method import UmPfssl
 
 METHOD = UmPfssl(helper_list_size=4, num_replaced=1, search_rounds=5, update_every=10)
@@ -32,12 +33,12 @@ class Pool:
 
 def state_of(*helpers, site=0):
     scored = tuple(ScoredRef(ref(k), 1.0 - 0.1 * i) for i, k in enumerate(helpers))
-    return ServerState({site: scored})
+    return HelperLists({site: scored})
 
 
 def tasks(number, state=None, cohort=(0,), method=METHOD, pool=None, seed=3):
     rnd = Round(number, seed, SITES, frozenset(cohort), pool or Pool())
-    return {t.site: t for t in next(method.server_round(state or ServerState(), rnd))}
+    return {t.site: t for t in next(method.server_round(state or HelperLists(), rnd))}
 
 
 def test_round_zero_warms_up_every_site():
@@ -64,7 +65,7 @@ def test_search_ends_at_round_f():
 def test_a_site_that_comes_late_searches_for_f_rounds_from_then_on():
     def searches(number):
         rnd = Round(number, 3, SITES, frozenset(), Pool(), joined={2: 7})
-        return [t.site for t in next(METHOD.server_round(ServerState(), rnd))]
+        return [t.site for t in next(METHOD.server_round(HelperLists(), rnd))]
 
     assert searches(4) == list(SITES)
     assert searches(7) == searches(11) == [2] and searches(12) == []

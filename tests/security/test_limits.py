@@ -16,7 +16,8 @@ from fedapp.learn.params import from_bytes
 from fedapp.messages.codec import MAX_CONTAINERS, decode_answer
 from fedapp.messages.protocol import SCHEMA as SCHEMA_VERSION
 from fedapp.messages.protocol import Missing, ModelRef, ScoredRef
-from fedapp.methods.base import Round, ServerState
+from fedapp.methods.base import Round
+from fedapp.methods.um_pfssl.helperlists import HelperLists
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.server.checks import check_reply
 from tests.server.test_checks import FACTS, HONEST, TASK, bins, ref
@@ -127,7 +128,7 @@ def test_a_helper_list_that_a_site_made_longer_is_cut_back():
     method = UmPfssl(helper_list_size=3, num_replaced=2)
     rnd = Round(3, 0, (0,), frozenset({0}), Everybody())
     helpers = {0: tuple(ScoredRef(ref(k), 0.5) for k in range(1, 40))}
-    [task] = next(method.server_round(ServerState(helpers), rnd))
+    [task] = next(method.server_round(HelperLists(helpers), rnd))
     assert len(task.models["helpers"]) == 2 and len(task.models["newcomers"]) == 2
 
 

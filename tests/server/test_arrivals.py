@@ -7,7 +7,7 @@ import pytest
 from fedapp.ground.settings import DataSettings
 from fedapp.messages.protocol import SiteFacts
 from fedapp.messages.store import ModelStore
-from fedapp.methods.base import ServerState
+from fedapp.methods.base import MethodState
 from fedapp.server.arrivals import Arrivals
 from fedapp.server.checks import kind_of
 from fedapp.server.pool import ModelPool
@@ -25,7 +25,7 @@ def door(tmp_path):
     """A run of north, which is here; `said` is what the person reads."""
     pool = ModelPool(ModelStore(tmp_path))
     pool.start((0,), b"w_0")
-    state = RunState(4, ServerState(), Standings({0: Standing(NORTH)}), {0: []})
+    state = RunState(4, MethodState(), Standings({0: Standing(NORTH)}), {0: []})
     said = []
     arrivals = Arrivals(3, OWN, kind_of(NORTH), said.append, {0})
     return arrivals, state, pool, said
@@ -89,6 +89,6 @@ def test_a_peer_that_was_dealt_by_other_rules_is_left_out(door):
 
 
 def test_an_old_checkpoint_without_peers_and_joining_is_read():
-    plain = RunState(1, ServerState(), Standings({0: Standing(NORTH)}), {0: []}).to_plain()
+    plain = RunState(1, MethodState(), Standings({0: Standing(NORTH)}), {0: []}).to_plain()
     del plain["peers"], plain["standings"]["sites"]["0"]["joined"]
     assert state_of({"state": plain}).standings.sites[0].joined == 0

@@ -39,10 +39,10 @@ class Transport(Loopback):
 
     def exchange(self, outbox, fetch, deadline_s):
         tasks = {out.task.site: out.task for out in outbox}
-        for incoming in super().exchange(outbox, fetch, deadline_s):
-            changed = self._tamper(tasks[incoming.answer.site], incoming)
+        for site, incoming in super().exchange(outbox, fetch, deadline_s):
+            changed = self._tamper(tasks[site], incoming)
             if changed is not None:
-                yield changed
+                yield site, changed
 
 
 @pytest.fixture
@@ -399,7 +399,7 @@ class Remote(Loopback):
         for out in outbox:
             self.sent += len(out.attach)
             payloads = {digest: fetch(digest) for digest in out.attach}
-            yield carried(self._sites[out.task.site].handle(out.task, payloads))
+            yield out.task.site, carried(self._sites[out.task.site].handle(out.task, payloads))
 
 
 def remote_run(tmp_path, name, mischief=None, **changes):

@@ -55,10 +55,10 @@ class Late(Loopback):
 
     def exchange(self, outbox, fetch, deadline_s):
         tasks = {out.task.site: out.task for out in outbox}
-        for incoming in super().exchange(outbox, fetch, deadline_s):
-            task = tasks[incoming.answer.site]
+        for site, incoming in super().exchange(outbox, fetch, deadline_s):
+            task = tasks[site]
             self.seen.append((task, incoming))
-            yield self.answer(task, incoming)
+            yield site, self.answer(task, incoming)
 
     def models(self, action):
         return {t.site: i.answer.model for t, i in self.seen if t.action == action}

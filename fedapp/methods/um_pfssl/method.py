@@ -28,14 +28,15 @@ from fedapp.learn.uncertainty import mc_probabilities
 from fedapp.messages.protocol import SEARCH, ModelRef, Reply, ScoredRef, Task
 from fedapp.methods.base import (
     Method,
+    MethodState,
     Round,
-    ServerState,
     SiteContext,
     SiteReport,
     warm_up,
     warm_ups,
 )
-from fedapp.methods.um_pfssl.costs import cost_bound
+from fedapp.methods.um_pfssl.costs import cost_bound, cost_greedy
+from fedapp.methods.um_pfssl.helperlists import HelperLists, check_list
 from fedapp.methods.um_pfssl.relation import (
     CorrVariant,
     LabelVariant,
@@ -52,10 +53,11 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, config=CLOSED)
-class UmPfssl(Method):
+class UmPfssl(Method[HelperLists]):
     """Fields are the paper's hyper-parameters; defaults are its setting (Sec. VI-A)."""
 
     name: ClassVar[str] = "um_pfssl"
+    state: ClassVar[type[MethodState]] = HelperLists
     asks_peers: ClassVar[bool] = True
 
     helper_list_size: Annotated[int, Field(ge=1, le=64)] = 5
@@ -91,8 +93,8 @@ class UmPfssl(Method):
     # --- server -----------------------------------------------------------------------------------
 
     def server_round(
-        self, state: ServerState, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], ServerState]:
+        self, state: HelperLists, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], HelperLists]:
         """Algorithm 1, one round."""
         if rnd.number == 0:
             yield warm_ups(rnd)
@@ -114,7 +116,7 @@ class UmPfssl(Method):
                 action = "train" if trains else SEARCH
                 tasks.append(rnd.task(site, action, helpers=helpers, newcomers=newcomers))
         replies = yield tasks
-        return state.with_helpers(replies)
+        return state.after(replies)
 
     def welcome(self, rnd: Round) -> Sequence[Task]:
         """The warm-up of sites that come late."""
@@ -145,9 +147,13 @@ class UmPfssl(Method):
         listed = {site, *(ref.site for ref in helpers)}
         return [peer for peer in rnd.pool.trained() if peer not in listed]
 
-    def cost_bound(self, num_clients: int, sample_rate: float, num_rounds: int) -> float:
-        """Cost_2 in models (Eq. 28)."""
-        return cost_bound(
+    def check_reply(self, task: Task, reply: Reply) -> None:
+        """A helper list in its order, without the site itself."""
+        check_list(task, reply)
+
+    def costs(self, num_clients: int, sample_rate: float, num_rounds: int) -> dict[str, float]:
+        """Cost_1 (Eq. 27) and Cost_2 (Eq. 28), in models."""
+        bound = cost_bound(
             num_clients=num_clients,
             sample_rate=sample_rate,
             num_rounds=num_rounds,
@@ -156,6 +162,10 @@ class UmPfssl(Method):
             search_rounds=self.search_rounds,
             update_every=self.update_every,
         )
+        greedy = cost_greedy(
+            num_clients=num_clients, sample_rate=sample_rate, num_rounds=num_rounds
+        )
+        return {"cost_bound_models": bound, "cost_greedy_models": greedy}
 
     # --- site -------------------------------------------------------------------------------------
 
@@ -209,7 +219,13 @@ class UmPfssl(Method):
         elif not helpers:  # no images to learn from and nobody to ask: the model stays as it was
             return SiteReport()
         evaluations = {"test_before": before, **site.evaluate("val", "test")}
-        return SiteReport(site.params(), helpers, metrics, evaluations)
+        return SiteReport(
+            site.params(),
+            learned="loss" in metrics,
+            helpers=helpers,
+            metrics=metrics,
+            evaluations=evaluations,
+        )
 
     def _mean(self, task: Task, site: SiteContext, members: Sequence[ScoredRef]) -> Params:
         """Relation-weighted mean of the members' models (Alg. 1, line 18)."""

@@ -18,7 +18,7 @@ from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
 from fedapp.server.pool import ModelPool
 from fedapp.site.federation import Federation
-from fedapp.site.site import BESIDE
+from fedapp.site.private import stored_schema
 
 
 class FinalModels:
@@ -26,7 +26,7 @@ class FinalModels:
 
     Where a method averages that is the server's model, else the site's own; with the part that the
     site keeps to itself. pFedMe keeps no theta, so what stands for it is the server's w; so it is
-    where a site has a model of its own beside it (`Method.kept_beside`).
+    where a site has a model of its own beside it (`Method.memory`).
 
     Raises RunError where the run is not over or its models are gone, StoreError where one is.
     """
@@ -50,8 +50,8 @@ class FinalModels:
         whole = schema_of(self.network.state_dict())
         self._shared: Schema = {name: of for name, of in whole.items() if name not in kept}
         self._kept: Schema = {name: whole[name] for name in kept}
-        beside = experiment.method.kept_beside(self.network)
-        self._stored = self._kept | {BESIDE + name: whole[name] for name in beside}
+        memory = schema_of(experiment.method.memory(self.network, self.network.state_dict()))
+        self._stored = stored_schema(kept, whole, memory)
         self._w_0 = initial_params(experiment.model, channels, classes, experiment.seed)
         self.network.to(self.device)
 

@@ -68,11 +68,9 @@ def write_mix(run: Path, parents: Sequence[tuple[Path, Experiment]], digest: str
         "rounds": rounds,
         **standings.summary(),
         **costs,
-        "cost_bound_models": None,
-        "cost_greedy_models": None,
     }
     folder.write_evaluations(standings.evaluations())
-    folder.write_per_site(standings.per_site({}))
+    folder.write_per_site(standings.per_site(experiment.method.state().column))
     folder.write_summary(summary)
     return summary
 
