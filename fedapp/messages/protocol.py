@@ -62,8 +62,8 @@ _ON_ONE_LINE = r"^[^\p{Cc}\p{Zl}\p{Zp}\u{202A}-\u{202E}\u{2066}-\u{2069}]*$"
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 DigestOrNone = Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
-SiteId = Annotated[int, Field(ge=SERVER_SITE, lt=2**31)]
-"""A site, or the server's own. A number proves nothing: others check who speaks for which site."""
+SiteId = Annotated[int, Field(ge=0, lt=2**31)]
+"""Of a message: the server's own site gets its tasks without any."""
 Number = Annotated[int, Field(ge=0, lt=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern="^[a-z_]+$")]
@@ -88,7 +88,7 @@ class ModelRef:
 
     __pydantic_config__ = CLOSED
 
-    site: SiteId
+    site: Annotated[int, Field(ge=SERVER_SITE, lt=2**31)]
     version: Number
     digest: Digest
     role: Name = MODEL
@@ -190,9 +190,6 @@ class Reply:
     """What a site did.
 
     model: digest of the site's model now (equal to the task's `own` when it did not change).
-    part: what was sent of that model; None: the whole.
-    contents: digests of its new contents of other roles.
-    learned: whether it trained; its model may be the same all the same.
     helpers: its helper list, most related first, itself excluded; this is also its request for the
         next round: what it holds (by digest) and how the entries rank.
     held: digests in the site's store after the round.
@@ -200,6 +197,9 @@ class Reply:
     evaluations: "val", "test", "test_before" where the site trained, and "val_tuned" and the like
         where a site has other answers than the one it uses (`ANSWERS`).
     private: digest of the part of its model that it keeps to itself; empty: none, or w_0's.
+    part: what was sent of its new model; None: the whole.
+    contents: digests of its new contents of other roles.
+    learned: whether it trained.
     """
 
     __pydantic_config__ = CLOSED
@@ -207,14 +207,14 @@ class Reply:
     site: SiteId
     round: Number
     model: Digest
-    part: Part | None = None
-    contents: Annotated[Mapping[Name, Digest], _Entries] = field(default_factory=dict)
-    learned: bool = False
     helpers: Annotated[tuple[ScoredRef, ...], *_Models] = ()
     held: Annotated[tuple[Digest, ...], *_Models] = ()
     metrics: Annotated[Mapping[Name, Finite], _Entries] = field(default_factory=dict)
     evaluations: Annotated[Mapping[Name, Evaluation], _Entries] = field(default_factory=dict)
     private: DigestOrNone = ""
+    part: Part | None = None
+    contents: Annotated[Mapping[Name, Digest], _Entries] = field(default_factory=dict)
+    learned: bool = False
 
     def uploads(self, before: str) -> dict[str, str]:
         """Return the digest of each content that comes along, and its role.

@@ -19,8 +19,8 @@ class RoundPool:
     """The pool as a method sees it.
 
     schema: of the models that sites share. weights: those tensors of it that are trained; the
-    others are statistics. robust: how models are averaged. agreement: what "filtered" knows of each site
-    (`robust.agreement`); an average changes it.
+    others are statistics. robust: how models are averaged. agreement: what "filtered" knows of each
+    site (`robust.agreement`); an average changes it.
     """
 
     pool: ModelPool

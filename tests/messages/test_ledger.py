@@ -48,7 +48,10 @@ def test_rounds_add_up_to_the_totals() -> None:
             )
         rows = ledger.close_round()
         assert {row[0] for row in rows} == {number}
-        sums = [sums[0] + sum(row[4] for row in rows), sums[1] + sum(row[5] for row in rows)]
+        sums = [
+            sums[0] + sum(row[4] for row in rows if row[3] == "model"),
+            sums[1] + sum(row[5] for row in rows),
+        ]
         assert ledger.close_round() == []  # nothing of a whole round stays in memory
     totals = ledger.totals()
     assert totals["models_sent"] + totals["models_up"] == sums[0]
@@ -78,8 +81,16 @@ def test_measuring_is_no_part_of_a_methods_cost() -> None:
     older = {name: n for name, n in ledger.totals().items() if name != "bytes_evaluation"}
     with pytest.raises(StoreError, match="damaged"):
         Ledger.from_totals(older)
-    with pytest.raises(ValueError, match=r"model.*message.*evaluation"):
-        Ledger().add(0, 0, "up", "metric", 1, 1)  # type: ignore[arg-type]
+
+
+def test_contents_of_another_role_cost_bytes_and_are_no_models() -> None:
+    ledger = Ledger()
+    ledger.add(1, 0, "up", "prototypes", 1, 400)
+    ledger.add(1, 0, "down", "prototypes", 3, 1200)
+    totals = ledger.totals()
+    assert (totals["bytes_up"], totals["bytes_down"]) == (400, 1200)
+    assert (totals["models_up"], totals["models_sent"]) == (0, 0)
+    assert (1, 0, "down", "prototypes", 3, 1200) in ledger.close_round()
 
 
 def test_totals_survive_json_and_go_on() -> None:

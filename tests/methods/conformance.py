@@ -40,8 +40,7 @@ from fedapp.messages.store import ModelStore
 from fedapp.methods.base import Method, SiteContext
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
-from fedapp.site.private import PrivateParts
-from fedapp.site.site import BESIDE
+from fedapp.site.private import MEMORY, PrivateParts
 
 CPU = torch.device("cpu")
 
@@ -381,7 +380,7 @@ def assert_private_never_travels(played: Played, kept: frozenset[str]) -> None:
 
 def beside_of(exchange: Exchange) -> dict[str, Tensor]:
     """What the site has beside what it shares, after this exchange."""
-    return {name.removeprefix(BESIDE): t for name, t in load(exchange.private).items()}
+    return {name.removeprefix(MEMORY): t for name, t in load(exchange.private).items()}
 
 
 def assert_beside_never_travels(played: Played, names: frozenset[str]) -> None:

@@ -93,7 +93,7 @@ def test_a_lost_private_part_starts_again_from_w_0(tmp_path, method, caplog):
 
     played = play(toy(method, tmp_path), lose)
     assert [row["skipped"] for row in played.rows()] == [{}] * 3
-    assert "the site's private part starts again from w_0" in caplog.text
+    assert "the site begins it anew" in caplog.text
     [_, second, _] = played.of(2, "evaluate")
     assert second.private
 

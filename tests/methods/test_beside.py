@@ -48,7 +48,7 @@ PHASES = {"training__warmup_epochs": 2, "training__warmup_rounds": 2}
 def grown(played, exchange):
     """By how much a site's own head has grown since w_0."""
     part = load(exchange.private)
-    assert part.keys() == played.kept() | {HEAD, "beside.head.bias"}
+    assert part.keys() == played.kept() | {HEAD, "memory.head.bias"}
     change = part[HEAD] - played.w_0()["head.weight"]
     assert (change - change.mean()).abs().max() < 1e-5
     return round(change.mean().item())
@@ -74,7 +74,7 @@ def test_no_message_holds_it(tmp_path, method):
             assert load(blob).keys() == played.w_0().keys() - played.kept()
         sent = [*exchange.down.values(), *exchange.incoming.payloads.values(), *exchange.heads]
         assert not any(secret in message for message in sent for secret in secrets)
-        assert not any(b"beside" in message for message in sent)
+        assert not any(b"memory." in message for message in sent)
 
 
 @named(BOTH)
@@ -134,7 +134,7 @@ def test_where_the_disk_lost_it_it_starts_again_from_w_0_and_the_log_says_so(
 
     played = play(toy(method, tmp_path, **PHASES), lose)
     assert [row["skipped"] for row in played.rows()] == [{}] * 3
-    assert "the site's private part starts again from w_0" in caplog.text
+    assert "the site begins it anew" in caplog.text
     assert [grown(played, e) for e in played.of(2, "evaluate")] == [4, 1, 4]
 
 

@@ -28,7 +28,6 @@ from tests.methods.conformance import (
 SERVER = ModelRef(-2, 1, "a" * 64)
 TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (SERVER,)})
 MEASURE = replace(TASK, action="evaluate")
-LATER = replace(TASK, private="c" * 64)
 START = initial_params(PIXELS, 1, 3, seed=0)
 HEAD = frozenset({"head.weight", "head.bias"})
 ZERO = {name: torch.zeros_like(START[name]) for name in HEAD}
@@ -67,7 +66,7 @@ def test_each_loss_reaches_its_own_head_alone():
 
 def test_with_equally_frequent_classes_the_common_network_is_fedavgs():
     """The correction is the same for every class, and the softmax does not see it."""
-    site = context(data_of(labelled=6), START, local_epochs=3, momentum=0.9)
+    site = context(data_of(labelled=6), START, memory=ZERO, local_epochs=3, momentum=0.9)
     plain = FedAvg().site_round(TASK, site).params
     found = FedRoD().site_round(TASK, site)
     assert_close(found.params, floats(plain))
@@ -77,7 +76,7 @@ def test_with_equally_frequent_classes_the_common_network_is_fedavgs():
 def test_with_unequal_classes_the_common_logits_are_corrected():
     """Labels 0, 1, 2, 0 and one image spread over three classes: 7, 4, 4 of 15."""
     data = data_of(labelled=4)
-    found = FedRoD().site_round(TASK, context(data, START)).params
+    found = FedRoD().site_round(TASK, context(data, START, memory=ZERO)).params
     plain = FedAvg().site_round(TASK, context(data, START)).params
     z, logits = embedded(START, data.labelled)
     mix = torch.tensor([7.0, 4.0, 4.0]) / 15
@@ -88,15 +87,16 @@ def test_with_unequal_classes_the_common_logits_are_corrected():
         torch.testing.assert_close(params["head.weight"], by_hand, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("task", [TASK, LATER])
-def test_one_step_of_the_personal_head_by_hand(task):
-    """It starts from zero, later from what the site kept; the common logits stand below it."""
+KEPT = {name: torch.full_like(START[name], 0.3) for name in HEAD}
+KEPT["head.weight"][0] = -0.2
+
+
+@pytest.mark.parametrize("before", [ZERO, KEPT])
+def test_one_step_of_the_personal_head_by_hand(before):
+    """From what the site remembers; the common logits stand below it."""
     data = data_of(labelled=4)
-    kept = {name: torch.full_like(START[name], 0.3) for name in HEAD}
-    kept["head.weight"][0] = -0.2
-    site = context(data, START, memory=kept)
-    found = FedRoD().site_round(task, site).memory
-    before = kept if task.private else ZERO
+    site = context(data, START, memory=before)
+    found = FedRoD().site_round(TASK, site).memory
     z, logits = embedded(START, data.labelled)
     answers = torch.softmax(logits + z @ before["head.weight"].T + before["head.bias"], dim=1)
     error = (answers - torch.nn.functional.one_hot(data.labels, 3)) / 4
@@ -107,8 +107,13 @@ def test_one_step_of_the_personal_head_by_hand(task):
     assert_close(found, wanted)
 
 
+def test_the_personal_head_starts_from_zero():
+    start = FedRoD().memory(build_model(PIXELS, 1, 3), START)
+    assert start.keys() == ZERO.keys() and all(not tensor.any() for tensor in start.values())
+
+
 def test_before_it_learns_the_personal_answer_is_the_common_one():
-    site = context(data_of(labelled=0), START, memory={n: START[n] for n in HEAD})
+    site = context(data_of(labelled=0), START, memory=ZERO)
     assert FedRoD().site_round(TASK, site).params is None
     results = FedRoD().site_round(MEASURE, site).evaluations
     assert results["test"] == results["test_tuned"] == results["test_common"]

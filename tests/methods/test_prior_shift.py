@@ -1,7 +1,7 @@
 """Prior shift: labels corrected by the class mix, pseudo-labels by their worth, three answers."""
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.training import descend
 from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.fedavg import FedAvg
-from fedapp.methods.prior_shift import SURE, PriorShift, Taught, deciding
+from fedapp.methods.prior_shift import PriorShift, Sure, Taught, deciding
 from tests.methods.conformance import (
     ODD,
     PIXELS,
@@ -41,6 +41,7 @@ from tests.methods.conformance import (
 
 SERVER = ModelRef(-2, 1, "a" * 64)
 TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (SERVER,)})
+SURE = tuple(field.name for field in fields(Sure))
 MEASURE = replace(TASK, action="evaluate")
 START, OTHER = (initial_params(PIXELS, 1, 3, seed=seed) for seed in (0, 1))
 LABELS_ALONE = PriorShift(pseudo_labels=False, alone=False, answer="common")
@@ -304,7 +305,9 @@ def played(tmp_path_factory):
 
 
 def test_the_sites_counts_are_added_up_and_sent_along(played):
-    assert all(e.task.numbers == {} for e in played.of(0, "warmup"))
+    assert all(
+        e.task.numbers == {"sure_right": 0.0, "sure_total": 0.0} for e in played.of(0, "warmup")
+    )
     for number in (1, 2):
         before = [e.reply for e in played.of(number - 1, "evaluate")]
         assert sums_of(before)["sure_total"] > 0
@@ -601,7 +604,7 @@ def test_sites_with_disks_of_their_own_have_the_same_numbers_as_in_one_store(tmp
     loopback = play_in_one_store(toy(SURE_ENOUGH, tmp_path, **PHASES))
     assert loopback.rows() == whole.rows() and loopback.records() == whole.records()
     parts = [load(path.read_bytes()) for path in loopback.folder.sites_root.rglob("*.safetensors")]
-    assert parts and all(n.startswith("beside.") for part in parts for n in part)
+    assert parts and all(n.startswith("memory.") for part in parts for n in part)
 
 
 @pytest.mark.parametrize("bad", [

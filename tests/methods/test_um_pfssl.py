@@ -139,4 +139,6 @@ def test_hyper_parameters_are_checked_on_construction(bad):
 
 def test_cost_bound_is_equation_28():
     # K M n / nu + F R K + tau K n = 100 * 5 * 20 + 30 * 2 * 100 + 0.1 * 100 * 200
-    assert UmPfssl().cost_bound(100, 0.1, 200) == pytest.approx(10_000 + 6_000 + 2_000)
+    assert UmPfssl().costs(100, 0.1, 200)["cost_bound_models"] == pytest.approx(
+        10_000 + 6_000 + 2_000
+    )

@@ -27,7 +27,16 @@ from fedapp.learn.networks import initial_params
 from fedapp.learn.params import PLAIN, _deflate, digest_of, from_bytes, to_bytes
 from fedapp.messages import wire
 from fedapp.messages.codec import decode_answer, encode
-from fedapp.messages.protocol import Incoming, Missing, Refusal, Reply, ScoredRef, SiteFacts, Task
+from fedapp.messages.protocol import (
+    MODEL,
+    Incoming,
+    Missing,
+    Refusal,
+    Reply,
+    ScoredRef,
+    SiteFacts,
+    Task,
+)
 from fedapp.server.checks import agreed
 from server_app.strategy import PoolStrategy
 from tests.flower.grids import COMMAND, MemoryGrid, origin_of
@@ -111,7 +120,7 @@ class Server:
                          "test_tuned": TEST, "val_common": VAL},
         )  # fmt: skip
         self.good = self.message(Reply(1, 5, digest_of(self.blobs[3])), self.blobs[3])
-        self.before = dict(pool.records)
+        self.before = dict(pool._records)
 
     def model(self, number):
         params = initial_params(self.experiment.model, 1, len(CLASSES), 0)
@@ -143,12 +152,12 @@ class Server:
         assert {r.site for r in replies} | skipped.keys() == {0, 1}
         assert skipped.keys() <= {0}  # the honest site is always believed
         assert all(len(reason) < 2100 and reason.isprintable() for reason in skipped.values())
-        others = {k: record for k, record in self.before.items() if k not in (0, 1)}
-        after = dict(self.engine._pool.records)
-        mine, good = after.pop(0), after.pop(1)
+        others = {k: record for k, record in self.before.items() if k[0] not in (0, 1)}
+        after = dict(self.engine._pool._records)
+        mine, good = after.pop((0, MODEL)), after.pop((1, MODEL))
         assert after == others and good.digest == digest_of(self.blobs[3])
         if skipped:
-            assert mine == self.before[0]
+            assert mine == self.before[0, MODEL]
         else:
             self.could_be_true(replies[0], mine)
         return [reply for reply in replies if reply.site == 0]
@@ -180,17 +189,18 @@ class Server:
         self.is_a_model(blob)
 
     def is_a_model(self, blob):
-        plain = from_bytes(blob, self.engine._schema, "x", self.experiment.transport)
+        schema = self.engine._schemas[MODEL]
+        plain = from_bytes(blob, schema, "x", self.experiment.transport)
         assert {n: t.shape for n, t in plain.items()} == {
-            n: torch.Size(shape) for n, (shape, _) in self.engine._schema.items()
+            n: torch.Size(shape) for n, (shape, _) in schema.items()
         }
         assert all(bool(t.isfinite().all()) for t in plain.values())
         if self.experiment.transport == TransportSettings():
             again = safetensors.numpy.load(blob)
             assert again.keys() == plain.keys()
             assert all(np.isfinite(array).all() for array in again.values())
-        known = from_bytes(to_bytes(plain, self.experiment.transport), self.engine._schema, "x",
-                           self.experiment.transport)  # fmt: skip
+        known = to_bytes(plain, self.experiment.transport)
+        known = from_bytes(known, schema, "x", self.experiment.transport)
         assert all(torch.equal(known[n], t) for n, t in plain.items())
 
 
@@ -302,7 +312,7 @@ def test_malformed_models(tmp_path, kind, examples):
     server = Server(tmp_path, transport)
     good, whole = server.blobs[2], server.blobs[2]
     if kind == "zlib":
-        whole = to_bytes(from_bytes(good, server.engine._schema, "x", transport))
+        whole = to_bytes(from_bytes(good, server.engine._schemas[MODEL], "x", transport))
     size = int.from_bytes(whole[:8], "little")
     header, data = json.loads(whole[8 : 8 + size]), whole[8 + size :]
     plausible = [0, 4, len(data), 2**62, [2**63, 0], [0, 2**63], [0, 2**33, 2**33], [1], [],

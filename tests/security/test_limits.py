@@ -14,8 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 from fedapp.ground.errors import MAX_QUOTED, ProtocolError
 from fedapp.learn.params import from_bytes
 from fedapp.messages.codec import MAX_CONTAINERS, decode_answer
+from fedapp.messages.protocol import MODEL, Missing, ModelRef, ScoredRef
 from fedapp.messages.protocol import SCHEMA as SCHEMA_VERSION
-from fedapp.messages.protocol import Missing, ModelRef, ScoredRef
 from fedapp.methods.base import Round
 from fedapp.methods.um_pfssl.helperlists import HelperLists
 from fedapp.methods.um_pfssl.method import UmPfssl
@@ -110,7 +110,8 @@ def listed(*scores):
 ])  # fmt: skip
 def test_lies_that_were_believed(changes, says):
     with pytest.raises(ProtocolError, match=says):
-        check_reply(TASK, replace(HONEST, **changes), FACTS)
+        check_reply(TASK, replace(HONEST, **changes), FACTS, {MODEL})
+        UmPfssl().check_reply(TASK, replace(HONEST, **changes))
 
 
 class Everybody:

@@ -8,6 +8,7 @@ from fedapp.ground.settings import DataSettings
 from fedapp.messages.protocol import SiteFacts
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import MethodState
+from fedapp.methods.local_only import LocalOnly
 from fedapp.server.arrivals import Arrivals
 from fedapp.server.checks import kind_of
 from fedapp.server.pool import ModelPool
@@ -38,7 +39,7 @@ def test_a_newcomer_gets_w_0_a_standing_and_an_empty_store(door):
     assert pool.latest(1) == replace(pool.initial, site=1)
     assert state.standings.sites[1] == Standing(SOUTH, joined=5)
     assert said == ["site 1 (south) joins in round 5"]
-    assert state_of({"state": state.to_plain()}) == state  # the checkpoint remembers it
+    assert state_of({"state": state.to_plain()}, LocalOnly()) == state  # the checkpoint remembers it
 
 
 def test_those_who_wait_are_taken_in_once(door):
@@ -91,4 +92,4 @@ def test_a_peer_that_was_dealt_by_other_rules_is_left_out(door):
 def test_an_old_checkpoint_without_peers_and_joining_is_read():
     plain = RunState(1, MethodState(), Standings({0: Standing(NORTH)}), {0: []}).to_plain()
     del plain["peers"], plain["standings"]["sites"]["0"]["joined"]
-    assert state_of({"state": plain}).standings.sites[0].joined == 0
+    assert state_of({"state": plain}, LocalOnly()).standings.sites[0].joined == 0

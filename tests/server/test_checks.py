@@ -8,7 +8,8 @@ import torch
 from fedapp.ground.errors import ProtocolError, RunError
 from fedapp.ground.settings import DataSettings
 from fedapp.learn.metrics import BINS, evaluation
-from fedapp.messages.protocol import ModelRef, Reply, ScoredRef, SiteFacts, Task
+from fedapp.messages.protocol import MODEL, ModelRef, Part, Reply, ScoredRef, SiteFacts, Task
+from fedapp.methods.um_pfssl import UmPfssl
 from fedapp.server.checks import agreed, check_reply, check_same_sites, joinable, kind_of
 from fedapp.server.standings import Standing, Standings
 
@@ -34,14 +35,16 @@ HONEST = Reply(
 
 
 def test_an_honest_reply_passes():
-    check_reply(TASK, HONEST, FACTS)
-    check_reply(TASK, Reply(0, 5, "f" * 64), FACTS)
+    check_reply(TASK, HONEST, FACTS, {MODEL})
+    check_reply(TASK, Reply(0, 5, "f" * 64), FACTS, {MODEL})
 
 
 def test_every_answer_of_a_site_may_be_measured_on_both_parts():
     results = {f"{part}_{answer}": result for part, result in (("val", VAL), ("test", TEST))
                for answer in ("common", "tuned", "alone")}  # fmt: skip
-    check_reply(TASK, replace(HONEST, evaluations={**HONEST.evaluations, **results}), FACTS)
+    check_reply(
+        TASK, replace(HONEST, evaluations={**HONEST.evaluations, **results}), FACTS, {MODEL}
+    )
 
 
 def bins(**changes):
@@ -49,6 +52,8 @@ def bins(**changes):
 
 
 LIES = {
+    "unknown role": ({"contents": {"prototypes": "f" * 64}}, "sent prototypes; its method has"),
+    "no base": ({"part": Part("e" * 64, "f" * 64)}, "whose base its task does not name"),
     "another site": ({"site": 1}, "answer of site 1"),
     "another round": ({"round": 4}, "for round 4"),
     "not offered": ({"helpers": (ScoredRef(ref(4), 1.0),)}, "was not offered"),
@@ -85,13 +90,16 @@ LIES = {
 def test_a_lie_is_refused_and_named(name):
     changes, says = LIES[name]
     with pytest.raises(ProtocolError, match=says):
-        check_reply(TASK, replace(HONEST, **changes), FACTS)
+        check_reply(TASK, replace(HONEST, **changes), FACTS, {MODEL})
+        UmPfssl().check_reply(TASK, replace(HONEST, **changes))
 
 
 def test_equal_contents_of_two_sites_are_two_models():
     twins = replace(TASK, models={"helpers": (ref(1, 1, 7),), "newcomers": (ref(2, 1, 7),)})
     for site in (1, 2):
-        check_reply(twins, replace(HONEST, helpers=(ScoredRef(ref(site, 1, 7), 1.0),)), FACTS)
+        check_reply(
+            twins, replace(HONEST, helpers=(ScoredRef(ref(site, 1, 7), 1.0),)), FACTS, {MODEL}
+        )
 
 
 def test_sites_that_differ_from_most_are_left_out_and_named():

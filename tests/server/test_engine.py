@@ -193,7 +193,7 @@ BAD = {
     ),
     "no upload": (lambda t, i: Incoming(replace(i.answer, model="2" * 64)), "did not come along"),
     "stranger": (answer(helpers=(STRANGER,)), "was not offered"),
-    "another round": (answer(round=7), "answer of site 2 for round 7"),
+    "another round": (answer(round=7), "answered as site 2, round 7"),
     "inflated": (answer(metrics={"models_scored": 1e308}), "models_scored = 1e.308"),
     "always missing": (
         lambda t, i: Incoming(Missing(t.site, t.round, (t.own.digest,))),
@@ -209,7 +209,7 @@ BAD = {
     ),
     "facts": (
         lambda t, i: Incoming(SiteFacts(t.site, 1, ("a",), 1, 1, 1, 1, "0" * 64)),
-        "answered with SiteFacts",
+        "introduced itself instead of working",
     ),
 }  # fmt: skip
 
@@ -339,7 +339,7 @@ def test_a_round_in_which_nobody_could_train_is_no_round(run):
 
 
 def test_a_full_pool_is_the_servers_trouble_not_the_sites(run, monkeypatch):
-    def full(self, site, named, blob, round):
+    def full(self, site, named, blob, round, role):
         raise StoreError("pool: No space left on device")
 
     monkeypatch.setattr("fedapp.server.pool.ModelPool.upload", full)

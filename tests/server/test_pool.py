@@ -104,7 +104,7 @@ def test_resuming_without_a_content_is_noted(
     (tmp_path / ref.digest[:2] / f"{ref.digest}.safetensors").unlink()
     again = ModelPool.from_plain(ModelStore(tmp_path), pool.to_plain())
     assert again.latest(2) == ref  # site 2 holds it and goes on from it
-    assert "the pool lacks the model of site 2, version 1" in caplog.text
+    assert "the pool lacks the content of site 2, version 1" in caplog.text
 
 
 def test_a_refused_upload_changes_no_record(

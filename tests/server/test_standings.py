@@ -24,7 +24,8 @@ def standings(sites=2):
 def reply(number, site, val=None, test=None, **metrics):
     parts = {"val": val, "test": test}
     measured = {name: evaluation(n, 10) for name, n in parts.items() if n is not None}
-    return Reply(site, number, "0" * 64, metrics=metrics, evaluations=measured)
+    learned = "loss" in metrics
+    return Reply(site, number, "0" * 64, metrics=metrics, evaluations=measured, learned=learned)
 
 
 def play(rounds, sites=2):
@@ -49,7 +50,7 @@ def test_a_site_has_the_test_accuracy_of_the_round_that_validation_chose():
     assert [run.sites[k].by_validation_accuracy for k in (0, 1)] == [0.3, 0.5]
     assert [run.sites[k].best_round_accuracy for k in (0, 1)] == [0.8, 0.8]
     assert [run.sites[k].accuracy("test") for k in (0, 1)] == [0.6, 0.6]
-    assert [row["by_validation_accuracy"] for row in run.per_site({})] == [0.3, 0.5]
+    assert [row["by_validation_accuracy"] for row in run.per_site(str)] == [0.3, 0.5]
 
 
 def test_the_summary_names_both_rounds_and_their_spread():
@@ -77,7 +78,7 @@ def test_without_validation_images_nothing_is_chosen():
     run.close_round(0, [reply(0, 0, None, 5)], {})
     run.close_round(1, [reply(1, 0, None, 5)], {})
     assert run.best_by_validation is None and run.sites[0].by_validation_accuracy is None
-    assert run.per_site({})[0]["by_validation_accuracy"] is None
+    assert run.per_site(str)[0]["by_validation_accuracy"] is None
     assert run.sites[0].best_round_accuracy == 0.5
 
 
@@ -130,7 +131,7 @@ def test_the_classes_with_test_images_are_counted():
     both = replace(evaluation(9, 10), confusion=((5, 1), (2, 2)))
     run.sites[0].latest["test"] = evaluation(4, 10)  # all of the first class
     run.sites[1].latest["test"] = both
-    rows = run.per_site({})
+    rows = run.per_site(str)
     assert [row["test_classes"] for row in rows] == [1, 2, 0, None]  # the last: not yet measured
     assert {row["classes"] for row in rows} == {2}
 

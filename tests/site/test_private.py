@@ -1,7 +1,6 @@
 """A site's private part: kept by content, the last two versions, never taken for another."""
 
 import logging
-import re
 
 import pytest
 import torch
@@ -22,10 +21,6 @@ def w_0():
     return {**part(-1), "body.weight": torch.zeros(5)}
 
 
-def never():
-    raise AssertionError("w_0 is not asked for")
-
-
 @pytest.fixture
 def parts(tmp_path):
     return PrivateParts(tmp_path / "private")
@@ -40,26 +35,26 @@ def files(parts):
     return sorted(path.stem for path in parts._store.root.rglob("*.safetensors"))
 
 
-def test_before_the_first_version_it_is_that_part_of_w_0(parts):
-    assert_is(parts.load("", SCHEMA, w_0), -1)
+def test_before_the_first_version_there_is_none(parts):
+    assert parts.load("", SCHEMA) is None
     assert not parts._store.root.exists()
 
 
 def test_what_is_kept_comes_back_under_the_digest_of_its_content(parts):
     digest = parts.keep(part(1), before="")
     assert digest == digest_of(to_bytes(part(1)))
-    assert_is(parts.load(digest, SCHEMA, never), 1)
+    assert_is(parts.load(digest, SCHEMA), 1)
 
 
 def test_another_process_finds_it(parts):
     digest = parts.keep(part(1), before="")
-    assert_is(PrivateParts(parts._store.root).load(digest, SCHEMA, never), 1)
+    assert_is(PrivateParts(parts._store.root).load(digest, SCHEMA), 1)
 
 
 def test_the_version_before_stays_for_a_run_that_resumes_and_none_older(parts):
     first = parts.keep(part(1), before="")
     second = parts.keep(part(2), before=first)
-    assert_is(parts.load(first, SCHEMA, never), 1)
+    assert_is(parts.load(first, SCHEMA), 1)
     third = parts.keep(part(3), before=second)
     assert files(parts) == sorted([second, third])
 
@@ -68,7 +63,7 @@ def test_an_answer_that_the_server_never_got_does_not_push_out_the_version_it_kn
     known = parts.keep(part(1), before="")
     for value in (2, 3, 4):  # three replies in turn are lost: the server still names the first
         parts.keep(part(value), before=known)
-    assert_is(parts.load(known, SCHEMA, never), 1)
+    assert_is(parts.load(known, SCHEMA), 1)
     assert len(files(parts)) == 2
 
 
@@ -79,13 +74,13 @@ def test_the_same_content_again_is_the_same_version(parts):
 
 
 def test_a_method_without_private_tensors_leaves_no_trace(parts):
-    assert parts.load("", {}, never) == {}
+    assert parts.load("", {}) == {}
     assert parts.keep({}, before="") == ""
     assert not parts._store.root.exists()
 
 
 @pytest.mark.parametrize("harm", ["removed", "cut", "of another model"])
-def test_a_part_that_is_lost_starts_again_from_w_0_and_says_so(parts, caplog, harm):
+def test_what_is_lost_is_none_and_the_log_says_so(parts, caplog, harm):
     digest = parts.keep(part(1), before="")
     [path] = parts._store.root.rglob("*.safetensors")
     schema = SCHEMA
@@ -96,13 +91,9 @@ def test_a_part_that_is_lost_starts_again_from_w_0_and_says_so(parts, caplog, ha
     else:
         schema = {**SCHEMA, "head.weight": ((4, 2), torch.float32)}
 
-    def other_w_0():
-        return {name: torch.full(shape, -1).to(dtype) for name, (shape, dtype) in schema.items()}
-
     with caplog.at_level(logging.WARNING):
-        found = parts.load(digest, schema, other_w_0)
-    assert all((tensor == -1).all() for tensor in found.values())
-    assert re.search("the site's private part starts again from w_0", caplog.text)
+        assert parts.load(digest, schema) is None
+    assert "the site begins it anew" in caplog.text
 
 
 def test_a_disk_that_refuses_is_an_error_of_ours(parts, monkeypatch):
