@@ -39,4 +39,6 @@ def _answer(message: Message, context: Context) -> RecordDict:
         log.warning("%s; this request is answered without a resident worker", reason)
     from client_app.work import answer  # with torch: not before it is needed
 
-    return wire.write_answer(answer(context, origin, request, payloads))
+    return wire.write_answer(
+        answer(context.run_config, context.node_config, origin, request, payloads)
+    )

@@ -8,7 +8,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from flwr.app import Context
 
 from client_app.identity import check_unchanged, who_am_i
 from fedapp.experiment.codehash import code_hash
@@ -39,18 +38,22 @@ BUSY_S = 5.0
 
 
 def open_site(
-    context: Context, origin: Origin, settings: Mapping[str, Scalar]
+    run_config: Mapping[str, Scalar],
+    node_config: Mapping[str, Scalar],
+    origin: Origin,
+    settings: Mapping[str, Scalar],
 ) -> tuple[Site, Path]:
     """Return the site that this node is, for the server's run, and its folder.
 
+    run_config: preset and overrides of the run. node_config: what this node was started with.
     settings: the server's, where the message carries them. Raises ConfigError when the server runs
     other code or another experiment, with the difference, and OwnDataError where the site's data
     cannot be used.
     """
-    experiment = load_run_config(context.run_config)
+    experiment = load_run_config(run_config)
     _check(origin, experiment, settings)
-    number, data = who_am_i(context.node_config, experiment)
-    place = _own_place(context)
+    number, data = who_am_i(node_config, experiment)
+    place = _own_place(node_config)
     run = (place or out_root(experiment)) / origin.run
     folder = run / "sites" / f"site-{number}"
     try:
@@ -112,12 +115,12 @@ def _code() -> tuple[str, str]:
     return path, code
 
 
-def _own_place(context: Context) -> Path | None:
+def _own_place(node_config: Mapping[str, Scalar]) -> Path | None:
     """Where this node was told to keep its stores; None: where runs are kept.
 
     There it may find the server's pool, when both are on one machine, and then needs no copy.
     """
-    place = context.node_config.get("store-path") or os.environ.get("FEDAPP_SITES")
+    place = node_config.get("store-path") or os.environ.get("FEDAPP_SITES")
     return Path(str(place)) if place else None
 
 

@@ -7,27 +7,31 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from flwr.app import Context, RecordDict
 
 from client_app.node import alone, open_site
 from client_app.refusals import refused
 from client_app.resident.frames import Letter
 from client_app.resident.inputs import inputs_of, stamp_of
+from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import ProtocolError
 from fedapp.messages.codec import decode_origin, decode_request, encode
 from fedapp.messages.protocol import Hello, Incoming, Origin, Refusal, Request
 
 
 def answer(
-    context: Context, origin: Origin, request: Request, payloads: Mapping[str, bytes]
+    run_config: Mapping[str, Scalar],
+    node_config: Mapping[str, Scalar],
+    origin: Origin,
+    request: Request,
+    payloads: Mapping[str, bytes],
 ) -> Incoming:
-    """Answer one request as the site that the node is.
+    """Answer one request as the site that a node with these settings is.
 
     Raises FedAppError where the node cannot take part; what goes wrong in a task is an answer.
     """
     _speak()
     settings = request.settings if isinstance(request, Hello) else {}
-    site, folder = open_site(context, origin, settings)
+    site, folder = open_site(run_config, node_config, origin, settings)
     if isinstance(request, Hello):
         return Incoming(site.facts())
     if request.site != (here := site.data.site):
@@ -77,9 +81,9 @@ class SiteWork:
         payloads = dict(letter.blobs)
         origin = decode_origin(payloads.pop("origin", b""))
         request = decode_request(payloads.pop("message", b""))
-        context = Context(**letter.head, state=RecordDict())
+        run_config, node_config = letter.head["run_config"], letter.head["node_config"]
         if not self._inputs:
             # Noted before they are read: a change while they are read is found later.
-            self._inputs = inputs_of(context.node_config, context.run_config)
+            self._inputs = inputs_of(node_config, run_config)
             self._stamp = stamp_of(self._inputs)
-        return answer(context, origin, request, payloads)
+        return answer(run_config, node_config, origin, request, payloads)

@@ -11,13 +11,9 @@ from flwr.serverapp import Grid, ServerApp
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import experiment_digest, load_run_config
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import RunFolder
 from fedapp.experiment.runlock import sole_server
 from fedapp.ground.errors import FedAppError
-from fedapp.ground.progress import Progress
-from fedapp.ground.settings import Experiment
 from fedapp.messages.protocol import Origin
-from fedapp.server.endblock import end_block
 from server_app.strategy import PoolStrategy
 
 log = logging.getLogger("flwr")
@@ -45,23 +41,9 @@ def _run(grid: Grid, context: Context) -> None:
     path, code = code_hash()
     log.info("server code %s (%s)", path, code)
     with sole_server(experiment) as folder:
-        _run_in(folder, experiment, code, grid, context)
-
-
-def _run_in(
-    folder: RunFolder, experiment: Experiment, code: str, grid: Grid, context: Context
-) -> None:
-    origin = Origin(folder.path.name, code, experiment_digest(experiment))
-    everybody = _command(experiment.split.num_clients, context.run_config)
-    try:
-        with Progress() as progress:
-            progress.note(f"run folder {folder.path}")
-            strategy = PoolStrategy(experiment, origin, folder, progress, everybody)
-            strategy.start(grid)
-    except FedAppError:
-        folder.discard_unless_begun()
-        raise
-    print(end_block(strategy.outcome, folder.per_site(), folder.path), flush=True)
+        origin = Origin(folder.path.name, code, experiment_digest(experiment))
+        everybody = _command(experiment.split.num_clients, context.run_config)
+        PoolStrategy(experiment, origin, folder, everybody).start(grid)
 
 
 def _command(sites: int, run_config: Mapping[str, Scalar]) -> str:

@@ -9,6 +9,8 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -17,11 +19,9 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedapp.experiment.config import shared_settings
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import StoreError, one_line
-from fedapp.ground.progress import Progress
 from fedapp.ground.settings import Experiment
 from fedapp.learn.params import digest_of
 from fedapp.messages import wire
-from fedapp.messages.ledger import Ledger
 from fedapp.messages.poolkey import make_key
 from fedapp.messages.protocol import (
     Hello,
@@ -33,9 +33,10 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.messages.store import ModelStore
-from fedapp.server.engine import Engine, Fetch
+from fedapp.server.assembly import Assembly, carry_out
+from fedapp.server.engine import Fetch
 from fedapp.server.standings import Row
+from fedapp.site.servers import servers_site
 from server_app.introductions import Introductions
 from server_app.post import AT_ONCE, NOT_SENT, Post, parsed
 
@@ -49,37 +50,31 @@ class PoolStrategy(Strategy):
     """
 
     def __init__(
-        self,
-        experiment: Experiment,
-        origin: Origin,
-        folder: RunFolder,
-        progress: Progress,
-        everybody: str,
+        self, experiment: Experiment, origin: Origin, folder: RunFolder, everybody: str
     ) -> None:
         self._experiment = experiment
-        self._progress = progress
+        self._folder = folder
         self._everybody = everybody
         self._outbox: Sequence[Outgoing] = ()
         self._inbox: list[tuple[int, Incoming]] = []
         self._asked: dict[str, Task] = {}
-        self._store = ModelStore(folder.pool_root)
         self._key = make_key(folder.pool_root)
         self._origin = replace(origin, pool=digest_of(self._key.encode()))
-        self._fetch: Fetch = self._store.get
-        self._engine = Engine(experiment, self, folder, self._store, progress, Ledger())
         self.outcome: Row = {}
 
     def start(  # type: ignore[override]  # Flower's arguments describe one global model
         self, grid: Grid
     ) -> Result:
         """Run the experiment; `outcome` then holds the summary. Flower's result stays empty."""
-        self.use(grid)
         self.summary()
-        self.outcome = self._engine.run()
+        on_the_grid = partial(self.use, grid)
+        self.outcome = carry_out(self._experiment, self._folder, on_the_grid, servers_site)
         return Result()
 
-    def use(self, grid: Grid) -> None:
-        """Send by this grid from now on; nobody on it is known yet."""
+    def use(self, grid: Grid, run: Assembly) -> Self:
+        """Carry this run's messages by this grid from now on; nobody on it is known yet."""
+        self._progress, self._store = run.progress, run.store
+        self._fetch: Fetch = run.store.get
         self._grid = grid
         self._post = Post(grid, self._experiment.rounds.deadline_s)
         self._sites = Introductions(
@@ -90,6 +85,7 @@ class PoolStrategy(Strategy):
             self._progress.note,
             self._everybody,
         )
+        return self
 
     def summary(self) -> None:
         """Log what will run."""

@@ -106,7 +106,7 @@ def worker_for(context: Context) -> Worker | None:
         folder=_folder(),
         name=f"{context.node_id:x}",
         key=hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),
-        node={"run_id": context.run_id, "node_id": context.node_id, **settings},
+        node=settings,
         idle_s=float(idle_s),
         launcher=parent,
     )

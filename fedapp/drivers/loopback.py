@@ -5,19 +5,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedapp.experiment.runfolder import check_run, open_run
-from fedapp.ground.errors import FedAppError, ProtocolError
-from fedapp.ground.progress import Progress
+from fedapp.ground.errors import ProtocolError
 from fedapp.ground.settings import Experiment
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import decode_answer, decode_request, encode
-from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import Incoming, Outgoing, Refusal, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
-from fedapp.server.endblock import end_block
-from fedapp.server.engine import Engine, Fetch
+from fedapp.server.assembly import Assembly, carry_out
+from fedapp.server.engine import Fetch
 from fedapp.server.standings import Row
 from fedapp.site.federation import Federation, federation_of
 from fedapp.site.private import PrivateParts
+from fedapp.site.servers import servers_site
 from fedapp.site.site import Site
 
 
@@ -85,18 +84,13 @@ def run_loopback(experiment: Experiment) -> tuple[Row, Path]:
     check_run(experiment)
     federation = federation_of(experiment)
     folder = open_run(experiment, federation.manifest)
-    store = ModelStore(folder.pool_root)
-    again = f"runtime.resume=true runtime.run_name={folder.path.name}"
+
+    def transport(run: Assembly) -> Loopback:
+        return Loopback(experiment, federation, run.store, folder.sites_root)
+
     try:
-        with Progress() as progress:
-            progress.note(f"run folder {folder.path}")
-            transport = Loopback(experiment, federation, store, folder.sites_root)
-            summary = Engine(experiment, transport, folder, store, progress, Ledger()).run()
-    except FedAppError:
-        folder.discard_unless_begun()
-        raise
+        return carry_out(experiment, folder, transport, servers_site), folder.path
     except KeyboardInterrupt:
+        again = f"runtime.resume=true runtime.run_name={folder.path.name}"
         print(f"\ninterrupted; go on with the same settings and {again}", file=sys.stderr)
         raise
-    print(end_block(summary, folder.per_site(), folder.path))
-    return summary, folder.path

@@ -13,7 +13,6 @@ from client_app.app import app as client
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import experiment_digest, load_experiment, to_plain
 from fedapp.experiment.runfolder import RunFolder, open_run
-from fedapp.ground.progress import Progress
 from fedapp.ground.settings import Experiment
 from fedapp.messages.protocol import Origin
 from server_app.strategy import PoolStrategy
@@ -119,7 +118,6 @@ def serve(experiment: Experiment, grid: Grid) -> tuple[dict[str, Any], RunFolder
     """Run the experiment over the grid as the ServerApp does; return its summary and folder."""
     folder = open_run(experiment)
     origin = origin_of(experiment, folder.path.name)
-    with Progress() as progress:
-        strategy = PoolStrategy(experiment, origin, folder, progress, COMMAND)
-        strategy.start(grid)
+    strategy = PoolStrategy(experiment, origin, folder, COMMAND)
+    strategy.start(grid)
     return strategy.outcome, folder

@@ -48,7 +48,7 @@ def warm_up(experiment):
 
 
 def letter(context, experiment, request, **changes):
-    head = {name: value for name, value in vars(context).items() if name != "state"}
+    head = {"run_config": context.run_config, "node_config": context.node_config}
     origin = replace(origin_of(experiment), **changes)
     return Letter(head, {"origin": encode(origin), "message": encode(request)})
 
@@ -56,7 +56,8 @@ def letter(context, experiment, request, **changes):
 def test_a_worker_answers_as_a_process_of_its_own_does(context, experiment):
     work = SiteWork()
     for request, kind in ((Hello(), SiteFacts), (warm_up(experiment), Reply)):
-        alone = answer(context("alone"), origin_of(experiment), request, {})
+        node = context("alone")
+        alone = answer(node.run_config, node.node_config, origin_of(experiment), request, {})
         found, well = work.answer(letter(context("worker"), experiment, request))
         blobs = dict(found.blobs)
         assert well and isinstance(alone.answer, kind)

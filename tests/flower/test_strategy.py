@@ -21,6 +21,7 @@ from fedapp.messages.protocol import (
     Task,
 )
 from fedapp.messages.store import ModelStore
+from fedapp.server.assembly import Assembly
 from server_app import introductions, post, strategy
 from tests.flower.grids import COMMAND, MemoryGrid, node, preset, serve, sites
 from tests.flower.results import loopback, results, rows
@@ -186,8 +187,9 @@ def test_room_is_counted_in_the_models_own_size(federation):
     experiment, grid = federation(runtime__in_flight_mib=3)
     _, folder = serve(experiment, grid)
     origin = Origin("x", "0" * 16, "0" * 64)
-    made = strategy.PoolStrategy(experiment, origin, folder, None, COMMAND)
-    digest = made._store.put(bytes(2**20))
+    run = Assembly(experiment, folder, ModelStore(folder.pool_root), None)
+    made = strategy.PoolStrategy(experiment, origin, folder, COMMAND).use(grid, run)
+    digest = run.store.put(bytes(2**20))
     task = Task(0, 1, "train", ModelRef(0, 0, digest))
     assert made._models_at_once([Outgoing(task, (digest, "f" * 64))]) == 3
 

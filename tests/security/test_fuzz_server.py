@@ -37,7 +37,10 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
+from fedapp.messages.store import ModelStore
+from fedapp.server.assembly import Assembly
 from fedapp.server.checks import agreed
+from fedapp.server.engine import Engine
 from server_app.strategy import PoolStrategy
 from tests.flower.grids import COMMAND, MemoryGrid, origin_of
 from tests.security.mutations import (
@@ -91,8 +94,10 @@ class Server:
             note=self.log.append, phase=lambda *a: None, started=lambda *a: None
         )
         origin = origin_of(self.experiment, self.folder.path.name)
-        self.strategy = PoolStrategy(self.experiment, origin, self.folder, quiet, COMMAND)
-        self.engine = self.strategy._engine
+        store = ModelStore(self.folder.pool_root)
+        self.run = Assembly(self.experiment, self.folder, store, quiet)
+        self.strategy = PoolStrategy(self.experiment, origin, self.folder, COMMAND)
+        self.engine = Engine(self.experiment, self.strategy, self.folder, store, quiet)
         self.facts = [
             SiteFacts(k, 1, CLASSES, labelled=3, unlabelled=4, val=2, test=3, manifest="0" * 64)
             for k in range(2)
@@ -137,7 +142,7 @@ class Server:
         """Introduce the two nodes, which answer so; return what the engine will believe."""
         for node, records in zip((100, 101), answers, strict=True):
             self.grid.nodes[node] = lambda message, r=records: Message(r, reply_to=message)
-        self.strategy.use(self.grid)
+        self.strategy.use(self.grid, self.run)
         facts = agreed(self.strategy.introduce(), 2, self.experiment.data, self.log.append)
         self.state = self.engine._prepare(facts)
         return facts

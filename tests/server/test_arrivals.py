@@ -39,7 +39,9 @@ def test_a_newcomer_gets_w_0_a_standing_and_an_empty_store(door):
     assert pool.latest(1) == replace(pool.initial, site=1)
     assert state.standings.sites[1] == Standing(SOUTH, joined=5)
     assert said == ["site 1 (south) joins in round 5"]
-    assert state_of({"state": state.to_plain()}, LocalOnly()) == state  # the checkpoint remembers it
+    assert (
+        state_of({"state": state.to_plain()}, LocalOnly()) == state
+    )  # the checkpoint remembers it
 
 
 def test_those_who_wait_are_taken_in_once(door):

@@ -1,0 +1,51 @@
+"""A run put together: what every driver does before the first round and after the last one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedapp.experiment.runfolder import RunFolder
+from fedapp.ground.errors import FedAppError
+from fedapp.ground.progress import Progress
+from fedapp.ground.settings import Experiment
+from fedapp.messages.store import ModelStore
+from fedapp.server.endblock import end_block
+from fedapp.server.engine import Engine, Learner, Transport
+from fedapp.server.standings import Row
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """What a driver needs for a run's transport. store: the server's pool."""
+
+    experiment: Experiment
+    folder: RunFolder
+    store: ModelStore
+    progress: Progress
+
+
+def carry_out(
+    experiment: Experiment,
+    folder: RunFolder,
+    transport_of: Callable[[Assembly], Transport],
+    learner_of: Callable[[Experiment, ModelStore, Path], Learner],
+) -> Row:
+    """Run an experiment in its open folder, print how it ended, and return the summary.
+
+    learner_of: opens the server's own site on the pool, with a folder for what it keeps to itself;
+    asked where the server holds labelled images (`split.server_share`). A folder in which no round ended is removed after an error.
+    """
+    try:
+        with Progress() as progress:
+            progress.note(f"run folder {folder.path}")
+            parts = Assembly(experiment, folder, ModelStore(folder.pool_root), progress)
+            learns = bool(experiment.split.server_share)
+            learner = learner_of(experiment, parts.store, folder.sites_root) if learns else None
+            transport = transport_of(parts)
+            engine = Engine(experiment, transport, folder, parts.store, progress, learner=learner)
+            summary = engine.run()
+    except FedAppError:
+        folder.discard_unless_begun()
+        raise
+    print(end_block(summary, folder.per_site(), folder.path), flush=True)
+    return summary
