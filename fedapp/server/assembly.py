@@ -33,7 +33,8 @@ def carry_out(
     """Run an experiment in its open folder, print how it ended, and return the summary.
 
     learner_of: opens the server's own site on the pool, with a folder for what it keeps to itself;
-    asked where the server holds labelled images (`split.server_share`). A folder in which no round ended is removed after an error.
+    asked where the server holds labelled images (`split.server_share`). A folder in which no round
+    ended is removed after an error.
     """
     try:
         with Progress() as progress:
