@@ -13,7 +13,8 @@ from statistics import fmean
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from fedapp.data.sites import SiteData, normalise
+from fedapp.data.inputs import normalise
+from fedapp.data.sites import SiteData
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.ground.devices import pick_device, pick_dtype, torch_threads

@@ -30,7 +30,8 @@ from torch import Tensor
 
 from bench.hostile import FULL, QUICK, Size, experiment_of
 from bench.record import Row, kept, save
-from fedapp.data.sites import SiteData, normalise
+from fedapp.data.inputs import normalise
+from fedapp.data.sites import SiteData
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.presetfiles import Scalar

@@ -13,7 +13,7 @@ from bench import scoring, training
 from bench.measure import Times, side_by_side
 from bench.record import Cells, Row
 from bench.workload import Workload
-from fedapp.data.sites import normalise
+from fedapp.data.inputs import normalise
 from fedapp.ground.devices import pick_device, pick_dtype
 from fedapp.ground.settings import Experiment, ModelSettings
 from fedapp.learn.networks import ResNet9, build_model

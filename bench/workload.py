@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedapp.data.datasets import load_dataset
-from fedapp.data.sites import normalise
+from fedapp.data.inputs import normalise
 from fedapp.ground.settings import DataSettings, ModelSettings
 from fedapp.learn.networks import ResNet9, build_model
 from fedapp.learn.training import recalibrate
@@ -40,7 +40,7 @@ def workload(data: str, width: int, count: int) -> Workload:
     torch.set_num_threads(1)
     pool = load_dataset(DataSettings(name=data), seed=0)
     scale = partial(normalise, mean=pool.mean, std=pool.std)
-    return Workload(width, pool.images[:count], pool.labels[:count], len(pool.classes), scale)
+    return Workload(width, pool.inputs[:count], pool.labels[:count], len(pool.classes), scale)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from typing import Any, get_args, get_type_hints
 from pydantic import ValidationError
 
 from fedapp.data.datasets import NAMES as DATASETS
+from fedapp.data.parts import BAGS
 from fedapp.experiment.presetfiles import (
     Scalar,
     method_path,
@@ -30,8 +31,10 @@ from fedapp.experiment.presetfiles import (
     source_of,
 )
 from fedapp.ground.errors import ConfigError, nearest
+from fedapp.ground.functions import names_function
 from fedapp.ground.settings import OWN, DataSettings, Experiment, SplitSettings
 from fedapp.methods import build_method, method_class, method_names
+from fedapp.methods.base import Method
 
 MACHINE_KEYS = ("name", "runtime", "data.root", "data.download", "split.manifest")
 """Settings that differ between machines or people without changing the experiment.
@@ -201,14 +204,29 @@ def _build(
     except ValidationError as error:
         problems += _explain(error, "", values, origin, source)
     wanted = values.get("data.name")
-    if isinstance(wanted, str) and wanted not in DATASETS:
+    if isinstance(wanted, str) and wanted not in DATASETS and not names_function(wanted):
         rule = f"no such data set; {nearest(wanted, DATASETS)}"
         problems.append(f"{origin['data.name']}: data.name = {wanted!r}: {rule}")
+    if {"method", "split"} <= parts.keys() and parts["split"].bags:
+        problems += _bag_problems(parts["split"], parts["method"], origin, source)
     if isinstance(wanted, str) and wanted == OWN and {"data", "split"} <= parts.keys():
         problems += _own_problems(parts["data"], parts["split"], origin, source)
     if problems:
         raise ConfigError("\n".join(problems))
     return dataclasses.replace(frame, **parts)
+
+
+def _bag_problems(
+    split: SplitSettings, method: Method, origin: Mapping[str, str], source: str
+) -> list[str]:
+    """Return one line where the method cannot learn from bags."""
+    if BAGS in method.learns_from:
+        return []
+    able = [name for name in method_names() if BAGS in method_class(name).learns_from]
+    rule = f"{method.name} cannot learn from bags; leave it out"
+    rule += f" or choose {' or '.join(able)}" if able else ""
+    where = origin.get("split.bags", source)
+    return [f"{where}: split.bags = {split.bags}: {rule}"]
 
 
 def _own_problems(
@@ -231,6 +249,10 @@ def _own_problems(
     if split.feature_shift:
         rule = "own data are used as they are; leave it out"
         rules.append(("split.feature_shift", split.feature_shift, rule))
+    for key in ("bags", "server_share"):
+        if value := getattr(split, key):
+            rule = "own data are dealt by nobody; leave it out"
+            rules.append((f"split.{key}", value, rule))
     return [f"{origin.get(key, source)}: {key} = {value!r}: {rule}" for key, value, rule in rules]
 
 

@@ -39,7 +39,7 @@ class DataSettings:
     """Which images, and where they lie."""
 
     name: str = "digits"
-    """Data set: see `fedapp.data.datasets.NAMES`."""
+    """Data set: see `fedapp.data.datasets.NAMES`; or a user's own, `package.module:function`."""
     root: str = ""
     """Folder that holds the data; empty: $FEDAPP_DATA, else ~/.cache/um-pfssl."""
     download: bool = True
@@ -126,6 +126,10 @@ class SplitSettings:
     """How much each site's images are changed by its own fixed amounts; 0: not at all."""
     shift_kinds: str = "rotation, brightness, contrast"
     """What is changed then, commas between them: see `SHIFT_KINDS`."""
+    bags: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Bags per site, of whose training images the class proportions alone are known; 0: none."""
+    server_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of all training images that the server has itself, labelled; 0: it has none."""
 
     manifest: str = ""
     """File of a saved split to use instead of drawing one; empty: draw."""
@@ -141,6 +145,11 @@ class SplitSettings:
         if self.labels == "all" and self.label_share != 0.5:
             raise ValueError(
                 "label_share says nothing where labels is 'all': drop it or set labels to 'some'"
+            )
+        if self.bags and (self.labels, self.label_share) != ("some", 0.5):
+            raise ValueError(
+                "labels and label_share say nothing where bags take all of a site's training "
+                "images: drop them or bags"
             )
         if not self.kinds:
             raise ValueError(f"shift_kinds must name one or more of {', '.join(SHIFT_KINDS)}")

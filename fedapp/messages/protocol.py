@@ -249,6 +249,8 @@ class Origin:
 class SiteFacts:
     """What the server must know of a site before round 0. Counts are images.
 
+    bagged: training images of which a site knows the class proportions alone, bag by bag.
+
     manifest: digest of the split the site holds a part of or, where sites have data of their own,
         of the rules by which they read them.
     pool_key: the key that the site read in the server's pool, as proof; empty: it cannot read it.
@@ -267,6 +269,7 @@ class SiteFacts:
     manifest: Digest
     pool_key: Annotated[str, Field(pattern="^([0-9a-f]{32})?$")] = ""
     name: Annotated[str, Field(pattern=f"^({SITE_NAME})?$")] = ""
+    bagged: Images = 0
 
     @property
     def called(self) -> str:

@@ -116,6 +116,11 @@ class WithPseudoLabels(Averaging):
     strong_view: Literal["randaugment", "cutout", "weak"] = "randaugment"
     """What learns from a pseudo-label: RandAugment and Cutout, Cutout alone, a second weak view."""
 
+    @property
+    def needs_images(self) -> bool:
+        """Of both views."""
+        return True
+
     def images_per_step(self, batch_size: int) -> int:
         """A labelled and two views of an unlabelled image for each of a batch."""
         return 3 * batch_size
@@ -135,6 +140,11 @@ class ByObjective(WithPseudoLabels):
 
     objective: Literal["supervised", "fixmatch"] = "supervised"
     """supervised: from labelled images alone; fixmatch: from all (Sohn et al. 2020)."""
+
+    @property
+    def needs_images(self) -> bool:
+        """Of FixMatch's views."""
+        return self.objective == "fixmatch"
 
     def images_per_step(self, batch_size: int) -> int:
         """Without unlabelled images a step has the batch alone."""

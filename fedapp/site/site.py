@@ -89,6 +89,7 @@ class Site:
             manifest=self.manifest,
             pool_key=read_key(self.store.root) if self.shares_pool else "",
             name=self.data.name,
+            bagged=self.data.bagged,
         )
 
     def handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:

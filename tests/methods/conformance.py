@@ -17,6 +17,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
+from fedapp.data.parts import Part
 from fedapp.data.sites import SiteData
 from fedapp.drivers.loopback import Loopback, carried
 from fedapp.experiment.runfolder import RunFolder, open_run
@@ -466,13 +467,12 @@ def data_of(labelled: int = 6, unlabelled: int = 0) -> SiteData:
     """Random images of three classes."""
     return SiteData(
         site=0,
-        labelled=digits_like(labelled, 1),
-        labels=torch.arange(labelled) % 3,
-        unlabelled=digits_like(unlabelled, 2),
-        val=digits_like(3, 3),
-        val_labels=torch.tensor([0, 1, 2]),
-        test=digits_like(4, 4),
-        test_labels=torch.tensor([0, 1, 2, 0]),
+        parts={
+            "labelled": Part(digits_like(labelled, 1), torch.arange(labelled) % 3),
+            "unlabelled": Part(digits_like(unlabelled, 2)),
+            "val": Part(digits_like(3, 3), torch.tensor([0, 1, 2])),
+            "test": Part(digits_like(4, 4), torch.tensor([0, 1, 2, 0])),
+        },
         num_classes=3,
         mean=(0.5,),
         std=(0.25,),

@@ -8,6 +8,7 @@ import torch
 from pydantic import ValidationError
 
 import fedapp.methods.prior_shift as rules
+from fedapp.data.parts import Part
 from fedapp.data.sites import Audit
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.metrics import evaluation
@@ -67,7 +68,7 @@ def with_val(count):
     """Six labelled and five other images, and so many validation images; a real site."""
     labels = torch.arange(count) % 3
     data = data_of(labelled=6, unlabelled=5)
-    return replace(data, val=digits_like(count, 9), val_labels=labels)
+    return data.with_parts(val=Part(digits_like(count, 9), labels))
 
 
 # --- labels alone ---------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ def test_the_steps_are_as_many_as_are_to_be(known, kept):
 
 def worth(right, total, everybody=(0, 0)):
     """Of a site with so many sure answers to validation images."""
-    data = replace(data_of(), val=digits_like(total, 3), val_labels=torch.zeros(total).long())
+    data = data_of().with_parts(val=Part(digits_like(total, 3), torch.zeros(total).long()))
     val = torch.tensor([[1.0, 0, 0]] * right + [[0, 1.0, 0]] * (total - right)).reshape(-1, 3)
     task = replace(TASK, numbers=dict(zip(SURE, map(float, everybody), strict=True)))
     return PriorShift()._worth(val, task, context(data, START))
@@ -404,7 +405,7 @@ def simulated(count, mu=(3, 6)):
     data = data_of(labelled=known, unlabelled=other)
     labels = torch.arange(count) % 3
     audit = Audit(torch.zeros(other).long())
-    return replace(data, val=digits_like(count, 9), val_labels=labels, audit=audit)
+    return replace(data.with_parts(val=Part(digits_like(count, 9), labels)), audit=audit)
 
 
 def test_in_simulation_as_large_a_share_decides_as_has_labels():
@@ -431,9 +432,8 @@ VAL = {
 
 
 def test_without_deciding_images_all_answers_weigh_the_same():
-    site = context(
-        replace(simulated(6), labelled=digits_like(0, 1), labels=torch.empty(0).long()), START
-    )
+    nothing = Part(digits_like(0, 1), torch.empty(0).long())
+    site = context(simulated(6).with_parts(labelled=nothing), START)
     mean = (VAL["common"] + VAL["alone"]) / 2
     torch.testing.assert_close(PriorShift()._held_out(VAL, site), mean)
     assert PriorShift()._trust(VAL, site, deciding(site)).tolist() == [0.5, 0.5]
@@ -442,7 +442,9 @@ def test_without_deciding_images_all_answers_weigh_the_same():
 def test_the_trust_by_hand():
     """All six images are of class 0: likelihoods 0.7 and, in turn, 0.1 and 0.2. EM's fixed point
     w has (6 + 2) w = 1 + sum_i 0.7 w / (0.7 w + l_i (1 - w))."""
-    site = context(replace(with_val(6), val_labels=torch.zeros(6).long()), START)
+    data = with_val(6)
+    data = data.with_parts(val=Part(data.val, torch.zeros(6).long()))
+    site = context(data, START)
     w, rest = PriorShift()._trust(VAL, site, deciding(site)).tolist()
     right = 1 + sum(3 * 0.7 * w / (0.7 * w + other * (1 - w)) for other in (0.1, 0.2))
     assert 8 * w == pytest.approx(right, abs=1e-6) and w + rest == pytest.approx(1) and w > 0.7
@@ -456,7 +458,8 @@ def test_an_images_own_label_changes_nothing_about_its_answer(data):
     for image in range(6):
         labels = data.val_labels.clone()
         labels[image] = (labels[image] + 1) % 3
-        after = PriorShift()._held_out(VAL, context(replace(data, val_labels=labels), START))
+        flipped = data.with_parts(val=Part(data.val, labels))
+        after = PriorShift()._held_out(VAL, context(flipped, START))
         assert torch.equal(after[image], before[image])
         assert torch.equal(after, before) == (image not in chosen)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from fedapp.data.parts import Part
 from fedapp.data.sites import Audit, SiteData
 from fedapp.ground.rng import seeded
 from fedapp.ground.settings import ModelSettings, TrainSettings
@@ -50,13 +51,12 @@ def images(count, seed):
 def data_of(labelled=4, unlabelled=6):
     return SiteData(
         site=0,
-        labelled=images(labelled, 1),
-        labels=torch.arange(labelled) % 3,
-        unlabelled=images(unlabelled, 2),
-        val=images(3, 3),
-        val_labels=torch.tensor([0, 1, 2]),
-        test=images(4, 4),
-        test_labels=torch.tensor([0, 1, 2, 0]),
+        parts={
+            "labelled": Part(images(labelled, 1), torch.arange(labelled) % 3),
+            "unlabelled": Part(images(unlabelled, 2)),
+            "val": Part(images(3, 3), torch.tensor([0, 1, 2])),
+            "test": Part(images(4, 4), torch.tensor([0, 1, 2, 0])),
+        },
         num_classes=3,
         mean=(0.5,),
         std=(0.25,),

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedapp.data.sites import normalise
+from fedapp.data.inputs import normalise
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.devices import pick_device, pick_dtype
 from fedapp.ground.errors import RunError
@@ -71,10 +71,9 @@ class FinalModels:
         As its own model gives them, without dropout.
         """
         data = self._federation.dealt.site(site)
-        of = {"val": (data.val, data.val_labels), "test": (data.test, data.test_labels)}
-        images, labels = of[part]
-        answers = predict(self.load(site), images.to(self.device), self._normalise)
-        return answers, labels.cpu()
+        of = data.parts[part]
+        answers = predict(self.load(site), of.inputs.to(self.device), self._normalise)
+        return answers, of.labels.cpu()
 
     @torch.inference_mode()
     def features(self, site: int, count: int) -> tuple[Tensor, Tensor]:

@@ -94,6 +94,7 @@ def _standing(site: int, models: Sequence[FinalModels], federation: Federation) 
         val=len(data.val_labels),
         test=len(data.test_labels),
         manifest=federation.digest,
+        bagged=data.bagged,
     )
     latest = {}
     for part in ("val", "test"):
