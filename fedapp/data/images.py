@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from fedapp.ground.errors import DataError
 
-MIN_SIDE, MAX_SIDE = 8, 96
-"""Smallest and largest height and width in pixels that the models take."""
+MIN_SIDE, MAX_SIDE = 8, 224
+"""Smallest and largest height and width in pixels that any network takes; some take less."""
 
 _CHUNK = 1024
 """Images resized at a time: the float copy stays a few megabytes."""
@@ -20,7 +20,7 @@ _CHUNK = 1024
 class ImageSet:
     """A data set, its own train and test parts together; checked on construction (`DataError`).
 
-    images: uint8 [N, C, H, W], N >= 1, C in {1, 3}, H and W in [8, 96].
+    images: uint8 [N, C, H, W], N >= 1, C in {1, 3}, H and W in [8, 224].
     labels: int64 [N], in [0, len(classes)).
     classes: their names, at least one.
     mean, std: one value per channel, of pixels / 255; finite, std above 0.

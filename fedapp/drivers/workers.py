@@ -109,7 +109,8 @@ def measure(experiment: Experiment) -> Need:
     labels = torch.zeros(len(images), dtype=torch.int64, device=device)
     data = replace(largest.to(device), test=images, test_labels=labels)
     compute = pick_dtype(experiment.runtime.precision, device)
-    network = build_model(experiment.model, images.shape[1], len(federation.classes), compute)
+    inputs = tuple(images.shape[1:])
+    network = build_model(experiment.model, inputs, len(federation.classes), compute)
 
     size = experiment.method.images_per_step(experiment.training.batch_size)
 
@@ -128,7 +129,7 @@ def measure(experiment: Experiment) -> Need:
     )
     gpus = range(torch.cuda.device_count() if device.type == "cuda" else 0)
     free = tuple(torch.cuda.mem_get_info(k)[0] for k in gpus)
-    batch = images.repeat(-(-size // len(images)), 1, 1, 1)[:size]
+    batch = images.repeat(-(-size // len(images)), *(1 for _ in inputs))[:size]
     targets = context.one_hot(torch.zeros(size, dtype=torch.int64, device=device))
     task = Task(site=0, round=0, action="train", own=ModelRef(INITIAL_SITE, 0, "0" * 64))
     with torch_threads(experiment.runtime.threads):
