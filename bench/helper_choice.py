@@ -84,7 +84,8 @@ def at_site(
     if not len(data.unlabelled) or data.audit is None:
         return None
     dtype = pick_dtype(experiment.runtime.precision, device)
-    model = build_model(experiment.model, data.labelled.shape[1], len(federation.classes), dtype)
+    inputs = tuple(data.labelled.shape[1:])
+    model = build_model(experiment.model, inputs, len(federation.classes), dtype)
     schema = schema_of(model.state_dict())
     model.to(device)
 

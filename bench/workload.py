@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fedapp.data.datasets import load_dataset
 from fedapp.data.inputs import normalise
-from fedapp.ground.settings import DataSettings, ModelSettings
-from fedapp.learn.networks import ResNet9, build_model
+from fedapp.ground.settings import DataSettings
+from fedapp.learn.networks import Network, build_model
+from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.training import recalibrate
 
 
@@ -26,11 +27,11 @@ class Workload:
     classes: int
     normalise: Callable[[Tensor], Tensor]
 
-    def model(self, compute: torch.dtype = torch.float32) -> ResNet9:
+    def model(self, compute: torch.dtype = torch.float32) -> Network:
         """Return a network with the same weights each time, its statistics those of the images."""
         torch.manual_seed(0)
-        settings = ModelSettings(width=self.width)
-        model = build_model(settings, self.images.shape[1], self.classes, compute)
+        settings, inputs = ResNet9Settings(width=self.width), tuple(self.images.shape[1:])
+        model = build_model(settings, inputs, self.classes, compute)
         recalibrate(model, self.images, self.normalise)
         return model
 

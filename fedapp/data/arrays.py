@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedapp.data.images import channel_stats
-from fedapp.data.inputs import DataSet, number_stats
-from fedapp.ground.errors import DataError
+from fedapp.data.inputs import DataSet, check_inputs, number_stats
+from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.functions import function_of
 from fedapp.messages.protocol import MAX_CLASSES
 
@@ -21,14 +21,18 @@ def read_arrays(name: str) -> DataSet:
 
     name: `package.module:function`. Called without arguments, the function returns a dict:
 
-    inputs: NumPy array, uint8 [N, C, H, W] (images) or float32 [N, D], [N, C, L], ...; N >= 1.
+    inputs: NumPy array, uint8 [N, C, H, W] (images) or float32 [N, D], [N, C, L] or
+        [N, C, H, W]; N >= 1.
     labels: NumPy array of integers [N], in [0, C).
     classes (may be left out): the C classes' names; else the labels' numbers, 0 to the highest.
 
     Raises ConfigError where there is no such function, DataError where it fails or where what it
     returns breaks a rule; all name the function.
     """
-    function = function_of("data.name", name)
+    try:
+        function = function_of(name)
+    except ConfigError as error:
+        raise ConfigError(f"data.name = {name!r}: {error}") from error
     try:
         given = function()
     except Exception as error:  # a user's function may fail in any way, and quote anything
@@ -49,16 +53,17 @@ def _data_set(given: object) -> DataSet:
             "return that"
         )
     inputs, labels = _array(given, "inputs"), _array(given, "labels")
+    if inputs.dtype not in (np.uint8, np.float32):
+        raise DataError(
+            f"inputs are {inputs.dtype}, must be uint8 (images) or float32: convert them"
+        )
     if not np.issubdtype(labels.dtype, np.integer) or labels.shape != inputs.shape[:1]:
         raise DataError(
             f"labels are {labels.dtype} {list(labels.shape)}, must be integers "
             f"{list(inputs.shape[:1])}, one per input: correct them"
         )
-    if inputs.dtype not in (np.uint8, np.float32) or 0 in inputs.shape or inputs.ndim < 2:
-        raise DataError(
-            f"inputs are {inputs.dtype} {list(inputs.shape)}, must be uint8 [N, C, H, W] (images) "
-            "or float32 [N, D] and more dimensions, none of them 0: convert them"
-        )
+    pool = torch.from_numpy(np.array(inputs, order="C"))
+    check_inputs(pool)
     if (highest := int(labels.max())) >= MAX_CLASSES:
         raise DataError(
             f"labels go up to {highest}, must be below {MAX_CLASSES}: number the classes from 0"
@@ -69,7 +74,6 @@ def _data_set(given: object) -> DataSet:
             f"classes are {type(classes).__name__}, must be a list of the classes' names: convert "
             "them"
         )
-    pool = torch.from_numpy(np.array(inputs, order="C"))
     stats = channel_stats if inputs.dtype == np.uint8 else number_stats
     known = torch.from_numpy(labels.astype(np.int64))
     return DataSet(pool, known, tuple(map(str, classes)), *stats(pool))

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-MIN_SIDE, MAX_SIDE = 8, 96
-"""Smallest and largest height and width in pixels that the models take."""
+MIN_SIDE, MAX_SIDE = 8, 224
+"""Smallest and largest height and width in pixels that any network takes; some take less."""
 
 _CHUNK = 1024
 """Images resized at a time: the float copy stays a few megabytes."""

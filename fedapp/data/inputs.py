@@ -15,8 +15,8 @@ from fedapp.ground.errors import DataError
 class DataSet:
     """A data set, its own train and test parts together; checked on construction (`DataError`).
 
-    inputs: images, uint8 [N, C, H, W], N >= 1, C in {1, 3}, H and W in [8, 96]; or numbers, float32
-        [N, D] (a table's rows), [N, C, L] (signals) or of more dimensions, all finite.
+    inputs: images, uint8 [N, C, H, W], C in {1, 3}, H and W in [8, 224]; or numbers, float32
+        [N, D] (a table's rows), [N, C, L] (signals) or [N, C, H, W], all finite; N >= 1.
     labels: int64 [N], in [0, len(classes)).
     classes: their names, at least one.
     mean, std: one value per channel, the inputs' second dimension (of a table: per column), of
@@ -30,10 +30,7 @@ class DataSet:
     std: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if self.are_images:
-            _check_images(self.inputs)
-        else:
-            _check_numbers(self.inputs)
+        check_inputs(self.inputs)
         labels, (count, channels) = self.labels, self.inputs.shape[:2]
         if labels.dtype != torch.int64 or labels.shape != (count,):
             raise DataError(
@@ -101,6 +98,11 @@ def number_stats(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(means), tuple(stds)
 
 
+def check_inputs(inputs: Tensor) -> None:
+    """Raise DataError where these are no `DataSet.inputs`."""
+    (_check_images if inputs.dtype == torch.uint8 else _check_numbers)(inputs)
+
+
 def _check_images(images: Tensor) -> None:
     if images.ndim != 4:
         raise DataError(
@@ -120,10 +122,10 @@ def _check_images(images: Tensor) -> None:
 
 
 def _check_numbers(inputs: Tensor) -> None:
-    if inputs.dtype != torch.float32 or inputs.ndim < 2 or 0 in inputs.shape:
+    if inputs.dtype != torch.float32 or inputs.ndim not in (2, 3, 4) or 0 in inputs.shape:
         raise DataError(
             f"inputs are {inputs.dtype} {list(inputs.shape)}, must be uint8 [N, C, H, W] (images) "
-            "or float32 [N, D] and more dimensions, none of them 0: convert them"
+            "or float32 [N, D], [N, C, L] or [N, C, H, W], no dimension 0: convert them"
         )
     if not bool(inputs.isfinite().all()):
         raise DataError("inputs hold NaN or infinity: fill in or drop what is missing")

@@ -110,7 +110,8 @@ def measure(experiment: Experiment) -> Need:
     labels = torch.zeros(len(images), dtype=torch.int64, device=device)
     data = largest.to(device).with_parts(test=Part(images, labels))
     compute = pick_dtype(experiment.runtime.precision, device)
-    network = build_model(experiment.model, images.shape[1], len(federation.classes), compute)
+    inputs = tuple(images.shape[1:])
+    network = build_model(experiment.model, inputs, len(federation.classes), compute)
 
     size = experiment.method.images_per_step(experiment.training.batch_size)
 

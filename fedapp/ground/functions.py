@@ -1,6 +1,7 @@
 """A user's own function, named in a setting as `package.module:function`."""
 
 import importlib
+import inspect
 import re
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -17,25 +18,24 @@ def names_function(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def function_of(setting: str, name: str) -> Callable[..., Any]:
-    """Import and return the function that a setting names.
+def function_of(name: str) -> Callable[..., Any]:
+    """Import and return a function by its name in a setting.
 
-    Raises ConfigError where its module cannot be imported or has no such function.
+    Raises ConfigError, to which the caller adds the setting, where the module cannot be imported or
+    has no such function.
     """
     module, _, function = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), function, None)
-    except Exception as error:  # a user's module may fail in any way, and quote anything
-        why = one_line(error) if isinstance(error, ImportError) else type(error).__name__
+    except Exception as error:  # a module's own code may raise anything, and quote anything
+        why = one_line(error, 200) if isinstance(error, ImportError) else type(error).__name__
         raise ConfigError(
-            f"{setting} = {name!r}: {module} cannot be imported ({why}): install it, or put its "
-            "folder on PYTHONPATH, on every machine of the run"
+            f"cannot import {module!r} ({why}); install it on this machine, or name its folder in "
+            "PYTHONPATH"
         ) from error
-    if not callable(found):
-        raise ConfigError(
-            f"{setting} = {name!r}: {module} has no function {function!r}: correct the name"
-        )
-    return found  # type: ignore[no-any-return]
+    if not inspect.isfunction(found):
+        raise ConfigError(f"{module!r} has no function {function!r}; correct the name")
+    return found
 
 
 def source_of(name: str) -> Path:

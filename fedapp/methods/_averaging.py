@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedapp.data.augment import STRONG_VIEWS, weak
 from fedapp.ground.settings import CLOSED, Share, TrainSettings
-from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work, fixmatch, supervised
 from fedapp.learn.training import Step, View, descend
 from fedapp.messages.protocol import (
@@ -79,7 +79,7 @@ class Averaging(Method):
         """Load the model that the site trained last; the server's where it has never learned."""
         site.load(task.own if task.own.version else task.models["server"][0])
 
-    def penalty(self, model: ResNet9) -> Callable[[], Tensor] | None:
+    def penalty(self, model: Network) -> Callable[[], Tensor] | None:
         """Return what is added to every mini-batch's loss; the network holds the server's model."""
         return None
 

@@ -25,7 +25,7 @@ from fedapp.ground.errors import RunError
 from fedapp.ground.rng import numpy_stream, seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.metrics import evaluation, predict
-from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.training import View, train
@@ -153,7 +153,7 @@ class SiteContext:
     """
 
     data: SiteData
-    model: ResNet9
+    model: Network
     contents: Contents
     private: Params
     scores: ScoreStore

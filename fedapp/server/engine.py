@@ -129,18 +129,18 @@ class Engine:
             self.transport.leave_out(site)
         if facts[0].name:
             say(f"sites: {', '.join(f'{site.site} {site.name}' for site in facts)}")
-        channels, classes, manifest = kind
+        inputs, classes, manifest = kind
         self.folder.note_manifest(manifest)
         settings, seed = self.experiment.model, self.experiment.seed
         self._classes = len(classes)
-        network = build_model(settings, channels, self._classes)
+        network = build_model(settings, inputs, self._classes)
         private = self.experiment.method.kept_private(network)
         self._schema: Schema = schema_of(without(network.state_dict(), private))
         self._weights = frozenset(name for name, _ in network.named_parameters()) - private
         self._arrivals = Arrivals(clients, self.experiment.data, kind, say)
         if checkpoint is None:
             self._pool = ModelPool(self.store)
-            w_0 = initial_params(settings, channels, self._classes, seed)
+            w_0 = initial_params(settings, inputs, self._classes, seed)
             self._pool.start((), to_bytes(without(w_0, private), self.experiment.transport))
             if self.experiment.runtime.peers:
                 earlier = adopt_peers(

@@ -25,13 +25,13 @@ from fedapp.ground.progress import Progress
 from fedapp.ground.settings import (
     DataSettings,
     Experiment,
-    ModelSettings,
     RoundSettings,
     RuntimeSettings,
     SplitSettings,
     TrainSettings,
 )
 from fedapp.learn.networks import build_model, initial_params
+from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import digest_of
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import encode
@@ -80,7 +80,7 @@ def toy(
         seed=3,
         data=DataSettings(name="digits", subset=sum(map(sum, deals))),
         split=SplitSettings(num_clients=len(deals), manifest=str(_manifest(folder, deals))),
-        model=ModelSettings(width=2),
+        model=ResNet9Settings(width=2),
         training=TrainSettings(
             local_epochs=1, warmup_epochs=1, warmup_rounds=1, batch_size=8, learning_rate=0.05
         ),
@@ -220,12 +220,12 @@ class Played:
         return {n: t for n, t in self.w_0().items() if n not in self.kept()}
 
     def w_0(self) -> dict[str, Tensor]:
-        return initial_params(self.experiment.model, 1, 10, self.experiment.seed)
+        return initial_params(self.experiment.model, (1, 8, 8), 10, self.experiment.seed)
 
     def kept(self) -> frozenset[str]:
         """Names of the tensors that the method keeps at home."""
         kept: frozenset[str] = self.experiment.method.kept_private(
-            build_model(self.experiment.model, 1, 10)
+            build_model(self.experiment.model, (1, 8, 8), 10)
         )
         return kept
 
@@ -278,7 +278,7 @@ def correct_by_hand(
     experiment: Experiment, params: dict[str, Tensor], images: Tensor, labels: Tensor
 ) -> int:
     """How many images a model names rightly, one image at a time."""
-    model = build_model(experiment.model, 1, 10)
+    model = build_model(experiment.model, (1, 8, 8), 10)
     model.load_state_dict(params)
     model.eval()
     scaled = pixels(experiment, images)
@@ -306,7 +306,7 @@ def descent_by_hand(
     Needs a network without dropout. pull: of weights now and at the start, added to the gradient.
     """
     rate, momentum = experiment.training.learning_rate, experiment.training.momentum
-    model = build_model(experiment.model, 1, 10)
+    model = build_model(experiment.model, (1, 8, 8), 10)
     model.load_state_dict(params)
     model.train()
     weights = dict(model.named_parameters())
@@ -455,7 +455,7 @@ def assert_shared_is_mean(played: Played, counts: Sequence[int]) -> None:
 
 # --- one site's rule, without server or messages --------------------------------------------------
 
-PIXELS = ModelSettings(width=2, dropout=0.0)
+PIXELS = ResNet9Settings(width=2, dropout=0.0)
 
 
 def digits_like(count: int, seed: int) -> Tensor:
@@ -495,7 +495,7 @@ def context(
     data: SiteData,
     w_t: dict[str, Tensor],
     private: dict[str, Tensor] | None = None,
-    settings: ModelSettings = PIXELS,
+    settings: ResNet9Settings = PIXELS,
     beside: dict[str, Tensor] | None = None,
     **training: Any,
 ) -> Measured:
@@ -503,7 +503,7 @@ def context(
     usual = {"batch_size": 64, "local_epochs": 1, "learning_rate": 0.1, "momentum": 0.0}
     return Measured(
         data=data,
-        model=build_model(settings, 1, data.num_classes),
+        model=build_model(settings, (1, 8, 8), data.num_classes),
         contents=lambda ref: w_t,
         private=private or {},
         beside=beside or {},

@@ -125,7 +125,7 @@ def test_at_0_the_passes_decide(tmp_path, work, method):
 
 # --- views ----------------------------------------------------------------------------------------
 
-START = initial_params(PIXELS, 1, 3, seed=0)
+START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
 TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (ModelRef(-2, 1, "a" * 64),)})
 
 

@@ -43,7 +43,7 @@ from tests.methods.conformance import (
 SERVER = ModelRef(-2, 1, "a" * 64)
 TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (SERVER,)})
 MEASURE = replace(TASK, action="evaluate")
-START, OTHER = (initial_params(PIXELS, 1, 3, seed=seed) for seed in (0, 1))
+START, OTHER = (initial_params(PIXELS, (1, 8, 8), 3, seed=seed) for seed in (0, 1))
 LABELS_ALONE = PriorShift(pseudo_labels=False, alone=False, answer="common")
 EVERYBODY = PriorShift(confidence=0.0, weigh=False)
 """Every answer is a pseudo-label that counts as much as a label."""
@@ -56,7 +56,7 @@ def floats(params):
 
 def outputs(params, images, training=False):
     """Features and logits of a network with these tensors."""
-    model = build_model(PIXELS, 1, 3)
+    model = build_model(PIXELS, (1, 8, 8), 3)
     model.load_state_dict(params)
     model.train(training)
     with torch.no_grad():
@@ -257,7 +257,7 @@ def test_a_site_says_that_it_learned_from_its_labels_and_the_worth_of_the_others
 
 # --- the server -----------------------------------------------------------------------------------
 
-FACTS = SiteFacts(0, 1, ("a", "b"), 8, 12, 5, 4, "0" * 64)
+FACTS = SiteFacts(0, (1, 8, 8), ("a", "b"), 8, 12, 5, 4, "0" * 64)
 
 
 @pytest.mark.parametrize(("said", "weight"), [
@@ -331,7 +331,7 @@ def test_the_average_is_by_what_sites_learned_from(played):
 
 
 def probabilities(experiment, params, images):
-    model = build_model(experiment.model, 1, 10)
+    model = build_model(experiment.model, (1, 8, 8), 10)
     model.load_state_dict(params)
     model.eval()
     with torch.no_grad():
