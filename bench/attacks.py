@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
+from fedapp.data.parts import Part
 from fedapp.data.sites import SiteData
 from fedapp.ground.rng import torch_stream
 from fedapp.learn.params import Params, digest_of, to_bytes
@@ -133,8 +134,9 @@ class Mislabelled:
         if k not in self._made:
             true = self.dealt.site(k)
             last = true.num_classes - 1
-            self._made[k] = replace(
-                true, labels=last - true.labels, val_labels=last - true.val_labels
+            self._made[k] = true.with_parts(
+                labelled=Part(true.labelled, last - true.labels),
+                val=Part(true.val, last - true.val_labels),
             )
         return self._made[k]
 

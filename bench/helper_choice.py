@@ -13,7 +13,8 @@ from statistics import fmean
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from fedapp.data.sites import SiteData, normalise
+from fedapp.data.inputs import normalise
+from fedapp.data.sites import SiteData
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.ground.devices import pick_device, pick_dtype, torch_threads
@@ -83,7 +84,8 @@ def at_site(
     if not len(data.unlabelled) or data.audit is None:
         return None
     dtype = pick_dtype(experiment.runtime.precision, device)
-    model = build_model(experiment.model, data.labelled.shape[1], len(federation.classes), dtype)
+    inputs = tuple(data.labelled.shape[1:])
+    model = build_model(experiment.model, inputs, len(federation.classes), dtype)
     schema = schema_of(model.state_dict())
     model.to(device)
 

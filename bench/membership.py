@@ -30,7 +30,8 @@ from torch import Tensor
 
 from bench.hostile import FULL, QUICK, Size, experiment_of
 from bench.record import Row, kept, save
-from fedapp.data.sites import SiteData, normalise
+from fedapp.data.inputs import normalise
+from fedapp.data.sites import SiteData
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.presetfiles import Scalar
@@ -107,7 +108,7 @@ def measured(size: Size, method: str, noise: Mapping[str, Scalar], seed: int) ->
 
 def on_site(experiment: Experiment, data: SiteData, blob: bytes) -> dict[str, dict[str, float]]:
     """Attack a site's upload in both ways."""
-    model = build_model(experiment.model, data.labelled.shape[1], data.num_classes)
+    model = build_model(experiment.model, tuple(data.labelled.shape[1:]), data.num_classes)
     owner = f"site {data.site}'s upload"
     schema = schema_of(model.state_dict())
     model.load_state_dict(from_bytes(blob, schema, owner, experiment.transport))

@@ -26,7 +26,8 @@ from bench.measure import side_by_side
 from bench.record import Cells, Row, save
 from bench.workload import Workload, standard_layout, workload
 from fedapp.learn import uncertainty
-from fedapp.learn.networks import ResNet9
+from fedapp.learn.networks import Network
+from fedapp.learn.networks.resnet9 import ResNet9
 from fedapp.learn.uncertainty import CACHE_BATCH, SCORING_BATCH, dropout_sample, mc_probabilities
 
 PASSES = 10
@@ -66,7 +67,7 @@ def against_plain(work: Workload, counts: tuple[int, ...], repetitions: int) -> 
 
 
 @torch.inference_mode()
-def plain(model: ResNet9, work: Workload, passes: int) -> Tensor:
+def plain(model: Network, work: Workload, passes: int) -> Tensor:
     """Eq. 9 as it stands: every sample is a pass through the whole network, dropout on."""
     model.eval()
     model.dropout.train()
@@ -77,7 +78,7 @@ def plain(model: ResNet9, work: Workload, passes: int) -> Tensor:
     return torch.cat(out)
 
 
-def ours(model: ResNet9, work: Workload, passes: int = PASSES) -> Tensor:
+def ours(model: Network, work: Workload, passes: int = PASSES) -> Tensor:
     """Score the model as a site does, with the same draws each time."""
     torch.manual_seed(0)
     return mc_probabilities(model, work.images, passes, work.normalise)
@@ -125,21 +126,22 @@ def timed(
     return {n: {**common, **t.row(), **t.over(times[base])} for n, t in times.items()}
 
 
-def with_constant(name: str, value: int, model: ResNet9, work: Workload) -> Tensor:
+def with_constant(name: str, value: int, model: Network, work: Workload) -> Tensor:
     """Score with another size of pieces or batches."""
     with patch.object(uncertainty, name, value):
         return ours(model, work)
 
 
-def in_rows(model: ResNet9, work: Workload) -> Tensor:
+def in_rows(model: Network, work: Workload) -> Tensor:
     """Score with activations in torch's standard layout."""
     with standard_layout():
         return ours(model, work)
 
 
-def folded(model: ResNet9) -> ResNet9:
-    """Return a copy whose convolutions do their batch norm's work."""
+def folded(model: Network) -> ResNet9:
+    """Return a copy of a ResNet-9 whose convolutions do their batch norm's work."""
     model = deepcopy(model).eval()
+    assert isinstance(model, ResNet9)
     for block in [*model.children(), *model.res1, *model.res2]:
         if hasattr(block, "norm"):
             block.conv = fuse_conv_bn_eval(block.conv, block.norm)
@@ -147,22 +149,21 @@ def folded(model: ResNet9) -> ResNet9:
     return model
 
 
-def with_torch_dropout(model: ResNet9, work: Workload) -> Tensor:
+def with_torch_dropout(model: Network, work: Workload) -> Tensor:
     """Score with masks that torch's own dropout draws."""
     with patch.object(uncertainty, "dropout_sample", nn.functional.dropout):
         return ours(model, work)
 
 
 @torch.inference_mode()
-def stacked_samples(model: ResNet9, work: Workload, stack: int) -> Tensor:
+def stacked_samples(model: Network, work: Workload, stack: int) -> Tensor:
     """Run the tail on several samples of every image at a time."""
     model.eval()
-    sample = partial(dropout_sample, p=model.dropout.p)
     h, skip = uncertainty.features_of(model, work.images, work.normalise)
     repeated = torch.cat([h] * stack), torch.cat([skip] * stack)
     total = torch.zeros(len(h), work.classes)
     for _ in range(PASSES // stack):
-        rows = torch.softmax(model.tail(repeated, sample), 1)
+        rows = torch.softmax(model.tail(repeated, dropout_sample), 1)
         total += rows.view(stack, len(h), -1).sum(0)
     return total / PASSES
 
@@ -170,15 +171,17 @@ def stacked_samples(model: ResNet9, work: Workload, stack: int) -> Tensor:
 class Scorer(nn.Module):
     """Scoring as a module, so that torch.func can stack several models' weights."""
 
-    def __init__(self, model: ResNet9) -> None:
+    def __init__(self, model: Network) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, c, h, w] -> P(y|x) [n, C]."""
-        features, p = self.model.trunk(x), self.model.dropout.p
+        features = self.model.trunk(x)
 
-        def sample(h: Tensor) -> Tensor:  # as dropout_sample, of operations that vmap knows
+        def sample(
+            h: Tensor, p: float
+        ) -> Tensor:  # as dropout_sample, of operations that vmap knows
             return h * (torch.rand_like(h) >= p) / (1 - p)
 
         tails = (torch.softmax(self.model.tail(features, sample), 1) for _ in range(PASSES))
@@ -186,7 +189,7 @@ class Scorer(nn.Module):
 
 
 @torch.inference_mode()
-def stacked_models(models: list[ResNet9], work: Workload) -> Tensor:
+def stacked_models(models: list[Network], work: Workload) -> Tensor:
     """Score several models over the same images together: [models, n, C]."""
     scorers = [Scorer(model.eval()) for model in models]
     weights, buffers = stack_module_state(scorers)

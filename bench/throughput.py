@@ -13,10 +13,11 @@ from bench import scoring, training
 from bench.measure import Times, side_by_side
 from bench.record import Cells, Row
 from bench.workload import Workload
-from fedapp.data.sites import normalise
+from fedapp.data.inputs import normalise
 from fedapp.ground.devices import pick_device, pick_dtype
-from fedapp.ground.settings import Experiment, ModelSettings
-from fedapp.learn.networks import ResNet9, build_model
+from fedapp.ground.settings import Experiment
+from fedapp.learn.networks import Network, build_model
+from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.training import recalibrate
 from fedapp.learn.uncertainty import SCORING_BATCH
 
@@ -56,11 +57,11 @@ class OnDevice(Workload):
 
     device: torch.device
 
-    def model(self, compute: torch.dtype = torch.float32) -> ResNet9:
+    def model(self, compute: torch.dtype = torch.float32) -> Network:
         """Return a network with the same weights each time, on the device."""
         torch.manual_seed(0)
-        settings = ModelSettings(width=self.width)
-        model = build_model(settings, self.images.shape[1], self.classes, compute).to(self.device)
+        settings, inputs = ResNet9Settings(width=self.width), tuple(self.images.shape[1:])
+        model = build_model(settings, inputs, self.classes, compute).to(self.device)
         recalibrate(model, self.images, self.normalise)
         return model
 
@@ -105,7 +106,8 @@ def training_ways(experiment: Experiment, size: Size) -> list[Row]:
 
 def flop_per_image(experiment: Experiment) -> tuple[float, float, float]:
     """Return what an image takes: scored, scored by whole passes, trained on once."""
-    model, pair = build_model(experiment.model, 1, CLASSES), torch.rand(2, 1, SIDE, SIDE)
+    inputs = (1, SIDE, SIDE)
+    model, pair = build_model(experiment.model, inputs, CLASSES), torch.rand(2, *inputs)
     trunk, tail, both_ways = (FlopCounterMode(display=False) for _ in range(3))
     with torch.inference_mode():
         with trunk:

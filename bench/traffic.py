@@ -30,8 +30,9 @@ from fedapp.drivers.loopback import Loopback, run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.progress import Progress
-from fedapp.ground.settings import Experiment, ModelSettings, TransportSettings
+from fedapp.ground.settings import Experiment, TransportSettings
 from fedapp.learn.networks import build_model
+from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import Params, from_bytes, schema_of, to_bytes
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import Incoming, Outgoing, Reply, SiteFacts
@@ -313,7 +314,7 @@ def trained(width: int) -> Params:
         _, run = run_loopback(experiment)
         checkpoint = json.loads((run / "checkpoint.json").read_text())
         blob = ModelStore(run / "pool").get(checkpoint["pool"]["0"][1])
-        network = build_model(ModelSettings(width=width), 1, 10)
+        network = build_model(ResNet9Settings(width=width), (1, 28, 28), 10)
         return from_bytes(blob, schema_of(network.state_dict()), "the trained model")
 
 

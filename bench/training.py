@@ -22,7 +22,7 @@ from bench.record import Row, save
 from bench.workload import Workload, standard_layout, workload
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.losses import soft_target_loss
-from fedapp.learn.networks import ResNet9
+from fedapp.learn.networks import Network
 from fedapp.learn.training import train
 
 SETTINGS = TrainSettings()
@@ -68,12 +68,12 @@ def ways_of(work: Workload, compiler: bool) -> dict[str, Callable[[], float]]:
         "bfloat16": partial(epoch, work.model(torch.bfloat16), work),
     }
     if compiler:
-        compiled = cast("ResNet9", torch.compile(work.model()))
+        compiled = cast("Network", torch.compile(work.model()))
         ways["torch.compile"] = partial(epoch, compiled, work)
     return ways
 
 
-def epoch(model: ResNet9, work: Workload) -> float:
+def epoch(model: Network, work: Workload) -> float:
     """Train one epoch as a site does."""
     targets = one_hot(work.labels, work.classes).float()
     shuffle = torch.Generator().manual_seed(0)
@@ -101,7 +101,7 @@ def in_rows(act: Callable[..., Any], *args: object) -> Any:
         return act(*args)
 
 
-def with_sgd(model: ResNet9, work: Workload, **how: bool) -> float:
+def with_sgd(model: Network, work: Workload, **how: bool) -> float:
     """Train with another implementation of SGD."""
     plain = torch.optim.SGD
 
@@ -112,7 +112,7 @@ def with_sgd(model: ResNet9, work: Workload, **how: bool) -> float:
         return epoch(model, work)
 
 
-def in_place(model: ResNet9, work: Workload) -> float:
+def in_place(model: Network, work: Workload) -> float:
     """Train with ReLUs that overwrite their input."""
     with patch.object(nn.functional, "relu", nn.functional.relu_):
         return epoch(model, work)

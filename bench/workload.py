@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from fedapp.data.datasets import load_dataset
-from fedapp.data.sites import normalise
-from fedapp.ground.settings import DataSettings, ModelSettings
-from fedapp.learn.networks import ResNet9, build_model
+from fedapp.data.inputs import normalise
+from fedapp.ground.settings import DataSettings
+from fedapp.learn.networks import Network, build_model
+from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.training import recalibrate
 
 
@@ -26,11 +27,11 @@ class Workload:
     classes: int
     normalise: Callable[[Tensor], Tensor]
 
-    def model(self, compute: torch.dtype = torch.float32) -> ResNet9:
+    def model(self, compute: torch.dtype = torch.float32) -> Network:
         """Return a network with the same weights each time, its statistics those of the images."""
         torch.manual_seed(0)
-        settings = ModelSettings(width=self.width)
-        model = build_model(settings, self.images.shape[1], self.classes, compute)
+        settings, inputs = ResNet9Settings(width=self.width), tuple(self.images.shape[1:])
+        model = build_model(settings, inputs, self.classes, compute)
         recalibrate(model, self.images, self.normalise)
         return model
 
@@ -40,7 +41,7 @@ def workload(data: str, width: int, count: int) -> Workload:
     torch.set_num_threads(1)
     pool = load_dataset(DataSettings(name=data), seed=0)
     scale = partial(normalise, mean=pool.mean, std=pool.std)
-    return Workload(width, pool.images[:count], pool.labels[:count], len(pool.classes), scale)
+    return Workload(width, pool.inputs[:count], pool.labels[:count], len(pool.classes), scale)
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def three_sites(root: Path) -> Path:
             rows[site].append(f"{path},{label},{part}")
         target = root / site / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pool.images[index, 0].numpy()).save(target)
+        Image.fromarray(pool.inputs[index, 0].numpy()).save(target)
     for site, lines in rows.items():
         text(root / site, "\n".join(lines) + "\n")
     return root

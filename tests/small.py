@@ -6,12 +6,12 @@ from typing import Any
 from fedapp.ground.settings import (
     DataSettings,
     Experiment,
-    ModelSettings,
     RoundSettings,
     RuntimeSettings,
     SplitSettings,
     TrainSettings,
 )
+from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.methods.um_pfssl.method import UmPfssl
 
 SMALL = Experiment(
@@ -22,7 +22,7 @@ SMALL = Experiment(
     seed=1,
     data=DataSettings(name="digits", subset=500),
     split=SplitSettings(num_clients=5, dirichlet_alpha=1.0),
-    model=ModelSettings(width=4),
+    model=ResNet9Settings(width=4),
     training=TrainSettings(local_epochs=1, warmup_epochs=2, batch_size=16, learning_rate=0.02),
     rounds=RoundSettings(num_rounds=4, sample_rate=0.5, deadline_s=60.0),
     runtime=RuntimeSettings(device="cpu"),

@@ -9,6 +9,7 @@ from fedapp.data import published
 from fedapp.data.datasets import data_root
 from fedapp.experiment.config import load_run_config
 from fedapp.experiment.presetfiles import Scalar, preset_path
+from fedapp.ground.functions import names_function, source_of
 
 
 def inputs_of(node_config: Mapping[str, Scalar], run_config: Mapping[str, Scalar]) -> list[Path]:
@@ -26,6 +27,8 @@ def inputs_of(node_config: Mapping[str, Scalar], run_config: Mapping[str, Scalar
         found.append(
             path.parent if path.suffix.lower() == ".csv" else path
         )  # it lists images there
+    elif names_function(name):  # where its code is; what that reads, nobody knows
+        found.append(source_of(name))
     elif name not in published.NAMES:
         found.append(root)
     elif name != "digits":  # these are part of a package

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedapp.data.operations import GEOMETRY, GREY, PIXELS, affine, move, take
 from fedapp.ground.errors import ConfigError
+from fedapp.ground.functions import names_function
 
 OPERATIONS = 2
 """RandAugment's N: operations an image goes through (google-research/fixmatch, nops=2)."""
@@ -46,8 +47,11 @@ _FLIPS = {
 def flips(name: str) -> bool:
     """Return whether a mirror image (left to right) of such data shows the same class.
 
-    name: a data set, one of `datasets.NAMES`; each is decided here one by one.
+    name: a data set, one of `datasets.NAMES`, each decided here one by one, or a user's own, of
+    which nothing is known.
     """
+    if names_function(name):
+        return False
     if name not in _FLIPS:
         raise ConfigError(
             f"data.name = {name!r}: undecided whether its images may be mirrored: "

@@ -1,4 +1,4 @@
-"""`load_dataset`: settings in, one pooled set of images out, whatever the source."""
+"""`load_dataset`: settings in, one pooled data set out, whatever the source."""
 
 import difflib
 import fcntl
@@ -15,14 +15,17 @@ import torch
 from numpy.typing import NDArray
 
 from fedapp.data import published
+from fedapp.data.arrays import read_arrays
 from fedapp.data.folder import list_images, read_images
-from fedapp.data.images import ImageSet, resize
+from fedapp.data.images import resize
+from fedapp.data.inputs import DataSet
 from fedapp.ground import rng
 from fedapp.ground.errors import ConfigError, DataError
+from fedapp.ground.functions import names_function
 from fedapp.ground.settings import OWN, DataSettings
 
 NAMES: tuple[str, ...] = (*published.NAMES, "folder", OWN)
-"""Every value of `data.name`."""
+"""Every value of `data.name` but a user's own, `package.module:function`."""
 
 _STALL_SECONDS = 30.0
 """A download that stays silent for longer has failed."""
@@ -34,12 +37,13 @@ def data_root(settings_root: str) -> Path:
     return Path(chosen).expanduser().absolute()
 
 
-def load_dataset(settings: DataSettings, seed: int) -> ImageSet:
-    """Return the data set's train and test images as one pool, on the CPU.
+def load_dataset(settings: DataSettings, seed: int) -> DataSet:
+    """Return the data set's train and test inputs as one pool, on the CPU.
 
-    `settings.subset` images are drawn with the seed and kept in the pool's order; they are resized
-    to `settings.image_size`. Absent files are fetched if `settings.download`. `DataError` where
-    files are absent or damaged, `ConfigError` where there is no set of that name.
+    `settings.subset` of them are drawn with the seed and kept in the pool's order; images are
+    resized to `settings.image_size`. Absent files are fetched if `settings.download`. `DataError`
+    where files are absent or damaged, `ConfigError` where there is no set of that name, or where
+    what is no image is to be resized.
     """
     name, root = settings.name, data_root(settings.root)
     if name == OWN:
@@ -51,13 +55,21 @@ def load_dataset(settings: DataSettings, seed: int) -> ImageSet:
         listing = list_images(root)
         chosen = _draw(settings, len(listing.files), seed)
         return read_images(listing, chosen, settings.image_size)
-    images = published.read_digits() if name == "digits" else _read(settings, root)
+    if names_function(name):
+        data = read_arrays(name)
+    else:
+        data = published.read_digits() if name == "digits" else _read(settings, root)
     if settings.subset:
-        kept = torch.from_numpy(_draw(settings, len(images.labels), seed))
-        images = replace(images, images=images.images[kept], labels=images.labels[kept])
+        kept = torch.from_numpy(_draw(settings, len(data.labels), seed))
+        data = replace(data, inputs=data.inputs[kept], labels=data.labels[kept])
     if settings.image_size:
-        images = replace(images, images=resize(images.images, settings.image_size))
-    return images
+        if not data.are_images:
+            raise ConfigError(
+                f"data.image_size = {settings.image_size}: the inputs of {name} are no images: "
+                "leave it out"
+            )
+        data = replace(data, inputs=resize(data.inputs, settings.image_size))
+    return data
 
 
 def _draw(settings: DataSettings, count: int, seed: int) -> NDArray[np.int64]:
@@ -66,14 +78,14 @@ def _draw(settings: DataSettings, count: int, seed: int) -> NDArray[np.int64]:
         return np.arange(count)
     if settings.subset > count:
         raise ConfigError(
-            f"data.subset = {settings.subset}: {settings.name} has {count} images: "
+            f"data.subset = {settings.subset}: {settings.name} has {count} inputs: "
             f"choose 1 to {count}, or 0 for all"
         )
     order = rng.numpy_stream(seed, "subset").permutation(count)
     return np.sort(order[: settings.subset])
 
 
-def _read(settings: DataSettings, root: Path) -> ImageSet:
+def _read(settings: DataSettings, root: Path) -> DataSet:
     name = settings.name
     if name not in NAMES:
         near = difflib.get_close_matches(name, NAMES, 1)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fedapp.data.images import MAX_SIDE, MIN_SIDE, ImageSet, channel_stats, resize
+from fedapp.data.images import MAX_SIDE, MIN_SIDE, channel_stats, resize
+from fedapp.data.inputs import DataSet
 from fedapp.ground.errors import DataError, ImageError
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -80,7 +81,7 @@ def list_images(root: Path) -> Listing:
     return Listing(tuple(file for _, file in found), labels, classes)
 
 
-def read_images(listing: Listing, chosen: NDArray[np.int64], side: int) -> ImageSet:
+def read_images(listing: Listing, chosen: NDArray[np.int64], side: int) -> DataSet:
     """Decode the chosen files of a listing, int64 [n] positions, n >= 1, into one set.
 
     side: pixels to resize to, or 0: as stored, and then all must be equal. Grey if every file is
@@ -102,7 +103,7 @@ def read_images(listing: Listing, chosen: NDArray[np.int64], side: int) -> Image
         images[index] = image  # a grey image among coloured ones fills all three channels
     mean, std = channel_stats(images)
     labels = torch.from_numpy(listing.labels[chosen])
-    return ImageSet(images, labels, listing.classes, mean, std)
+    return DataSet(images, labels, listing.classes, mean, std)
 
 
 def decode_all(files: Sequence[Path], side: int, channels: int = 0) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""The split as a file: owner, part and label visibility of every sample, to cite and to share."""
+"""The split as a file: owner, part and supervision of every sample, to cite and to share."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ import os
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fedapp.ground.errors import DataError, StoreError
+from fedapp.messages.protocol import SERVER_SITE
 
 TRAIN, VAL, TEST = 0, 1, 2
 """Values of `Manifest.split`."""
@@ -27,10 +28,13 @@ class Manifest:
 
     dataset: name of the data set. num_clients: K >= 1. num_classes: highest label + 1.
     seed: of the draw, >= 0.
-    site: int32 [N], owner in [0, K). split: uint8 [N], TRAIN, VAL or TEST.
+    site: int32 [N], owner in [0, K), or SERVER_SITE of what the server has: visible, in TRAIN.
+    split: uint8 [N], TRAIN, VAL or TEST.
     visible: bool [N], the owner may train on the label (D_s); always True in VAL and TEST.
     labels_sha256: `labels_digest` of the pool that was dealt, so that the manifest is not laid over
         the same data in another order; empty: unknown, not checked.
+    bags, bag: how many bags each site has, and int32 [N], in which one of its owner's a sample is
+        whose label is hidden, in [0, bags); -1 of the others. 0 and None: the split has no bags.
     """
 
     dataset: str
@@ -41,10 +45,13 @@ class Manifest:
     split: NDArray[np.uint8]
     visible: NDArray[np.bool_]
     labels_sha256: str = ""
+    bags: int = 0
+    bag: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
-        for name, dtype in (("site", np.int32), ("split", np.uint8), ("visible", np.bool_)):
-            array = getattr(self, name)
+        dtypes = {"site": np.int32, "split": np.uint8, "visible": np.bool_, "bag": np.int32}
+        for name, array in self._arrays().items():
+            dtype = dtypes[name]
             if array.dtype != dtype or array.shape != (len(self.site),):
                 raise DataError(
                     f"manifest: {name} is {array.dtype} {list(array.shape)}, must be "
@@ -55,9 +62,15 @@ class Manifest:
                 f"manifest: {self.num_clients} sites, {self.num_classes} classes, seed {self.seed}:"
                 " must be at least 1, 1 and 0: make the split again"
             )
-        if not np.all((self.site >= 0) & (self.site < self.num_clients)):
+        servers = self.site == SERVER_SITE
+        if not np.all(servers | (self.site >= 0) & (self.site < self.num_clients)):
             raise DataError(
                 f"manifest: a sample belongs to no site in [0, {self.num_clients - 1}]: "
+                "make the split again"
+            )
+        if not np.all(self.visible[servers] & (self.split[servers] == TRAIN)):
+            raise DataError(
+                "manifest: the server has samples that are not for training or have no label: "
                 "make the split again"
             )
         if np.any(self.split > TEST):
@@ -67,17 +80,28 @@ class Manifest:
                 "manifest: a val or test label is hidden, only training labels may be: "
                 "make the split again"
             )
+        if not self._bags_fit():
+            raise DataError(
+                "manifest: must put the training samples whose labels are hidden, and no others, "
+                f"into {self.bags} bags: make the split again"
+            )
+
+    def _bags_fit(self) -> bool:
+        if self.bag is None:
+            return self.bags == 0
+        inside = (self.bag >= 0) & (self.bag < self.bags)
+        return self.bags > 0 and bool(np.all(np.where(self.visible, self.bag == -1, inside)))
 
     def digest(self) -> str:
         """Return the SHA-256 over everything, in hex; the same on every machine."""
         total = hashlib.sha256(json.dumps(self._header(), sort_keys=True).encode())
-        for array, dtype in ((self.site, "<i4"), (self.split, "u1"), (self.visible, "u1")):
-            total.update(array.astype(dtype).tobytes())
+        for array in self._arrays().values():
+            total.update(array.astype("<i4" if array.dtype == np.int32 else "u1").tobytes())
         return total.hexdigest()
 
     def revealed(self) -> "Manifest":
-        """Return the same split with every training label visible."""
-        return replace(self, visible=np.ones_like(self.visible))
+        """Return the same split with every training label visible, so without bags."""
+        return replace(self, visible=np.ones_like(self.visible), bags=0, bag=None)
 
     def indices(self, site: int, split: int, visible: bool | None = None) -> NDArray[np.int64]:
         """Return positions in the pool, ascending, of a site's samples in one split.
@@ -92,10 +116,9 @@ class Manifest:
     def save(self, path: Path | str) -> None:
         """Write a safetensors file, whole or not at all; `StoreError` where the disk refuses."""
         path = Path(path)
-        arrays = {"site": self.site, "split": self.split, "visible": self.visible}
         header = {key: str(value) for key, value in self._header().items()}
         data = save(
-            {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+            {name: np.ascontiguousarray(array) for name, array in self._arrays().items()},
             {**header, "digest": self.digest()},
         )
         partial: Path | None = None
@@ -121,7 +144,8 @@ class Manifest:
         try:
             with safe_open(path, framework="np") as file:
                 header = file.metadata() or {}
-                arrays = {name: file.get_tensor(name) for name in ("site", "split", "visible")}
+                names = ("site", "split", "visible", *(["bag"] if "bags" in header else []))
+                arrays = {name: file.get_tensor(name) for name in names}
             if header.get("format") != _FORMAT:
                 raise ValueError(f"format is {header.get('format')!r}, must be {_FORMAT!r}")
             manifest = cls(
@@ -130,6 +154,7 @@ class Manifest:
                 num_classes=int(header["num_classes"]),
                 seed=int(header["seed"]),
                 labels_sha256=header["labels_sha256"],
+                bags=int(header.get("bags", 0)),
                 **arrays,
             )
             if manifest.digest() != header["digest"]:
@@ -143,8 +168,16 @@ class Manifest:
             ) from error
         return manifest
 
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what is said of each sample, in the order of the digest."""
+        bag = {} if self.bag is None else {"bag": self.bag}
+        return {"site": self.site, "split": self.split, "visible": self.visible, **bag}
+
     def _header(self) -> dict[str, str | int]:
+        # Bags are named only where there are some: earlier manifests keep their digest.
+        bags = {"bags": self.bags} if self.bags else {}
         return {
+            **bags,
             "format": _FORMAT,
             "dataset": self.dataset,
             "num_clients": self.num_clients,

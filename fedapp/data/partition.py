@@ -1,5 +1,7 @@
 """Deal a pool of images to sites (paper, Sec. VI-A): label skew by Dir_K, label share by Dir_2.
 
+Beside the paper: labelled images for the server, and bags in the place of labels.
+
 Every draw has its own key (class, class and split, site), so one class's or one site's share does
 not depend on how many draws others made. Nothing is drawn again until it fits: a site with no
 images is a legal result, so no setting can make the split hang.
@@ -13,6 +15,10 @@ from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
 from fedapp.ground import rng
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import SplitSettings
+from fedapp.messages.protocol import SERVER_SITE
+
+BAG_ALPHA = 1.0
+"""Of the Dirichlet draws by which a class is dealt to a site's bags: every division as likely."""
 
 
 def partition(
@@ -23,10 +29,19 @@ def partition(
     labels: integers [N] >= 0, N >= 1. The pool is cut at random into train, val and test; all three
     deal class c by the same p_c ~ Dir_K(dirichlet_alpha); each site's training data are cut into
     labelled and unlabelled by (p_s, p_u) ~ Dir_2(label_alpha), p_s times 2 label_share.
+
+    Before they are dealt, the server takes server_share of the training data, all labelled. With
+    bags, no site sees a label: its training data are dealt into so many bags, class c by its own
+    p ~ Dir_bags(BAG_ALPHA).
     """
     classes = _checked(labels, dataset)
     split = _cut(len(classes), settings, seed)
     site = _deal(classes, split, settings, seed)
+    if settings.bags:
+        bag = _bag(classes, site, split, settings, seed)
+        visible = bag < 0
+    else:
+        bag, visible = None, _label(site, split, settings, seed)
     return Manifest(
         dataset=dataset,
         num_clients=settings.num_clients,
@@ -34,8 +49,10 @@ def partition(
         seed=seed,
         site=site,
         split=split,
-        visible=_label(site, split, settings, seed),
+        visible=visible,
         labels_sha256=labels_digest(classes),
+        bags=settings.bags,
+        bag=bag,
     )
 
 
@@ -96,17 +113,57 @@ def _deal(
     classes: NDArray[np.int64], split: NDArray[np.uint8], settings: SplitSettings, seed: int
 ) -> NDArray[np.int32]:
     """Give every sample an owner, int32 [N]: one p_c per class, used for all three splits."""
-    site = np.empty(len(classes), np.int32)
-    sites = np.arange(settings.num_clients, dtype=np.int32)
+    site = _reserve(classes, split, settings, seed)
+    free, sites = site != SERVER_SITE, np.arange(settings.num_clients, dtype=np.int32)
     for label in np.unique(classes).tolist():
         stream = rng.numpy_stream(seed, "class-shares", label)
         shares = dirichlet(stream, settings.dirichlet_alpha, settings.num_clients)
         for part in (TRAIN, VAL, TEST):
-            members = np.flatnonzero((classes == label) & (split == part))
+            members = np.flatnonzero((classes == label) & (split == part) & free)
             draw = rng.numpy_stream(seed, "deal", label, part)
             counts = apportion(draw, len(members), shares)
             site[draw.permutation(members)] = np.repeat(sites, counts)
     return site
+
+
+def _reserve(
+    classes: NDArray[np.int64], split: NDArray[np.uint8], settings: SplitSettings, seed: int
+) -> NDArray[np.int32]:
+    """Give the server its share of the training samples: int32 [N], SERVER_SITE there, 0 elsewhere.
+
+    Each class gives the same number, one more or less; one that has too few gives all it has and
+    the others the rest. What a small share takes, a larger one takes too.
+    """
+    training = np.flatnonzero(split == TRAIN)
+    rank = np.empty(len(training), np.int64)  # of a sample in its class's random order
+    for label in np.unique(classes[training]).tolist():
+        members = np.flatnonzero(classes[training] == label)
+        draw = rng.numpy_stream(seed, "server-share", label)
+        rank[members] = draw.permutation(len(members))
+    taken = np.lexsort((classes[training], rank))[: round(len(training) * settings.server_share)]
+    site = np.zeros(len(classes), np.int32)
+    site[training[taken]] = SERVER_SITE
+    return site
+
+
+def _bag(
+    classes: NDArray[np.int64],
+    site: NDArray[np.int32],
+    split: NDArray[np.uint8],
+    settings: SplitSettings,
+    seed: int,
+) -> NDArray[np.int32]:
+    """Put every site's training samples into bags: int32 [N], -1 of all others."""
+    bag = np.full(len(classes), -1, np.int32)
+    numbers = np.arange(settings.bags, dtype=np.int32)
+    for owner in range(settings.num_clients):
+        owned = np.flatnonzero((site == owner) & (split == TRAIN))
+        for label in np.unique(classes[owned]).tolist():
+            draw = rng.numpy_stream(seed, "bags", owner, label)
+            members = owned[classes[owned] == label]
+            counts = apportion(draw, len(members), dirichlet(draw, BAG_ALPHA, settings.bags))
+            bag[draw.permutation(members)] = np.repeat(numbers, counts)
+    return bag
 
 
 def _label(
@@ -117,7 +174,8 @@ def _label(
     No draw depends on `label_share`: what is labelled at a smaller one is labelled at a larger one.
     """
     visible: NDArray[np.bool_] = split != TRAIN
-    training = np.flatnonzero(split == TRAIN)
+    visible |= site == SERVER_SITE
+    training = np.flatnonzero(~visible)
     owned = training[np.argsort(site[training], kind="stable")]
     ends = np.cumsum(np.bincount(site[training], minlength=settings.num_clients))
     for owner, samples in enumerate(np.split(owned, ends[:-1])):

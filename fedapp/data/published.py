@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedapp.data.images import ImageSet, channel_stats
+from fedapp.data.images import channel_stats
+from fedapp.data.inputs import DataSet
 from fedapp.ground.errors import DataError
 
 FETCH_ERRORS = (
@@ -44,7 +45,7 @@ class Source:
     """
 
     files: tuple[tuple[str, str | None], ...]
-    read: Callable[[Path], ImageSet]
+    read: Callable[[Path], DataSet]
     fetch: Callable[[Path], None]
 
 
@@ -61,7 +62,7 @@ def source(name: str) -> Source:
     }[name]()
 
 
-def read_digits() -> ImageSet:
+def read_digits() -> DataSet:
     """Return scikit-learn's 1797 handwritten digits, 8 x 8 grey; they come with the package."""
     from sklearn.datasets import load_digits
 
@@ -70,7 +71,7 @@ def read_digits() -> ImageSet:
     pixels = (digits.images.astype(np.int64) * 255 + 8) // 16
     images = torch.from_numpy(pixels.astype(np.uint8))[:, None]
     labels = torch.from_numpy(digits.target.astype(np.int64))
-    return ImageSet(images, labels, tuple(map(str, digits.target_names)), *channel_stats(images))
+    return DataSet(images, labels, tuple(map(str, digits.target_names)), *channel_stats(images))
 
 
 @contextmanager
@@ -130,9 +131,9 @@ def _idx(name: str, mean: tuple[float, ...], std: tuple[float, ...]) -> Source:
         with reading(root / labels):
             return root / labels, (pixels, read_label_file(str(root / labels)).numpy())
 
-    def read(root: Path) -> ImageSet:
+    def read(root: Path) -> DataSet:
         pool = _pool([part(root, *pair) for pair in pairs], kind.classes)
-        return ImageSet(*pool, tuple(kind.classes), mean, std)
+        return DataSet(*pool, tuple(kind.classes), mean, std)
 
     return Source(
         files=tuple((file, None) for pair in pairs for file in pair),
@@ -157,12 +158,12 @@ def _cifar10() -> Source:
             images = stored.data.transpose(0, 3, 1, 2)
             return root / folder, (images, np.array(stored.targets, np.int64))
 
-    def read(root: Path) -> ImageSet:
+    def read(root: Path) -> DataSet:
         # As in the published `batches.meta`.
         classes = "airplane automobile bird cat deer dog frog horse ship truck".split()
         pool = _pool([part(root, True), part(root, False)], classes)
         mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-        return ImageSet(*pool, tuple(classes), mean, std)
+        return DataSet(*pool, tuple(classes), mean, std)
 
     return Source(
         files=tuple((f"{folder}/{name}", md5) for name, md5 in (*batches, meta)),
@@ -188,11 +189,11 @@ def _svhn() -> Source:
         for name in names:
             SVHN(root, split=name, download=True)
 
-    def read(root: Path) -> ImageSet:
+    def read(root: Path) -> DataSet:
         classes = tuple("0123456789")
         pool = _pool([part(root, name) for name in names], classes)
         mean, std = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
-        return ImageSet(*pool, classes, mean, std)
+        return DataSet(*pool, classes, mean, std)
 
     return Source(
         files=tuple((names[name], SVHN.split_list[name][2]) for name in names),
@@ -222,12 +223,12 @@ def _stl10() -> Source:
         # Stored column by column, classes numbered from 1.
         return root / folder / images, (pixels.transpose(0, 1, 3, 2), numbers)
 
-    def read(root: Path) -> ImageSet:
+    def read(root: Path) -> DataSet:
         # As in the published `class_names.txt`.
         classes = tuple("airplane bird car cat deer dog horse monkey ship truck".split())
         pool = _pool([part(root, *pair) for pair in names], classes)
         mean, std = (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713)
-        return ImageSet(*pool, classes, mean, std)
+        return DataSet(*pool, classes, mean, std)
 
     return Source(
         files=tuple((f"{folder}/{name}", md5[name]) for pair in names for name in pair),
@@ -275,13 +276,13 @@ def _medmnist(name: str) -> Source:
             images = images[..., None]
         return path, (images.transpose(0, 3, 1, 2), archive[f"{split}_labels"].squeeze(1))
 
-    def read(root: Path) -> ImageSet:
+    def read(root: Path) -> DataSet:
         path = root / file
         # Opened here: numpy leaves a damaged file open.
         with reading(path), path.open("rb") as opened, np.load(opened) as archive:
             pool = _pool([part(archive, path, s) for s in ("train", "val", "test")], classes)
         # The normalisation of MedMNIST's own baselines.
-        return ImageSet(*pool, classes, (0.5,) * channels, (0.5,) * channels)
+        return DataSet(*pool, classes, (0.5,) * channels, (0.5,) * channels)
 
     return Source(
         files=((file, None),),

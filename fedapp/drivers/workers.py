@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from fedapp.data.parts import Part
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.devices import pick_device, pick_dtype, torch_threads
@@ -104,12 +105,13 @@ def measure(experiment: Experiment) -> Need:
     """Do a mini-batch of training and an evaluation at the largest site; return the peak."""
     federation, device = federation_of(experiment), pick_device(experiment.runtime.device)
     sites = map(federation.dealt.site, range(experiment.split.num_clients))
-    largest = max(sites, key=lambda data: len(data.labelled) + len(data.unlabelled))
-    images = torch.cat([largest.labelled, largest.unlabelled]).to(device)
+    largest = max(sites, key=lambda data: sum(map(len, data.training)))
+    images = torch.cat(largest.training).to(device)
     labels = torch.zeros(len(images), dtype=torch.int64, device=device)
-    data = replace(largest.to(device), test=images, test_labels=labels)
+    data = largest.to(device).with_parts(test=Part(images, labels))
     compute = pick_dtype(experiment.runtime.precision, device)
-    network = build_model(experiment.model, images.shape[1], len(federation.classes), compute)
+    inputs = tuple(images.shape[1:])
+    network = build_model(experiment.model, inputs, len(federation.classes), compute)
 
     size = experiment.method.images_per_step(experiment.training.batch_size)
 
@@ -128,7 +130,7 @@ def measure(experiment: Experiment) -> Need:
     )
     gpus = range(torch.cuda.device_count() if device.type == "cuda" else 0)
     free = tuple(torch.cuda.mem_get_info(k)[0] for k in gpus)
-    batch = images.repeat(-(-size // len(images)), 1, 1, 1)[:size]
+    batch = images[torch.arange(size, device=device) % len(images)]
     targets = context.one_hot(torch.zeros(size, dtype=torch.int64, device=device))
     task = Task(site=0, round=0, action="train", own=ModelRef(INITIAL_SITE, 0, "0" * 64))
     with torch_threads(experiment.runtime.threads):

@@ -13,13 +13,14 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from pydantic import ValidationError
 
 from fedapp.data.datasets import NAMES as DATASETS
+from fedapp.data.parts import BAGS
 from fedapp.experiment.presetfiles import (
     Scalar,
     method_path,
@@ -30,13 +31,18 @@ from fedapp.experiment.presetfiles import (
     source_of,
 )
 from fedapp.ground.errors import ConfigError, nearest
+from fedapp.ground.functions import names_function
 from fedapp.ground.settings import OWN, DataSettings, Experiment, SplitSettings
-from fedapp.methods import build_method, method_class, method_names
+from fedapp.learn.networks import DEFAULT_NETWORK, NetworkSettings, network_class, network_names
+from fedapp.methods import method_class, method_names
+from fedapp.methods.base import Method
 
-MACHINE_KEYS = ("name", "runtime", "data.root", "data.download", "split.manifest")
+MACHINE_KEYS = (
+    "name", "runtime", "data.root", "data.download", "split.manifest", "model.weights",
+)  # fmt: skip
 """Settings that differ between machines or people without changing the experiment.
 
-The split that `split.manifest` names is compared by its own digest.
+The split that `split.manifest` names is compared by its own digest; `model.weights_sha256` counts.
 """
 
 _GROUPS: dict[str, type] = {
@@ -44,6 +50,13 @@ _GROUPS: dict[str, type] = {
     for key, hint in get_type_hints(Experiment).items()
     if isinstance(hint, type) and dataclasses.is_dataclass(hint)
 }
+
+_NAMED: dict[str, tuple[Callable[[], list[str]], Callable[[str], type]]] = {
+    "method": (method_names, method_class),
+    "model": (network_names, network_class),
+}
+"""Groups whose settings depend on their `name`: the names there are, and the class of one."""
+_DEFAULTS = {"model.name": DEFAULT_NETWORK}
 
 
 def load_experiment(
@@ -53,7 +66,8 @@ def load_experiment(
 
     `method.preset` lays a method preset over the preset; in the preset itself, under it. It, or an
     override of `method.name`, with another method drops the preset's `method.*` values: they
-    described the preset's method. The experiment is named after both presets.
+    described the preset's method. So it is with `model.name`. The experiment is named after both
+    presets.
 
     Raises ConfigError on an unknown preset, a damaged file, and on every unknown, wrongly typed,
     out-of-range or contradictory setting.
@@ -73,8 +87,7 @@ def load_experiment(
                 f"{values['method.name']!r}; keep one of the two"
             )
         source, name = f"{source} under {source_of(over)}", f"{name}-{over.stem}"
-    if "method.name" in given:
-        values = _laid_over(values, {"method.name": given["method.name"]})
+    values = _laid_over(values, {k: given[k] for g in _NAMED if (k := f"{g}.name") in given})
     return _build(values, name, source, given)
 
 
@@ -107,8 +120,10 @@ def to_plain(experiment: Experiment) -> dict[str, Any]:
     """Return the experiment as nested plain values; `from_plain` takes them back unchanged."""
     plain: dict[str, Any] = {"name": experiment.name, "seed": experiment.seed}
     plain |= {group: dataclasses.asdict(getattr(experiment, group)) for group in _GROUPS}
-    method = experiment.method
-    return plain | {"method": {"name": method.name, **dataclasses.asdict(method)}}
+    for group in _NAMED:
+        chosen = getattr(experiment, group)
+        plain[group] = {"name": chosen.name, **dataclasses.asdict(chosen)}
+    return plain
 
 
 def from_plain(plain: Mapping[str, Any], source: str) -> Experiment:
@@ -124,10 +139,14 @@ def from_plain(plain: Mapping[str, Any], source: str) -> Experiment:
 
 
 def config_keys() -> dict[str, str]:
-    """Return every key that can be overridden and its type; `method.*` of all methods together."""
+    """Return every key that can be overridden and its type.
+
+    `method.*` of all methods together, `model.*` of all networks of this project.
+    """
     keys = _shared_keys() | {"method.preset": "str"}
-    for name in method_names():
-        keys |= {f"method.{key}": kind for key, kind in _field_types(method_class(name)).items()}
+    for group, (names, class_of) in _NAMED.items():
+        for name in names():
+            keys |= {f"{group}.{key}": kind for key, kind in _field_types(class_of(name)).items()}
     return keys
 
 
@@ -168,47 +187,65 @@ def _build(
     values |= overrides
     origin = {key: "override" if key in overrides else source for key in values}
 
-    chosen = values.get("method.name")
-    valid = set(_shared_keys())
-    try:
-        if not isinstance(chosen, str):
-            raise ConfigError(f"must be one of {', '.join(method_names())}")
-        valid |= {f"method.{key}" for key in _field_types(method_class(chosen))}
-    except ConfigError as error:
-        where = origin.get("method.name", source)
-        problems.append(f"{where}: method.name = {chosen!r}: {error}")
-        values = {k: v for k, v in values.items() if not k.startswith("method.")}
+    valid, classes = set(_shared_keys()), dict(_GROUPS)
+    for group, (names, class_of) in _NAMED.items():
+        key = f"{group}.name"
+        chosen = values.get(key, _DEFAULTS.get(key))
+        try:
+            if not isinstance(chosen, str):
+                raise ConfigError(f"must be one of {', '.join(names())}")
+            classes[group] = class_of(chosen)
+            valid |= {f"{group}.{field}" for field in _field_types(classes[group])}
+        except ConfigError as error:
+            problems.append(f"{origin.get(key, source)}: {key} = {chosen!r}: {error}")
+            values = {k: v for k, v in values.items() if not k.startswith(f"{group}.")}
 
     problems += _misplaced(values, valid, origin)
     parts: dict[str, Any] = {}
-    for group in ("method", *_GROUPS):
+    for group, cls in classes.items():
         prefix = f"{group}."
         known = {
             key.removeprefix(prefix): value
             for key, value in values.items()
             if key in valid and key.startswith(prefix)
         }
+        if group in _NAMED:
+            known.pop("name", None)
         try:
-            if group != "method":
-                parts[group] = _GROUPS[group](**known)
-            elif "name" in known:
-                parts[group] = build_method(known.pop("name"), known)
+            parts[group] = cls(**known)
         except ValidationError as error:
             problems += _explain(error, group, known, origin, source)
     try:
         seed = {"seed": values["seed"]} if "seed" in values else {}
-        frame = Experiment(name=name, method=None, **seed)
+        frame = Experiment(name=name, method=None, model=None, **seed)
     except ValidationError as error:
         problems += _explain(error, "", values, origin, source)
     wanted = values.get("data.name")
-    if isinstance(wanted, str) and wanted not in DATASETS:
+    if isinstance(wanted, str) and wanted not in DATASETS and not names_function(wanted):
         rule = f"no such data set; {nearest(wanted, DATASETS)}"
         problems.append(f"{origin['data.name']}: data.name = {wanted!r}: {rule}")
+    if {"method", "split"} <= parts.keys() and parts["split"].bags:
+        problems += _bag_problems(parts["split"], parts["method"], origin, source)
     if isinstance(wanted, str) and wanted == OWN and {"data", "split"} <= parts.keys():
         problems += _own_problems(parts["data"], parts["split"], origin, source)
+    if {"data", "model"} <= parts.keys():
+        problems += _size_problems(parts["data"], parts["model"], origin, source)
     if problems:
         raise ConfigError("\n".join(problems))
     return dataclasses.replace(frame, **parts)
+
+
+def _bag_problems(
+    split: SplitSettings, method: Method[Any], origin: Mapping[str, str], source: str
+) -> list[str]:
+    """Return one line where the method cannot learn from bags."""
+    if BAGS in method.learns_from:
+        return []
+    able = [name for name in method_names() if BAGS in method_class(name).learns_from]
+    rule = f"{method.name} cannot learn from bags; leave it out"
+    rule += f" or choose {' or '.join(able)}" if able else ""
+    where = origin.get("split.bags", source)
+    return [f"{where}: split.bags = {split.bags}: {rule}"]
 
 
 def _own_problems(
@@ -231,17 +268,32 @@ def _own_problems(
     if split.feature_shift:
         rule = "own data are used as they are; leave it out"
         rules.append(("split.feature_shift", split.feature_shift, rule))
+    for key in ("bags", "server_share"):
+        if value := getattr(split, key):
+            rule = "own data are dealt by nobody; leave it out"
+            rules.append((f"split.{key}", value, rule))
     return [f"{origin.get(key, source)}: {key} = {value!r}: {rule}" for key, value, rule in rules]
+
+
+def _size_problems(
+    data: DataSettings, model: NetworkSettings, origin: Mapping[str, str], source: str
+) -> list[str]:
+    """Return a line where the network takes no images of the size that is set."""
+    size, key = data.image_size, "data.image_size"
+    rule = model.misfit((1, size, size)) if size else ""
+    return [f"{origin.get(key, source)}: {key} = {size}: {rule}"] if rule else []
 
 
 def _misplaced(values: Mapping[str, Any], valid: set[str], origin: Mapping[str, str]) -> list[str]:
     """Return one line for each key that does not belong where it stands."""
     lines = []
     for key in sorted(values.keys() - valid):
-        if key in {*_GROUPS, "method"}:
+        group = key.partition(".")[0]
+        if key in {*_GROUPS, *_NAMED}:
             rule = f"must be a group of keys: {_listed(key, valid)}"
-        elif key in config_keys():
-            rule = f"not a setting of {values['method.name']}; valid: {_listed('method', valid)}"
+        elif key in config_keys() or (group == "model" and ":" in str(values.get("model.name"))):
+            named = values.get(f"{group}.name", _DEFAULTS.get(f"{group}.name"))
+            rule = f"not a setting of {named}; valid: {_listed(group, valid)}"
         else:
             rule = f"unknown key; {_nearest_key(key, valid)}"
         lines.append(f"{origin[key]}: {key} = {values[key]!r}: {rule}")
@@ -291,7 +343,7 @@ def _nearest_key(key: str, valid: Iterable[str]) -> str:
     if whole or leaf:
         return f"did you mean '{whole[0] if whole else by_leaf[leaf[0]]}'?"
     in_group = _listed(key.partition(".")[0], valid)
-    return f"valid: {in_group or ', '.join(sorted({*_GROUPS, 'method', 'seed'}))}"
+    return f"valid: {in_group or ', '.join(sorted({*_GROUPS, *_NAMED, 'seed'}))}"
 
 
 def _listed(group: str, valid: Iterable[str]) -> str:
@@ -300,15 +352,15 @@ def _listed(group: str, valid: Iterable[str]) -> str:
 
 
 def _shared_keys() -> dict[str, str]:
-    """Return the keys that do not depend on the method, and their types."""
+    """Return the keys that depend neither on the method nor on the network, and their types."""
     keys = {"seed": "int"}
     for group, cls in _GROUPS.items():
         keys |= {f"{group}.{key}": kind for key, kind in _field_types(cls).items()}
-    return keys | {"method.name": "str"}
+    return keys | {f"{group}.name": "str" for group in _NAMED}
 
 
 def _field_types(cls: type) -> dict[str, str]:
-    """Return the settings of a group or a method and their types, as a person would write them."""
+    """Return the settings of a class and their types, as a person would write them."""
     hints = get_type_hints(cls)
     written: dict[str, str] = {}
     for field in dataclasses.fields(cls):
@@ -322,7 +374,7 @@ def _flatten(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Return dotted keys one group deep; deeper values stay whole, for the type check to refuse."""
     flat: dict[str, Any] = {}
     for key, value in plain.items():
-        if isinstance(value, Mapping) and key in {*_GROUPS, "method"}:
+        if isinstance(value, Mapping) and key in {*_GROUPS, *_NAMED}:
             flat |= {f"{key}.{inner}": innermost for inner, innermost in value.items()}
         else:
             flat[str(key)] = value
@@ -330,7 +382,10 @@ def _flatten(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _laid_over(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with others over them; another method drops the settings of the first."""
-    if over.get("method.name", values.get("method.name")) != values.get("method.name"):
-        values = {key: value for key, value in values.items() if not key.startswith("method.")}
+    """Return values with others over them; another method or network drops the first one's."""
+    for group in _NAMED:
+        key = f"{group}.name"
+        before = values.get(key, _DEFAULTS.get(key))
+        if over.get(key, before) != before:
+            values = {k: v for k, v in values.items() if not k.startswith(f"{group}.")}
     return {**values, **over}

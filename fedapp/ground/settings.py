@@ -1,4 +1,4 @@
-"""Every setting of an experiment but the method's own: closed, typed, checked on construction.
+"""Every setting of an experiment but the method's and the network's own: closed, typed, checked.
 
 Paper: "Uncertainty Minimization for Personalized Federated Semi-Supervised Learning", final form.
 The descriptions give unit and source; `conf/*.yaml` repeats them beside the values.
@@ -26,6 +26,8 @@ Count = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
+"""A dropout rate."""
 
 Robust = Literal["none", "bounded", "median", "filtered"]
 """How a server averages; `fedapp.learn.robust` says how each works."""
@@ -39,15 +41,15 @@ class DataSettings:
     """Which images, and where they lie."""
 
     name: str = "digits"
-    """Data set: see `fedapp.data.datasets.NAMES`."""
+    """Data set: see `fedapp.data.datasets.NAMES`; or a user's own, `package.module:function`."""
     root: str = ""
     """Folder that holds the data; empty: $FEDAPP_DATA, else ~/.cache/um-pfssl."""
     download: bool = True
     """Fetch the data when they are not under `root`."""
     subset: NonNegative = 0
     """Images to use, drawn at random from train and test pooled; 0: all."""
-    image_size: Annotated[int, Field(ge=0, le=96)] = 0
-    """Side in pixels to resize to, 8 to 96; 0: as stored."""
+    image_size: Annotated[int, Field(ge=0, le=224)] = 0
+    """Side in pixels to resize to, 8 to 224 as far as the network allows it; 0: as stored."""
 
     # What sites with data of their own (name = own) agree upon, since no one sees all their images.
     classes: str = ""
@@ -71,9 +73,14 @@ class DataSettings:
         """`sites` one by one."""
         return _listed(self.sites)
 
+    @property
+    def inputs(self) -> tuple[int, int, int]:
+        """Shape that every site's images take, where they have images of their own."""
+        return self.channels, self.image_size, self.image_size
+
     def __post_init__(self) -> None:
         if 0 < self.image_size < 8:
-            raise ValueError("image_size must be 0 (as stored) or in [8, 96]")
+            raise ValueError("image_size must be 0 (as stored) or in [8, 224]")
         if self.name != OWN:
             for key in ("classes", "sites", "channels"):
                 if getattr(self, key):
@@ -83,7 +90,7 @@ class DataSettings:
             return
         if self.image_size == 0 or self.channels not in (1, 3) or self.subset:
             raise ValueError(
-                "own data need an image_size in [8, 96], channels of 1 or 3, and no subset"
+                "own data need an image_size in [8, 224], channels of 1 or 3, and no subset"
             )
         if len(self.class_names) < 2:
             raise ValueError("classes must name two or more, such as 'normal, tumour'")
@@ -126,6 +133,10 @@ class SplitSettings:
     """How much each site's images are changed by its own fixed amounts; 0: not at all."""
     shift_kinds: str = "rotation, brightness, contrast"
     """What is changed then, commas between them: see `SHIFT_KINDS`."""
+    bags: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Bags per site, of whose training images the class proportions alone are known; 0: none."""
+    server_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of all training images that the server has itself, labelled; 0: it has none."""
 
     manifest: str = ""
     """File of a saved split to use instead of drawing one; empty: draw."""
@@ -142,6 +153,11 @@ class SplitSettings:
             raise ValueError(
                 "label_share says nothing where labels is 'all': drop it or set labels to 'some'"
             )
+        if self.bags and (self.labels, self.label_share) != ("some", 0.5):
+            raise ValueError(
+                "labels and label_share say nothing where bags take all of a site's training "
+                "images: drop them or bags"
+            )
         if not self.kinds:
             raise ValueError(f"shift_kinds must name one or more of {', '.join(SHIFT_KINDS)}")
         for kind in self.kinds:
@@ -151,17 +167,6 @@ class SplitSettings:
                 )
             if self.kinds.count(kind) > 1:
                 raise ValueError(f"shift_kinds must differ: {kind!r} stands twice; keep one")
-
-
-@dataclass(frozen=True, config=CLOSED)
-class ModelSettings:
-    """The network every site trains."""
-
-    name: Literal["resnet9"] = "resnet9"
-    width: Annotated[int, Field(ge=1, le=512)] = 64
-    """Channels of the first layer; 64 = about 6.6 M parameters."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """p, dropout rate after the last two batch norms."""
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -279,10 +284,11 @@ class Experiment:
     """Preset's name."""
     method: Any
     """A `Method`: built by `fedapp.methods.build_method` from the name and its own fields."""
+    model: Any
+    """`NetworkSettings`: built by `fedapp.learn.networks.network_settings` likewise."""
     seed: NonNegative = 0
     data: DataSettings = field(default_factory=DataSettings)
     split: SplitSettings = field(default_factory=SplitSettings)
-    model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainSettings = field(default_factory=TrainSettings)
     rounds: RoundSettings = field(default_factory=RoundSettings)
     transport: TransportSettings = field(default_factory=TransportSettings)

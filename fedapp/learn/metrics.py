@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.networks.base import Network
 from fedapp.learn.uncertainty import SCORING_BATCH, Normalise, features_of
 from fedapp.messages.protocol import Evaluation
 
@@ -21,7 +21,7 @@ Z95 = 1.959963984540054
 
 
 @torch.inference_mode()
-def predict(model: ResNet9, images: Tensor, normalise: Normalise) -> Tensor:
+def predict(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
     """Return softmax probabilities without dropout, float32 [n, C], on the CPU."""
     model.eval()
     out = []

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedapp.data.sites import SiteData
-from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.networks.base import Network
 from fedapp.learn.training import Step, View, batches, freeze_batch_norm, paired, repeated
 
 
@@ -26,7 +26,7 @@ class Work:
     its label alone; FixMatch and the like have views of their own.
     """
 
-    model: ResNet9
+    model: Network
     data: SiteData
     normalise: Callable[[Tensor], Tensor]
     size: int

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.losses import soft_target_loss
-from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.networks.base import Network
 from fedapp.learn.uncertainty import SCORING_BATCH, Normalise
 
 Step = Callable[[], Tensor]
@@ -74,7 +74,7 @@ def paired(
 
 
 def train(
-    model: ResNet9,
+    model: Network,
     images: Tensor,
     targets: Tensor,
     labelled: int,
@@ -160,7 +160,7 @@ def freeze_batch_norm(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def recalibrate(model: ResNet9, images: Tensor, normalise: Normalise) -> None:
+def recalibrate(model: Network, images: Tensor, normalise: Normalise) -> None:
     """Recompute every batch norm's running statistics on these images, in place; no labels needed.
 
     The statistics become the plain mean over the batches. Fewer than two images: left as they are.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from fedapp.learn.networks.resnet9 import Features, ResNet9
+from fedapp.learn.networks.base import Features, Network
 
 Normalise = Callable[[Tensor], Tensor]
 """uint8 images -> float images, on the same device."""
@@ -19,7 +19,7 @@ CACHE_BATCH = 32
 
 
 @torch.inference_mode()
-def mc_probabilities(model: ResNet9, images: Tensor, passes: int, normalise: Normalise) -> Tensor:
+def mc_probabilities(model: Network, images: Tensor, passes: int, normalise: Normalise) -> Tensor:
     """P_w(y|x): the mean of `passes` dropout samples of the softmax (Eq. 9).
 
     images: uint8 [n, c, h, w], n >= 0, on the model's device. Returns float32 [n, C] on the CPU,
@@ -28,21 +28,17 @@ def mc_probabilities(model: ResNet9, images: Tensor, passes: int, normalise: Nor
     dropout. Draws from torch's global generator: call it inside `rng.seeded`.
     """
     model.eval()
-
-    def sample(x: Tensor) -> Tensor:
-        return dropout_sample(x, model.dropout.p)
-
     out = []
     for batch in images.split(SCORING_BATCH):
         features = features_of(model, batch, normalise)
-        total = torch.softmax(model.tail(features, sample), dim=1)
+        total = torch.softmax(model.tail(features, dropout_sample), dim=1)
         for _ in range(passes - 1):
-            total += torch.softmax(model.tail(features, sample), dim=1)
+            total += torch.softmax(model.tail(features, dropout_sample), dim=1)
         out.append(total / passes)
     return torch.cat(out).cpu()  # the only sync
 
 
-def features_of(model: ResNet9, images: Tensor, normalise: Normalise) -> Features:
+def features_of(model: Network, images: Tensor, normalise: Normalise) -> Features:
     """Return the trunk's output for a batch, without gradients.
 
     On a CPU it runs piece by piece: an image's features do not depend on its neighbours in eval
@@ -50,8 +46,7 @@ def features_of(model: ResNet9, images: Tensor, normalise: Normalise) -> Feature
     """
     count = len(images) // CACHE_BATCH + 1 if images.device.type == "cpu" else 1
     pieces = [model.trunk(normalise(piece)) for piece in images.tensor_split(count)]
-    h, skip = map(torch.cat, zip(*pieces, strict=True))
-    return h, skip
+    return tuple(map(torch.cat, zip(*pieces, strict=True)))
 
 
 def dropout_sample(x: Tensor, p: float) -> Tensor:

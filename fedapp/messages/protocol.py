@@ -44,8 +44,8 @@ MAX_MODELS = 128
 MAX_CLASSES = 1000
 MAX_CLASS_NAME = 200
 """Characters of a class's name."""
-MAX_CHANNELS = 16
-"""Colour channels of an image."""
+MAX_SIDE = 2**16
+"""Each number of an input's shape."""
 MAX_IMAGES = 2**31
 """Images of a kind at one site."""
 MAX_BINS = 64
@@ -69,6 +69,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern="^[a-z_]+$")]
 Images = Annotated[int, Field(ge=0, lt=MAX_IMAGES)]
 Text = Annotated[str, Field(max_length=MAX_TEXT, pattern=_ON_ONE_LINE)]
+Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 Setting = bool | int | Finite | Annotated[str, Field(max_length=2**16)]
 ClassName = Annotated[str, Field(max_length=MAX_CLASS_NAME, pattern=_ON_ONE_LINE)]
 
@@ -76,6 +77,7 @@ ClassName = Annotated[str, Field(max_length=MAX_CLASS_NAME, pattern=_ON_ONE_LINE
 _Models = (Field(max_length=MAX_MODELS), FailFast())
 _Classes = (Field(max_length=MAX_CLASSES), FailFast())
 _Bins = (Field(max_length=MAX_BINS), FailFast())
+_Sides = (Field(min_length=1, max_length=3), FailFast())
 _Entries = Field(max_length=MAX_ENTRIES)
 
 
@@ -289,6 +291,8 @@ class Origin:
 class SiteFacts:
     """What the server must know of a site before round 0. Counts are images.
 
+    inputs: shape of one input: (channels, height, width) of an image, (dimensions,) of a vector.
+    bagged: training images of which a site knows the class proportions alone, bag by bag.
     manifest: digest of the split the site holds a part of or, where sites have data of their own,
         of the rules by which they read them.
     pool_key: the key that the site read in the server's pool, as proof; empty: it cannot read it.
@@ -298,7 +302,7 @@ class SiteFacts:
     __pydantic_config__ = CLOSED
 
     site: SiteId
-    channels: Annotated[int, Field(ge=1, le=MAX_CHANNELS)]
+    inputs: Annotated[tuple[Side, ...], *_Sides]
     classes: Annotated[tuple[ClassName, ...], Field(min_length=1), *_Classes]
     labelled: Images
     unlabelled: Images
@@ -307,6 +311,7 @@ class SiteFacts:
     manifest: Digest
     pool_key: Annotated[str, Field(pattern="^([0-9a-f]{32})?$")] = ""
     name: Annotated[str, Field(pattern=f"^({SITE_NAME})?$")] = ""
+    bagged: Images = 0
 
     @property
     def called(self) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedapp.data.augment import STRONG_VIEWS, weak
 from fedapp.ground.settings import CLOSED, Share, TrainSettings
-from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work, fixmatch, supervised
 from fedapp.learn.training import Step, View, descend
 from fedapp.messages.protocol import (
@@ -80,7 +80,7 @@ class Averaging(Method[MethodState]):
         """Load the model that the site trained last; the server's where it has never learned."""
         site.load(task.own if task.own.version else task.models["server"][0])
 
-    def penalty(self, model: ResNet9) -> Callable[[], Tensor] | None:
+    def penalty(self, model: Network) -> Callable[[], Tensor] | None:
         """Return what is added to every mini-batch's loss; the network holds the server's model."""
         return None
 
@@ -117,6 +117,11 @@ class WithPseudoLabels(Averaging):
     strong_view: Literal["randaugment", "cutout", "weak"] = "randaugment"
     """What learns from a pseudo-label: RandAugment and Cutout, Cutout alone, a second weak view."""
 
+    @property
+    def needs_images(self) -> bool:
+        """Of both views."""
+        return True
+
     def images_per_step(self, batch_size: int) -> int:
         """A labelled and two views of an unlabelled image for each of a batch."""
         return 3 * batch_size
@@ -136,6 +141,11 @@ class ByObjective(WithPseudoLabels):
 
     objective: Literal["supervised", "fixmatch"] = "supervised"
     """supervised: from labelled images alone; fixmatch: from all (Sohn et al. 2020)."""
+
+    @property
+    def needs_images(self) -> bool:
+        """Of FixMatch's views."""
+        return self.objective == "fixmatch"
 
     def images_per_step(self, batch_size: int) -> int:
         """Without unlabelled images a step has the batch alone."""

@@ -18,12 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from fedapp.data.augment import weak
-from fedapp.data.sites import SiteData, normalise
+from fedapp.data.inputs import normalise
+from fedapp.data.parts import LABELLED, UNLABELLED
+from fedapp.data.sites import SiteData
 from fedapp.ground.errors import RunError
 from fedapp.ground.rng import numpy_stream, seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.metrics import evaluation, predict
-from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params, Schema, schema_of, without
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.training import View, train
@@ -178,7 +180,7 @@ class SiteContext:
     """
 
     data: SiteData
-    model: ResNet9
+    model: Network
     contents: Contents
     private: Params
     scores: ScoreStore
@@ -193,7 +195,7 @@ class SiteContext:
         self.model.load_state_dict({**self.contents(ref), **self.private})
 
     def normalise(self, images: Tensor) -> Tensor:
-        """uint8 images -> float images."""
+        """uint8 images, or float32 numbers -> float32, scaled per channel."""
         return normalise(images, self.data.mean, self.data.std)
 
     def one_hot(self, labels: Tensor) -> Tensor:
@@ -249,12 +251,8 @@ class SiteContext:
 
     def labelled_part(self, part: str) -> tuple[Tensor, Tensor]:
         """Return the images of "val" or "test" on the device, and their labels on the CPU."""
-        of = {
-            "val": (self.data.val, self.data.val_labels),
-            "test": (self.data.test, self.data.test_labels),
-        }
-        images, labels = of[part]
-        return images, labels.cpu()
+        found = self.data.parts[part]
+        return found.inputs, found.labels.cpu()
 
     def predicted(self, images: Tensor) -> Tensor:
         """Return the context's model's softmax without dropout, float32 [n, C], on the CPU.
@@ -303,6 +301,8 @@ class Method(ABC, Generic[State]):
     """Whether sites use other sites' models, so that those of an earlier run serve as well."""
     starts_common: ClassVar[bool] = False
     """Whether a new site needs nothing of an earlier run of the method but the server's model."""
+    learns_from: ClassVar[frozenset[str]] = frozenset({LABELLED, UNLABELLED})
+    """The parts of a site's data that it can learn from, of `fedapp.data.parts.TRAINING`."""
 
     @abstractmethod
     def server_round(
@@ -321,6 +321,11 @@ class Method(ABC, Generic[State]):
     def welcome(self, rnd: Round) -> Sequence[Task]:
         """Return what the round's newcomers do before it; most methods: nothing."""
         return ()
+
+    @property
+    def needs_images(self) -> bool:
+        """Whether it makes random views of images, whatever `training.augment` says."""
+        return False
 
     def images_per_step(self, batch_size: int) -> int:
         """Return how many images go through the network at once in training, at most."""

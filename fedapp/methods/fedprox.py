@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedapp.ground.settings import CLOSED
-from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import copies, pull
 from fedapp.methods._averaging import ByObjective
 
@@ -27,7 +27,7 @@ class FedProx(ByObjective):
     proximal: Annotated[float, Field(ge=0)] = 0.01
     """mu of the proximal term; their best values lie in 0.001 to 1."""
 
-    def penalty(self, model: ResNet9) -> Callable[[], Tensor] | None:
+    def penalty(self, model: Network) -> Callable[[], Tensor] | None:
         """mu / 2 ||w - w_t||^2 over all parameters, w_t being what the network holds now."""
         if not self.proximal:
             return None

@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from fedapp.data.parts import Part
 from fedapp.ground.settings import CLOSED, Positive
 from fedapp.learn.objectives import supervised, two_views
 from fedapp.learn.training import Step
@@ -59,8 +60,8 @@ class Sage(WithPseudoLabels):
                 given = received(views)
             return corrected_loss(own, given, strong, self.confidence, self.half_gap)
 
-        everything = torch.cat([site.data.unlabelled, site.data.labelled])
-        work = replace(work, data=replace(site.data, unlabelled=everything))
+        everything = Part(torch.cat([site.data.unlabelled, site.data.labelled]))
+        work = replace(work, data=site.data.with_parts(unlabelled=everything))
         return two_views(
             work, *self.views(task, site), unlabelled_loss, weight=self.unlabelled_weight
         )

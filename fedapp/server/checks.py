@@ -113,8 +113,8 @@ def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts, models: int) 
             raise ProtocolError(f"metric {name} = {value:g}; must be a count in [0, {limit:g}]")
 
 
-Kind = tuple[int, tuple[str, ...], str]
-"""Channels, classes and manifest: equal at all sites of a run."""
+Kind = tuple[tuple[int, ...], tuple[str, ...], str]
+"""Shape of an input, classes and manifest: equal at all sites of a run."""
 
 
 def agreed(
@@ -122,7 +122,7 @@ def agreed(
 ) -> list[SiteFacts]:
     """Return the sites that can work together, ascending; `say` why others are left out.
 
-    Sites with data of their own must be as `data` says. All must hold the same kind of images, the
+    Sites with data of their own must be as `data` says. All must hold inputs of the same shape, the
     same classes and parts of the same split; where they differ, the majority goes on. Raises
     RunError where nobody is left.
     """
@@ -146,7 +146,7 @@ def joinable(
 
 def kind_of(facts: SiteFacts) -> Kind:
     """Return what must be equal at all sites of a run."""
-    return facts.channels, facts.classes, facts.manifest
+    return facts.inputs, facts.classes, facts.manifest
 
 
 def _numbered(
@@ -172,7 +172,7 @@ def _alike(
     """Return the sites of this kind."""
     for site in facts:
         for name, mine, ours in zip(
-            ("channels", "classes", "manifest"), kind_of(site), kind, strict=True
+            ("input shape", "classes", "manifest"), kind_of(site), kind, strict=True
         ):
             if mine != ours:
                 say(f"site {site.site} left out: its {name} is {mine!r}, {whose} {ours!r}")
@@ -189,7 +189,7 @@ def unfit(facts: SiteFacts, data: DataSettings) -> str:
     names = data.site_names
     for what, found, wanted in (
         ("name", facts.name, dict(enumerate(names)).get(facts.site) if names else facts.name),
-        ("channels", facts.channels, data.channels),
+        ("input shape", facts.inputs, data.inputs),
         ("classes", facts.classes, data.class_names),
     ):
         if found != wanted:

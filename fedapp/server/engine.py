@@ -163,9 +163,9 @@ class Engine:
             self.transport.leave_out(site)
         if facts[0].name:
             say(f"sites: {', '.join(f'{site.site} {site.name}' for site in facts)}")
-        channels, classes, manifest = kind
+        inputs, classes, manifest = kind
         self.folder.note_manifest(manifest)
-        network = build_model(self.experiment.model, channels, len(classes))
+        network = build_model(self.experiment.model, inputs, len(classes))
         self._schemas = schemas(self.method, network)
         trained = {name for name, _ in network.named_parameters()}
         self._weights = frozenset(trained & self._schemas[MODEL].keys())
@@ -178,8 +178,8 @@ class Engine:
 
     def _begin(self, state: RunState, facts: Sequence[SiteFacts], kind: Kind) -> None:
         """Make w_0; take in models of an earlier run, where there is one, and the sites."""
-        settings, (channels, classes, _) = self.experiment, kind
-        w_0 = initial_params(settings.model, channels, len(classes), settings.seed)
+        settings, (inputs, classes, _) = self.experiment, kind
+        w_0 = initial_params(settings.model, inputs, len(classes), settings.seed)
         shared = {name: w_0[name] for name in self._schemas[MODEL]}
         self._pool = ModelPool(self.store)
         self._pool.start((), to_bytes(shared, settings.transport))

@@ -1,13 +1,13 @@
 """The models of a finished run, for the sites of a new one to start from (`runtime.peers`)."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fedapp.experiment.config import from_plain
+from fedapp.experiment.config import from_plain, shared_settings
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.experiment.runpaths import peers_path
 from fedapp.ground.errors import ConfigError, ProtocolError, RunError, StoreError
@@ -21,7 +21,9 @@ from fedapp.server.pool import ModelPool
 from fedapp.server.runstate import RunState, state_of
 from fedapp.server.samesplit import check_same_split
 
-_SAME_DATA = ("name", "classes", "channels", "image_size", "mean", "std")
+_SAME_DATA = tuple(
+    f"data.{key}" for key in ("name", "classes", "channels", "image_size", "mean", "std")
+)
 """Settings of the data that decide what a model's input and output mean."""
 
 
@@ -117,15 +119,15 @@ def _check_fit(run: Finished, experiment: Experiment, kind: Kind) -> None:
             f"answer different questions; use {there.name} here, or name a run of {here.name}"
         )
     first = next(iter(run.facts.values()))
-    channels, classes, _ = kind_of(first)
-    network = build_model(run.experiment.model, channels, len(classes))
+    inputs, classes, _ = kind_of(first)
+    network = build_model(run.experiment.model, inputs, len(classes))
     if run.experiment.method.kept_private(network):
         raise ConfigError(
             f"{where}: method {run.experiment.method.name} keeps parts of every model at its site: "
             "the run holds no whole model; name a run of another method"
         )
     ours, theirs = _what_models_need(experiment, kind), _what_models_need(run.experiment, None)
-    theirs |= {"channels": channels, "classes": classes}
+    theirs |= {"input shape": inputs, "classes": classes}
     for key, value in ours.items():
         if value != theirs[key]:
             raise ConfigError(
@@ -135,11 +137,9 @@ def _check_fit(run: Finished, experiment: Experiment, kind: Kind) -> None:
 
 def _what_models_need(experiment: Experiment, kind: Kind | None) -> dict[str, object]:
     """Return all that two runs must share for one to use the other's models."""
-    data, groups = asdict(experiment.data), ("model", "transport")
-    shared = {f"data.{key}": data[key] for key in _SAME_DATA}
-    shared |= {
-        f"{group}.{key}": value
-        for group in groups
-        for key, value in asdict(getattr(experiment, group)).items()
+    shared: dict[str, object] = {
+        key: value
+        for key, value in shared_settings(experiment).items()
+        if key in _SAME_DATA or key.startswith(("model.", "transport."))
     }
-    return shared | ({"channels": kind[0], "classes": kind[1]} if kind else {})
+    return shared | ({"input shape": kind[0], "classes": kind[1]} if kind else {})

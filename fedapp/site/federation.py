@@ -14,15 +14,17 @@ from typing import Protocol
 import torch
 
 from fedapp.data.datasets import data_root, load_dataset
+from fedapp.data.dealt import Dealt
 from fedapp.data.manifest import Manifest
 from fedapp.data.own import OwnSites, Place, simulated_places
 from fedapp.data.own.deal import RULE as DEAL_RULE
 from fedapp.data.partition import partition
-from fedapp.data.sites import Dealt, SiteData
+from fedapp.data.sites import SiteData
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import OWN, DataSettings, Experiment, SplitSettings
 from fedapp.learn.scores import ScoreStore
+from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
 from fedapp.site.private import PrivateParts
 from fedapp.site.site import Site
@@ -41,12 +43,14 @@ class Federation:
 
     manifest: who holds which image; None where nobody knows. digest: SHA-256, in hex, of what all
         the sites must agree upon: the manifest, or the rules for data of their own.
+    are_images: whether the inputs are images, of which random views can be made.
     """
 
     dealt: Sites
     classes: tuple[str, ...]
     manifest: Manifest | None
     digest: str
+    are_images: bool = True
 
     def site(
         self,
@@ -81,7 +85,9 @@ def federation_of(
     data, split, seed = experiment.data, experiment.split, experiment.seed
     device = str(pick_device(experiment.runtime.device))
     if data.name != OWN:
-        return _federation(data, split, seed, device)
+        federation = _federation(data, split, seed, device)
+        _check_views(experiment, federation)
+        return federation
     if not places:
         places = simulated_places(data_root(data.root), data, split.num_clients)
     return _own(tuple(sorted(places.items())), data, split, seed, device)
@@ -108,11 +114,16 @@ def _rules_digest(data: DataSettings, split: SplitSettings, seed: int) -> str:
 
 @lru_cache(maxsize=1)
 def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str) -> Federation:
-    images = load_dataset(data, seed)
-    if split.num_clients > len(images.labels):
+    pool = load_dataset(data, seed)
+    if split.num_clients > len(pool.labels):
         raise ConfigError(
             f"split.num_clients = {split.num_clients}: must be at most the number of images, "
-            f"{len(images.labels)}"
+            f"{len(pool.labels)}"
+        )
+    if split.feature_shift and not pool.are_images:
+        raise ConfigError(
+            f"split.feature_shift = {split.feature_shift:g}: the inputs of {data.name} are no "
+            "images: leave it out"
         )
     if split.manifest:
         manifest = Manifest.load(split.manifest)
@@ -121,9 +132,41 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
                 f"split.manifest {split.manifest}: deals to {manifest.num_clients} sites, but "
                 f"split.num_clients = {split.num_clients}; use the preset it was made with"
             )
+        _check_extras(manifest, split)
     else:
-        manifest = partition(images.labels, split, seed, data.name)
+        manifest = partition(pool.labels, split, seed, data.name)
     if split.labels == "all":
         manifest = manifest.revealed()
-    dealt = Dealt(images, manifest, torch.device(device), split.feature_shift, split.kinds)
-    return Federation(dealt, images.classes, manifest, manifest.digest())
+    dealt = Dealt(pool, manifest, torch.device(device), split.feature_shift, split.kinds)
+    return Federation(dealt, pool.classes, manifest, manifest.digest(), pool.are_images)
+
+
+def _check_extras(manifest: Manifest, split: SplitSettings) -> None:
+    """Raise ConfigError where a saved split and the settings disagree on bags or server data."""
+    reserved = bool((manifest.site == SERVER_SITE).any())
+    for key, value, differ, has in (
+        ("bags", split.bags, manifest.bags != split.bags, f"has {manifest.bags} bags per site"),
+        ("server_share", split.server_share, reserved != bool(split.server_share),
+         f"has {'' if reserved else 'no '}images for the server"),
+    ):  # fmt: skip
+        if differ:
+            raise ConfigError(
+                f"split.manifest {split.manifest}: {has}, but split.{key} = {value}; use the "
+                "preset it was made with"
+            )
+
+
+def _check_views(experiment: Experiment, federation: Federation) -> None:
+    """Raise ConfigError where random views are to be made of what is no image."""
+    if federation.are_images:
+        return
+    no_images = f"the inputs of {experiment.data.name} are no images"
+    if experiment.training.augment != "none":
+        raise ConfigError(
+            f"training.augment = {experiment.training.augment!r}: {no_images}: set it to 'none'"
+        )
+    if experiment.method.needs_images:
+        raise ConfigError(
+            f"method.name = {experiment.method.name!r}: learns from random views of images, but "
+            f"{no_images}: choose a method, or a method.objective, without"
+        )

@@ -13,16 +13,9 @@ import torch
 from fedapp.data.augment import flips
 from fedapp.data.sites import SiteData
 from fedapp.ground.devices import pick_dtype, torch_threads
-from fedapp.ground.errors import (
-    ConfigError,
-    FedAppError,
-    ProtocolError,
-    StoreError,
-    one_line,
-    told,
-)
-from fedapp.ground.settings import Experiment, ModelSettings
-from fedapp.learn.networks import ResNet9, build_model, initial_params
+from fedapp.ground.errors import ConfigError, FedAppError, ProtocolError, StoreError, one_line, told
+from fedapp.ground.settings import Experiment
+from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import (
     Params,
     Schema,
@@ -80,15 +73,15 @@ class Site:
     shares_pool: bool = False
 
     @property
-    def channels(self) -> int:
-        """Colour channels of the site's images."""
-        return self.data.labelled.shape[1]
+    def inputs(self) -> tuple[int, ...]:
+        """Shape of one of the site's inputs."""
+        return tuple(self.data.labelled.shape[1:])
 
     def facts(self) -> SiteFacts:
         """Introduce the site to the server."""
         return SiteFacts(
             site=self.data.site,
-            channels=self.channels,
+            inputs=self.inputs,
             classes=self.classes,
             labelled=len(self.data.labels),
             unlabelled=len(self.data.unlabelled),
@@ -97,6 +90,7 @@ class Site:
             manifest=self.manifest,
             pool_key=read_key(self.store.root) if self.shares_pool else "",
             name=self.data.name,
+            bagged=self.data.bagged,
         )
 
     def handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
@@ -121,7 +115,7 @@ class Site:
         method = self.experiment.method
         network = _network(
             self.experiment.model,
-            self.channels,
+            self.inputs,
             len(self.classes),
             str(self.device),
             pick_dtype(self.experiment.runtime.precision, self.device),
@@ -157,7 +151,7 @@ class Site:
         noted = {"models_scored": self.scores.computed - scored_before}
         return self._answer(task, report, context, noted | ({MEMORY_LOST: 1} if lost else {}))
 
-    def _own(self, task: Task, network: ResNet9, kept: Collection[str]) -> tuple[Params, bool]:
+    def _own(self, task: Task, network: Network, kept: Collection[str]) -> tuple[Params, bool]:
         """Return what the site keeps to itself, and whether it had lost that."""
         whole = network.state_dict()
         memory = schema_of(self.experiment.method.memory(network, whole))  # its values do not count
@@ -199,14 +193,18 @@ class Site:
             self.store.put(blob)
         first = next((ref for ref in task.refs() if ref.version == 0), None)
         if first is not None and not self.store.has(first.digest):
-            w_0 = {n: tensor for n, tensor in self._initial().items() if n in shared[MODEL]}
+            try:
+                w_0 = {n: t for n, t in self._initial().items() if n in shared[MODEL]}
+            except ConfigError as error:  # such as no weights file here: ask for the bytes
+                log.info("w_0 comes from the server: %s", error)
+                return
             blob = to_bytes(w_0, transport)
             if digest_of(blob) == first.digest:  # else another torch version: ask for the bytes
                 self.store.put(blob)
 
     def _initial(self) -> Params:
         settings, classes = self.experiment.model, len(self.classes)
-        return initial_params(settings, self.channels, classes, self.experiment.seed)
+        return initial_params(settings, self.inputs, classes, self.experiment.seed)
 
     def _holds(self, ref: ModelRef) -> bool:
         """Whether the content is here and whole; a damaged file is removed by the store."""
@@ -277,7 +275,11 @@ class Site:
 
 @lru_cache(maxsize=1)
 def _network(
-    settings: ModelSettings, channels: int, classes: int, device: str, compute: torch.dtype
-) -> ResNet9:
+    settings: NetworkSettings,
+    inputs: tuple[int, ...],
+    classes: int,
+    device: str,
+    compute: torch.dtype,
+) -> Network:
     """Build the network once a process: every use begins with loading weights into it."""
-    return build_model(settings, channels, classes, compute).to(torch.device(device))
+    return build_model(settings, inputs, classes, compute).to(torch.device(device))

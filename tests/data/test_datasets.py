@@ -23,7 +23,7 @@ from torchvision.datasets import CIFAR10, MNIST, STL10, SVHN, FashionMNIST
 
 from fedapp.data import published
 from fedapp.data.datasets import NAMES, data_root, load_dataset
-from fedapp.data.images import ImageSet
+from fedapp.data.inputs import DataSet
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.settings import DataSettings
 
@@ -130,7 +130,7 @@ FILES = {
 }
 
 
-def load(name: str, root: Path, **more: object) -> ImageSet:
+def load(name: str, root: Path, **more: object) -> DataSet:
     settings = {"name": name, "root": str(root), "download": False} | more
     return load_dataset(DataSettings(**settings), 0)  # type: ignore[arg-type]
 
@@ -148,11 +148,11 @@ def test_names_are_complete() -> None:
 
 def test_digits() -> None:
     images = load("digits", Path("/nowhere"))
-    assert images.images.shape == (1797, 1, 8, 8)
-    assert images.images.min() == 0 and images.images.max() == 255
+    assert images.inputs.shape == (1797, 1, 8, 8)
+    assert images.inputs.min() == 0 and images.inputs.max() == 255
     assert images.classes == tuple("0123456789")
     assert images.labels[:10].tolist() == list(range(10))
-    assert images.images[0, 0, 0].tolist() == [0, 0, 80, 207, 143, 16, 0, 0]  # 0 0 5 13 9 1 0 0
+    assert images.inputs[0, 0, 0].tolist() == [0, 0, 80, 207, 143, 16, 0, 0]  # 0 0 5 13 9 1 0 0
     assert images.mean == pytest.approx((0.30531,), abs=1e-4)
     assert images.std == pytest.approx((0.3760,), abs=1e-3)
 
@@ -172,23 +172,23 @@ SHAPES = {
 def test_every_set_is_pooled(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     WRITERS[name](tmp_path, monkeypatch)
     images = load(name, tmp_path)
-    assert images.images.is_contiguous()
+    assert images.inputs.is_contiguous()
     if name in SHAPES:
-        assert images.images.shape == SHAPES[name]
+        assert images.inputs.shape == SHAPES[name]
     else:
-        assert images.images.shape == (20, medmnist.INFO[name]["n_channels"], 28, 28)
+        assert images.inputs.shape == (20, medmnist.INFO[name]["n_channels"], 28, 28)
     assert len(set(images.classes)) == len(images.classes) >= 2
     small = load(name, tmp_path, subset=9, image_size=16)
-    assert small.images.shape == (9, images.images.shape[1], 16, 16)
+    assert small.inputs.shape == (9, images.inputs.shape[1], 16, 16)
 
 
 def test_pixels_and_labels_of_idx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mnist(tmp_path, monkeypatch)
     images = load("mnist", tmp_path)
     assert (
-        images.images[3].numpy().tobytes() == IDX["train-images-idx3-ubyte"][16:][3 * 784 : 4 * 784]
+        images.inputs[3].numpy().tobytes() == IDX["train-images-idx3-ubyte"][16:][3 * 784 : 4 * 784]
     )
-    assert images.images[31].numpy().tobytes() == IDX["t10k-images-idx3-ubyte"][16:][784 : 2 * 784]
+    assert images.inputs[31].numpy().tobytes() == IDX["t10k-images-idx3-ubyte"][16:][784 : 2 * 784]
     assert images.labels.tolist() == [*range(10)] * 4
 
 
@@ -196,7 +196,7 @@ def test_pixels_and_labels_of_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write_cifar(tmp_path, monkeypatch)
     images = load("cifar10", tmp_path)
     second = pickle.loads((tmp_path / "cifar-10-batches-py/data_batch_2").read_bytes())
-    assert torch.equal(images.images[5].flatten(), torch.from_numpy(second["data"][1]))
+    assert torch.equal(images.inputs[5].flatten(), torch.from_numpy(second["data"][1]))
     assert images.labels.tolist() == [0, 3, 9, 1] * 6
     assert images.classes[3] == "cat"
 
@@ -205,7 +205,7 @@ def test_pixels_and_labels_of_svhn(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     write_svhn(tmp_path, monkeypatch)
     images = load("svhn", tmp_path)
     stored = scipy.io.loadmat(tmp_path / "train_32x32.mat")["X"]
-    assert np.array_equal(images.images[7].numpy(), stored[:, :, :, 7].transpose(2, 0, 1))
+    assert np.array_equal(images.inputs[7].numpy(), stored[:, :, :, 7].transpose(2, 0, 1))
     assert images.labels[:11].tolist() == [*range(1, 10), 0, 1]  # "10" is the digit 0
 
 
@@ -213,7 +213,7 @@ def test_pixels_and_labels_of_stl(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     write_stl(tmp_path, monkeypatch)
     images = load("stl10", tmp_path)
     stored = np.fromfile(tmp_path / "stl10_binary/test_X.bin", np.uint8).reshape(8, 3, 96, 96)
-    assert np.array_equal(images.images[5 + 2].numpy(), stored[2].swapaxes(1, 2))  # by columns
+    assert np.array_equal(images.inputs[5 + 2].numpy(), stored[2].swapaxes(1, 2))  # by columns
     assert images.labels.tolist() == [*range(5), *range(8)]
 
 
@@ -221,7 +221,7 @@ def test_pixels_and_labels_of_medmnist(tmp_path: Path, monkeypatch: pytest.Monke
     write_medmnist("pathmnist")(tmp_path, monkeypatch)
     images = load("pathmnist", tmp_path)
     with np.load(tmp_path / "pathmnist.npz") as stored:
-        assert np.array_equal(images.images[13].numpy(), stored["val_images"][1].transpose(2, 0, 1))
+        assert np.array_equal(images.inputs[13].numpy(), stored["val_images"][1].transpose(2, 0, 1))
     assert images.labels.tolist() == [*range(9), 0, 1, 2, *range(3), *range(5)]
     assert images.classes[0] == "adipose"
 
@@ -352,7 +352,7 @@ def test_absent_files_are_downloaded(
 ) -> None:
     serve_fashion(tmp_path / "server", server, monkeypatch)
     root = tmp_path / "data"
-    assert load("fashion_mnist", root, download=True).images.shape == (40, 1, 28, 28)
+    assert load("fashion_mnist", root, download=True).inputs.shape == (40, 1, 28, 28)
     assert {p.name for p in (root / "FashionMNIST/raw").iterdir()} == set(IDX)
     assert not list(root.glob(".download-*"))  # no packed files, no folder left behind
     assert load("fashion_mnist", root).labels.shape == (40,)
@@ -451,22 +451,22 @@ def test_unknown_names_are_refused(name: str, says: str, tmp_path: Path) -> None
 
 
 def test_a_subset_is_drawn_by_seed() -> None:
-    def digits(seed: int, subset: int = 100) -> ImageSet:
+    def digits(seed: int, subset: int = 100) -> DataSet:
         return load_dataset(DataSettings(subset=subset), seed)
 
-    assert torch.equal(digits(1).images, digits(1).images)
-    assert not torch.equal(digits(1).images, digits(2).images)
+    assert torch.equal(digits(1).inputs, digits(1).inputs)
+    assert not torch.equal(digits(1).inputs, digits(2).inputs)
     whole = load_dataset(DataSettings(), 0)
     rows = {
         tuple(
             image.flatten().tolist(),
         )
-        for image in whole.images
+        for image in whole.inputs
     }
-    assert all(tuple(image.flatten().tolist()) in rows for image in digits(3).images)
-    assert torch.equal(digits(0, 1797).images, whole.images)
+    assert all(tuple(image.flatten().tolist()) in rows for image in digits(3).inputs)
+    assert torch.equal(digits(0, 1797).inputs, whole.inputs)
     assert (digits(1).mean, digits(1).std) == (whole.mean, whole.std)
-    with pytest.raises(ConfigError, match="digits has 1797 images"):
+    with pytest.raises(ConfigError, match="digits has 1797 inputs"):
         digits(0, 1798)
 
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from fedapp.data.datasets import load_dataset
 from fedapp.data.folder import list_images
-from fedapp.data.images import ImageSet
+from fedapp.data.inputs import DataSet
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.settings import DataSettings
 
@@ -18,7 +18,7 @@ def write(path: Path, level: int = 7, mode: str = "L", size: tuple[int, int] = (
     return path
 
 
-def load(root: Path, subset: int = 0, image_size: int = 0, seed: int = 0) -> ImageSet:
+def load(root: Path, subset: int = 0, image_size: int = 0, seed: int = 0) -> DataSet:
     settings = DataSettings(name="folder", root=str(root), subset=subset, image_size=image_size)
     return load_dataset(settings, seed)
 
@@ -35,8 +35,8 @@ def test_one_folder_per_class(tmp_path: Path) -> None:
     images = load(tmp_path)
     assert images.classes == ("cat", "dog")
     assert images.labels.tolist() == [0, 0, 1, 1]
-    assert images.images.shape == (4, 1, 12, 10)
-    assert images.images[:, 0, 0, 0].tolist() == [40, 30, 10, 20]  # by class, then by name
+    assert images.inputs.shape == (4, 1, 12, 10)
+    assert images.inputs[:, 0, 0, 0].tolist() == [40, 30, 10, 20]  # by class, then by name
     assert images.mean == pytest.approx((25 / 255,))
 
 
@@ -46,7 +46,7 @@ def test_train_and_test_are_pooled(tmp_path: Path) -> None:
     write(tmp_path / "train" / "dog" / "0.png", 3)
     images = load(tmp_path)
     assert images.classes == ("cat", "dog")
-    assert sorted(zip(images.images[:, 0, 0, 0].tolist(), images.labels.tolist(), strict=True)) == [
+    assert sorted(zip(images.inputs[:, 0, 0, 0].tolist(), images.labels.tolist(), strict=True)) == [
         (1, 0),
         (2, 0),
         (3, 1),
@@ -82,14 +82,14 @@ def test_grey_or_colour_comes_from_the_files(
     for index, mode in enumerate(modes):
         write(tmp_path / "a" / f"{index}.png", 255, mode)
     images = load(tmp_path)
-    assert images.images.shape[1] == channels == len(images.mean)
-    assert (images.images == 255).all()
+    assert images.inputs.shape[1] == channels == len(images.mean)
+    assert (images.inputs == 255).all()
 
 
 def test_colours_keep_their_order(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     Image.new("RGB", (8, 9), (10, 20, 30)).save(tmp_path / "a" / "0.png")
-    assert load(tmp_path).images[0, :, 4, 4].tolist() == [10, 20, 30]
+    assert load(tmp_path).inputs[0, :, 4, 4].tolist() == [10, 20, 30]
 
 
 def test_a_palette_with_transparency(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_palette_with_transparency(tmp_path: Path) -> None:
     image = Image.new("P", (8, 8), 0)
     image.putpalette([9, 8, 7] + [0] * 765)
     image.save(tmp_path / "a" / "0.png", transparency=b"\x00\xff")
-    assert load(tmp_path).images[0, :, 0, 0].tolist() == [9, 8, 7]
+    assert load(tmp_path).inputs[0, :, 0, 0].tolist() == [9, 8, 7]
 
 
 def test_different_sizes_need_image_size(tmp_path: Path) -> None:
@@ -108,14 +108,14 @@ def test_different_sizes_need_image_size(tmp_path: Path) -> None:
     ) as caught:
         load(tmp_path)
     assert str(odd) in str(caught.value)
-    assert load(tmp_path, image_size=16).images.shape == (2, 1, 16, 16)
+    assert load(tmp_path, image_size=16).inputs.shape == (2, 1, 16, 16)
 
 
 def test_large_images_need_image_size(tmp_path: Path) -> None:
     write(tmp_path / "a" / "0.png", 5, size=(300, 200))
     with pytest.raises(DataError, match=r"0\.png: 200 x 300 pixels.*data\.image_size"):
         load(tmp_path)
-    assert load(tmp_path, image_size=96).images.shape == (1, 1, 96, 96)
+    assert load(tmp_path, image_size=96).inputs.shape == (1, 1, 96, 96)
 
 
 def test_large_files_are_decoded_in_order(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_large_files_are_decoded_in_order(tmp_path: Path) -> None:
     for index, image in enumerate(noise):
         Image.fromarray(image).save(tmp_path / "a" / f"{index:03}.png")
     expected = torch.from_numpy(noise).permute(0, 3, 1, 2)
-    assert torch.equal(load(tmp_path).images, expected)
+    assert torch.equal(load(tmp_path).inputs, expected)
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg"])
@@ -164,15 +164,15 @@ def test_a_subset_is_drawn_before_anything_is_decoded(tmp_path: Path) -> None:
     for index in range(20):
         write(tmp_path / "ab"[index % 2] / f"{index}.png", index)
     chosen = load(tmp_path, subset=7)
-    levels = chosen.images[:, 0, 0, 0].tolist()
+    levels = chosen.inputs[:, 0, 0, 0].tolist()
     assert len(set(levels)) == 7
     assert [level % 2 for level in levels] == chosen.labels.tolist()
-    assert torch.equal(chosen.images, load(tmp_path, subset=7).images)
-    assert not torch.equal(chosen.images, load(tmp_path, subset=7, seed=1).images)
+    assert torch.equal(chosen.inputs, load(tmp_path, subset=7).inputs)
+    assert not torch.equal(chosen.inputs, load(tmp_path, subset=7, seed=1).inputs)
     left_out = next(i for i in range(20) if i not in levels)
     (tmp_path / "ab"[left_out % 2] / f"{left_out}.png").write_bytes(b"damaged")
-    assert torch.equal(chosen.images, load(tmp_path, subset=7).images)
-    with pytest.raises(ConfigError, match=r"data\.subset = 21: folder has 20 images"):
+    assert torch.equal(chosen.inputs, load(tmp_path, subset=7).inputs)
+    with pytest.raises(ConfigError, match=r"data\.subset = 21: folder has 20 inputs"):
         load(tmp_path, subset=21)
 
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedapp.data.dealt import Dealt
 from fedapp.data.partition import partition
 from fedapp.data.shift import Shift, apply, draw_shift, shifted
-from fedapp.data.sites import Dealt
 from fedapp.ground.settings import SHIFT_KINDS, SplitSettings
 from fedapp.site.federation import federation_of
 from tests.data.test_sites import CPU, pool

@@ -1,28 +1,29 @@
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedapp.data.images import ImageSet
+from fedapp.data.dealt import Dealt
+from fedapp.data.inputs import DataSet, normalise
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.data.partition import partition
-from fedapp.data.sites import Audit, Dealt, SiteData, normalise
+from fedapp.data.parts import Bags, Part
+from fedapp.data.sites import Audit, SiteData
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import SplitSettings
 
 CPU = torch.device("cpu")
 
 
-def pool(count: int, classes: int = 3) -> ImageSet:
+def pool(count: int, classes: int = 3) -> DataSet:
     """Return images whose pixels spell their number in the pool, so that they can be followed."""
     number = torch.arange(count)
     images = torch.zeros(count, 1, 8, 8, dtype=torch.uint8)
     images[:, 0, 0, 0], images[:, 0, 0, 1] = (number // 256).byte(), (number % 256).byte()
     names = tuple("abcdefgh"[:classes])
-    return ImageSet(images, number % classes, names, (0.5,), (0.5,))
+    return DataSet(images, number % classes, names, (0.5,), (0.5,))
 
 
 def numbers(images: torch.Tensor) -> list[int]:
@@ -55,7 +56,7 @@ def test_each_site_gets_what_the_manifest_says(count: int, clients: int, alpha: 
         assert data.audit.pseudo_label_errors(hidden + 1) == (len(hidden), len(hidden))
 
 
-def sites(seed: int = 0) -> tuple[ImageSet, Manifest, Dealt]:
+def sites(seed: int = 0) -> tuple[DataSet, Manifest, Dealt]:
     images = pool(400)
     manifest = partition(images.labels, SplitSettings(num_clients=4), seed, "x")
     return images, manifest, Dealt(images, manifest, CPU)
@@ -92,42 +93,43 @@ def test_a_site_has_no_hidden_labels_in_its_fields() -> None:
     assert "tensor" not in repr(data.audit)
 
 
-def empty_site(**changes: object) -> SiteData:
+def empty_site(**parts: Part) -> SiteData:
     images, labels = torch.zeros(0, 1, 8, 8, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)
+    known = Part(images, labels)
     data = SiteData(
         site=0,
-        labelled=images,
-        labels=labels,
-        unlabelled=images,
-        val=images,
-        val_labels=labels,
-        test=images,
-        test_labels=labels,
+        parts={"labelled": known, "unlabelled": Part(images), "val": known, "test": known},
         num_classes=3,
         mean=(0.5,),
         std=(0.5,),
         audit=None,
     )
-    return replace(data, **changes)  # type: ignore[arg-type]
+    return data.with_parts(**parts)
 
 
 def test_mu_at_its_ends() -> None:
     two = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     six = torch.zeros(6, 1, 8, 8, dtype=torch.uint8)
     assert empty_site().mu == 0.0
-    assert empty_site(unlabelled=two).mu == 0.0
-    assert empty_site(labelled=two, labels=torch.tensor([0, 1])).mu == 1.0
-    assert empty_site(labelled=two, labels=torch.tensor([0, 1]), unlabelled=six).mu == 0.25
+    known = Part(two, torch.tensor([0, 1]))
+    assert empty_site(unlabelled=Part(two)).mu == 0.0
+    assert empty_site(labelled=known).mu == 1.0
+    assert empty_site(labelled=known, unlabelled=Part(six)).mu == 0.25
 
 
 def test_the_fingerprint_changes_with_what_scores_depend_on_and_nothing_else() -> None:
     _, _, dealt = sites()
     data = dealt.site(0)
+    bag, shares = torch.tensor([0, 1]), torch.eye(2, 3).double()
+    bagged = Part(data.unlabelled[:2], Bags(bag, shares))
     changed = [
-        replace(data, labelled=data.labelled + 1),
-        replace(data, labels=(data.labels + 1) % 3),
-        replace(data, unlabelled=data.unlabelled + 1),
-        replace(data, unlabelled=data.unlabelled[1:]),
+        data.with_parts(labelled=Part(data.labelled + 1, data.labels)),
+        data.with_parts(labelled=Part(data.labelled, (data.labels + 1) % 3)),
+        data.with_parts(unlabelled=Part(data.unlabelled + 1)),
+        data.with_parts(unlabelled=Part(data.unlabelled[1:])),
+        data.with_parts(bags=bagged),
+        data.with_parts(bags=Part(bagged.inputs, Bags(bag.flip(0), shares))),
+        data.with_parts(bags=Part(bagged.inputs, Bags(bag, shares.flip(0)))),
         replace(data, mean=(0.4,)),
         replace(data, std=(0.4,)),
         replace(data, num_classes=4),
@@ -135,15 +137,15 @@ def test_the_fingerprint_changes_with_what_scores_depend_on_and_nothing_else() -
         empty_site(),
     ]
     assert len({d.fingerprint for d in (data, *changed)}) == len(changed) + 1
-    same = replace(data, site=9, val=data.test, val_labels=data.test_labels, audit=None)
+    same = replace(data, site=9, audit=None).with_parts(val=data.parts["test"])
     assert same.fingerprint == data.fingerprint == Dealt(*sites()[:2], CPU).site(0).fingerprint
     assert len(data.fingerprint) == 16
 
 
 def test_images_cannot_pass_from_one_part_to_the_other_unnoticed() -> None:
     image = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
-    left = empty_site(labelled=image, labels=torch.tensor([0]))
-    right = empty_site(unlabelled=image)
+    left = empty_site(labelled=Part(image, torch.tensor([0])))
+    right = empty_site(unlabelled=Part(image))
     assert left.fingerprint != right.fingerprint
 
 
@@ -203,20 +205,3 @@ def test_a_manifest_of_other_data_is_refused() -> None:
 def test_a_site_that_is_not_dealt_to_is_refused(k: int) -> None:
     with pytest.raises(DataError, match=f"site {k}: .* sites 0 to 3"):
         sites()[2].site(k)
-
-
-def test_normalise_by_hand() -> None:
-    images = torch.tensor([0, 255, 51], dtype=torch.uint8).view(1, 3, 1, 1).expand(2, 3, 8, 8)
-    mean, std = (0.5, 0.5, 0.2), (0.5, 0.25, 0.1)
-    out = normalise(images, mean, std)
-    assert out.dtype == torch.float32 and out.shape == (2, 3, 8, 8)
-    assert out[1, :, 3, 3].tolist() == pytest.approx([-1.0, 2.0, 0.0], abs=1e-6)
-    assert normalise(images[:0], mean, std).shape == (0, 3, 8, 8)
-
-
-def test_normalise_every_grey_level() -> None:
-    levels = torch.arange(256, dtype=torch.uint8).view(256, 1, 1, 1)
-    expected = (np.arange(256) / 255 - 0.2860) / 0.3530
-    out = normalise(levels, (0.2860,), (0.3530,)).flatten().numpy()
-    assert np.allclose(out, expected, rtol=0, atol=1e-6)
-    assert levels.flatten().tolist() == list(range(256))  # the images are left as they are

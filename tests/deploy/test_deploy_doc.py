@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from fedapp.data import published
-from fedapp.data.images import ImageSet
+from fedapp.data.inputs import DataSet
 from fedapp.ground.processes import alive, free_port
 from fedapp.tools.deploy.compose_local import has_gateway
 from tests.deploy.machines import ROOT, Document, Machine, listens, machines, until
@@ -36,7 +36,7 @@ SMALL = {
 """What a coordinator changes in the preset, and what makes a run short."""
 
 
-def pool() -> ImageSet:
+def pool() -> DataSet:
     """Fashion-MNIST where it has been fetched, else the digits."""
     root = Path(os.environ.get("FEDAPP_DATA", "/nonexistent"))
     source = published.source("fashion_mnist")
@@ -45,7 +45,7 @@ def pool() -> ImageSet:
     return published.read_digits()
 
 
-def lay_out(folder: Path, site: str, images: ImageSet) -> None:
+def lay_out(folder: Path, site: str, images: DataSet) -> None:
     """Write a site's images: north by folders, south by patients, west with a test set alone."""
     names, lines = ("first", "second", "third"), ["path,label,group,split"]
     chosen = np.flatnonzero(images.labels.numpy() < len(names))[:450]
@@ -60,7 +60,7 @@ def lay_out(folder: Path, site: str, images: ImageSet) -> None:
             lines.append(f"{path},{',,train' if step % 4 else f'{label},,test'}")
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(images.images[index, 0].numpy()).save(target)
+        Image.fromarray(images.inputs[index, 0].numpy()).save(target)
     if site != "north":
         (folder / "labels.csv").write_text("\n".join(lines) + "\n")
 

@@ -10,9 +10,10 @@ import torch
 from fedapp.drivers.loopback import run_loopback
 from fedapp.ground.devices import pick_dtype
 from fedapp.ground.rng import seeded, torch_stream
-from fedapp.ground.settings import ModelSettings, TrainSettings
+from fedapp.ground.settings import TrainSettings
 from fedapp.learn.metrics import predict
 from fedapp.learn.networks import build_model, initial_params
+from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.training import recalibrate, train
 from fedapp.learn.uncertainty import mc_probabilities
 from tests.small import small
@@ -31,10 +32,10 @@ def scale(images):
 
 def pair(dropout=0.5):
     """Two networks with the same weights, one of each precision."""
-    settings = ModelSettings(width=4, dropout=dropout)
-    models = [build_model(settings, 1, 3, compute) for compute in BOTH]
+    settings = ResNet9Settings(width=4, dropout=dropout)
+    models = [build_model(settings, (1, 8, 8), 3, compute) for compute in BOTH]
     for model in models:
-        model.load_state_dict(initial_params(settings, 1, 3, seed=0))
+        model.load_state_dict(initial_params(settings, (1, 8, 8), 3, seed=0))
         recalibrate(model, IMAGES, scale)  # logits of a usual size
     return models
 

@@ -21,6 +21,7 @@ from fedapp.experiment.config import (
 from fedapp.experiment.presetfiles import presets
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import Experiment
+from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.methods import build_method, method_class, method_names
 
 
@@ -82,7 +83,9 @@ def test_naming_the_presets_own_method_keeps_its_settings():
 
 
 def test_a_file_of_ones_own_is_a_preset_named_after_it(write):
-    assert load_experiment(write(MINIMAL)) == Experiment("mine", build_method("local_only", {}))
+    assert load_experiment(write(MINIMAL)) == Experiment(
+        "mine", build_method("local_only", {}), ResNet9Settings()
+    )
 
 
 @pytest.mark.parametrize(

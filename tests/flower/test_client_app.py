@@ -57,7 +57,7 @@ def hello(experiment, /, **changes):
 
 
 def warm_up(experiment, site=2):
-    blob = to_bytes(initial_params(experiment.model, 1, 10, experiment.seed))
+    blob = to_bytes(initial_params(experiment.model, (1, 8, 8), 10, experiment.seed))
     return Task(site, 0, "warmup", ModelRef(site, 0, digest_of(blob)))
 
 

@@ -17,7 +17,7 @@ from tests.flower.results import rows
 from tests.own import agreed
 from tests.small import SMALL, small
 
-FACTS = SiteFacts(0, 1, ("a", "b"), 1, 1, 1, 1, "0" * 64)
+FACTS = SiteFacts(0, (1, 8, 8), ("a", "b"), 1, 1, 1, 1, "0" * 64)
 KEY = "1" * 32
 HELLO = wire.write_request(Origin("run", "0" * 16, "0" * 64), Hello(), {})
 TTL = 60.0

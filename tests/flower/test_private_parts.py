@@ -84,7 +84,7 @@ def test_no_batch_norm_is_in_any_message_between_machines(copy, tmp_path, monkey
     flower, whole = run_both(copy, tmp_path, experiment)
     assert results(flower) == results(whole)
 
-    network = build_model(experiment.model, 1, 10)
+    network = build_model(experiment.model, (1, 8, 8), 10)
     kept = experiment.method.kept_private(network)
     secrets = set()
     for path in Path(tmp_path / "elsewhere").glob("flower/sites/*/private/*/*.safetensors"):

@@ -43,7 +43,7 @@ def context(experiment, tmp_path):
 
 
 def warm_up(experiment):
-    blob = to_bytes(initial_params(experiment.model, 1, 10, experiment.seed))
+    blob = to_bytes(initial_params(experiment.model, (1, 8, 8), 10, experiment.seed))
     return Task(2, 0, "warmup", ModelRef(2, 0, digest_of(blob)))
 
 

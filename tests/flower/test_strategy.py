@@ -27,7 +27,7 @@ from tests.flower.grids import COMMAND, MemoryGrid, node, preset, serve, sites
 from tests.flower.results import loopback, results, rows
 from tests.small import small
 
-FACTS = SiteFacts(0, 1, ("a", "b"), 1, 1, 1, 1, "0" * 64)
+FACTS = SiteFacts(0, (1, 8, 8), ("a", "b"), 1, 1, 1, 1, "0" * 64)
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from sklearn.metrics import confusion_matrix
 
-from fedapp.ground.settings import ModelSettings
 from fedapp.learn.metrics import BINS, evaluation, predict, wilson, worst_decile
 from fedapp.learn.networks import build_model
+from fedapp.learn.networks.resnet9 import ResNet9Settings
 
 
 def test_confusion_matrix_is_scikit_learns():
@@ -23,7 +23,7 @@ def test_confusion_matrix_is_scikit_learns():
 @pytest.mark.parametrize("count", [0, 1, 70])
 def test_predictions_are_the_softmax_of_one_whole_pass(count):
     """To 1e-5, float32 rounding: a CPU's library may choose another kernel for another size."""
-    model = build_model(ModelSettings(width=2), 1, 3)
+    model = build_model(ResNet9Settings(width=2), (1, 8, 8), 3)
     stream = torch.Generator().manual_seed(0)
     images = torch.randint(256, (count, 1, 8, 8), dtype=torch.uint8, generator=stream)
     rows = predict(model, images, lambda x: x / 255)

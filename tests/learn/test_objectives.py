@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedapp.data.parts import Part
 from fedapp.ground.rng import torch_stream
 from fedapp.learn.objectives import (
     Work,
@@ -220,7 +221,7 @@ def one_unsure():
 
 def fixmatch_gradient(model, unlabelled, strong):
     data = data_of(labelled=2)
-    object.__setattr__(data, "unlabelled", unlabelled)
+    data = data.with_parts(unlabelled=Part(unlabelled))
     job = work(model=model, data=data)
     views = Views(strong=lambda images: strong[same(images, unlabelled)])
     [step] = steps(job, views, confidence=0.95)
@@ -254,8 +255,7 @@ def test_only_the_strong_view_gives_the_unlabelled_gradient():
     """(softmax(strong) - one-hot) x_strong: the weak image appears in no factor of it."""
     model, images = one_unsure()
     strong = digits_like(2, seed=8)
-    data = data_of(labelled=0)
-    object.__setattr__(data, "unlabelled", images)
+    data = data_of(labelled=0).with_parts(unlabelled=Part(images))
     job = work(model=model, data=data)
     views = Views(strong=lambda given: strong[same(given, images)])
     [step] = steps(job, views, confidence=0.95)

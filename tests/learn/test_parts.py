@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedapp.ground.settings import ModelSettings
-from fedapp.learn.networks import ResNet9, build_model
+from fedapp.learn.networks import build_model
 from fedapp.learn.networks.parts import batch_norm_names, head_names, names_of
+from fedapp.learn.networks.resnet9 import ResNet9, ResNet9Settings
 
 BN = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
@@ -17,7 +17,7 @@ def of(*prefixes):
 
 @pytest.fixture
 def resnet():
-    return build_model(ModelSettings(width=2), 1, 10)
+    return build_model(ResNet9Settings(width=2), (1, 8, 8), 10)
 
 
 def test_a_resnet_9_has_eight_batch_norms_of_five_tensors(resnet):

@@ -8,7 +8,7 @@ import torch
 from fedapp.ground.rng import seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.losses import soft_target_loss
-from fedapp.learn.networks import ResNet9
+from fedapp.learn.networks.resnet9 import ResNet9
 from fedapp.learn.training import (
     LONGEST_GRADIENT,
     batches,

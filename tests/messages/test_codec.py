@@ -37,7 +37,12 @@ REF = ModelRef(3, 2, D)
 TASK = Task(1, 4, "train", REF, {"helpers": (REF,), "newcomers": ()})
 RESULT = Evaluation(((1, 0), (0, 2)), (3,), (3,), (2.5,))
 REPLY = Reply(1, 4, D, (ScoredRef(REF, 0.5),), (D,), {"loss": 0.25}, {"test": RESULT})
-ANSWERS = [REPLY, Missing(1, 4, (D,)), Refusal(1, 4, "why"), SiteFacts(1, 3, ("a",), 1, 2, 3, 4, D)]
+ANSWERS = [
+    REPLY,
+    Missing(1, 4, (D,)),
+    Refusal(1, 4, "why"),
+    SiteFacts(1, (3, 8, 8), ("a",), 1, 2, 3, 4, D),
+]
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda a: type(a).__name__)

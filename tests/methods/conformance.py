@@ -17,6 +17,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
+from fedapp.data.parts import Part
 from fedapp.data.sites import SiteData
 from fedapp.drivers.loopback import Loopback, carried
 from fedapp.experiment.runfolder import RunFolder, open_run
@@ -24,13 +25,13 @@ from fedapp.ground.progress import Progress
 from fedapp.ground.settings import (
     DataSettings,
     Experiment,
-    ModelSettings,
     RoundSettings,
     RuntimeSettings,
     SplitSettings,
     TrainSettings,
 )
 from fedapp.learn.networks import build_model, initial_params
+from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import digest_of
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import encode
@@ -78,7 +79,7 @@ def toy(
         seed=3,
         data=DataSettings(name="digits", subset=sum(map(sum, deals))),
         split=SplitSettings(num_clients=len(deals), manifest=str(_manifest(folder, deals))),
-        model=ModelSettings(width=2),
+        model=ResNet9Settings(width=2),
         training=TrainSettings(
             local_epochs=1, warmup_epochs=1, warmup_rounds=1, batch_size=8, learning_rate=0.05
         ),
@@ -218,12 +219,12 @@ class Played:
         return {n: t for n, t in self.w_0().items() if n not in self.kept()}
 
     def w_0(self) -> dict[str, Tensor]:
-        return initial_params(self.experiment.model, 1, 10, self.experiment.seed)
+        return initial_params(self.experiment.model, (1, 8, 8), 10, self.experiment.seed)
 
     def kept(self) -> frozenset[str]:
         """Names of the tensors that the method keeps at home."""
         kept: frozenset[str] = self.experiment.method.kept_private(
-            build_model(self.experiment.model, 1, 10)
+            build_model(self.experiment.model, (1, 8, 8), 10)
         )
         return kept
 
@@ -276,7 +277,7 @@ def correct_by_hand(
     experiment: Experiment, params: dict[str, Tensor], images: Tensor, labels: Tensor
 ) -> int:
     """How many images a model names rightly, one image at a time."""
-    model = build_model(experiment.model, 1, 10)
+    model = build_model(experiment.model, (1, 8, 8), 10)
     model.load_state_dict(params)
     model.eval()
     scaled = pixels(experiment, images)
@@ -304,7 +305,7 @@ def descent_by_hand(
     Needs a network without dropout. pull: of weights now and at the start, added to the gradient.
     """
     rate, momentum = experiment.training.learning_rate, experiment.training.momentum
-    model = build_model(experiment.model, 1, 10)
+    model = build_model(experiment.model, (1, 8, 8), 10)
     model.load_state_dict(params)
     model.train()
     weights = dict(model.named_parameters())
@@ -453,7 +454,7 @@ def assert_shared_is_mean(played: Played, counts: Sequence[int]) -> None:
 
 # --- one site's rule, without server or messages --------------------------------------------------
 
-PIXELS = ModelSettings(width=2, dropout=0.0)
+PIXELS = ResNet9Settings(width=2, dropout=0.0)
 
 
 def digits_like(count: int, seed: int) -> Tensor:
@@ -465,13 +466,12 @@ def data_of(labelled: int = 6, unlabelled: int = 0) -> SiteData:
     """Random images of three classes."""
     return SiteData(
         site=0,
-        labelled=digits_like(labelled, 1),
-        labels=torch.arange(labelled) % 3,
-        unlabelled=digits_like(unlabelled, 2),
-        val=digits_like(3, 3),
-        val_labels=torch.tensor([0, 1, 2]),
-        test=digits_like(4, 4),
-        test_labels=torch.tensor([0, 1, 2, 0]),
+        parts={
+            "labelled": Part(digits_like(labelled, 1), torch.arange(labelled) % 3),
+            "unlabelled": Part(digits_like(unlabelled, 2)),
+            "val": Part(digits_like(3, 3), torch.tensor([0, 1, 2])),
+            "test": Part(digits_like(4, 4), torch.tensor([0, 1, 2, 0])),
+        },
         num_classes=3,
         mean=(0.5,),
         std=(0.25,),
@@ -494,7 +494,7 @@ def context(
     data: SiteData,
     w_t: dict[str, Tensor],
     private: dict[str, Tensor] | None = None,
-    settings: ModelSettings = PIXELS,
+    settings: ResNet9Settings = PIXELS,
     memory: dict[str, Tensor] | None = None,
     **training: Any,
 ) -> Measured:
@@ -502,7 +502,7 @@ def context(
     usual = {"batch_size": 64, "local_epochs": 1, "learning_rate": 0.1, "momentum": 0.0}
     return Measured(
         data=data,
-        model=build_model(settings, 1, data.num_classes),
+        model=build_model(settings, (1, 8, 8), data.num_classes),
         contents=lambda ref: w_t,
         private=private or {},
         memory=memory or {},

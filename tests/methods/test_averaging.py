@@ -64,7 +64,7 @@ def test_the_strong_view_is_the_one_that_is_named(method, name):
     """Drawn after the weak view, from the same stream."""
     server = ModelRef(-2, 1, "a" * 64)
     task = Task(0, 1, "train", server, {"server": (server,)})
-    site = context(data_of(), initial_params(PIXELS, 1, 3, seed=0))
+    site = context(data_of(), initial_params(PIXELS, (1, 8, 8), 3, seed=0))
     weak, strong = replace(method, strong_view=name).views(task, site)
     draws, images = site.stream("augment", task), digits_like(6, seed=1)
     assert torch.equal(weak(images), STRONG_VIEWS["weak"](images, site.flip, draws))

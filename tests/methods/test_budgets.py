@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 import pytest
 import torch
 
-from fedapp.learn.networks import ResNet9
+from fedapp.learn.networks.resnet9 import ResNet9
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
 from fedapp.methods.fedper import FedPer

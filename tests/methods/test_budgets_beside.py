@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 import pytest
 import torch
 
-from fedapp.learn.networks import ResNet9
+from fedapp.learn.networks.resnet9 import ResNet9
 from fedapp.methods.ditto import Ditto
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedrod import FedRoD

@@ -31,8 +31,8 @@ from tests.methods.conformance import (
 SERVER = ModelRef(-2, 1, "a" * 64)
 TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (SERVER,)}, private="c" * 64)
 MEASURE = replace(TASK, action="evaluate")
-START, OWN = (initial_params(PIXELS, 1, 3, seed=seed) for seed in (0, 1))
-WEIGHTS = trainable(build_model(PIXELS, 1, 3))
+START, OWN = (initial_params(PIXELS, (1, 8, 8), 3, seed=seed) for seed in (0, 1))
+WEIGHTS = trainable(build_model(PIXELS, (1, 8, 8), 3))
 
 
 def own(attachment, w_t=START, **training):

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from torch import nn
 
-from fedapp.ground.settings import ModelSettings
+from fedapp.ground.errors import ConfigError
 from fedapp.learn.networks import build_model
+from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
-from fedapp.site import site
 from tests.methods.conformance import (
     UNEQUAL,
     Deal,
@@ -34,7 +33,7 @@ def played(tmp_path_factory):
 
 
 def test_every_batch_norm_is_kept_whole():
-    assert FedBN().kept_private(build_model(ModelSettings(width=2), 1, 10)) == KEPT
+    assert FedBN().kept_private(build_model(ResNet9Settings(width=2), (1, 8, 8), 10)) == KEPT
 
 
 def test_no_batch_norm_travels_in_either_direction(played):
@@ -69,22 +68,13 @@ def test_of_one_site_it_is_fedavg(tmp_path):
     assert rows[0] == rows[1]
 
 
-@pytest.fixture
-def without_batch_norm(monkeypatch):
-    """Networks are built with group norm instead."""
-    monkeypatch.setattr(nn, "BatchNorm2d", lambda channels: nn.GroupNorm(1, channels))
-    site._network.cache_clear()
-    yield
-    site._network.cache_clear()
-
-
-def test_without_batch_norm_it_is_fedavg_bit_for_bit(tmp_path, without_batch_norm):
-    one = play(toy(FedAvg(), tmp_path, name="fedavg"))
-    two = play(toy(FedBN(), tmp_path, name="fedbn"))
-    assert two.kept() == frozenset()
-    assert one.rows() == two.rows() and one.records() == two.records()
-    assert not any(e.private for e in two.seen)
-    assert not list((two.folder.path / "remote").glob("*/private"))
+def test_without_batch_norm_it_is_one_line_of_error(tmp_path):
+    experiment = toy(FedBN(), tmp_path, model__norm="group")
+    with pytest.raises(
+        ConfigError, match=r"fedbn.*ResNet9 has no batch norm.*model.norm=batch"
+    ) as e:
+        play(experiment)
+    assert len(str(e.value).splitlines()) == 1
 
 
 def test_a_site_that_never_learned_uses_the_batch_norms_of_w_0(tmp_path):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedapp.ground.settings import ModelSettings
 from fedapp.learn.networks import build_model
+from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedper import FedPer
 from fedapp.methods.lg_fedavg import LgFedAvg
@@ -30,11 +30,11 @@ def played(tmp_path_factory):
 
 
 def test_the_head_is_kept_and_nothing_else():
-    assert FedPer().kept_private(build_model(ModelSettings(width=2), 1, 10)) == HEAD
+    assert FedPer().kept_private(build_model(ResNet9Settings(width=2), (1, 8, 8), 10)) == HEAD
 
 
 def test_what_fedper_keeps_lg_fedavg_shares():
-    network = build_model(ModelSettings(width=2), 3, 9)
+    network = build_model(ResNet9Settings(width=2), (3, 8, 8), 9)
     kept, other = FedPer().kept_private(network), LgFedAvg().kept_private(network)
     assert kept | other == network.state_dict().keys() and not kept & other
 

@@ -28,7 +28,7 @@ from tests.methods.conformance import (
 SERVER = ModelRef(-2, 1, "a" * 64)
 TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (SERVER,)})
 MEASURE = replace(TASK, action="evaluate")
-START = initial_params(PIXELS, 1, 3, seed=0)
+START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
 HEAD = frozenset({"head.weight", "head.bias"})
 ZERO = {name: torch.zeros_like(START[name]) for name in HEAD}
 
@@ -39,7 +39,7 @@ def floats(params):
 
 def embedded(params, images):
     """Features in training mode, of a network with these tensors."""
-    model = build_model(PIXELS, 1, 3)
+    model = build_model(PIXELS, (1, 8, 8), 3)
     model.load_state_dict(params)
     model.train()
     scaled = (images.float() / 255 - 0.5) / 0.25
@@ -153,7 +153,7 @@ def test_a_site_answers_with_its_own_network_and_both_heads(played):
         [last] = [e for e in played.of(2, "train") if e.task.site == exchange.task.site]
         kept = beside_of(last)
         data = site_data(played.experiment, exchange.task.site)
-        model = build_model(played.experiment.model, 1, 10)
+        model = build_model(played.experiment.model, (1, 8, 8), 10)
         model.load_state_dict(last.upload)
         model.eval()
         with torch.no_grad():

@@ -14,7 +14,7 @@ from tests.methods.conformance import PIXELS, assert_same, context, data_of
 SERVER = ModelRef(-2, 1, "a" * 64)
 TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (SERVER,)})
 WARM_UP = Task(0, 0, "warmup", TASK.own, TASK.models)
-START = initial_params(PIXELS, 1, 3, seed=0)
+START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
 
 
 @pytest.fixture

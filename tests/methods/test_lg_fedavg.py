@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedapp.ground.settings import ModelSettings
 from fedapp.learn.networks import build_model
+from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.methods.lg_fedavg import LgFedAvg
 from tests.methods.conformance import (
     UNEQUAL,
@@ -17,7 +17,7 @@ from tests.methods.conformance import (
 )
 
 HEAD = {"head.weight", "head.bias"}
-BODY = frozenset(build_model(ModelSettings(width=2), 1, 10).state_dict()) - HEAD
+BODY = frozenset(build_model(ResNet9Settings(width=2), (1, 8, 8), 10).state_dict()) - HEAD
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def played(tmp_path_factory):
 
 
 def test_all_but_the_head_is_kept():
-    assert LgFedAvg().kept_private(build_model(ModelSettings(width=2), 1, 10)) == BODY
+    assert LgFedAvg().kept_private(build_model(ResNet9Settings(width=2), (1, 8, 8), 10)) == BODY
     assert len(BODY) == 8 + 40  # convolutions; batch norms
 
 

@@ -8,6 +8,7 @@ import torch
 
 import fedapp.methods.base as base
 from fedapp.data.augment import weak
+from fedapp.data.parts import Part
 from fedapp.learn.networks import initial_params
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods import build_method, method_names
@@ -124,7 +125,7 @@ def test_at_0_the_passes_decide(tmp_path, work, method):
 
 # --- views ----------------------------------------------------------------------------------------
 
-START = initial_params(PIXELS, 1, 3, seed=0)
+START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
 TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (ModelRef(-2, 1, "a" * 64),)})
 
 
@@ -189,5 +190,5 @@ def test_weak_views_of_a_step_are_of_the_images_that_it_names():
     before = viewed.view(TASK)(data.labelled[order])
     there = torch.empty_like(before)
     there[order] = before
-    plain = context(replace(data, labelled=there), START)
+    plain = context(data.with_parts(labelled=Part(there, data.labels)), START)
     assert_same(FedAvg().site_round(TASK, viewed).params, FedAvg().site_round(TASK, plain).params)

@@ -24,8 +24,8 @@ from tests.methods.conformance import (
 
 SERVER = ModelRef(-2, 1, "a" * 64)
 TASK = Task(0, 1, "train", ModelRef(0, 0, "b" * 64), {"server": (SERVER,)})
-START = initial_params(PIXELS, 1, 3, seed=0)
-WEIGHTS = trainable(build_model(PIXELS, 1, 3))
+START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
+WEIGHTS = trainable(build_model(PIXELS, (1, 8, 8), 3))
 
 # --- the rule of one mini-batch, on F(theta) = theta' A theta / 2 - b' theta ----------------------
 

@@ -8,6 +8,7 @@ import torch
 from pydantic import ValidationError
 
 import fedapp.methods.prior_shift as rules
+from fedapp.data.parts import Part
 from fedapp.data.sites import Audit
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.metrics import evaluation
@@ -43,7 +44,7 @@ SERVER = ModelRef(-2, 1, "a" * 64)
 TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (SERVER,)})
 SURE = tuple(field.name for field in fields(Sure))
 MEASURE = replace(TASK, action="evaluate")
-START, OTHER = (initial_params(PIXELS, 1, 3, seed=seed) for seed in (0, 1))
+START, OTHER = (initial_params(PIXELS, (1, 8, 8), 3, seed=seed) for seed in (0, 1))
 LABELS_ALONE = PriorShift(pseudo_labels=False, alone=False, answer="common")
 EVERYBODY = PriorShift(confidence=0.0, weigh=False)
 """Every answer is a pseudo-label that counts as much as a label."""
@@ -56,7 +57,7 @@ def floats(params):
 
 def outputs(params, images, training=False):
     """Features and logits of a network with these tensors."""
-    model = build_model(PIXELS, 1, 3)
+    model = build_model(PIXELS, (1, 8, 8), 3)
     model.load_state_dict(params)
     model.train(training)
     with torch.no_grad():
@@ -68,7 +69,7 @@ def with_val(count):
     """Six labelled and five other images, and so many validation images; a real site."""
     labels = torch.arange(count) % 3
     data = data_of(labelled=6, unlabelled=5)
-    return replace(data, val=digits_like(count, 9), val_labels=labels)
+    return data.with_parts(val=Part(digits_like(count, 9), labels))
 
 
 # --- labels alone ---------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ def test_the_steps_are_as_many_as_are_to_be(known, kept):
 
 def worth(right, total, everybody=(0, 0)):
     """Of a site with so many sure answers to validation images."""
-    data = replace(data_of(), val=digits_like(total, 3), val_labels=torch.zeros(total).long())
+    data = data_of().with_parts(val=Part(digits_like(total, 3), torch.zeros(total).long()))
     val = torch.tensor([[1.0, 0, 0]] * right + [[0, 1.0, 0]] * (total - right)).reshape(-1, 3)
     task = replace(TASK, numbers=dict(zip(SURE, map(float, everybody), strict=True)))
     return PriorShift()._worth(val, task, context(data, START))
@@ -257,7 +258,7 @@ def test_a_site_says_that_it_learned_from_its_labels_and_the_worth_of_the_others
 
 # --- the server -----------------------------------------------------------------------------------
 
-FACTS = SiteFacts(0, 1, ("a", "b"), 8, 12, 5, 4, "0" * 64)
+FACTS = SiteFacts(0, (1, 8, 8), ("a", "b"), 8, 12, 5, 4, "0" * 64)
 
 
 @pytest.mark.parametrize(("said", "weight"), [
@@ -333,7 +334,7 @@ def test_the_average_is_by_what_sites_learned_from(played):
 
 
 def probabilities(experiment, params, images):
-    model = build_model(experiment.model, 1, 10)
+    model = build_model(experiment.model, (1, 8, 8), 10)
     model.load_state_dict(params)
     model.eval()
     with torch.no_grad():
@@ -407,7 +408,7 @@ def simulated(count, mu=(3, 6)):
     data = data_of(labelled=known, unlabelled=other)
     labels = torch.arange(count) % 3
     audit = Audit(torch.zeros(other).long())
-    return replace(data, val=digits_like(count, 9), val_labels=labels, audit=audit)
+    return replace(data.with_parts(val=Part(digits_like(count, 9), labels)), audit=audit)
 
 
 def test_in_simulation_as_large_a_share_decides_as_has_labels():
@@ -434,9 +435,8 @@ VAL = {
 
 
 def test_without_deciding_images_all_answers_weigh_the_same():
-    site = context(
-        replace(simulated(6), labelled=digits_like(0, 1), labels=torch.empty(0).long()), START
-    )
+    nothing = Part(digits_like(0, 1), torch.empty(0).long())
+    site = context(simulated(6).with_parts(labelled=nothing), START)
     mean = (VAL["common"] + VAL["alone"]) / 2
     torch.testing.assert_close(PriorShift()._held_out(VAL, site), mean)
     assert PriorShift()._trust(VAL, site, deciding(site)).tolist() == [0.5, 0.5]
@@ -445,7 +445,9 @@ def test_without_deciding_images_all_answers_weigh_the_same():
 def test_the_trust_by_hand():
     """All six images are of class 0: likelihoods 0.7 and, in turn, 0.1 and 0.2. EM's fixed point
     w has (6 + 2) w = 1 + sum_i 0.7 w / (0.7 w + l_i (1 - w))."""
-    site = context(replace(with_val(6), val_labels=torch.zeros(6).long()), START)
+    data = with_val(6)
+    data = data.with_parts(val=Part(data.val, torch.zeros(6).long()))
+    site = context(data, START)
     w, rest = PriorShift()._trust(VAL, site, deciding(site)).tolist()
     right = 1 + sum(3 * 0.7 * w / (0.7 * w + other * (1 - w)) for other in (0.1, 0.2))
     assert 8 * w == pytest.approx(right, abs=1e-6) and w + rest == pytest.approx(1) and w > 0.7
@@ -459,7 +461,8 @@ def test_an_images_own_label_changes_nothing_about_its_answer(data):
     for image in range(6):
         labels = data.val_labels.clone()
         labels[image] = (labels[image] + 1) % 3
-        after = PriorShift()._held_out(VAL, context(replace(data, val_labels=labels), START))
+        flipped = data.with_parts(val=Part(data.val, labels))
+        after = PriorShift()._held_out(VAL, context(flipped, START))
         assert torch.equal(after[image], before[image])
         assert torch.equal(after, before) == (image not in chosen)
 

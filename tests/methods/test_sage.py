@@ -15,7 +15,7 @@ from tests.methods.conformance import PIXELS, assert_same, context, data_of, sta
 
 SERVER = ModelRef(-2, 1, "a" * 64)
 TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (SERVER,)})
-START = initial_params(PIXELS, 1, 3, seed=0)
+START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
 
 
 def target(own, received, half_gap=0.05):
@@ -129,7 +129,7 @@ def test_the_warm_up_is_supervised(given):
 
 
 def test_a_site_counts_all_its_images_once():
-    facts = SiteFacts(0, 1, ("a", "b"), 4, 5, 0, 0, "d" * 64)
+    facts = SiteFacts(0, (1, 8, 8), ("a", "b"), 4, 5, 0, 0, "d" * 64)
     assert Sage().weight(facts, Task(0, 1, "train", SERVER)) == 9
 
 

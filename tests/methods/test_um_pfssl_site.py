@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from fedapp.data.parts import Part
 from fedapp.data.sites import Audit, SiteData
 from fedapp.ground.rng import seeded
-from fedapp.ground.settings import ModelSettings, TrainSettings
+from fedapp.ground.settings import TrainSettings
 from fedapp.learn.metrics import predict
 from fedapp.learn.networks import build_model, initial_params
+from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import weighted_mean
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.uncertainty import mc_probabilities
@@ -19,7 +21,7 @@ from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.methods.um_pfssl.relation import certainty, least_uncertain, most_informative, relation
 
 CPU = torch.device("cpu")
-SETTINGS = ModelSettings(width=2)
+SETTINGS = ResNet9Settings(width=2)
 PASSES = 3
 METHOD = UmPfssl(helper_list_size=3, num_replaced=1, mc_samples=PASSES)
 
@@ -30,7 +32,7 @@ def ref(site, version=1):
 
 def model_of(site):
     """Another network for every site, with statistics that differ too."""
-    params = initial_params(SETTINGS, 1, 3, seed=site)
+    params = initial_params(SETTINGS, (1, 8, 8), 3, seed=site)
     stream = torch.Generator().manual_seed(site)
     for name, tensor in params.items():
         if name.endswith("running_mean"):
@@ -50,13 +52,12 @@ def images(count, seed):
 def data_of(labelled=4, unlabelled=6):
     return SiteData(
         site=0,
-        labelled=images(labelled, 1),
-        labels=torch.arange(labelled) % 3,
-        unlabelled=images(unlabelled, 2),
-        val=images(3, 3),
-        val_labels=torch.tensor([0, 1, 2]),
-        test=images(4, 4),
-        test_labels=torch.tensor([0, 1, 2, 0]),
+        parts={
+            "labelled": Part(images(labelled, 1), torch.arange(labelled) % 3),
+            "unlabelled": Part(images(unlabelled, 2)),
+            "val": Part(images(3, 3), torch.tensor([0, 1, 2])),
+            "test": Part(images(4, 4), torch.tensor([0, 1, 2, 0])),
+        },
         num_classes=3,
         mean=(0.5,),
         std=(0.25,),
@@ -87,7 +88,7 @@ class Forgetful(ScoreStore):
 def context(data, scores=None, contents=model_of):
     return Spy(
         data=data,
-        model=build_model(SETTINGS, 1, 3),
+        model=build_model(SETTINGS, (1, 8, 8), 3),
         contents=lambda r: contents(r.site),
         private={},
         scores=scores or ScoreStore(),
@@ -100,7 +101,7 @@ def context(data, scores=None, contents=model_of):
 
 def score(site, data):
     """Corr and MC probabilities of a peer's model, from the formulas, without the method."""
-    model = build_model(SETTINGS, 1, 3)
+    model = build_model(SETTINGS, (1, 8, 8), 3)
     model.load_state_dict(model_of(site))
 
     def scale(x):

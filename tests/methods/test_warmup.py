@@ -54,7 +54,7 @@ def test_a_task_draws_by_its_round_and_in_a_later_phase_by_both():
 
 
 def test_phases_draw_other_orders_and_other_dropout_and_each_the_same_again():
-    site = context(data_of(), initial_params(PIXELS, 1, 3, seed=0))
+    site = context(data_of(), initial_params(PIXELS, (1, 8, 8), 3, seed=0))
     orders, noise = set(), set()
     for phase in (0, 1, 2, 3):
         for _ in range(2):

@@ -99,7 +99,9 @@ class Server:
         self.strategy = PoolStrategy(self.experiment, origin, self.folder, COMMAND)
         self.engine = Engine(self.experiment, self.strategy, self.folder, store, quiet)
         self.facts = [
-            SiteFacts(k, 1, CLASSES, labelled=3, unlabelled=4, val=2, test=3, manifest="0" * 64)
+            SiteFacts(
+                k, (1, 8, 8), CLASSES, labelled=3, unlabelled=4, val=2, test=3, manifest="0" * 64
+            )
             for k in range(2)
         ]
         self.begin([self.message(facts) for facts in self.facts])
@@ -128,7 +130,7 @@ class Server:
         self.before = dict(pool._records)
 
     def model(self, number):
-        params = initial_params(self.experiment.model, 1, len(CLASSES), 0)
+        params = initial_params(self.experiment.model, (1, 8, 8), len(CLASSES), 0)
         stream = torch_stream(0, "model", number)
         for tensor in params.values():
             if tensor.is_floating_point():
@@ -282,7 +284,8 @@ def test_malformed_introductions(server, examples):
         facts = server.begin([records, honest])
         assert len({f.site for f in facts}) == len(facts) <= 2 and facts
         for found in facts:
-            assert 0 <= found.site < 2 and 1 <= found.channels <= 16
+            assert 0 <= found.site < 2 and 1 <= len(found.inputs) <= 3
+            assert all(1 <= side <= 2**16 for side in found.inputs)
             assert 1 <= len(found.classes) <= 1000
             assert max(found.labelled, found.unlabelled, found.val, found.test) < 2**31
             assert found.pool_key == "" and decode_answer(encode(found)) == found

@@ -49,7 +49,7 @@ class Asked:
         self.experiment = small(runtime__out=str(root), data__subset=60, model__width=1)
         self.node = node({"preset": preset(self.experiment, root)}, **{"partition-id": ME})
         self.origin = origin_of(self.experiment)
-        params = initial_params(self.experiment.model, 1, 10, self.experiment.seed)
+        params = initial_params(self.experiment.model, (1, 8, 8), 10, self.experiment.seed)
         self.schema = schema_of(params)
         self.first = ModelRef(ME, 0, digest_of(to_bytes(params)))
         params["head.bias"] += 1

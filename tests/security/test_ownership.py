@@ -152,12 +152,14 @@ OWN = data_of_their_own(sites="north, south, west")
     ({"name": "south"}, "its name is 'south', the preset says 'north'"),
     ({"name": ""}, "its name is '', the preset says 'north'"),
     ({"classes": ("nought", "one")}, "its classes is ('nought', 'one'), the preset says"),
-    ({"channels": 3}, "its channels is 3, the preset says 1"),
+    ({"inputs": (3, 8, 8)}, "its input shape is (3, 8, 8), the preset says (1, 8, 8)"),
+    ({"inputs": (1, 16, 16)}, "its input shape is (1, 16, 16), the preset says (1, 8, 8)"),
+    ({"inputs": (64,)}, "its input shape is (64,), the preset says (1, 8, 8)"),
     ({"site": 3}, "its name is 'north', the preset says None"),
 ])  # fmt: skip
 def test_one_of_two_sites_does_not_decide_what_was_agreed(changes, says):
     """The first of two that differ would win the vote, and so choose the network and the names."""
-    honest = SiteFacts(1, 1, OWN.class_names, 1, 1, 1, 1, "0" * 64, name="south")
+    honest = SiteFacts(1, (1, 8, 8), OWN.class_names, 1, 1, 1, 1, "0" * 64, name="south")
     liar = replace(honest, site=0, name="north")
     assert agreed([liar, honest], 4, OWN, print) == [liar, honest]
     said = []
@@ -174,7 +176,7 @@ def test_who_cannot_take_part_keeps_no_number_from_who_can(server):
 
 
 def test_a_site_with_a_name_has_no_place_among_parts_of_a_published_set():
-    honest = SiteFacts(1, 1, ("a",), 1, 1, 1, 1, "0" * 64)
+    honest = SiteFacts(1, (1, 8, 8), ("a",), 1, 1, 1, 1, "0" * 64)
     said = []
     named = replace(honest, site=0, name="north")
     assert agreed([named, honest], 2, DataSettings(), said.append) == [honest]
@@ -183,7 +185,7 @@ def test_a_site_with_a_name_has_no_place_among_parts_of_a_published_set():
 
 def test_a_site_that_is_to_search_only_cannot_upload():
     own = ModelRef(0, 1, "a" * 64)
-    facts = SiteFacts(0, 1, ("a",), 1, 1, 1, 1, "0" * 64)
+    facts = SiteFacts(0, (1, 8, 8), ("a",), 1, 1, 1, 1, "0" * 64)
     task = Task(0, 5, SEARCH, own, {"helpers": (), "newcomers": ()})
     check_reply(task, Reply(0, 5, own.digest), facts, {MODEL})
     with pytest.raises(ProtocolError, match="asked to search only, it changed its own model"):

@@ -17,7 +17,7 @@ from fedapp.server.standings import Standing, Standings
 from tests.own import agreed
 
 OWN = agreed(classes="a, b", sites="north, south, west")
-NORTH = SiteFacts(0, 1, ("a", "b"), 3, 4, 2, 3, "0" * 64, name="north")
+NORTH = SiteFacts(0, (1, 8, 8), ("a", "b"), 3, 4, 2, 3, "0" * 64, name="north")
 SOUTH = replace(NORTH, site=1, name="south", labelled=0)
 
 

@@ -19,7 +19,9 @@ def ref(site, version=1, content=None):
 
 
 PUBLISHED = DataSettings()
-FACTS = SiteFacts(0, 1, ("a", "b"), labelled=3, unlabelled=4, val=2, test=3, manifest="0" * 64)
+FACTS = SiteFacts(
+    0, (1, 8, 8), ("a", "b"), labelled=3, unlabelled=4, val=2, test=3, manifest="0" * 64
+)
 TASK = Task(0, 5, "train", ref(0), {"helpers": (ref(1), ref(2)), "newcomers": (ref(3),)})
 TEST = evaluation(torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), torch.tensor([0, 1, 1]))
 VAL = evaluation(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 1]))
@@ -105,11 +107,11 @@ def test_equal_contents_of_two_sites_are_two_models():
 def test_sites_that_differ_from_most_are_left_out_and_named():
     said = []
     sites = [replace(FACTS, site=k) for k in range(4)]
-    odd = replace(FACTS, site=4, channels=3)
+    odd = replace(FACTS, site=4, inputs=(3, 8, 8))
     outside, twin = replace(FACTS, site=9), replace(FACTS, site=1, labelled=99)
     assert agreed([odd, *reversed(sites), outside, twin], 5, PUBLISHED, said.append) == sites
     text = " | ".join(said)
-    assert "site 4 left out: its channels is 3, most sites have 1" in text
+    assert "site 4 left out: its input shape is (3, 8, 8), most sites have (1, 8, 8)" in text
     assert "site 9 left out" in text and "second node that says it is site 1" in text
     with pytest.raises(RunError, match="no site answered"):
         agreed([outside], 5, PUBLISHED, said.append)
@@ -118,9 +120,13 @@ def test_sites_that_differ_from_most_are_left_out_and_named():
 def test_a_site_joins_a_run_of_its_own_kind_only():
     said = []
     kind = kind_of(FACTS)
-    sites = [replace(FACTS, site=3), replace(FACTS, site=1), replace(FACTS, site=2, channels=3)]
+    sites = [
+        replace(FACTS, site=3),
+        replace(FACTS, site=1),
+        replace(FACTS, site=2, inputs=(3, 8, 8)),
+    ]
     assert [f.site for f in joinable(sites, 4, PUBLISHED, kind, said.append)] == [1, 3]
-    assert said == ["site 2 left out: its channels is 3, the run has 1"]
+    assert said == ["site 2 left out: its input shape is (3, 8, 8), the run has (1, 8, 8)"]
     assert (
         joinable([replace(FACTS, site=9)], 4, PUBLISHED, kind, said.append) == []
     )  # nobody: no error

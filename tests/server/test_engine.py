@@ -208,7 +208,7 @@ BAD = {
         "stem.norm.running_var is negative",
     ),
     "facts": (
-        lambda t, i: Incoming(SiteFacts(t.site, 1, ("a",), 1, 1, 1, 1, "0" * 64)),
+        lambda t, i: Incoming(SiteFacts(t.site, (1, 8, 8), ("a",), 1, 1, 1, 1, "0" * 64)),
         "introduced itself instead of working",
     ),
 }  # fmt: skip

@@ -14,7 +14,7 @@ def evaluation(right, of):
 
 
 def facts(site, val=10, test=10):
-    return SiteFacts(site, 1, ("a", "b"), 5, 5, val, test, "0" * 64)
+    return SiteFacts(site, (1, 8, 8), ("a", "b"), 5, 5, val, test, "0" * 64)
 
 
 def standings(sites=2):

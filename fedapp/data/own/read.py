@@ -5,16 +5,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from fedapp.data.folder import decode_all
 from fedapp.data.own.copies import content_of
 from fedapp.data.own.deal import TEST, TRAIN, VAL, deal
 from fedapp.data.own.faults import Fault, Kind, OwnDataError
 from fedapp.data.own.listing import list_own
+from fedapp.data.parts import LABELLED, UNLABELLED, Part
 from fedapp.data.sites import SiteData
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.settings import DataSettings, SplitSettings
+
+_PARTS = {
+    LABELLED: (TRAIN, True),
+    UNLABELLED: (TRAIN, False),
+    VAL: (VAL, True),
+    TEST: (TEST, True),
+}
+"""A site's parts: for what the images of each were dealt, and whether they have a label."""
 
 
 @dataclass(frozen=True)
@@ -95,29 +103,22 @@ def _read(
         decoded = decode_all([entry.path for entry in entries], side, channels)
     except DataError as error:
         raise OwnDataError(place.name, [_damage(place, error)]) from error
-    parts = deal(entries, split, seed, place.name, [content_of(image) for image in decoded])
-    by_part: dict[tuple[str, bool], list[int]] = {}
-    for number, (entry, part) in enumerate(zip(entries, parts, strict=True)):
-        by_part.setdefault((part, bool(entry.label)), []).append(number)
+    dealt = deal(entries, split, seed, place.name, [content_of(image) for image in decoded])
+    rows: dict[tuple[str, bool], list[int]] = {}
+    for number, (entry, purpose) in enumerate(zip(entries, dealt, strict=True)):
+        rows.setdefault((purpose, bool(entry.label)), []).append(number)
     index = {name: number for number, name in enumerate(settings.class_names)}
 
-    def images(part: str, labelled: bool = True) -> Tensor:
-        chosen = [decoded[i] for i in by_part.get((part, labelled), [])]
-        return torch.stack(chosen) if chosen else _nothing(channels, side)
-
-    def labels(part: str) -> Tensor:
-        known = [index[entries[i].label] for i in by_part.get((part, True), [])]
-        return torch.tensor(known, dtype=torch.int64)
+    def part(purpose: str, labelled: bool) -> Part:
+        chosen = rows.get((purpose, labelled), [])
+        none = torch.empty((0, channels, side, side), dtype=torch.uint8)
+        images = torch.stack([decoded[i] for i in chosen]) if chosen else none
+        labels = [index[entries[i].label] for i in chosen] if labelled else None
+        return Part(images, labels if labels is None else torch.tensor(labels, dtype=torch.int64))
 
     return SiteData(
         site=site,
-        labelled=images(TRAIN),
-        labels=labels(TRAIN),
-        unlabelled=images(TRAIN, labelled=False),
-        val=images(VAL),
-        val_labels=labels(VAL),
-        test=images(TEST),
-        test_labels=labels(TEST),
+        parts={name: part(*dealt_as) for name, dealt_as in _PARTS.items()},
         num_classes=len(index),
         mean=(settings.mean,) * channels,
         std=(settings.std,) * channels,
@@ -131,7 +132,3 @@ def _damage(place: Place, error: DataError) -> Fault:
     where, _, rest = str(error).removeprefix(f"{place.data}/").partition(": ")
     what, _, remedy = rest.rpartition(": ")
     return Fault(Kind.FILE, where, what, remedy)
-
-
-def _nothing(channels: int, side: int) -> Tensor:
-    return torch.empty((0, channels, side, side), dtype=torch.uint8)

@@ -1,31 +1,104 @@
-"""The networks, and the two ways to make one: built and initialised from a keyed draw."""
+"""Networks by name: `fedapp/learn/networks/<name>.py` holds one and offers `NETWORK`.
+
+A network of one's own is named `package.module:function` (docs/NETWORKS.md).
+"""
+
+import pkgutil
+from collections.abc import Mapping
+from importlib import import_module
 
 import torch
 
+from fedapp.ground.errors import ConfigError, nearest
 from fedapp.ground.rng import seeded
-from fedapp.ground.settings import ModelSettings
-from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.networks._own import check_contract, own_class
+from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.params import Params
 
-__all__ = ["ResNet9", "build_model", "initial_params"]
+__all__ = [
+    "DEFAULT_NETWORK",
+    "Network",
+    "NetworkSettings",
+    "build_model",
+    "initial_params",
+    "network_class",
+    "network_names",
+    "network_settings",
+]
+
+DEFAULT_NETWORK = "resnet9"
+"""`model.name` where nothing says otherwise: the paper's."""
+_NOT_NETWORKS = ("base", "parts")
+
+
+def network_names() -> list[str]:
+    """Return every network's name, sorted: this package's modules but `_private` and helping ones.
+
+    A network of one's own is not among them.
+    """
+    files = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name for name in files if name not in _NOT_NETWORKS and name[0] != "_")
+
+
+def network_class(name: str) -> type[NetworkSettings]:
+    """Return the class of a network's settings: of a file here, or of `package.module:function`.
+
+    Raises ConfigError where there is none, or it is not what it should be.
+    """
+    if ":" in name:
+        return own_class(name)
+    if name not in network_names():
+        raise ConfigError(f"no such network; {nearest(name, network_names())}")
+    offered = getattr(import_module(f"{__name__}.{name}"), "NETWORK", None)
+    if not (
+        isinstance(offered, type) and issubclass(offered, NetworkSettings) and offered.name == name
+    ):
+        raise ConfigError(
+            f"fedapp/learn/networks/{name}.py must offer NETWORK, a class made from "
+            f'NetworkSettings whose `name` is "{name}"'
+        )
+    return offered
+
+
+def network_settings(name: str, fields: Mapping[str, object]) -> NetworkSettings:
+    """Return the settings of a network; those not given take their defaults.
+
+    Raises ConfigError on an unknown name, pydantic's ValidationError on unknown, wrongly typed,
+    out-of-range or contradictory fields (`fedapp.experiment.config` turns it into a ConfigError).
+    """
+    return network_class(name)(**fields)
 
 
 def build_model(
-    settings: ModelSettings,
-    channels: int,
+    settings: NetworkSettings,
+    inputs: tuple[int, ...],
     num_classes: int,
     compute: torch.dtype = torch.float32,
-) -> ResNet9:
-    """Build the network for images of 1 or 3 channels; its weights are arbitrary.
+) -> Network:
+    """Build the network; its weights are arbitrary.
 
-    compute: float32, or bfloat16 for its convolutions and head.
+    inputs: shape of one input, (channels, height, width) of an image or (dimensions,) of a vector.
+    compute: float32, or bfloat16 for what the network runs in it. Raises ConfigError where the
+    network cannot take such inputs.
     """
-    network = ResNet9(channels, num_classes, settings.width, settings.dropout, compute)
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    if rule := settings.misfit(inputs):
+        raise ConfigError(f"inputs of shape {list(inputs)}: {rule}")
+    network = settings.network(inputs, num_classes)
+    if ":" in settings.name:
+        check_contract(settings.name, network, inputs, num_classes)
+    network.compute = compute
+    if len(inputs) == 3:  # of the kernels of convolutions; a vector's network has none
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network
 
 
-def initial_params(settings: ModelSettings, channels: int, num_classes: int, seed: int) -> Params:
-    """Return w_0, the same on every machine with the same torch version."""
+def initial_params(
+    settings: NetworkSettings, inputs: tuple[int, ...], num_classes: int, seed: int
+) -> Params:
+    """Return w_0, the same on every machine with the same torch version.
+
+    Raises ConfigError as `build_model` does, and where w_0 needs a file that is not here.
+    """
     with seeded(torch.device("cpu"), seed, "initial model"):
-        model = build_model(settings, channels, num_classes)
+        model = settings.started(build_model(settings, inputs, num_classes))
         return {name: tensor.clone() for name, tensor in model.state_dict().items()}

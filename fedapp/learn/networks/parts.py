@@ -3,7 +3,7 @@
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.networks.base import Network
 
 
 def batch_norm_names(model: nn.Module) -> frozenset[str]:
@@ -13,7 +13,7 @@ def batch_norm_names(model: nn.Module) -> frozenset[str]:
 
 def head_names(model: nn.Module) -> frozenset[str]:
     """Return the names of the tensors of the classifier head that the network declares."""
-    assert isinstance(model, ResNet9)
+    assert isinstance(model, Network)
     return names_of(model, {id(model.head)})
 
 

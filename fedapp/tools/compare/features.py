@@ -33,7 +33,7 @@ def write_latent(run: Path, experiment: Experiment, path: Path) -> None:
     models = FinalModels(run, experiment, federation_of(experiment))
     parts = [models.features(site, IMAGES) for site in chosen]
     numbers = [len(labels) for _, labels in parts]
-    width = models.network.head.in_features
+    width = models.network.features
     features = [part.numpy() for part, _ in parts] or [np.zeros((0, width), np.float32)]
     labels = [part.numpy() for _, part in parts] or [np.zeros(0, np.int64)]
     file = io.BytesIO()

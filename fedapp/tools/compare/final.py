@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedapp.data.sites import normalise
+from fedapp.data.inputs import normalise
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.devices import pick_device, pick_dtype
 from fedapp.ground.errors import RunError
 from fedapp.ground.settings import Experiment
 from fedapp.learn.metrics import predict
-from fedapp.learn.networks import ResNet9, build_model, initial_params
+from fedapp.learn.networks import Network, build_model, initial_params
 from fedapp.learn.params import Params, Schema, from_bytes, schema_of
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
@@ -43,19 +43,20 @@ class FinalModels:
         self._pool = ModelPool.from_plain(ModelStore(folder.pool_root), checkpoint["pool"])
         self._private: Mapping[str, str] = checkpoint["state"]["private"]
         self.device = pick_device(experiment.runtime.device)
-        classes, channels = len(federation.classes), federation.dealt.site(0).labelled.shape[1]
+        classes = len(federation.classes)
+        inputs = tuple(federation.dealt.site(0).labelled.shape[1:])
         dtype = pick_dtype(experiment.runtime.precision, self.device)
-        self.network: ResNet9 = build_model(experiment.model, channels, classes, dtype)
+        self.network = build_model(experiment.model, inputs, classes, dtype)
         kept = experiment.method.kept_private(self.network)
         whole = schema_of(self.network.state_dict())
         self._shared: Schema = {name: of for name, of in whole.items() if name not in kept}
         self._kept: Schema = {name: whole[name] for name in kept}
         memory = schema_of(experiment.method.memory(self.network, self.network.state_dict()))
         self._stored = stored_schema(kept, whole, memory)
-        self._w_0 = initial_params(experiment.model, channels, classes, experiment.seed)
+        self._w_0 = initial_params(experiment.model, inputs, classes, experiment.seed)
         self.network.to(self.device)
 
-    def load(self, site: int) -> ResNet9:
+    def load(self, site: int) -> Network:
         """Load a site's final model into the network and return it."""
         ref = self._pool.latest(SERVER_SITE)
         if ref.version == 0:  # the server has never averaged
@@ -71,10 +72,9 @@ class FinalModels:
         As its own model gives them, without dropout.
         """
         data = self._federation.dealt.site(site)
-        of = {"val": (data.val, data.val_labels), "test": (data.test, data.test_labels)}
-        images, labels = of[part]
-        answers = predict(self.load(site), images.to(self.device), self._normalise)
-        return answers, labels.cpu()
+        of = data.parts[part]
+        answers = predict(self.load(site), of.inputs.to(self.device), self._normalise)
+        return answers, of.labels.cpu()
 
     @torch.inference_mode()
     def features(self, site: int, count: int) -> tuple[Tensor, Tensor]:

@@ -85,13 +85,14 @@ def _standing(site: int, models: Sequence[FinalModels], federation: Federation) 
     data = federation.dealt.site(site)
     facts = SiteFacts(
         site=site,
-        channels=data.labelled.shape[1],
+        inputs=tuple(data.labelled.shape[1:]),
         classes=federation.classes,
         labelled=len(data.labels),
         unlabelled=len(data.unlabelled),
         val=len(data.val_labels),
         test=len(data.test_labels),
         manifest=federation.digest,
+        bagged=data.bagged,
     )
     latest = {}
     for part in ("val", "test"):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from fedapp.data.images import ImageSet
+from fedapp.data.inputs import DataSet
 from fedapp.data.published import read_digits
 
 SITES = ("north", "south", "west")
@@ -28,7 +28,7 @@ _TURNS = {
 _LABELLED_EVERY = {"north": 1, "south": 5, "west": 5}
 
 
-def write_sites(folder: Path, images: ImageSet) -> None:
+def write_sites(folder: Path, images: DataSet) -> None:
     """Deal grey images to the three sites below `folder`, class by class and in their order."""
     turns, counts = Counter[int](), Counter[tuple[str, int]]()
     table = ["path,label,split"]
@@ -46,7 +46,7 @@ def write_sites(folder: Path, images: ImageSet) -> None:
             path = f"{f'labelled/{name}' if labelled else 'unlabelled'}/{number}.png"
         target = folder / site / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(images.images[number, 0].numpy()).save(target)
+        Image.fromarray(images.inputs[number, 0].numpy()).save(target)
     (folder / "west" / "labels.csv").write_text("\n".join(table) + "\n")
 
 

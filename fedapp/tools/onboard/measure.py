@@ -60,8 +60,8 @@ class Ended:
     @property
     def schema(self) -> Schema:
         """Names and shapes of a whole model's tensors."""
-        channels, classes = self.data.labelled.shape[1], self.data.num_classes
-        return schema_of(build_model(self.experiment.model, channels, classes).state_dict())
+        inputs, classes = tuple(self.data.labelled.shape[1:]), self.data.num_classes
+        return schema_of(build_model(self.experiment.model, inputs, classes).state_dict())
 
     def params(self, ref: ModelRef) -> Params:
         """Return a model of the pool. Raises StoreError or ProtocolError where it is not whole."""
@@ -73,10 +73,10 @@ class Ended:
         experiment, data = self.experiment, self.data
         device = pick_device(experiment.runtime.device)
         dtype = pick_dtype(experiment.runtime.precision, device)
-        channels, classes = data.labelled.shape[1], data.num_classes
+        inputs, classes = tuple(data.labelled.shape[1:]), data.num_classes
         return SiteContext(
             data=data.to(device),
-            model=build_model(experiment.model, channels, classes, dtype).to(device),
+            model=build_model(experiment.model, inputs, classes, dtype).to(device),
             contents=self.params,
             private={},
             scores=ScoreStore(),

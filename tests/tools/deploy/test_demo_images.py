@@ -34,7 +34,7 @@ def test_every_digit_goes_to_one_site_with_its_own_label(entries):
         assert entry.label == str(int(digits.labels[number]))
     some = entries["west"][0]
     with Image.open(some.path) as image:
-        assert image.tobytes() == digits.images[int(some.path.stem)].numpy().tobytes()
+        assert image.tobytes() == digits.inputs[int(some.path.stem)].numpy().tobytes()
 
 
 def test_the_sites_differ_in_labels_and_in_classes(entries):

@@ -159,7 +159,7 @@ def right_by_hand(plan, done, number, mix=True):
     common = load((done.folder / "common.safetensors").read_bytes())
     if not mix:
         return correct_by_hand(plan.experiment, common, data.test, data.test_labels) / 6
-    model = build_model(plan.experiment.model, 1, 10)
+    model = build_model(plan.experiment.model, (1, 8, 8), 10)
     model.load_state_dict(common)
     model.eval()
     with torch.no_grad():

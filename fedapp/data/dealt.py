@@ -1,0 +1,129 @@
+"""All simulated sites of one process, cut from one data set as a manifest says."""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedapp.data.inputs import DataSet
+from fedapp.data.manifest import TRAIN, VAL, Manifest, labels_digest
+from fedapp.data.parts import BAGS, PARTS, UNLABELLED, Bags, Part, Supervision, class_proportions
+from fedapp.data.shift import shifted
+from fedapp.data.sites import Audit, SiteData
+from fedapp.ground.errors import DataError
+from fedapp.messages.protocol import SERVER_SITE
+
+_HIDDEN = np.array([name in (UNLABELLED, BAGS) for name in PARTS])
+"""Which parts' labels their site may not see."""
+
+
+class Dealt:
+    """All sites of one process, as views of one tensor on the device.
+
+    The pool is sorted once by site and part, the server's own data last. Hidden labels lie in a
+    tensor of their own: the storage behind a site's labels holds none that some site may not see.
+    """
+
+    def __init__(
+        self,
+        data: DataSet,
+        manifest: Manifest,
+        device: torch.device,
+        feature_shift: float = 0.0,
+        shift_kinds: Sequence[str] = (),
+    ) -> None:
+        """Deal the pool; `DataError` where the manifest was made for other data.
+
+        feature_shift, in [0, 1], and shift_kinds: how each site's images are changed (`shifted`).
+        """
+        _check_same_pool(data, manifest)
+        part = _part_of(manifest)
+        row = np.where(manifest.site == SERVER_SITE, manifest.num_clients, manifest.site)
+        group = row.astype(np.int64) * len(PARTS) + part
+        order = np.argsort(group, kind="stable")
+        hidden = torch.from_numpy(_HIDDEN[part[order]])
+        labels = data.labels[order]
+        # Before the parts are told apart: what an image becomes does not depend on who sees labels.
+        inputs = shifted(data.inputs, manifest.site, manifest.seed, feature_shift, shift_kinds)
+        self._inputs = inputs[order].to(device)
+        self._known = labels[~hidden].to(device)
+        self._hidden = labels[hidden].to(device)
+        self._bag, self._bags = None, manifest.bags
+        if manifest.bag is not None:
+            self._bag = torch.from_numpy(manifest.bag[order]).long()[hidden].to(device)
+        cells = (manifest.num_clients + 1) * len(PARTS)
+        self._counts = np.bincount(group, minlength=cells).reshape(-1, len(PARTS))
+        self._num_classes = len(data.classes)
+        self._mean, self._std = data.mean, data.std
+        self._sites: dict[int, SiteData] = {}
+
+    def site(self, k: int) -> SiteData:
+        """Return the data of site k, in [0, K), or of `SERVER_SITE`; the same value each time.
+
+        The server's own data have no part to measure by. Raises DataError where it has none, and
+        where there is no such site.
+        """
+        last = len(self._counts) - 1
+        if k == SERVER_SITE and not self._counts[last].any():
+            raise DataError(
+                "the manifest deals nothing to the server: set split.server_share above 0"
+            )
+        if not 0 <= k < last and k != SERVER_SITE:
+            raise DataError(
+                f"site {k}: the manifest deals to sites 0 to {last - 1}: "
+                "start as many sites as split.num_clients"
+            )
+        if k not in self._sites:
+            self._sites[k] = self._cut(k, last if k == SERVER_SITE else k)
+        return self._sites[k]
+
+    def _cut(self, site: int, row: int) -> SiteData:
+        every = np.ones(len(PARTS), np.bool_)
+        inputs = self._pieces(self._inputs, row, every)
+        labels = self._pieces(self._known, row, ~_HIDDEN)
+        hidden = self._pieces(self._hidden, row, _HIDDEN)
+        known: dict[str, Supervision] = {**labels, UNLABELLED: None}
+        if self._bag is not None:
+            bag = self._pieces(self._bag, row, _HIDDEN)[BAGS]
+            shares = class_proportions(hidden[BAGS], bag, self._bags, self._num_classes)
+            known[BAGS] = Bags(bag, shares)
+        return SiteData(
+            site=site,
+            parts={name: Part(inputs[name], known[name]) for name in PARTS if name in known},
+            num_classes=self._num_classes,
+            mean=self._mean,
+            std=self._std,
+            audit=Audit(hidden[BAGS if BAGS in known else UNLABELLED]),
+        )
+
+    def _pieces(self, pool: Tensor, row: int, held: NDArray[np.bool_]) -> dict[str, Tensor]:
+        """Return a row's views of a pool that holds these parts of every site, by part."""
+        start, counts = int(self._counts[:row, held].sum()), self._counts[row, held].tolist()
+        names = (name for name, there in zip(PARTS, held, strict=True) if there)
+        borders = pairwise(accumulate(counts, initial=start))
+        return {name: pool[a:b] for name, (a, b) in zip(names, borders, strict=True)}
+
+
+def _part_of(manifest: Manifest) -> NDArray[np.int64]:
+    """Return the part of every sample, as its place in `PARTS`."""
+    labelled, unlabelled, bags, val, test = range(len(PARTS))
+    training = np.where(manifest.visible, labelled, unlabelled if manifest.bag is None else bags)
+    return np.select([manifest.split == TRAIN, manifest.split == VAL], [training, val], test)
+
+
+def _check_same_pool(data: DataSet, manifest: Manifest) -> None:
+    count = len(data.labels)
+    if len(manifest.site) != count or manifest.num_classes > len(data.classes):
+        raise DataError(
+            f"manifest of {manifest.dataset} is for {len(manifest.site)} images of "
+            f"{manifest.num_classes} classes, the data are {count} images of "
+            f"{len(data.classes)} classes: use its own data or make the split again"
+        )
+    if manifest.labels_sha256 not in ("", labels_digest(data.labels.cpu().numpy())):
+        raise DataError(
+            f"manifest of {manifest.dataset} was made for other labels or another order of the "
+            "images: use its own data or make the split again"
+        )

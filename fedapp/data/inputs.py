@@ -1,0 +1,131 @@
+"""A pooled data set: inputs of any shape, their labels, and the transform before a network."""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from fedapp.data.images import MAX_SIDE, MIN_SIDE
+from fedapp.ground.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """A data set, its own train and test parts together; checked on construction (`DataError`).
+
+    inputs: images, uint8 [N, C, H, W], C in {1, 3}, H and W in [8, 224]; or numbers, float32
+        [N, D] (a table's rows), [N, C, L] (signals) or [N, C, H, W], all finite; N >= 1.
+    labels: int64 [N], in [0, len(classes)).
+    classes: their names, at least one.
+    mean, std: one value per channel, the inputs' second dimension (of a table: per column), of
+        pixels / 255 or of the numbers as they are; finite, std above 0. See `normalise`.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        check_inputs(self.inputs)
+        labels, (count, channels) = self.labels, self.inputs.shape[:2]
+        if labels.dtype != torch.int64 or labels.shape != (count,):
+            raise DataError(
+                f"labels are {labels.dtype} {list(labels.shape)}, must be int64 [{count}], "
+                "one per input: check the data files"
+            )
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= len(self.classes):
+            raise DataError(
+                f"labels lie in [{low}, {high}], must lie in [0, {len(self.classes) - 1}], "
+                f"one of {len(self.classes)} classes: check the data files"
+            )
+        if not len(self.mean) == len(self.std) == channels:
+            raise DataError(
+                f"mean and std have {len(self.mean)} and {len(self.std)} values, must have "
+                f"{channels}, one per channel: give one each"
+            )
+        if not all(map(math.isfinite, self.mean + self.std)) or min(self.std) <= 0:
+            raise DataError(
+                f"mean {self.mean} and std {self.std} must be finite and std above 0: "
+                "compute them again"
+            )
+
+    @property
+    def are_images(self) -> bool:
+        """Whether the inputs are images, of which random views can be made."""
+        return self.inputs.dtype == torch.uint8
+
+
+def normalise(inputs: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """Return (x - mean) / std, float32, of the inputs' shape, on their device.
+
+    inputs: [n, C, ...]; x is pixels / 255 where they are uint8, else the numbers as they are.
+    mean, std: one value per channel, std above 0.
+    """
+    dims, device = inputs.ndim, inputs.device
+    if inputs.dtype != torch.uint8:
+        centred = inputs - _per_channel(mean, dims, device)
+        return centred.div_(_per_channel(std, dims, device))
+    # One multiplication and one addition in place: no third float copy of the batch.
+    scale = _per_channel(tuple(1 / (255 * s) for s in std), dims, device)
+    shift = _per_channel(tuple(-m / s for m, s in zip(mean, std, strict=True)), dims, device)
+    return inputs.to(torch.float32).mul_(scale).add_(shift)
+
+
+@lru_cache(maxsize=16)
+def _per_channel(values: tuple[float, ...], dims: int, device: torch.device) -> Tensor:
+    """Return [C, 1, ...], of dims - 1 dimensions, kept on the device: no copy per batch."""
+    return torch.tensor(values, device=device).view(-1, *[1] * (dims - 2))
+
+
+def number_stats(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation per channel of inputs that are no images.
+
+    inputs: float32 [N, C, ...], N >= 1, finite. Sums are exact (`math.fsum`), so the same on every
+    machine. A constant channel gets the std 1, so that dividing by it stays finite.
+    """
+    means, stds = [], []
+    for channel in inputs.double().unbind(1):
+        count = channel.numel()
+        mean = math.fsum(channel.flatten().tolist()) / count
+        variance = math.fsum((channel - mean).square().flatten().tolist()) / count
+        means.append(mean)
+        stds.append(math.sqrt(variance) or 1.0)
+    return tuple(means), tuple(stds)
+
+
+def check_inputs(inputs: Tensor) -> None:
+    """Raise DataError where these are no `DataSet.inputs`."""
+    (_check_images if inputs.dtype == torch.uint8 else _check_numbers)(inputs)
+
+
+def _check_images(images: Tensor) -> None:
+    if images.ndim != 4:
+        raise DataError(
+            f"images are {images.dtype} {list(images.shape)}, must be uint8 [N, C, H, W]: "
+            "convert them"
+        )
+    count, channels, height, width = images.shape
+    if count == 0:
+        raise DataError("data set has no images: check data.root and data.subset")
+    if channels not in (1, 3):
+        raise DataError(f"images have {channels} channels, must have 1 or 3: convert them")
+    if not (MIN_SIDE <= height <= MAX_SIDE and MIN_SIDE <= width <= MAX_SIDE):
+        raise DataError(
+            f"images are {height} x {width} pixels, each side must be in "
+            f"[{MIN_SIDE}, {MAX_SIDE}]: set data.image_size"
+        )
+
+
+def _check_numbers(inputs: Tensor) -> None:
+    if inputs.dtype != torch.float32 or inputs.ndim not in (2, 3, 4) or 0 in inputs.shape:
+        raise DataError(
+            f"inputs are {inputs.dtype} {list(inputs.shape)}, must be uint8 [N, C, H, W] (images) "
+            "or float32 [N, D], [N, C, L] or [N, C, H, W], no dimension 0: convert them"
+        )
+    if not bool(inputs.isfinite().all()):
+        raise DataError("inputs hold NaN or infinity: fill in or drop what is missing")

@@ -1,0 +1,51 @@
+"""A user's own function, named in a setting as `package.module:function`."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fedapp.ground.errors import ConfigError, one_line
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+def names_function(text: str) -> bool:
+    """Whether a setting's value has the form `package.module:function`."""
+    return _NAME.fullmatch(text) is not None
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """Import and return a function by its name in a setting.
+
+    Raises ConfigError, to which the caller adds the setting, where the module cannot be imported or
+    has no such function.
+    """
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function, None)
+    except Exception as error:  # a module's own code may raise anything, and quote anything
+        why = one_line(error, 200) if isinstance(error, ImportError) else type(error).__name__
+        raise ConfigError(
+            f"cannot import {module!r} ({why}); install it on this machine, or name its folder in "
+            "PYTHONPATH"
+        ) from error
+    if not inspect.isfunction(found):
+        raise ConfigError(f"{module!r} has no function {function!r}; correct the name")
+    return found
+
+
+def source_of(name: str) -> Path:
+    """Return the file or folder of the package that a function's name begins with.
+
+    Nothing is imported. Where there is no such package, the path is one where nothing is.
+    """
+    package = re.split("[.:]", name)[0]
+    spec = find_spec(package)
+    if spec is None:
+        return Path(package)
+    folders = list(spec.submodule_search_locations or ())
+    return Path(folders[0] if folders else spec.origin or package)

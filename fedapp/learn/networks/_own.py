@@ -1,0 +1,132 @@
+"""A network of one's own, `model.name=package.module:function` (docs/NETWORKS.md).
+
+The function is this machine's code: nothing of it is sent, and every site has its own copy.
+"""
+
+import inspect
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import asdict
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, get_type_hints
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from fedapp.ground.errors import ConfigError, one_line
+from fedapp.ground.settings import CLOSED
+from fedapp.learn.networks.base import Network, NetworkSettings
+
+_FORM = "def function(inputs: tuple[int, ...], num_classes: int, ...settings) -> Network"
+_PACKED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@lru_cache  # one class for one name, so that equal settings are equal
+def own_class(name: str) -> type[NetworkSettings]:
+    """Return a class of settings made from a function's signature.
+
+    Every parameter after the first two is a setting, of the type and default written there. Raises
+    ConfigError where the function cannot be had or is not of this form.
+    """
+    function = _imported(name)
+    try:
+        hints = get_type_hints(function)
+        _, _, *parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError, NameError) as error:
+        raise ConfigError(f"must be `{_FORM}` ({one_line(error, 200)})") from error
+    made = hints.get("return")
+    # The return type also keeps every function that was not written for this from being called.
+    if not (isinstance(made, type) and issubclass(made, Network)):
+        raise ConfigError(f"its return type must be Network or a class made from it: `{_FORM}`")
+    if odd := [p.name for p in parameters if p.name not in hints or p.kind in _PACKED]:
+        raise ConfigError(f"parameter {odd[0]!r} is a setting: write its type, as in `rate: float`")
+
+    def network(self: Any, inputs: tuple[int, ...], num_classes: int) -> Any:
+        return _called(name, function, inputs, num_classes, asdict(self))
+
+    members: dict[str, Any] = {
+        "name": name,
+        "network": network,
+        "__doc__": f"Settings of {name}.",
+        "__annotations__": {p.name: hints[p.name] for p in parameters},
+        **{p.name: p.default for p in parameters if p.default is not p.empty},
+    }
+    own = type("OwnNetworkSettings", (NetworkSettings,), members)
+    settings: type = dataclass(frozen=True, config=CLOSED, kw_only=True)(own)
+    return settings
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute, None)
+    except Exception as error:  # a module's own code may raise anything
+        raise ConfigError(
+            f"cannot import {module!r} ({one_line(error, 200)}); install it on this machine, or "
+            "name its folder in PYTHONPATH"
+        ) from error
+    if not inspect.isfunction(found):
+        raise ConfigError(f"{module!r} has no function {attribute!r}; write `{_FORM}` there")
+    return found
+
+
+def _called(
+    name: str,
+    function: Callable[..., Any],
+    inputs: tuple[int, ...],
+    num_classes: int,
+    settings: dict[str, Any],
+) -> Any:
+    try:
+        return function(inputs, num_classes, **settings)
+    except Exception as error:  # likewise
+        raise ConfigError(
+            f"model.name = {name!r}: it failed for inputs {list(inputs)} and {num_classes} "
+            f"classes ({type(error).__name__}: {one_line(error, 300)}); mend it there"
+        ) from error
+
+
+def check_contract(name: str, network: object, inputs: tuple[int, ...], num_classes: int) -> None:
+    """Check that a network keeps to `Network`, by two inputs of noise; it is left as it was.
+
+    Raises ConfigError naming the member that does not.
+    """
+    if not isinstance(network, Network):
+        raise _broken(name, "the function", f"must return a Network, not {type(network).__name__}")
+    head, dropout = getattr(network, "head", None), getattr(network, "dropout", None)
+    if not (isinstance(head, nn.Linear) and head.bias is not None):
+        raise _broken(name, "head", "must be an nn.Linear with a bias")
+    if (head.in_features, head.out_features) != (getattr(network, "features", 0), num_classes):
+        raise _broken(name, "head", f"must go from `features` numbers to {num_classes} classes")
+    if not (isinstance(dropout, nn.Dropout) and 0 <= dropout.p < 1):
+        raise _broken(name, "dropout", "must be an nn.Dropout of a rate in [0, 1)")
+    for tensor, value in network.state_dict().items():
+        if value.dtype not in (torch.float32, torch.int64):
+            raise _broken(name, tensor, f"is {value.dtype}, must be float32 or int64")
+    copy, noise = deepcopy(network).train(), torch.rand(2, *inputs)
+    with torch.no_grad():
+        features, again = _run(name, "trunk", copy.trunk, noise), copy.trunk(noise)
+        if not (isinstance(features, tuple) and all(isinstance(f, Tensor) for f in features)):
+            raise _broken(name, "trunk", "must return a tuple of tensors")
+        if not all(map(torch.equal, features, again)):
+            raise _broken(name, "trunk", "gives other answers each time: drop in `embed` only")
+        embedding = _run(name, "embed", copy.embed, features)
+        if embedding.shape != (2, network.features):
+            raise _broken(name, "embed", f"must return [n, {network.features}], as `features` says")
+        logits = _run(name, "classify", copy.classify, embedding)
+        if logits.shape != (2, num_classes) or logits.dtype != torch.float32:
+            raise _broken(name, "classify", f"must return float32 [n, {num_classes}]")
+
+
+def _run(name: str, member: str, piece: Callable[[Any], Any], given: object) -> Any:
+    try:
+        return piece(given)
+    except Exception as error:  # likewise
+        said = f"fails ({type(error).__name__}: {one_line(error, 300)})"
+        raise _broken(name, member, said) from error
+
+
+def _broken(name: str, member: str, rule: str) -> ConfigError:
+    return ConfigError(f"model.name = {name!r}: {member}: {rule}; see docs/NETWORKS.md")

@@ -1,0 +1,75 @@
+"""Weights from a file of this machine; nothing is ever fetched."""
+
+import hashlib
+from io import BytesIO
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from fedapp.ground.errors import ConfigError, one_line
+from fedapp.learn.networks.base import Network
+from fedapp.learn.params import Params
+
+
+def read_weights(file: str, sha256: str) -> Params:
+    """Return the tensors of a .safetensors file or of a .pth file that holds a state dict.
+
+    Of a .pth file torch reads tensors and plain containers only: no code in it is run. Raises
+    ConfigError where the file is not here, is another one, or holds anything else.
+    """
+    if not file:
+        raise ConfigError(
+            f"model.weights is empty: name this machine's copy of the file of SHA-256 {sha256}"
+        )
+    try:
+        blob = Path(file).expanduser().read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"model.weights = {file!r}: cannot be read ({error.strerror}); name this machine's "
+            "copy of the file"
+        ) from error
+    if (found := hashlib.sha256(blob).hexdigest()) != sha256:
+        raise ConfigError(
+            f"model.weights = {file!r}: its SHA-256 is {found}, model.weights_sha256 says "
+            f"{sha256}; name the right file, or write its SHA-256 there"
+        )
+    try:
+        if file.endswith(".safetensors"):
+            tensors = safetensors.torch.load(blob)
+        else:
+            tensors = torch.load(BytesIO(blob), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch and safetensors each have errors of their own
+        raise ConfigError(
+            f"model.weights = {file!r}: no .safetensors or .pth state dict "
+            f"({one_line(error, 200)}); save the network's state_dict() alone"
+        ) from error
+    if not (isinstance(tensors, dict) and all(isinstance(t, Tensor) for t in tensors.values())):
+        raise ConfigError(
+            f"model.weights = {file!r}: holds more than named tensors; save the network's "
+            "state_dict() alone"
+        )
+    return dict(tensors)
+
+
+def load_body(network: Network, tensors: Params, head: str, file: str) -> None:
+    """Load all tensors but the head into a network whose own head stays as it was drawn.
+
+    head: how the names of the file's head begin; file: names it in errors. A batch norm's counter
+    of batches may be absent, as in torchvision's files. Raises ConfigError on other names, shapes
+    or numbers that are not finite.
+    """
+    body = {name: tensor for name, tensor in tensors.items() if not name.startswith(head)}
+    wanted = {n: t for n, t in network.state_dict().items() if not n.startswith("head.")}
+    needed = {name for name, tensor in wanted.items() if tensor.is_floating_point()}
+    if odd := sorted((body.keys() - wanted.keys()) | (needed - body.keys())):
+        where = "has no" if odd[0] in needed else "has an unknown"
+        raise ConfigError(f"model.weights = {file!r}: {where} tensor {odd[0]!r}; name another file")
+    for name, tensor in body.items():
+        if tensor.shape != wanted[name].shape or not bool(tensor.isfinite().all()):
+            raise ConfigError(
+                f"model.weights = {file!r}: tensor {name!r} is {list(tensor.shape)}, must be "
+                f"{list(wanted[name].shape)} and finite; name another file"
+            )
+    network.load_state_dict(body, strict=False)

@@ -1,0 +1,77 @@
+"""The network of FedSiam on MNIST: two convolutions, one hidden layer; 21,840 parameters there.
+
+Channel dropout after the second convolution and dropout before the head are the authors' code's,
+the only noise on its inputs; the paper does not name them.
+"""
+
+from typing import ClassVar
+
+import torch.nn.functional as F
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from fedapp.ground.settings import CLOSED, Rate
+from fedapp.learn.networks.base import (
+    Draw,
+    Features,
+    Network,
+    NetworkSettings,
+    drop,
+    drop_channels,
+)
+
+
+class FedSiamMnist(Network):
+    """Images float [n, channels, h, w] -> logits float32 [n, num_classes].
+
+    The features are the second convolution's output.
+    """
+
+    def __init__(self, inputs: tuple[int, ...], num_classes: int, dropout: float) -> None:
+        super().__init__()
+        channels, height, width = inputs
+        self.conv1 = nn.Conv2d(channels, 10, 5)
+        self.conv2 = nn.Conv2d(10, 20, 5)
+        self.channel_dropout = nn.Dropout2d(dropout)
+        self.fc = nn.Linear(20 * _left(height) * _left(width), 50)
+        self.dropout = nn.Dropout(dropout)
+        self.features = 50
+        self.head = nn.Linear(50, num_classes)
+
+    def trunk(self, x: Tensor) -> Features:
+        """Run both convolutions."""
+        with self.in_compute_type(x.device):
+            x = F.relu(F.max_pool2d(self.conv1(x), 2))
+            return (self.conv2(x),)
+
+    def embed(self, features: Features, dropout: Draw | None = None) -> Tensor:
+        """Run the layers between the channel dropout and the head: [n, 50]."""
+        [h] = features
+        with self.in_compute_type(h.device):
+            h = drop_channels(self.channel_dropout, h, dropout)
+            h = F.relu(F.max_pool2d(h, 2))
+            h = F.relu(self.fc(h.flatten(1)))
+            return drop(self.dropout, h, dropout)
+
+
+def _left(side: int) -> int:
+    """Return what two convolutions of 5 without a rim, each with a pool of 2, leave of a side."""
+    return ((side - 4) // 2 - 4) // 2
+
+
+@dataclass(frozen=True, config=CLOSED)
+class FedSiamMnistSettings(NetworkSettings):
+    """Small, for grey images of 28 x 28."""
+
+    name: ClassVar[str] = "fedsiam_mnist"
+    sides: ClassVar[tuple[int, int] | None] = (16, 96)
+
+    dropout: Rate = 0.5
+    """p of whole channels after the second convolution, and of values before the head."""
+
+    def network(self, inputs: tuple[int, ...], num_classes: int) -> FedSiamMnist:
+        """Build it; the hidden layer's inputs go by the size of the images."""
+        return FedSiamMnist(inputs, num_classes, self.dropout)
+
+
+NETWORK = FedSiamMnistSettings
