@@ -21,9 +21,9 @@ from bench.paper_run import has_begun, run_rows
 from bench.record import Row, save, show
 from bench.throughput import Size, throughput, training_ways
 from fedapp.experiment.config import load_experiment, parse_overrides
+from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device, pick_dtype, torch_threads
 from fedapp.ground.errors import ConfigError, FedAppError
-from fedapp.ground.settings import Experiment
 from fedapp.ground.text import duration
 from fedapp.site.federation import Federation, federation_of
 

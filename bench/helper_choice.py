@@ -17,14 +17,15 @@ from fedapp.data.inputs import normalise
 from fedapp.data.sites import SiteData
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment, parse_overrides
+from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device, pick_dtype, torch_threads
 from fedapp.ground.rng import seeded
-from fedapp.ground.settings import Experiment
 from fedapp.learn.metrics import predict
 from fedapp.learn.networks import build_model
 from fedapp.learn.params import from_bytes, schema_of
 from fedapp.learn.uncertainty import mc_probabilities
 from fedapp.messages.store import ModelStore
+from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.methods.um_pfssl.relation import certainty, relation
 from fedapp.site.federation import federation_of
 
@@ -92,6 +93,8 @@ def at_site(
     def scale(images: Tensor) -> Tensor:
         return normalise(images, data.mean, data.std)
 
+    method = experiment.method
+    assert isinstance(method, UmPfssl)
     truth: list[float] = []
     found: dict[str, list[float]] = {name: [] for name in SCORES}
     for peer, digest in sorted(peers.items()):
@@ -99,7 +102,7 @@ def at_site(
             continue
         model.load_state_dict(from_bytes(store.get(digest), schema, f"site {peer}"))
         with seeded(device, experiment.seed, "score", site, digest):
-            rows = mc_probabilities(model, data.unlabelled, experiment.method.mc_samples, scale)
+            rows = mc_probabilities(model, data.unlabelled, method.mc_samples, scale)
         accuracy = None
         if len(data.labels):
             right = predict(model, data.labelled, scale).argmax(1) == data.labels.cpu()

@@ -31,13 +31,13 @@ from bench.record import Row, kept, save
 from fedapp.drivers.loopback import Loopback
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import load_experiment
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runfolder import open_run
 from fedapp.experiment.runpaths import out_root
 from fedapp.ground.errors import RunError
 from fedapp.ground.progress import Progress
 from fedapp.ground.rng import numpy_stream
-from fedapp.ground.settings import Experiment
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.store import ModelStore
 from fedapp.server.engine import Engine

@@ -34,11 +34,11 @@ from fedapp.data.inputs import normalise
 from fedapp.data.sites import SiteData
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.experiment.runpaths import out_root
 from fedapp.ground.rng import numpy_stream
-from fedapp.ground.settings import Experiment
 from fedapp.learn.metrics import predict
 from fedapp.learn.networks import build_model
 from fedapp.learn.params import from_bytes, schema_of

@@ -32,14 +32,15 @@ from bench.record import RESULTS, Row, save
 from fedapp.data.manifest import TEST, TRAIN, Manifest
 from fedapp.drivers.loopback import Loopback
 from fedapp.experiment.config import load_experiment
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runfolder import RunFolder, open_run
 from fedapp.experiment.runpaths import out_root
 from fedapp.ground.progress import Progress
 from fedapp.ground.rng import numpy_stream
-from fedapp.ground.settings import Experiment
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.store import ModelStore
+from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.server.engine import Engine
 from fedapp.server.peers import finished_run
 from fedapp.site.federation import federation_of
@@ -293,6 +294,7 @@ def main(
         for variant in VARIANTS
     }
     first = every[0].experiment
+    assert isinstance(first.method, UmPfssl)
     notes = {
         "preset": size.preset,
         "seeds": list(size.seeds),

@@ -8,12 +8,12 @@ import torch
 
 from bench.record import Row
 from fedapp.drivers.loopback import Loopback
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import open_run
 from fedapp.experiment.runpaths import out_root
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.progress import Progress
-from fedapp.ground.settings import Experiment
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.store import ModelStore
 from fedapp.server.engine import Engine

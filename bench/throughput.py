@@ -14,12 +14,13 @@ from bench.measure import Times, side_by_side
 from bench.record import Cells, Row
 from bench.workload import Workload
 from fedapp.data.inputs import normalise
+from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device, pick_dtype
-from fedapp.ground.settings import Experiment
 from fedapp.learn.networks import Network, build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.training import recalibrate
 from fedapp.learn.uncertainty import SCORING_BATCH
+from fedapp.methods.um_pfssl.method import UmPfssl
 
 PRECISIONS = ("float32", "bfloat16")
 SIDE, CLASSES = 28, 10
@@ -99,7 +100,7 @@ def throughput(experiment: Experiment, size: Size) -> list[Row]:
 def training_ways(experiment: Experiment, size: Size) -> list[Row]:
     """Time other ways to train on the device, beside the one that is used (bench/training.py)."""
     device = pick_device(experiment.runtime.device)
-    work = on_device(experiment.model.width, size.trained, device)
+    work = on_device(_width(experiment), size.trained, device)
     compiler = device.type == "cuda" and shutil.which("c++") is not None
     return training.rows_of(work, size.repetitions, compiler)
 
@@ -117,8 +118,18 @@ def flop_per_image(experiment: Experiment) -> tuple[float, float, float]:
     with both_ways:
         model(pair).sum().backward()
     once, again, step = (counter.get_total_flops() / 2 for counter in (trunk, tail, both_ways))
-    passes = experiment.method.mc_samples
+    passes = _passes(experiment)
     return once + passes * again, passes * (once + again), step
+
+
+def _passes(experiment: Experiment) -> int:
+    assert isinstance(experiment.method, UmPfssl)
+    return experiment.method.mc_samples
+
+
+def _width(experiment: Experiment) -> int:
+    assert isinstance(experiment.model, ResNet9Settings)
+    return experiment.model.width
 
 
 def _product(side: int, device: torch.device) -> Case:
@@ -134,8 +145,8 @@ def _product(side: int, device: torch.device) -> Case:
 
 def _scoring(experiment: Experiment, size: Size, precision: str) -> list[Case]:
     """Return scoring as a site does it, and by T passes through the whole network."""
-    device, passes = pick_device(experiment.runtime.device), experiment.method.mc_samples
-    work = on_device(experiment.model.width, size.scored, device)
+    device, passes = pick_device(experiment.runtime.device), _passes(experiment)
+    work = on_device(_width(experiment), size.scored, device)
     model = work.model(pick_dtype(precision, device))
 
     def plain() -> None:
@@ -152,7 +163,7 @@ def _scoring(experiment: Experiment, size: Size, precision: str) -> list[Case]:
 def _training(experiment: Experiment, size: Size, precision: str) -> Case:
     """Return a local epoch of a site."""
     device = pick_device(experiment.runtime.device)
-    work = on_device(experiment.model.width, size.trained, device)
+    work = on_device(_width(experiment), size.trained, device)
     model = work.model(pick_dtype(precision, device))
     flop = flop_per_image(experiment)[2]
     return Case("training", precision, size.trained, flop, lambda: training.epoch(model, work))

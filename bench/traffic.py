@@ -28,9 +28,10 @@ from bench.measure import Times, side_by_side
 from bench.record import Cells, Row, save
 from fedapp.drivers.loopback import Loopback, run_loopback
 from fedapp.experiment.config import load_experiment
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.progress import Progress
-from fedapp.ground.settings import Experiment, TransportSettings
+from fedapp.ground.settings import TransportSettings
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import Params, from_bytes, schema_of, to_bytes
@@ -177,7 +178,7 @@ def counts(sizes: Sizes) -> None:
     down = sum(n for (_, why), n in counted.sent.items() if why != "upload")
     up = sum(n for (_, why), n in counted.sent.items() if why == "upload")
     assert (down, up) == (totals["models_sent"], totals["models_up"])
-    rounds, method = experiment.rounds, experiment.method
+    rounds, method = experiment.rounds, counted.method
     setting = {
         "K": experiment.split.num_clients,
         "tau": rounds.sample_rate,
@@ -196,7 +197,12 @@ def counted_run(experiment: Experiment) -> tuple[Counted, Ledger]:
     federation = federation_of(experiment)
     folder = open_run(experiment, federation.manifest)
     store, ledger = ModelStore(folder.pool_root), Ledger()
-    counted = Counted(Loopback(experiment, federation, store, folder.sites_root), experiment.method)
+    transport, method = (
+        Loopback(experiment, federation, store, folder.sites_root),
+        experiment.method,
+    )
+    assert isinstance(method, UmPfssl)
+    counted = Counted(transport, method)
     with Progress() as progress:
         Engine(experiment, counted, folder, store, progress, ledger).run()
     return counted, ledger

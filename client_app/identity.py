@@ -10,10 +10,11 @@ from pathlib import Path
 
 from fedapp.data.own import Place
 from fedapp.data.sites import SiteData
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError, DataError
-from fedapp.ground.settings import OWN, Experiment
+from fedapp.ground.settings import OWN
 
 
 def who_am_i(node_config: Mapping[str, Scalar], experiment: Experiment) -> tuple[int, Place | None]:

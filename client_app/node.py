@@ -17,11 +17,12 @@ from fedapp.experiment.config import (
     settings_that_differ,
     shared_settings,
 )
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runpaths import out_root
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import ConfigError, RunError
-from fedapp.ground.settings import OWN, Experiment
+from fedapp.ground.settings import OWN
 from fedapp.learn.params import digest_of
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.poolkey import read_key

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from flwr.app import Message, RecordDict
 
+from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import RunError
-from fedapp.ground.settings import Experiment
 from fedapp.messages.protocol import Refusal, SiteFacts
 from fedapp.server.checks import unfit
 from server_app.post import AT_ONCE, FIRST_POLL_S, NOT_SENT, Post, parsed

@@ -17,9 +17,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedapp.experiment.config import shared_settings
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import StoreError, one_line
-from fedapp.ground.settings import Experiment
 from fedapp.learn.params import digest_of
 from fedapp.messages import wire
 from fedapp.messages.poolkey import make_key

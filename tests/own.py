@@ -6,7 +6,8 @@ import numpy as np
 from PIL import Image
 
 from fedapp.data.published import read_digits
-from fedapp.ground.settings import DataSettings, Experiment, SplitSettings
+from fedapp.experiment.experiment import Experiment
+from fedapp.ground.settings import DataSettings, SplitSettings
 from tests.small import SMALL, small
 
 CLASSES = ("nought", "one", "two")

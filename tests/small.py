@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+from fedapp.experiment.experiment import Experiment
 from fedapp.ground.settings import (
     DataSettings,
-    Experiment,
     RoundSettings,
     RuntimeSettings,
     SplitSettings,

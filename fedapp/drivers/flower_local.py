@@ -27,6 +27,7 @@ from urllib.error import URLError
 
 from fedapp.drivers.workers import Need, free_ram, measured, start_measuring, workers
 from fedapp.experiment.config import load_experiment, parse_overrides
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runfolder import check_run
 from fedapp.experiment.runpaths import peers_path
@@ -40,7 +41,6 @@ from fedapp.ground.processes import (
     own_remaining,
     signals_as_exit,
 )
-from fedapp.ground.settings import Experiment
 from fedapp.ground.text import size
 
 MARK = "FEDAPP_FLOWER_HOME"

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import check_run, open_run
 from fedapp.ground.errors import ProtocolError
-from fedapp.ground.settings import Experiment
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import decode_answer, decode_request, encode
 from fedapp.messages.protocol import Incoming, Outgoing, Refusal, Reply, SiteFacts, Task

@@ -19,10 +19,10 @@ import torch
 
 from fedapp.data.parts import Part
 from fedapp.experiment.config import load_experiment, parse_overrides
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.devices import pick_device, pick_dtype, torch_threads
 from fedapp.ground.errors import FedAppError
-from fedapp.ground.settings import Experiment
 from fedapp.learn.networks import build_model
 from fedapp.learn.params import Params
 from fedapp.learn.scores import ScoreStore

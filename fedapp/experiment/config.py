@@ -18,9 +18,11 @@ from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from pydantic import ValidationError
+from pydantic.dataclasses import dataclass
 
 from fedapp.data.datasets import NAMES as DATASETS
 from fedapp.data.parts import BAGS
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import (
     Scalar,
     method_path,
@@ -32,7 +34,7 @@ from fedapp.experiment.presetfiles import (
 )
 from fedapp.ground.errors import ConfigError, nearest
 from fedapp.ground.functions import names_function
-from fedapp.ground.settings import OWN, DataSettings, Experiment, SplitSettings
+from fedapp.ground.settings import CLOSED, OWN, DataSettings, NonNegative, SplitSettings
 from fedapp.learn.networks import DEFAULT_NETWORK, NetworkSettings, network_class, network_names
 from fedapp.methods import method_class, method_names
 from fedapp.methods.base import Method
@@ -57,6 +59,13 @@ _NAMED: dict[str, tuple[Callable[[], list[str]], Callable[[str], type]]] = {
 }
 """Groups whose settings depend on their `name`: the names there are, and the class of one."""
 _DEFAULTS = {"model.name": DEFAULT_NETWORK}
+
+
+@dataclass(frozen=True, config=CLOSED)
+class _Frame:
+    """What an experiment has beside its groups."""
+
+    seed: NonNegative = 0
 
 
 def load_experiment(
@@ -216,8 +225,7 @@ def _build(
         except ValidationError as error:
             problems += _explain(error, group, known, origin, source)
     try:
-        seed = {"seed": values["seed"]} if "seed" in values else {}
-        frame = Experiment(name=name, method=None, model=None, **seed)
+        frame = _Frame(**{key: values[key] for key in ("seed",) if key in values})
     except ValidationError as error:
         problems += _explain(error, "", values, origin, source)
     wanted = values.get("data.name")
@@ -232,7 +240,7 @@ def _build(
         problems += _size_problems(parts["data"], parts["model"], origin, source)
     if problems:
         raise ConfigError("\n".join(problems))
-    return dataclasses.replace(frame, **parts)
+    return Experiment(name=name, seed=frame.seed, **parts)
 
 
 def _bag_problems(

@@ -19,11 +19,11 @@ import yaml
 
 from fedapp.experiment.codehash import code_hash, versions
 from fedapp.experiment.config import experiment_digest, to_plain
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.records import Records, json_values, pretty
 from fedapp.experiment.resume import differences, warn_of_other_bits
 from fedapp.experiment.runpaths import NAME, default_name, make_folder, newest, out_root, taken
 from fedapp.ground.errors import FedAppError, RunError
-from fedapp.ground.settings import Experiment
 
 log = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 from filelock import FileLock, Timeout
 
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder, open_run
 from fedapp.experiment.runpaths import out_root
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import RunError
-from fedapp.ground.settings import Experiment
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fedapp.experiment.experiment import Experiment
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import RunError
-from fedapp.ground.settings import Experiment
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 

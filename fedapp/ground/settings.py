@@ -5,8 +5,7 @@ The descriptions give unit and source; `conf/*.yaml` repeats them beside the val
 """
 
 import re
-from dataclasses import field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -274,23 +273,3 @@ class RuntimeSettings:
     """Continue the run in the folder `run_name` from its last whole round."""
     peers: str = ""
     """A finished run, its name or folder, from whose models new sites start; empty: none."""
-
-
-@dataclass(frozen=True, config=CLOSED)
-class Experiment:
-    """One run, wholly described."""
-
-    name: str
-    """Preset's name."""
-    method: Any
-    """A `Method`: built by `fedapp.methods.build_method` from the name and its own fields."""
-    model: Any
-    """`NetworkSettings`: built by `fedapp.learn.networks.network_settings` likewise."""
-    seed: NonNegative = 0
-    data: DataSettings = field(default_factory=DataSettings)
-    split: SplitSettings = field(default_factory=SplitSettings)
-    training: TrainSettings = field(default_factory=TrainSettings)
-    rounds: RoundSettings = field(default_factory=RoundSettings)
-    transport: TransportSettings = field(default_factory=TransportSettings)
-    privacy: PrivacySettings = field(default_factory=PrivacySettings)
-    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.progress import Progress
-from fedapp.ground.settings import Experiment
 from fedapp.messages.store import ModelStore
 from fedapp.server.endblock import end_block
 from fedapp.server.engine import Engine, Learner, Transport

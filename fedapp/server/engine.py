@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.devices import torch_threads
 from fedapp.ground.errors import ProtocolError, RunError, StoreError
 from fedapp.ground.progress import Progress
 from fedapp.ground.rng import numpy_stream
-from fedapp.ground.settings import Experiment
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.params import from_bytes, part_from_bytes, to_bytes
 from fedapp.messages.codec import encode

@@ -8,10 +8,11 @@ from typing import Any
 import yaml
 
 from fedapp.experiment.config import from_plain, shared_settings
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.experiment.runpaths import peers_path
 from fedapp.ground.errors import ConfigError, ProtocolError, RunError, StoreError
-from fedapp.ground.settings import OWN, Experiment
+from fedapp.ground.settings import OWN
 from fedapp.learn.networks import build_model
 from fedapp.learn.params import Schema, from_bytes
 from fedapp.messages.protocol import SERVER_SITE, ModelRef, SiteFacts

@@ -20,9 +20,10 @@ from fedapp.data.own import OwnSites, Place, simulated_places
 from fedapp.data.own.deal import RULE as DEAL_RULE
 from fedapp.data.partition import partition
 from fedapp.data.sites import SiteData
+from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError
-from fedapp.ground.settings import OWN, DataSettings, Experiment, SplitSettings
+from fedapp.ground.settings import OWN, DataSettings, SplitSettings
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedapp.ground.settings import Experiment
+from fedapp.experiment.experiment import Experiment
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore

@@ -12,9 +12,9 @@ import torch
 
 from fedapp.data.augment import flips
 from fedapp.data.sites import SiteData
+from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_dtype, torch_threads
 from fedapp.ground.errors import ConfigError, FedAppError, ProtocolError, StoreError, one_line, told
-from fedapp.ground.settings import Experiment
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import (
     Params,

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from bench import gpu, measure, paper_run, record, tables
 from bench.throughput import Size, flop_per_image, throughput
 from fedapp.data.sites import SiteData
+from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import RunError
-from fedapp.ground.settings import Experiment
 from fedapp.site.federation import federation_of
 from tests.small import small
 

@@ -18,9 +18,9 @@ from fedapp.experiment.config import (
     parse_overrides,
     to_plain,
 )
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import presets
 from fedapp.ground.errors import ConfigError
-from fedapp.ground.settings import Experiment
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.methods import build_method, method_class, method_names
 

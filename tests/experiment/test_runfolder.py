@@ -12,11 +12,11 @@ import yaml
 from fedapp.experiment import runfolder
 from fedapp.experiment.codehash import code_hash, hash_of, versions
 from fedapp.experiment.config import experiment_digest, from_plain, load_experiment, to_plain
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder, open_run
 from fedapp.experiment.runlock import sole_server
 from fedapp.experiment.runpaths import NAME, out_root
 from fedapp.ground.errors import RunError, StoreError
-from fedapp.ground.settings import Experiment
 
 
 class Split:

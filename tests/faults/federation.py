@@ -17,8 +17,8 @@ from pathlib import Path
 
 from bench.deployment import BIN, environment, run_config
 from fedapp.experiment.config import load_experiment
+from fedapp.experiment.experiment import Experiment
 from fedapp.ground.processes import free_port
-from fedapp.ground.settings import Experiment
 from fedapp.tools.deploy.certs import make_certs
 from tests.faults.network import Cable
 from tests.faults.programs import Program

@@ -12,8 +12,8 @@ from flwr.serverapp import Grid
 from client_app.app import app as client
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import experiment_digest, load_experiment, to_plain
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder, open_run
-from fedapp.ground.settings import Experiment
 from fedapp.messages.protocol import Origin
 from server_app.strategy import PoolStrategy
 

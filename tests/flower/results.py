@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.drivers.loopback import Loopback
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.progress import Progress
-from fedapp.ground.settings import Experiment
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.store import ModelStore
 from fedapp.server.engine import Engine

@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedapp.ground.errors import RunError, StoreError
+from fedapp.ground.progress import Progress
 from fedapp.messages import wire
 from fedapp.messages.protocol import (
     Hello,
@@ -187,7 +188,7 @@ def test_room_is_counted_in_the_models_own_size(federation):
     experiment, grid = federation(runtime__in_flight_mib=3)
     _, folder = serve(experiment, grid)
     origin = Origin("x", "0" * 16, "0" * 64)
-    run = Assembly(experiment, folder, ModelStore(folder.pool_root), None)
+    run = Assembly(experiment, folder, ModelStore(folder.pool_root), Progress())
     made = strategy.PoolStrategy(experiment, origin, folder, COMMAND).use(grid, run)
     digest = run.store.put(bytes(2**20))
     task = Task(0, 1, "train", ModelRef(0, 0, digest))

@@ -20,11 +20,11 @@ from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.data.parts import Part
 from fedapp.data.sites import SiteData
 from fedapp.drivers.loopback import Loopback, carried
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder, open_run
 from fedapp.ground.progress import Progress
 from fedapp.ground.settings import (
     DataSettings,
-    Experiment,
     RoundSettings,
     RuntimeSettings,
     SplitSettings,

@@ -108,7 +108,7 @@ def test_one_step_of_the_personal_head_by_hand(before):
 
 
 def test_the_personal_head_starts_from_zero():
-    start = FedRoD().memory(build_model(PIXELS, 1, 3), START)
+    start = FedRoD().memory(build_model(PIXELS, (1, 8, 8), 3), START)
     assert start.keys() == ZERO.keys() and all(not tensor.any() for tensor in start.values())
 
 

@@ -4,7 +4,6 @@ import os
 import stat
 
 import pytest
-from flwr.app import Context, RecordDict
 
 from client_app.work import answer
 from fedapp.experiment.runfolder import open_run
@@ -37,8 +36,8 @@ def test_a_run_folder_is_its_users_alone(tmp_path):
 def test_what_a_site_keeps_of_a_run_is_its_users_alone(tmp_path):
     experiment = small(runtime__out=str(tmp_path / "runs"))
     node = {"partition-id": 2, "store-path": str(tmp_path / "store")}
-    context = Context(1, 7, node, RecordDict(), {"preset": preset(experiment, tmp_path)})
-    answer(context, origin_of(experiment, "first"), Hello(), {})
+    run = {"preset": preset(experiment, tmp_path)}
+    answer(run, node, origin_of(experiment, "first"), Hello(), {})
     assert rights(tmp_path / "store" / "first") == 0o700
     assert (tmp_path / "store" / "first" / "sites" / "site-2").is_dir()
 

@@ -9,7 +9,7 @@ from fedapp.ground.errors import ProtocolError, RunError
 from fedapp.ground.settings import DataSettings
 from fedapp.learn.metrics import BINS, evaluation
 from fedapp.messages.protocol import MODEL, ModelRef, Part, Reply, ScoredRef, SiteFacts, Task
-from fedapp.methods.um_pfssl import UmPfssl
+from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.server.checks import agreed, check_reply, check_same_sites, joinable, kind_of
 from fedapp.server.standings import Standing, Standings
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedapp.experiment.config import experiment_digest, load_experiment
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import ConfigError, RunError
-from fedapp.ground.settings import Experiment
 from fedapp.tools.compare.grid import MIX, Grid, Setting
 
 State = Literal["new", "begun", "done"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedapp.experiment.experiment import Experiment
 from fedapp.ground.disk import write_atomic
-from fedapp.ground.settings import Experiment
 from fedapp.site.federation import federation_of
 from fedapp.tools.compare.final import FinalModels
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from fedapp.data.inputs import normalise
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.devices import pick_device, pick_dtype
 from fedapp.ground.errors import RunError
-from fedapp.ground.settings import Experiment
 from fedapp.learn.metrics import predict
 from fedapp.learn.networks import Network, build_model, initial_params
 from fedapp.learn.params import Params, Schema, from_bytes, schema_of

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from fedapp.experiment.config import to_plain
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import RunError
-from fedapp.ground.settings import Experiment
 from fedapp.learn.metrics import evaluation
 from fedapp.messages.protocol import SiteFacts
 from fedapp.server.standings import Row, Standing, Standings

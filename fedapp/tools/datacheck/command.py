@@ -12,9 +12,10 @@ from rich.table import Table
 from fedapp.data.own import Listing, list_own
 from fedapp.data.own.copies import together
 from fedapp.data.own.deal import deal
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runpaths import out_root
 from fedapp.ground.errors import ConfigError
-from fedapp.ground.settings import OWN, Experiment, SplitSettings
+from fedapp.ground.settings import OWN, SplitSettings
 from fedapp.tools.datacheck import machine
 from fedapp.tools.datacheck.copies import findings_of_copies
 from fedapp.tools.datacheck.counts import Counts

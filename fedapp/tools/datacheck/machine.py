@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ConfigError
-from fedapp.ground.settings import Experiment
 from fedapp.ground.text import size
 from fedapp.learn.networks import build_model
 from fedapp.tools.datacheck.findings import Finding, fault, note

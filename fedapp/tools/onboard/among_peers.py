@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedapp.ground.devices import torch_threads
 from fedapp.learn.params import weighted_mean
+from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.tools.onboard.measure import MODEL, Ended, Gained, accuracy, answers
 
 AVERAGE = "average.safetensors"
@@ -107,9 +108,10 @@ def measured(end: Ended) -> Gained:
     peers = {ref: end.params(ref) for ref in refs}
     own = end.params(end.pool.latest(end.data.site))
     average = weighted_mean(((1.0, params) for params in peers.values()), peers[refs[0]])
-    site, labels = end.context(), end.data.test_labels.cpu()
+    site, labels, method = end.context(), end.data.test_labels.cpu(), end.experiment.method
+    assert isinstance(method, UmPfssl)
     with torch_threads(end.experiment.runtime.threads):
-        ranking = {scored.model: scored.score for scored in end.experiment.method.rank(refs, site)}
+        ranking = {scored.model: scored.score for scored in method.rank(refs, site)}
         said = {ref: answers(site, params) for ref, params in peers.items()}
         of_own, of_average = answers(site, own), answers(site, average)
     order = [*ranking, *(ref for ref in refs if ref not in ranking)]

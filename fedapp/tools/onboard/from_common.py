@@ -5,6 +5,7 @@ from typing import Any
 
 from fedapp.ground.devices import torch_threads
 from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Task
+from fedapp.methods.prior_shift import PriorShift
 from fedapp.tools.onboard.measure import MODEL, Ended, Gained, accuracy, answers
 
 COMMON = "common.safetensors"
@@ -53,9 +54,11 @@ def measured(end: Ended) -> Gained:
     server, tuned = end.pool.latest(SERVER_SITE), end.pool.latest(end.data.site)
     site, common = end.context(), end.params(server)
     task = Task(tuned.site, 0, EVALUATE, tuned, models={"server": (server,)})
+    method = end.experiment.method
+    assert isinstance(method, PriorShift)
     with torch_threads(end.experiment.runtime.threads):
         plain = answers(site, common)
-        mix = end.experiment.method.mix(task, site)
+        mix = method.mix(task, site)
     comparison = FromCommon(
         own=end.row["final_accuracy"],
         common=end.row["common_accuracy"],

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fedapp.data.augment import flips
 from fedapp.data.sites import SiteData
+from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device, pick_dtype
-from fedapp.ground.settings import Experiment
 from fedapp.learn.metrics import predict
 from fedapp.learn.networks import build_model
 from fedapp.learn.params import Params, Schema, from_bytes, schema_of

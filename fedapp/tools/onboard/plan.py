@@ -8,9 +8,10 @@ from typing import Any
 
 from fedapp.data.own import Place
 from fedapp.experiment.config import from_plain
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import ConfigError
-from fedapp.ground.settings import OWN, Experiment
+from fedapp.ground.settings import OWN
 from fedapp.server.peers import Finished
 
 

@@ -94,7 +94,7 @@ def test_the_common_model_is_all_that_is_needed_and_stays_as_it_was(
 
 def test_how_often_sure_answers_are_right_is_what_the_federation_counted(finished, tmp_path):
     """A site without labels could trust no pseudo-label by what it knows itself."""
-    counted = json.loads((finished / "checkpoint.json").read_text())["state"]["server"]["numbers"]
+    counted = json.loads((finished / "checkpoint.json").read_text())["state"]["server"]
     assert counted["sure_total"] > 0
     second = federate(new_run(finished, tmp_path), only=(3,))
     assert [t.numbers for t in second.tasks if t.action != "evaluate"] == [counted] * 3

@@ -1,0 +1,41 @@
+"""One run, wholly described."""
+
+from dataclasses import field
+from typing import Any
+
+from pydantic import InstanceOf
+from pydantic.dataclasses import dataclass
+
+from fedapp.ground.settings import (
+    CLOSED,
+    DataSettings,
+    NonNegative,
+    PrivacySettings,
+    RoundSettings,
+    RuntimeSettings,
+    SplitSettings,
+    TrainSettings,
+    TransportSettings,
+)
+from fedapp.learn.networks import NetworkSettings
+from fedapp.methods.base import Method
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Experiment:
+    """Its method and network are built by name; everything else is checked here."""
+
+    name: str
+    """Preset's name."""
+    method: InstanceOf[Method[Any]]
+    """With its hyper-parameters (`fedapp.methods.build_method`)."""
+    model: InstanceOf[NetworkSettings]
+    """With its settings (`fedapp.learn.networks.network_settings`)."""
+    seed: NonNegative = 0
+    data: DataSettings = field(default_factory=DataSettings)
+    split: SplitSettings = field(default_factory=SplitSettings)
+    training: TrainSettings = field(default_factory=TrainSettings)
+    rounds: RoundSettings = field(default_factory=RoundSettings)
+    transport: TransportSettings = field(default_factory=TransportSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
