@@ -20,7 +20,7 @@ def fields(**changes: Any) -> dict[str, Any]:
 
 def test_the_smallest_set_is_one_image_of_one_class() -> None:
     ImageSet(
-        torch.zeros(1, 3, 8, 96, dtype=torch.uint8), torch.tensor([0]), ("a",), (0,) * 3, (1,) * 3
+        torch.zeros(1, 3, 8, 224, dtype=torch.uint8), torch.tensor([0]), ("a",), (0,) * 3, (1,) * 3
     )
 
 
@@ -32,7 +32,7 @@ def test_the_smallest_set_is_one_image_of_one_class() -> None:
         ({"images": torch.zeros(0, 1, 8, 8, dtype=torch.uint8)}, "no images"),
         ({"images": torch.zeros(3, 2, 8, 8, dtype=torch.uint8)}, "2 channels"),
         ({"images": torch.zeros(3, 1, 7, 8, dtype=torch.uint8)}, r"7 x 8 pixels.*data\.image_size"),
-        ({"images": torch.zeros(3, 1, 8, 97, dtype=torch.uint8)}, "8 x 97 pixels"),
+        ({"images": torch.zeros(3, 1, 8, 225, dtype=torch.uint8)}, "8 x 225 pixels"),
         ({"labels": torch.tensor([0, 1])}, r"int64 \[3\]"),
         ({"labels": torch.tensor([0.0, 1.0, 0.0])}, "float32"),
         ({"labels": torch.tensor([0, 2, 0])}, r"\[0, 2\], must lie in \[0, 1\]"),
@@ -77,7 +77,7 @@ def test_shrinking_counts_every_pixel() -> None:
     assert small.float().std().item() < 10
 
 
-@pytest.mark.parametrize("side", [8, 17, 96])
+@pytest.mark.parametrize("side", [8, 17, 96, 224])
 def test_a_constant_image_stays_constant(side: int) -> None:
     images = torch.full((1500, 1, 12, 20), 255, dtype=torch.uint8)  # more than one chunk
     assert torch.equal(
