@@ -156,8 +156,8 @@ def _bag(
     """Put every site's training samples into bags: int32 [N], -1 of all others."""
     bag = np.full(len(classes), -1, np.int32)
     numbers = np.arange(settings.bags, dtype=np.int32)
-    for owner in range(settings.num_clients):
-        owned = np.flatnonzero((site == owner) & (split == TRAIN))
+    training = np.flatnonzero((split == TRAIN) & (site != SERVER_SITE))
+    for owner, owned in enumerate(_by_owner(training, site, settings)):
         for label in np.unique(classes[owned]).tolist():
             draw = rng.numpy_stream(seed, "bags", owner, label)
             members = owned[classes[owned] == label]
@@ -175,10 +175,7 @@ def _label(
     """
     visible: NDArray[np.bool_] = split != TRAIN
     visible |= site == SERVER_SITE
-    training = np.flatnonzero(~visible)
-    owned = training[np.argsort(site[training], kind="stable")]
-    ends = np.cumsum(np.bincount(site[training], minlength=settings.num_clients))
-    for owner, samples in enumerate(np.split(owned, ends[:-1])):
+    for owner, samples in enumerate(_by_owner(np.flatnonzero(~visible), site, settings)):
         if len(samples) == 0:
             continue
         draw = rng.numpy_stream(seed, "label-share", owner)
@@ -187,3 +184,12 @@ def _label(
         labelled, _ = apportion(draw, len(samples), np.array([share, 1 - share]))
         visible[draw.permutation(samples)[:labelled]] = True
     return visible
+
+
+def _by_owner(
+    samples: NDArray[np.int64], site: NDArray[np.int32], settings: SplitSettings
+) -> list[NDArray[np.int64]]:
+    """Return each site's of these samples, ascending; none of them is the server's."""
+    owned = samples[np.argsort(site[samples], kind="stable")]
+    ends = np.cumsum(np.bincount(site[samples], minlength=settings.num_clients))
+    return np.split(owned, ends[:-1])

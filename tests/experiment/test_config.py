@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedapp.data.datasets import NAMES as DATASETS
 from fedapp.experiment.config import (
     MACHINE_KEYS,
     config_keys,
@@ -130,6 +131,8 @@ def test_numbers_of_a_file_are_yaml_1_2(write):
          "override: method.name = 'um_pfsl': no such method; did you mean 'um_pfssl'?"),
         ({"data__name": "digit"},
          "override: data.name = 'digit': no such data set; did you mean 'digits'?"),
+        ({"split__bags": 3},
+         "override: split.bags = 3: um_pfssl cannot learn from bags; leave it out"),
         ({"data": 3},
          "override: data = 3: must be a group of keys: channels, classes, download, image_size, "
          "mean, name, root, sites, std, subset"),
@@ -146,6 +149,15 @@ def test_numbers_of_a_file_are_yaml_1_2(write):
 )  # fmt: skip
 def test_a_wrong_override_is_refused_in_one_line(overrides, line):
     assert refusal("fashion_mnist_small", **overrides) == [line]
+
+
+def test_a_users_own_data_set_is_named_by_its_function():
+    mine = load_experiment("fashion_mnist_small", {"data.name": "tests.arrays:vectors"})
+    assert mine.data.name == "tests.arrays:vectors"
+    assert refusal("fashion_mnist_small", data__name="tests.arrays:") == [
+        "override: data.name = 'tests.arrays:': no such data set; valid: "
+        + ", ".join(sorted(DATASETS))
+    ]
 
 
 def test_every_problem_is_listed():

@@ -1,0 +1,70 @@
+"""Parts of a site's data: supervision by labels, by bags, or none."""
+
+import pytest
+import torch
+
+from fedapp.data.parts import Bags, Part, class_proportions
+from fedapp.data.sites import SiteData
+from fedapp.ground.errors import DataError
+
+THREE = torch.arange(12).view(3, 4).float()
+
+
+def bagged(bag: torch.Tensor) -> Part:
+    return Part(THREE, Bags(bag, torch.eye(2).double()))
+
+
+def test_a_parts_supervision_is_labels_bags_or_nothing() -> None:
+    labels, bag = torch.tensor([0, 1, 1]), torch.tensor([1, 0, 1])
+    assert [len(part) for part in (Part(THREE), Part(THREE, labels), bagged(bag))] == [3, 3, 3]
+    assert Part(THREE, labels).labels is labels
+    assert len(list(Part(THREE).tensors())) == 1
+    assert [t.shape for t in bagged(bag).tensors()] == [(3, 4), (3,), (2, 2)]
+    for without in (Part(THREE), bagged(bag)):
+        with pytest.raises(AssertionError):
+            _ = without.labels
+
+
+@pytest.mark.parametrize("known", [torch.tensor([0, 1]), torch.zeros(3, 1).long()])
+def test_labels_or_bags_of_another_length_are_refused(known: torch.Tensor) -> None:
+    for make in (lambda: Part(THREE, known), lambda: bagged(known)):
+        with pytest.raises(DataError, match=r"part of 3 inputs .* must be \[3\]"):
+            make()
+
+
+def test_a_part_moves_whole_and_stays_itself_where_it_is() -> None:
+    for part in (Part(THREE), Part(THREE, torch.tensor([0, 1, 1])), bagged(torch.zeros(3).long())):
+        assert part.to(torch.device("cpu")) is part
+        moved = part.to(torch.device("meta"))
+        assert type(moved.supervision) is type(part.supervision)
+        assert {t.device.type for t in moved.tensors()} == {"meta"}
+
+
+def test_class_proportions_by_hand() -> None:
+    labels, bag = torch.tensor([0, 0, 1, 2, 2, 2]), torch.tensor([0, 0, 0, 2, 2, 2])
+    shares = class_proportions(labels, bag, bags=3, classes=3)
+    assert shares.dtype == torch.float64
+    assert shares.tolist() == [[2 / 3, 1 / 3, 0], [0, 0, 0], [0, 0, 1]]  # nothing in the second
+
+
+def test_class_proportions_at_their_ends() -> None:
+    """One bag: the labels' own mix. A bag for each input: its label. None: nothing."""
+    labels = torch.tensor([2, 0, 2, 1])
+    one = class_proportions(labels, torch.zeros(4).long(), bags=1, classes=3)
+    assert one.tolist() == [[1 / 4, 1 / 4, 1 / 2]]
+    each = class_proportions(labels, torch.arange(4), bags=4, classes=3)
+    assert torch.equal(each, torch.nn.functional.one_hot(labels, 3).double())
+    none = torch.empty(0, dtype=torch.int64)
+    assert class_proportions(none, none, bags=2, classes=3).tolist() == [[0.0] * 3] * 2
+
+
+def test_a_site_has_every_part_and_perhaps_bags() -> None:
+    known = Part(THREE, torch.tensor([0, 1, 1]))
+    parts = {"labelled": known, "unlabelled": Part(THREE), "val": known, "test": known}
+    rest = {"num_classes": 2, "mean": (0.0,) * 4, "std": (1.0,) * 4, "audit": None}
+    assert SiteData(0, parts, **rest).bagged == 0  # type: ignore[arg-type]
+    with_bags = SiteData(0, parts, **rest).with_parts(bags=bagged(torch.zeros(3).long()))  # type: ignore[arg-type]
+    assert with_bags.bagged == 3 and list(map(len, with_bags.training)) == [3, 3, 3]
+    for wrong in ({"labelled": known}, {**parts, "tset": known}):
+        with pytest.raises(DataError, match=r"site 0: has parts .* may have bags"):
+            SiteData(0, wrong, **rest)  # type: ignore[arg-type]
