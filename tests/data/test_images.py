@@ -1,53 +1,7 @@
 import pytest
 import torch
 
-<<<<<<< HEAD
 from fedapp.data.images import channel_stats, resize
-=======
-from fedapp.data.images import ImageSet, channel_stats, resize
-from fedapp.ground.errors import DataError
-
-
-def fields(**changes: Any) -> dict[str, Any]:
-    good = {
-        "images": torch.zeros(3, 1, 8, 8, dtype=torch.uint8),
-        "labels": torch.tensor([0, 1, 0]),
-        "classes": ("a", "b"),
-        "mean": (0.5,),
-        "std": (0.5,),
-    }
-    return good | changes
-
-
-def test_the_smallest_set_is_one_image_of_one_class() -> None:
-    ImageSet(
-        torch.zeros(1, 3, 8, 224, dtype=torch.uint8), torch.tensor([0]), ("a",), (0,) * 3, (1,) * 3
-    )
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"images": torch.zeros(3, 1, 8, 8)}, "uint8"),
-        ({"images": torch.zeros(3, 8, 8, dtype=torch.uint8)}, "uint8"),
-        ({"images": torch.zeros(0, 1, 8, 8, dtype=torch.uint8)}, "no images"),
-        ({"images": torch.zeros(3, 2, 8, 8, dtype=torch.uint8)}, "2 channels"),
-        ({"images": torch.zeros(3, 1, 7, 8, dtype=torch.uint8)}, r"7 x 8 pixels.*data\.image_size"),
-        ({"images": torch.zeros(3, 1, 8, 225, dtype=torch.uint8)}, "8 x 225 pixels"),
-        ({"labels": torch.tensor([0, 1])}, r"int64 \[3\]"),
-        ({"labels": torch.tensor([0.0, 1.0, 0.0])}, "float32"),
-        ({"labels": torch.tensor([0, 2, 0])}, r"\[0, 2\], must lie in \[0, 1\]"),
-        ({"labels": torch.tensor([0, -1, 0])}, r"\[-1, 0\]"),
-        ({"mean": (0.5, 0.5)}, "one per channel"),
-        ({"std": (0.0,)}, "std above 0"),
-        ({"mean": (float("nan"),)}, "finite"),
-    ],
-)
-def test_a_set_that_breaks_a_rule_is_refused(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(DataError, match=says) as caught:
-        ImageSet(**fields(**changes))
-    assert "\n" not in str(caught.value)
->>>>>>> nets
 
 
 def test_channel_stats_by_hand() -> None:

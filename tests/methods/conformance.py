@@ -501,13 +501,8 @@ def context(
     data: SiteData,
     w_t: dict[str, Tensor],
     private: dict[str, Tensor] | None = None,
-<<<<<<< HEAD
-    settings: ResNet9Settings = PIXELS,
-    memory: dict[str, Tensor] | None = None,
-=======
     settings: NetworkSettings = PIXELS,
-    beside: dict[str, Tensor] | None = None,
->>>>>>> nets
+    memory: dict[str, Tensor] | None = None,
     **training: Any,
 ) -> Measured:
     """A site whose server model is `w_t`; one step a round unless `training` says otherwise."""
