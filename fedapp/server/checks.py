@@ -48,7 +48,7 @@ def check_reply(task: Task, reply: Reply, facts: SiteFacts) -> None:
         if part not in _PARTS:
             raise ProtocolError(f"evaluation {part!r}; must be one of {sorted(_PARTS)}")
         _check_evaluation(part, result, len(facts.classes), getattr(facts, _PARTS[part]))
-    _check_metrics(reply.metrics, facts, len(offered))
+    _check_metrics(reply.metrics, facts)
 
 
 def attributed(task: Task, incoming: Incoming) -> Incoming:
@@ -102,7 +102,7 @@ def _check_evaluation(part: str, result: Evaluation, classes: int, samples: int)
         raise ProtocolError(f"calibration bins of {part} hold what does not belong there")
 
 
-def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts, models: int) -> None:
+def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts) -> None:
     if len(metrics) > MAX_METRICS:
         raise ProtocolError(f"{len(metrics)} metrics; at most {MAX_METRICS}")
     for name in (EPSILON, "learned_from"):  # a negative weight would turn an average round
@@ -113,7 +113,6 @@ def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts, models: int) 
         ("pseudo_wrong", metrics.get("pseudo_total", 0)),
         ("sure_total", facts.val),
         ("sure_right", metrics.get("sure_total", 0)),
-        ("models_scored", models),
     ):
         value = metrics.get(name, 0)
         if value != int(value) or not 0 <= value <= limit:

@@ -152,7 +152,10 @@ class Site:
         if report.params is not None and self.experiment.privacy.clip:
             releases = Releases(self.private.root.with_name("privacy"))
             report = privately(task, report, context, self.experiment.privacy, releases)
-        return self._answer(task, report, context, self.scores.computed - scored_before)
+        # A log's matter: a round that is done again finds its scores in hand.
+        scored = self.scores.computed - scored_before
+        log.info("site %d, round %d: %d models scored", task.site, task.round, scored)
+        return self._answer(task, report, context)
 
     def _take_in(self, task: Task, payloads: Mapping[str, bytes], schema: Schema) -> None:
         """Keep the contents that came along; where the task starts from w_0, make it."""
@@ -186,7 +189,7 @@ class Site:
             return False
 
     def _answer(
-        self, task: Task, report: SiteReport, context: SiteContext, scored: int
+        self, task: Task, report: SiteReport, context: SiteContext
     ) -> Incoming:
         payloads = {}
         digest, private, kept = task.own.digest, task.private, context.private.keys()
@@ -214,7 +217,7 @@ class Site:
             helpers=report.helpers,
             held=tuple(held),
             private=private,
-            metrics={**report.metrics, "models_scored": scored},
+            metrics=report.metrics,
             evaluations=report.evaluations,
         )
         return Incoming(answer, payloads)
