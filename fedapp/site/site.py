@@ -188,9 +188,7 @@ class Site:
             log.warning("%s; asking the server for it", error)
             return False
 
-    def _answer(
-        self, task: Task, report: SiteReport, context: SiteContext
-    ) -> Incoming:
+    def _answer(self, task: Task, report: SiteReport, context: SiteContext) -> Incoming:
         payloads = {}
         digest, private, kept = task.own.digest, task.private, context.private.keys()
         helpers = {helper.model.digest for helper in report.helpers}
