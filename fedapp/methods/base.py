@@ -307,6 +307,10 @@ class Method(ABC):
         """
         return frozenset()
 
+    def misfits(self, num_clients: int) -> Mapping[str, str]:
+        """Return which settings a federation of so many sites cannot use, with the rule of each."""
+        return {}
+
     def cost_bound(self, num_clients: int, sample_rate: float, num_rounds: int) -> float | None:
         """Return the paper's bound on the models sent, or None where there is none."""
         return None
