@@ -35,9 +35,9 @@ def differences(path: Path, plain_config: Mapping[str, Any]) -> str:
 def is_longer(path: Path, plain_config: Mapping[str, Any], digest: str) -> bool:
     """Say whether the settings are those of the folder `path` but for more rounds.
 
-    digest: of the folder's settings. Nothing in a run depends on the rounds that are still to come,
-    so one that goes on has the numbers of one that was as long from the start. Raises RunError
-    where all is equal but the rounds are fewer.
+    digest: of the folder's settings. No round depends on how many come after it, so the numbers are
+    those of a run that was as long from the start. Raises RunError where the rounds are fewer and
+    all else is equal.
     """
     had, wanted = _rounds(path), plain_config["rounds"]["num_rounds"]
     rounds = {**plain_config["rounds"], "num_rounds": had}

@@ -54,9 +54,9 @@ def check_reply(task: Task, reply: Reply, facts: SiteFacts) -> None:
 def attributed(task: Task, incoming: Incoming) -> Incoming:
     """Return the answer to a task as the asked site's, whatever site and round it claims.
 
-    Drivers know whom they asked, the engine goes by the number in the answer: one that speaks for
-    another site or round becomes a refusal of the site that was asked. For a refusal that is
-    no lie: a site that does not know its number says -1.
+    Drivers know whom they asked; the engine believes the number in the answer. So an answer for
+    another site or round becomes a refusal of the site that was asked. A refusal may have another
+    number: a site that does not know its own says -1.
     """
     answer = incoming.answer
     if isinstance(answer, Refusal):

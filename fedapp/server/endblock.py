@@ -123,8 +123,8 @@ def _by_site(per_site: Sequence[Row]) -> list[str]:
     for row in measured:
         right, total = round(row["final_accuracy"] * row["test"]), row["test"]
         low, high = wilson(right, total)
-        figures = percent(row["final_accuracy"]), f"{percent(low)} to {percent(high)}"
-        lines.append(_cells(f"  {_who(row)}"[: _LABEL - 1], f"{right} / {total}", *figures))
+        values = percent(row["final_accuracy"]), f"{percent(low)} to {percent(high)}"
+        lines.append(_cells(f"  {_who(row)}"[: _LABEL - 1], f"{right} / {total}", *values))
     return lines
 
 
@@ -141,12 +141,12 @@ def _by_labels(per_site: Sequence[Row]) -> list[str]:
     lines = [_cells("By share of labels, %", "sites", "after warm-up", "final", "change")]
     for label, rows in groups.items():
         both = [row for row in rows if _gain(row) is not None]
-        figures = ["-", "-", "-"]
+        values = ["-", "-", "-"]
         if both:
             start = fmean(row["warmup_accuracy"] for row in both)
             end = fmean(row["final_accuracy"] for row in both)
-            figures = [percent(start), percent(end), points(end - start)]
-        lines.append(_cells(f"  {label}", str(len(rows)), *figures))
+            values = [percent(start), percent(end), points(end - start)]
+        lines.append(_cells(f"  {label}", str(len(rows)), *values))
     return lines
 
 

@@ -1,7 +1,7 @@
 """The part of a site's model that never leaves the site, such as its head or its batch norms.
 
-Kept by content, so that a run resumed after a crash goes on from the part that belongs to the round
-it resumes, not from a newer one. The server knows the digest only and cannot heal a loss.
+It is kept by content: a run that is resumed after a crash asks for the part of its own round, and
+the newer one does not get in the way. The server knows the digest only and cannot heal a loss.
 """
 
 import logging

@@ -13,9 +13,9 @@ A grid is closed and typed like a preset; every problem is one line: where, key,
     tuned_from: results_cifar10            # instead of `tune`: a grid of conf/sweeps that has one
     reference: um_pfssl                    # the method that a report compares the others with
 
-`make results` alone looks at `tuned_from` (bench/study.py): what that grid's tuning chose for a
-method is given to the method of the same label here, else to those of the same preset. It wins over
-`set` and the setting, and gives way to what the method itself says: an ablation stays one.
+Only `make results` looks at `tuned_from` (bench/study.py). It gives what that grid's tuning chose
+for a method to the method of the same label here; where there is none, to all of the same preset.
+That wins over `set` and the setting. What the method itself says wins over it: an ablation stays one.
 
 A method preset is one of conf/methods or a YAML file, which is labelled by its name without ending.
 Files are looked for beside the grid, then in the folder at work.
