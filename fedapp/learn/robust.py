@@ -150,8 +150,8 @@ def agreement(products: Tensor, before: Sequence[float]) -> list[float]:
     products: float64 [n, n], of the members' changes. before: what this function returned when each
     was judged last; 0 for a new one. A member's agreement is half of that and the median cosine of
     its change with those of the trusted members. Trusted are those whose agreement was not
-    negative, without the one that agrees least as long as that is below 0. A member has `AWAY` where
-    its change is longer than `LONG` times the median change of those whose agreement was not
+    negative, without the one that agrees least as long as that is below 0. A member has `AWAY`
+    where its change is longer than `LONG` times the median change of those whose agreement was not
     negative. Of two middle changes the longer counts: sites without labels change little. Results
     are in (-2, 2).
 

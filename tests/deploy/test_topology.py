@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from fedapp.tools.deploy.compose_local import APP, Services, Service, read_compose
+from fedapp.tools.deploy.compose_local import APP, Service, Services, read_compose
 from tests.flower.results import rows
 
 SITES = ("north", "south", "west")

@@ -19,8 +19,8 @@ ENOUGH = 3
 """Groups that a class needs to be dealt by itself, and so to be in every part."""
 
 RULE = "by class, equal images together"
-"""Name of this way of dealing, part of the digest of what all sites must share. A run that was begun
-with another way is not taken up with this one: images would move between training and testing."""
+"""Name of this way of dealing, part of the digest of what all sites must share. A run begun with
+another way is not taken up with this one: images would move between training and testing."""
 
 
 def deal(
@@ -42,8 +42,8 @@ def deal(
     are for training; those of a group that went to val or test are set aside: a model must not
     learn from a patient that it is measured on, not even without labels.
 
-    A group's place in its class's order is drawn from (seed, site, group) alone. So the order of the
-    files moves nothing, and images that come later move only groups at a class's two borders.
+    A group's place in its class's order is drawn from (seed, site, group) alone. So the files' order
+    moves nothing, and images that come later move only groups at a class's two borders.
     """
     if any(entry.part for entry in entries):
         return tuple(entry.part for entry in entries)

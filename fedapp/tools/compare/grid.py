@@ -15,7 +15,8 @@ A grid is closed and typed like a preset; every problem is one line: where, key,
 
 Only `make results` looks at `tuned_from` (bench/study.py). It gives what that grid's tuning chose
 for a method to the method of the same label here; where there is none, to all of the same preset.
-That wins over `set` and the setting. What the method itself says wins over it: an ablation stays one.
+That wins over `set` and the setting; what the method itself says wins over it: an ablation stays
+one.
 
 A method preset is one of conf/methods or a YAML file, which is labelled by its name without ending.
 Files are looked for beside the grid, then in the folder at work.
