@@ -42,7 +42,7 @@ def deal(
     are for training; those of a group that went to val or test are set aside: a model must not
     learn from a patient that it is measured on, not even without labels.
 
-    A group's place in its class's order is drawn from (seed, site, group) alone. So the files' order
+    A group's place in its class's order is drawn from (seed, site, group) alone: the files' order
     moves nothing, and images that come later move only groups at a class's two borders.
     """
     if any(entry.part for entry in entries):
