@@ -20,7 +20,7 @@ env: $(STAMP) ## make the environment in .venv (once; several minutes the first 
 $(STAMP): pyproject.toml constraints.txt
 	@echo "making .venv: PyTorch is large, this takes some minutes the first time"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[app,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
 demo: $(STAMP) ## run UM-pFSSL on handwritten digits, 10 simulated sites (no download)

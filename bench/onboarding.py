@@ -107,7 +107,7 @@ QUICK = Size(
 
 
 @dataclass(frozen=True)
-class Federation:
+class Trial:
     """One federation and the sites that are no part of it, whose training labels are hidden.
 
     variants: those in which these are onboarded onto it.
@@ -127,8 +127,8 @@ class Federation:
         return self.folder.with_name(f"{self.folder.name}-site-{site}-{variant}") / RESULT
 
 
-def federations(size: Size) -> Iterator[Federation]:
-    """Yield the federations of the benchmark, two a seed on one split, which is saved."""
+def trials(size: Size) -> Iterator[Trial]:
+    """Yield the trials, two a seed on one split, which is saved."""
     for seed in size.seeds:
         whole = load_experiment(size.preset, {**size.overrides, "seed": seed})
         manifest = federation_of(whole).manifest
@@ -144,7 +144,7 @@ def federations(size: Size) -> Iterator[Federation]:
             (f"seed-{seed}", whole, VARIANTS[:-1]),
             (f"seed-{seed}-{RECOMMENDED}", recommended, VARIANTS[-1:]),
         ):
-            yield Federation(
+            yield Trial(
                 replace(
                     experiment,
                     split=replace(experiment.split, manifest=str(path)),
@@ -169,7 +169,7 @@ def hidden(manifest: Manifest, sites: Sequence[int]) -> Manifest:
     return replace(manifest, visible=manifest.visible & ~theirs)
 
 
-def federate(federation: Federation) -> None:
+def federate(federation: Trial) -> None:
     """Train the federation without the sites that are left out, or the rest of its rounds."""
     experiment = federation.experiment
     if (federation.folder / "summary.json").exists():
@@ -187,7 +187,7 @@ def federate(federation: Federation) -> None:
         Engine(experiment, transport, folder, store, progress, Ledger()).run()
 
 
-def take_in(federation: Federation, site: int, variant: str, rounds: int) -> None:
+def take_in(federation: Trial, site: int, variant: str, rounds: int) -> None:
     """Onboard a site that was left out."""
     done = federation.done(site, variant)
     if done.exists():
@@ -209,9 +209,9 @@ def take_in(federation: Federation, site: int, variant: str, rounds: int) -> Non
 def rows_of(results: Mapping[str, Sequence[Mapping[str, Any]]], rounds: int) -> list[Row]:
     """Return a row for each way to a model: mean and standard deviation over new sites, in %.
 
-    own: what the site answers with. ahead: of how many sites that beats this way at the end; gain:
-    own minus this, in points, with the standard error of the mean. A way that a variant does not
-    have, or not at every site, is left empty.
+    own: what the site answers with. ahead: at how many sites its own answer beats this way at the
+    end. gain: own minus this, in points, with the standard error of the mean. A way is left empty
+    where a variant lacks it at any site.
     """
     lines: list[tuple[str, Any]] = [
         (f"own model, round {number}", lambda r, n=number: r["accuracy_by_round"][n])
@@ -271,7 +271,7 @@ def main(
 ) -> None:
     """Do what is left of the work; once all is done, record it."""
     began, size = time.monotonic(), QUICK if quick else replace(FULL, seeds=tuple(range(seeds)))
-    every = list(federations(size))
+    every = list(trials(size))
     pieces: list[Callable[[], None]] = [partial(federate, fed) for fed in every]
     pieces += [
         partial(take_in, fed, site, variant, size.rounds)

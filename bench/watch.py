@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+
+from fedapp.ground.processes import descendants
 
 ROLES = (
     ("fedapp.cli", "server and sites"),
@@ -109,7 +111,8 @@ def watch(command: Sequence[str], run: Path, every_s: float) -> Watched:
 def look(root: int, run: Path, seconds: float) -> Sample:
     """Return what a process and those below it take now."""
     now, highest = defaultdict[str, float](float), dict[str, float]()
-    for process in _tree(root):
+    for pid in {root} | descendants({root}):
+        process = Path(f"/proc/{pid}")
         role = role_of(_read(process / "cmdline").replace("\0", " "))
         now[role] += _mib(process / "smaps_rollup", "Pss:")
         highest[role] = max(highest.get(role, 0), _mib(process / "status", "VmHWM:"))
@@ -121,19 +124,6 @@ def look(root: int, run: Path, seconds: float) -> Sample:
 def role_of(command_line: str) -> str:
     """Return the role of the process with this command line."""
     return next((role for mark, role in ROLES if mark in command_line), OTHER)
-
-
-def _tree(root: int) -> Iterator[Path]:
-    """Yield /proc/PID of a process and of all below it."""
-    below: dict[str, list[str]] = {}
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit() and (stat := _read(process / "stat")):
-            # The name in parentheses may hold anything; state and parent follow it.
-            below.setdefault(stat.rpartition(")")[2].split()[1], []).append(process.name)
-    fresh = [str(root)]
-    while fresh:
-        yield from (Path("/proc", number) for number in fresh)
-        fresh = [child for number in fresh for child in below.get(number, ())]
 
 
 def _mib(path: Path, field: str) -> float:

@@ -11,7 +11,7 @@ import logging
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.refusals import refused
+from client_app.refusals import refusal_of
 from client_app.resident.caller import NoWorker, ask, worker_for
 from fedapp.messages import wire
 
@@ -26,7 +26,7 @@ def handle(message: Message, context: Context) -> Message:
     try:
         records = _answer(message, context)
     except Exception as error:
-        records = wire.write_answer(refused(error))
+        records = wire.write_answer(refusal_of(error))
     return Message(records, reply_to=message)
 
 

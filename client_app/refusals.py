@@ -9,7 +9,7 @@ from fedapp.messages.protocol import Incoming, Refusal
 log = logging.getLogger("flwr")
 
 
-def refused(error: Exception) -> Incoming:
+def refusal_of(error: Exception) -> Incoming:
     """Log the error, with its traceback where it is none of ours, and return the refusal."""
     if isinstance(error, FedAppError):
         _say_once(one_line(error))

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from client_app.node import alone, open_site
-from client_app.refusals import refused
+from client_app.refusals import refusal_of
 from client_app.resident.frames import Letter
 from client_app.resident.inputs import inputs_of, stamp_of
 from fedapp.experiment.presetfiles import Scalar
@@ -72,7 +72,7 @@ class SiteWork:
         try:
             incoming = self._incoming(letter)
         except Exception as error:
-            incoming = refused(error)
+            incoming = refusal_of(error)
         torch.cuda.empty_cache()  # other sites may share the GPU
         blobs = {"message": encode(incoming.answer), **incoming.payloads}
         return Letter({}, blobs), not isinstance(incoming.answer, Refusal)

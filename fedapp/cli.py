@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from fedapp.drivers.loopback import run_loopback
+from fedapp.experiment.codehash import code_hash, versions
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.experiment.presetfiles import headline, method_path, method_presets, presets
 from fedapp.ground.errors import ConfigError, FedAppError
@@ -28,6 +29,22 @@ Preset = Annotated[
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="settings to change, such as method.num_replaced=3")
 ]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"um-pfssl {versions().get('um-pfssl', '(not installed)')}, code {code_hash()[1]}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="say which version"),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
 
 
 @app.command()

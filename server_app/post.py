@@ -17,8 +17,8 @@ FIRST_POLL_S, LAST_POLL_S = 0.02, 1.0
 
 AT_ONCE = max(16, 4 * (os.cpu_count() or 1))
 """Messages under way to sites on the server's own machine: enough for all its cores. Flower's
-simulation looks through all messages for every node, time and again: 1,000 under way to as many
-nodes keep it from anything else, 10 messages a minute instead of 2,000."""
+simulation looks through all messages again for every node. With 1,000 messages under way to as many
+nodes it does nothing else: 10 messages a minute instead of 2,000."""
 
 NOT_SENT = "not sent; is the node gone?"
 """Of a message that Flower did not take."""
@@ -41,8 +41,8 @@ class Post:
         """Push messages and poll for their replies until all came or the time is over.
 
         more: returns the messages to push next; it is asked again after each poll. Yields each
-        reply with the message that it answers: a reply that Flower makes up for a node that is gone
-        does not name the node. None answers a message that Flower did not take.
+        message with its reply, or with None where Flower did not take the message. The message
+        tells which node it was: a reply that Flower makes up for a lost node does not.
         """
         end, pause = time.monotonic() + deadline_s, FIRST_POLL_S
         pending: dict[str, Message] = {}

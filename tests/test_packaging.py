@@ -1,8 +1,12 @@
 """What ships: pins, the keys that Flower lets a run override, presets, bundle, Makefile."""
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 import zipfile
+from importlib import metadata
 from io import BytesIO
 from pathlib import Path
 
@@ -13,6 +17,8 @@ from flwr.common.config import flatten_dict, fuse_dicts, parse_config_args
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from fedapp.__main__ import main as command_line
+from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import config_keys, load_run_config
 from fedapp.experiment.presetfiles import presets
 
@@ -23,7 +29,7 @@ PINS = dict(
     for line in (ROOT / "constraints.txt").read_text().splitlines()
     if not line.startswith("#")
 )
-EXTRAS = PROJECT["project"]["optional-dependencies"]
+NEEDED, DEV = PROJECT["project"]["dependencies"], PROJECT["project"]["optional-dependencies"]["dev"]
 
 
 # --- pins -----------------------------------------------------------------------------------------
@@ -42,16 +48,49 @@ def test_torch_and_torchvision_are_a_pair():
     assert (PINS["torch"], PINS["torchvision"]) == ("2.12.1", "0.27.1")
 
 
-@pytest.mark.parametrize("line", EXTRAS["app"] + EXTRAS["dev"])
+@pytest.mark.parametrize("line", NEEDED + DEV)
 def test_every_range_holds_its_pin(line):
     requirement = Requirement(line)
     assert requirement.specifier.contains(PINS[requirement.name]), line
     assert "://" not in line
 
 
-def test_a_plain_flwr_run_has_nothing_to_install():
-    assert PROJECT["project"]["dependencies"] == []
+def test_a_plain_flwr_run_has_nothing_to_install(tmp_path):
+    """As Flower has uv do it in the installed bundle, but without a network."""
+    named = sorted({Requirement(line).name for line in NEEDED + DEV})
+    assert PROJECT["tool"]["uv"] == {"exclude-dependencies": named}
     assert "dependency-groups" not in PROJECT
+    bundle, made = tmp_path / "bundle", tmp_path / "made"
+    bundle.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (bundle / name).write_bytes((ROOT / name).read_bytes())
+    command = ["uv", "sync", "--python", sys.executable, "--no-install-project"]
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "--no-install-package", "flwr", "--inexact"],
+        cwd=bundle,
+        env=os.environ | {"UV_PROJECT_ENVIRONMENT": str(made), "UV_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list(made.glob("lib/python*/site-packages/*.dist-info"))
+
+
+def test_without_what_it_needs_the_command_says_so_in_a_line(tmp_path):
+    (tmp_path / "fedapp").symlink_to(ROOT / "fedapp")
+    command = [sys.executable, "-S", "-m", "fedapp", "--help"]  # -S: no site-packages
+    done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"fedapp: \w+ is not installed: .*pip install \..*\n", done.stderr)
+
+
+def test_the_command_says_its_version(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fedapp", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        command_line()
+    assert ended.value.code == 0
+    said = f"um-pfssl {metadata.version('um-pfssl')}, code {code_hash()[1]}\n"
+    assert capsys.readouterr().out == said
 
 
 def test_no_file_names_a_package_index():

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedapp.data import published
 from fedapp.data.datasets import data_root
 from fedapp.experiment.config import load_run_config
-from fedapp.experiment.presetfiles import Scalar, preset_path
+from fedapp.experiment.presetfiles import Scalar, method_path, preset_path
 from fedapp.ground.functions import names_function, source_of
 
 
@@ -19,6 +19,8 @@ def inputs_of(node_config: Mapping[str, Scalar], run_config: Mapping[str, Scalar
     """
     experiment = load_run_config(run_config)
     found = [preset_path(str(run_config["preset"]))]
+    if method := run_config.get("method.preset"):
+        found.append(method_path(str(method)))
     if experiment.split.manifest:
         found.append(Path(experiment.split.manifest))
     name, root = experiment.data.name, data_root(experiment.data.root)

@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from fedapp.ground.processes import parent, read
+
 ONE_MESSAGE = "flwr-clientapp"
 """The program that Flower starts for one message."""
 
@@ -36,8 +38,8 @@ def lease_of(launcher: int) -> list[int]:
     if os.getppid() != launcher:
         os.close(found[0])
         raise ProcessLookupError(f"process {launcher} has ended")
-    supernode = _parent_pid(_command_line(launcher))
-    if supernode is not None and supernode == _parent_of(launcher):
+    supernode = _parent_pid(read(launcher, "cmdline").decode(errors="replace").split("\0"))
+    if supernode is not None and supernode == parent(launcher):
         try:
             found.append(os.pidfd_open(supernode))
         except OSError:  # it has just ended, and the SuperExec will
@@ -62,18 +64,3 @@ def _parent_pid(command: Sequence[str]) -> int | None:
     _, _, after = "\0".join(command).partition("\0--parent-pid\0")
     value = after.partition("\0")[0]
     return int(value) if value.isdecimal() else None
-
-
-def _command_line(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return []
-
-
-def _parent_of(pid: int) -> int | None:
-    try:
-        # The name in parentheses may hold anything; state and parent follow it.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return None

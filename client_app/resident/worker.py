@@ -2,9 +2,9 @@
 
 `python -P -m client_app.resident.worker SOCKET LOCK KEY IDLE_S READY LEASE...` is started by
 `caller.py`. READY is a pipe that says "it listens"; LEASE are pidfds: when one of
-these processes ends, so does the worker. It also ends when no message comes for IDLE_S seconds,
-when the one who waits for its answer goes away (a run that was stopped must not keep a GPU busy),
-and after a refusal: an error of a GPU can spoil a process for good, and refusals are rare.
+these processes ends, so does the worker. It also ends when no message comes for IDLE_S seconds, and
+when nobody waits for its answer any more: a stopped run must not keep a GPU busy. It ends after a
+refusal too: an error of a GPU can spoil a process for good, and refusals are rare.
 
 What it says goes to the SuperNode's log.
 """
@@ -37,7 +37,7 @@ PARTING_S = 1.0
 """Seconds to wait for the lock when ending: its holder is mostly ending too."""
 
 
-class Work(Protocol):
+class Answering(Protocol):
     """What a worker does with a letter."""
 
     def stale(self) -> str:
@@ -65,7 +65,7 @@ def place_of(arguments: list[str]) -> Place:
     return Place(Path(path), Path(lock), key, float(idle_s), int(ready), tuple(map(int, lease)))
 
 
-def serve(place: Place, work: Work) -> None:
+def serve(place: Place, work: Answering) -> None:
     """Answer letters until idle, stale or told to end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         place.socket.unlink(missing_ok=True)  # who started this worker holds the lock
@@ -88,7 +88,7 @@ def serve(place: Place, work: Work) -> None:
                     return
 
 
-def _talk(connection: socket.socket, place: Place, work: Work) -> bool:
+def _talk(connection: socket.socket, place: Place, work: Answering) -> bool:
     """Answer one connection; return whether the worker may live on."""
     try:
         _, user = peer(connection)

@@ -1,7 +1,6 @@
 """`load_dataset`: settings in, one pooled data set out, whatever the source."""
 
 import difflib
-import fcntl
 import os
 import socket
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from fedapp.data import published
@@ -130,7 +130,7 @@ def _fetch(name: str, source: published.Source, root: Path) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
         with (
-            _locked(root / ".download.lock"),
+            FileLock(root / ".download.lock"),
             _stall_limit(_STALL_SECONDS),
             tempfile.TemporaryDirectory(dir=root, prefix=".download-") as staging,
         ):
@@ -143,13 +143,6 @@ def _fetch(name: str, source: published.Source, root: Path) -> None:
         reason = f"the download failed ({' '.join(str(error).split())})"
         remedy = "run again with data.download=true on a working network"
         raise _not_found(name, source, root, reason, remedy) from error
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed
-        yield
 
 
 @contextmanager

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -13,7 +11,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fedapp.ground.errors import DataError, StoreError
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.errors import DataError
 from fedapp.messages.protocol import SERVER_SITE
 
 TRAIN, VAL, TEST = 0, 1, 2
@@ -115,28 +114,12 @@ class Manifest:
 
     def save(self, path: Path | str) -> None:
         """Write a safetensors file, whole or not at all; `StoreError` where the disk refuses."""
-        path = Path(path)
         header = {key: str(value) for key, value in self._header().items()}
         data = save(
             {name: np.ascontiguousarray(array) for name, array in self._arrays().items()},
             {**header, "digest": self.digest()},
         )
-        partial: Path | None = None
-        try:
-            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-            partial = Path(name)
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except OSError as error:
-            if partial is not None:
-                partial.unlink(missing_ok=True)
-            raise StoreError(
-                f"{path}: manifest cannot be written ({error.strerror}): "
-                "free space or choose another folder"
-            ) from error
+        write_atomic(Path(path), data, durable=True)
 
     @classmethod
     def load(cls, path: Path | str) -> Self:

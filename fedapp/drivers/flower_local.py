@@ -28,9 +28,10 @@ from urllib.error import URLError
 from fedapp.drivers.workers import Need, free_ram, measured, start_measuring, workers
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.presetfiles import Scalar, anywhere
 from fedapp.experiment.runfolder import check_run
 from fedapp.experiment.runpaths import peers_path
+from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError, FedAppError, RunError
 from fedapp.ground.processes import (
     alive,
@@ -55,12 +56,14 @@ def run(app: Path, preset: str, overrides: Mapping[str, Scalar]) -> int:
 
     Raises ConfigError before anything is started, RunError where Flower does not start.
     """
-    if Path(preset).is_file():
-        preset = str(Path(preset).resolve())
+    preset = anywhere(preset)
+    if method := overrides.get("method.preset"):
+        overrides = {**overrides, "method.preset": anywhere(str(method))}
     experiment = load_experiment(preset, overrides)
     overrides = {**overrides, **_absolute(experiment)}
     run_config = _run_config({"preset": preset, **overrides})
     check_run(experiment)
+    pick_device(experiment.runtime.device)  # before every simulated site says the same
     home = _home(app)
     home.mkdir(exist_ok=True)
     env = _environment(home, port := free_port())

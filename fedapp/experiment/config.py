@@ -1,7 +1,8 @@
 """YAML presets and `key=value` overrides -> `Experiment`, all checked before a run starts.
 
 A preset is a file of `conf/` named without its ending, or the path of any YAML file. A method
-preset is a file of `conf/methods/`; what it says takes the place of what the preset says. An
+preset is one of `conf/methods/`, or any other likewise; what it says takes the place of what the
+preset says. An
 override is a dotted key such as `method.num_replaced`; an empty text means "as the preset says",
 because Flower wants every key that a run may override to be present (`[tool.flwr.app.config]`).
 
@@ -25,6 +26,7 @@ from fedapp.data.parts import BAGS
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import (
     Scalar,
+    anywhere,
     method_path,
     preset_path,
     presets,
@@ -76,15 +78,17 @@ def load_experiment(
     `method.preset` lays a method preset over the preset; in the preset itself, under it. It, or an
     override of `method.name`, with another method drops the preset's `method.*` values: they
     described the preset's method. So it is with `model.name`. The experiment is named after both
-    presets.
+    presets: after the file, or as its `name` says, which a run's config.yaml has.
 
     Raises ConfigError on an unknown preset, a damaged file, and on every unknown, wrongly typed,
     out-of-range or contradictory setting.
     """
     path = preset_path(preset)
-    values, source, name = _flatten(read_yaml(path)), source_of(path), path.stem
+    values, source = _flatten(read_yaml(path)), source_of(path)
+    name = _name(values, source, path.stem)
     if (under := values.pop("method.preset", "")) != "":  # the file's own values go over it
-        values = {**_flatten(read_yaml(method_path(str(under)))), **values}
+        under = method_path(anywhere(str(under), path.parent))
+        values = {**_flatten(read_yaml(under)), **values}
     given = {key: value for key, value in overrides.items() if value != ""}
     if (chosen := given.pop("method.preset", "")) != "":
         over = method_path(str(chosen))
@@ -97,7 +101,10 @@ def load_experiment(
             )
         source, name = f"{source} under {source_of(over)}", f"{name}-{over.stem}"
     values = _laid_over(values, {k: given[k] for g in _NAMED if (k := f"{g}.name") in given})
-    return _build(values, name, source, given)
+    experiment = _build(values, name, source, given)
+    if lines := _misfits(experiment, given, source):
+        raise ConfigError("\n".join(lines))
+    return experiment
 
 
 def load_run_config(run_config: Mapping[str, Scalar]) -> Experiment:
@@ -141,10 +148,7 @@ def from_plain(plain: Mapping[str, Any], source: str) -> Experiment:
     Raises ConfigError as `load_experiment` does.
     """
     rest = dict(plain)
-    name = rest.pop("name", None)
-    if not isinstance(name, str):
-        raise ConfigError(f"{source}: name = {name!r}: must be the preset's name, a text")
-    return _build(rest, name, source, {})
+    return _build(rest, _name(rest, source), source, {})
 
 
 def config_keys() -> dict[str, str]:
@@ -185,6 +189,14 @@ def settings_that_differ(mine: Mapping[str, Scalar], theirs: Mapping[str, Scalar
         if mine.get(key) != theirs.get(key)
     ]
     return "; ".join(found[:3] + ([f"{len(found) - 3} more"] if len(found) > 3 else []))
+
+
+def _name(values: dict[str, Any], source: str, otherwise: str = "") -> str:
+    """Take `name` out of a file's values and return it."""
+    name = values.pop("name", otherwise)
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{source}: name = {name!r}: must be the preset's name, a text")
+    return name
 
 
 def _build(
@@ -254,6 +266,18 @@ def _bag_problems(
     rule += f" or choose {' or '.join(able)}" if able else ""
     where = origin.get("split.bags", source)
     return [f"{where}: split.bags = {split.bags}: {rule}"]
+
+
+def _misfits(experiment: Experiment, given: Mapping[str, Scalar], source: str) -> list[str]:
+    """Return one line for each setting of the method that so few sites cannot use."""
+    if experiment.runtime.peers:  # an earlier run's sites count beside these
+        return []
+    method = experiment.method
+    return [
+        f"{'override' if f'method.{key}' in given else source}: "
+        f"method.{key} = {getattr(method, key)!r}: {rule}"
+        for key, rule in method.misfits(experiment.split.num_clients).items()
+    ]
 
 
 def _own_problems(

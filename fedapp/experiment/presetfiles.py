@@ -30,19 +30,35 @@ def preset_path(preset: str) -> Path:
     """Return the file of a preset, by name or by path. Raises ConfigError where there is none."""
     if preset in presets():
         return CONF / f"{preset}.yaml"
-    path = Path(preset).expanduser()
-    if path.suffix in {".yaml", ".yml"} and path.is_file():
+    if (path := yaml_path(preset)) is not None:
         return path
     hint = nearest(preset, presets())
     raise ConfigError(f"preset '{preset}': no such preset and no such YAML file; {hint}")
 
 
 def method_path(name: str) -> Path:
-    """Return the file of a method preset. Raises ConfigError where there is none."""
+    """Return the file of a method preset, by name or by path. Raises ConfigError likewise."""
     if name in method_presets():
         return CONF / "methods" / f"{name}.yaml"
+    if (path := yaml_path(name)) is not None:
+        return path
     hint = nearest(name, method_presets())
-    raise ConfigError(f"method.preset '{name}': no such method preset; {hint}")
+    raise ConfigError(f"method.preset '{name}': no such method preset and no such file; {hint}")
+
+
+def yaml_path(text: str) -> Path | None:
+    """Return the YAML file that a text names by its path; None where it names none."""
+    path = Path(text).expanduser()
+    return path if path.suffix in {".yaml", ".yml"} and path.is_file() else None
+
+
+def anywhere(named: str, near: Path = Path()) -> str:
+    """Return what names the same preset in every folder: a name as it is, a path absolute.
+
+    near: the folder of the file in which it stands; a path is looked for there first.
+    """
+    path = yaml_path(str(near / Path(named).expanduser())) or yaml_path(named)
+    return named if path is None else str(path.absolute())
 
 
 def headline(path: Path) -> str:

@@ -7,8 +7,9 @@ from typing import Any
 
 import yaml
 
-from fedapp.experiment.config import MACHINE_KEYS
-from fedapp.experiment.records import Row, json_values
+from fedapp.experiment.config import MACHINE_KEYS, experiment_digest, from_plain
+from fedapp.experiment.records import Records, Row, json_values
+from fedapp.ground.errors import RunError
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,36 @@ def differences(path: Path, plain_config: Mapping[str, Any]) -> str:
     return "; ".join(found[:3] + more) or "by another version of this software"
 
 
+def is_longer(path: Path, plain_config: Mapping[str, Any], digest: str) -> bool:
+    """Say whether the settings are those of the folder `path` but for more rounds.
+
+    digest: of the folder's settings. No round depends on how many come after it, so the numbers are
+    those of a run that was as long from the start. Raises RunError where the rounds are fewer and
+    all else is equal.
+    """
+    had, wanted = _rounds(path), plain_config["rounds"]["num_rounds"]
+    rounds = {**plain_config["rounds"], "num_rounds": had}
+    if had is None or digest != experiment_digest(
+        from_plain({**plain_config, "rounds": rounds}, "the run's settings")
+    ):
+        return False
+    if wanted < had:
+        raise RunError(
+            f"{path}: a run of {had} rounds, now rounds.num_rounds = {wanted}: a run can be "
+            f"extended but not cut short; give {had} or more"
+        )
+    return True
+
+
+def note_rounds(records: Records, plain_config: Mapping[str, Any]) -> None:
+    """Write into config.yaml how many rounds the run has now, where it says otherwise."""
+    wanted = plain_config["rounds"]["num_rounds"]
+    if _rounds(records.path) not in {None, wanted}:
+        plain = yaml.safe_load((records.path / "config.yaml").read_bytes())
+        plain["rounds"]["num_rounds"] = wanted
+        records.write("config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+
+
 def warn_of_other_bits(path: Path, plain_config: Mapping[str, Any]) -> None:
     """Warn of settings that change the last bits of numbers."""
     old = _flat(yaml.safe_load((path / "config.yaml").read_bytes()))
@@ -43,6 +74,15 @@ def warn_of_other_bits(path: Path, plain_config: Mapping[str, Any]) -> None:
                 old.get(key),
                 new.get(key),
             )
+
+
+def _rounds(path: Path) -> int | None:
+    """Return the rounds that config.yaml asks for; None where it does not say."""
+    try:
+        number = yaml.safe_load((path / "config.yaml").read_bytes())["rounds"]["num_rounds"]
+    except (OSError, yaml.YAMLError, LookupError, TypeError):
+        return None
+    return number if isinstance(number, int) else None
 
 
 def _flat(plain: Mapping[str, Any]) -> Row:

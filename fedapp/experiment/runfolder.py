@@ -1,6 +1,6 @@
 """A run's folder: what was asked for, what came out, and what is needed to go on.
 
-- config.yaml: the settings, resolved
+- config.yaml: the settings, resolved; a preset that runs the same again, in a folder of its own
 - run.json: versions, code, digests of settings and manifest, start
 - manifest.safetensors: who holds which image, where the server knows it
 - what `records` writes, round by round and at the end
@@ -21,7 +21,7 @@ from fedapp.experiment.codehash import code_hash, versions
 from fedapp.experiment.config import experiment_digest, to_plain
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.records import Records, json_values, pretty
-from fedapp.experiment.resume import differences, warn_of_other_bits
+from fedapp.experiment.resume import differences, is_longer, note_rounds, warn_of_other_bits
 from fedapp.experiment.runpaths import NAME, default_name, make_folder, newest, out_root, taken
 from fedapp.ground.errors import FedAppError, RunError
 
@@ -83,8 +83,7 @@ class RunFolder(Records):
             "started": started.isoformat(timespec="seconds"),
         }
         try:
-            text = yaml.safe_dump(json_values(plain_config), sort_keys=False, allow_unicode=True)
-            folder.write("config.yaml", text)
+            folder.write("config.yaml", _as_preset(plain_config))
             if manifest:
                 manifest.save(folder.path / "manifest.safetensors")
             folder.write("run.json", pretty(facts))
@@ -99,8 +98,9 @@ class RunFolder(Records):
     ) -> Self:
         """Open a folder to continue its run; metrics of rounds after the checkpoint are dropped.
 
-        Raises RunError where there is no such run, or where it is of another experiment: other
-        settings (naming them) or other images.
+        `rounds.num_rounds` may be larger than it was: the folder then is of that longer run. Raises
+        RunError where there is no such run, or where it is of another experiment: other settings
+        (naming them), fewer rounds or other images.
         """
         folder = cls(path)
         facts = folder.read_json("run.json")
@@ -109,7 +109,8 @@ class RunFolder(Records):
                 f"{path}: no run to resume; name one with runtime.run_name and its folder with "
                 "runtime.out, or start anew with runtime.resume=false"
             )
-        if facts.get("experiment") != digest:
+        longer = facts.get("experiment") != digest
+        if longer and not is_longer(path, plain_config, str(facts.get("experiment"))):
             raise RunError(
                 f"{path}: a run with other settings ({differences(path, plain_config)}); give "
                 "the settings in its config.yaml, or start anew under another runtime.run_name"
@@ -127,6 +128,9 @@ class RunFolder(Records):
                 code_hash()[1],
             )
         warn_of_other_bits(path, plain_config)
+        if longer:
+            folder.write("run.json", pretty({**facts, "experiment": digest}))
+        note_rounds(folder, plain_config)
         folder.drop_rows_after((folder.load_checkpoint() or {"round": -1})["round"])
         return folder
 
@@ -146,6 +150,14 @@ class RunFolder(Records):
         facts = self.read_json("run.json") or {}
         if facts.get("manifest") is None:
             self.write("run.json", pretty({**facts, "manifest": digest}))
+
+
+def _as_preset(plain_config: Mapping[str, Any]) -> str:
+    """Return the settings as a preset; a run of it is a new one, so it has no run folder's name."""
+    runtime = {**plain_config.get("runtime", {}), "run_name": "", "resume": False}
+    plain = json_values({**plain_config, "runtime": runtime})
+    text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    return text
 
 
 def open_run(experiment: Experiment, manifest: Savable | None = None) -> RunFolder:

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 import torch
 
+from fedapp.ground.errors import ConfigError
+
 
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
@@ -18,10 +20,14 @@ def torch_threads(threads: int) -> Iterator[None]:
 
 
 def pick_device(setting: str) -> torch.device:
-    """Return the device that `runtime.device` asks for."""
-    if setting == "auto":
-        setting = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(setting)
+    """Return the device that `runtime.device` asks for; ConfigError where this machine has none."""
+    here = torch.cuda.is_available()
+    if setting == "cuda" and not here:
+        raise ConfigError(
+            "runtime.device = 'cuda': PyTorch finds no GPU on this machine; install its driver and "
+            "a CUDA build of PyTorch, or set runtime.device=auto"
+        )
+    return torch.device("cuda" if here and setting != "cpu" else "cpu")
 
 
 def pick_dtype(setting: str, device: torch.device) -> torch.dtype:

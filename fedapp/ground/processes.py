@@ -61,13 +61,18 @@ def _stat(pid: int) -> tuple[str, int]:
     return (fields[0].decode(), int(fields[1])) if len(fields) > 1 else ("X", 0)
 
 
+def parent(pid: int) -> int:
+    """Return the number of a process's parent; 0 where it is gone."""
+    return _stat(pid)[1]
+
+
 def descendants(roots: set[int]) -> set[int]:
     """Return the children of these processes, their children, and so on, without themselves."""
-    parents = {pid: _stat(pid)[1] for pid in pids()}
+    parents = {pid: parent(pid) for pid in pids()}
     found: set[int] = set()
     fresh = set(roots)
     while fresh:
-        fresh = {pid for pid, parent in parents.items() if parent in fresh} - found
+        fresh = {pid for pid, above in parents.items() if above in fresh} - found
         found |= fresh
     return found
 

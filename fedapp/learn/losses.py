@@ -8,7 +8,7 @@ def soft_target_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean over samples of KL(target || f(x)), for one-hot and soft targets alike.
 
     logits, targets: [n, C], n >= 1, target rows sum to 1. For a one-hot target KL is the cross
-    entropy, so over a mini-batch drawn evenly from D_s and D_u together this is Eq. 1 with mu equal
-    to the batch's own labelled share, whose expectation is mu_k: one pass, no second loader.
+    entropy. So over a mini-batch drawn evenly from D_s and D_u together this is Eq. 1 with the
+    batch's own share of labels for mu; its expectation is mu_k. One pass, no second loader.
     """
     return F.kl_div(F.log_softmax(logits, dim=1), targets, reduction="batchmean")

@@ -16,6 +16,9 @@ BINS = 15
 FEW = 20
 """Test images below which an accuracy says little: 10 of 20 is anything from 30 to 70 %."""
 
+LABEL_GROUPS = ("mu < 0.1", "0.1 <= mu <= 0.5", "mu > 0.5")
+"""Sites by mu, the share of their training images that have a label."""
+
 Z95 = 1.959963984540054
 """The normal distribution's 97.5 % point: 95 % lie within as many deviations of the mean."""
 
@@ -81,3 +84,8 @@ def wilson(correct: float, total: float, z: float = Z95) -> tuple[float, float]:
     low, high = (middle - half) / (1 + spread), (middle + half) / (1 + spread)
     # The ends are exact where all or nothing is right, but for rounding.
     return (low if correct else 0.0), (high if correct < total else 1.0)
+
+
+def label_group(mu: float) -> int:
+    """Return the index in `LABEL_GROUPS` of a site with this share of labels, in [0, 1]."""
+    return 0 if mu < 0.1 else 1 if mu <= 0.5 else 2

@@ -8,8 +8,9 @@ the bad ones, and neither tells a bad model that lies among the good ones.
 
 "filtered" leaves members out: those whose changes point away from the others' or are far too long
 (`agreement`), and takes "bounded" of the rest. Cosines and a bound that follows the median are
-FLAME's (Nguyen et al. 2022); in place of its clusters of one round, it goes by what a site has sent
-so far. So it holds in a round with more bad members than good ones, if they were known before.
+FLAME's (Nguyen et al. 2022). FLAME clusters the changes of one round; this rule remembers what each
+site has sent so far. So it holds in a round with more bad members than good ones, where the bad
+ones were known before.
 """
 
 import math
@@ -43,8 +44,8 @@ def robust_mean(
 ) -> Params:
     """Return the members' average by a rule other than "none"; "filtered": of those that are left.
 
-    weights: >= 0, of each member; those of weight 0 are left out, and where nobody is left the
-    result is `own`, the server's last model. models: gives the members in the order of the weights,
+    weights: >= 0, of each member; those of weight 0 are left out. With nobody left the result is
+    `own`, the server's last model. models: gives the members in the order of the weights,
     anew at each call. trained: the tensors that training moves; other floating ones are statistics.
     Integer tensors are `own`'s. Variances that are not negative stay so: every number is a mean of
     the members' and the server's, with weights that are not negative.
@@ -149,9 +150,10 @@ def agreement(products: Tensor, before: Sequence[float]) -> list[float]:
     products: float64 [n, n], of the members' changes. before: what this function returned when each
     was judged last; 0 for a new one. A member's agreement is half of that and the median cosine of
     its change with those of the trusted members. Trusted are those whose agreement was not
-    negative, without the one that agrees least as long as that is below 0. A member whose change is
-    longer than `LONG` times the median one of those whose agreement was not negative has `AWAY`; of
-    two middle ones the longer counts: sites without labels change little. Results are in (-2, 2).
+    negative, without the one that agrees least as long as that is below 0. A member has `AWAY`
+    where its change is longer than `LONG` times the median change of those whose agreement was not
+    negative. Of two middle changes the longer counts: sites without labels change little. Results
+    are in (-2, 2).
 
     Half: an honest change now and then points a little away, a site that attacks does every time.
     """

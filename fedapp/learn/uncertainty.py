@@ -41,8 +41,8 @@ def mc_probabilities(model: Network, images: Tensor, passes: int, normalise: Nor
 def features_of(model: Network, images: Tensor, normalise: Normalise) -> Features:
     """Return the trunk's output for a batch, without gradients.
 
-    On a CPU it runs piece by piece: an image's features do not depend on its neighbours in eval
-    mode, and activations that fit the cache save memory and, in a wide network, time.
+    On a CPU it runs piece by piece: activations that fit the cache save memory and, in a wide
+    network, time. The result is the same: in eval mode an image's features depend on it alone.
     """
     count = len(images) // CACHE_BATCH + 1 if images.device.type == "cpu" else 1
     pieces = [model.trunk(normalise(piece)) for piece in images.tensor_split(count)]

@@ -46,8 +46,8 @@ class ModelStore:
     def put(self, blob: bytes, *, durable: bool = False) -> str:
         """Keep a content and return its digest; one that is there already is not written again.
 
-        durable: the content outlives a power cut once this returns. It costs a wait for the disk,
-        so only those ask for it that nobody could send the content again.
+        durable: the content outlives a power cut once this returns. That costs a wait for the disk:
+        ask for it only where nobody could send the content again.
 
         Raises StoreError where the disk refuses; nothing kept earlier is lost, no part file stays.
         """

@@ -356,6 +356,10 @@ class Method(ABC, Generic[State]):
         """Return what the method's paper says that it sends, in models, by name."""
         return {}
 
+    def misfits(self, num_clients: int) -> Mapping[str, str]:
+        """Return which settings a federation of so many sites cannot use, with the rule of each."""
+        return {}
+
 
 def schemas(method: Method[State], model: nn.Module) -> dict[str, Schema]:
     """Return the schema of what sites share, by role."""

@@ -1,8 +1,8 @@
 """FedRoD (Chen and Chao 2022), linear: one common predictor, one personal on top of it.
 
 The common network is averaged. Its loss is the balanced softmax (Ren et al. 2020): the cross
-entropy of logits + ln pi_k, pi_k being the site's class shares, so that all sites aim at one
-predictor for which all classes are equally frequent. A second head stays at the site. It sees the
+entropy of logits + ln pi_k. Here pi_k are the site's class shares. So all sites aim at one
+predictor, for which all classes are equally frequent. A second head stays at the site. It sees the
 features of the common network and adds its logits to the common ones; the sum meets the plain cross
 entropy, whose gradient reaches the personal head alone. The personal answer is the softmax of that
 sum. Both are trained in the same steps, on the labelled images.

@@ -58,14 +58,14 @@ def check_reply(task: Task, reply: Reply, facts: SiteFacts, roles: Collection[st
         if part not in _PARTS:
             raise ProtocolError(f"evaluation {part!r}; must be one of {sorted(_PARTS)}")
         _check_evaluation(part, result, len(facts.classes), getattr(facts, _PARTS[part]))
-    _check_metrics(reply.metrics, facts, len(offered))
+    _check_metrics(reply.metrics, facts)
 
 
 def attributed(task: Task, incoming: Incoming) -> Incoming:
     """Return the answer to a task as the asked site's, whatever site and round it claims.
 
-    One that speaks for another site or round becomes a refusal of the site that was asked. For a
-    refusal that is no lie: a site that does not know its number says -1.
+    One for another site or round becomes a refusal of the site that was asked. A refusal may have
+    another number: a site that does not know its own says -1.
     """
     answer = incoming.answer
     if isinstance(answer, Refusal):
@@ -95,7 +95,7 @@ def _check_evaluation(part: str, result: Evaluation, classes: int, samples: int)
         raise ProtocolError(f"calibration bins of {part} hold what does not belong there")
 
 
-def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts, models: int) -> None:
+def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts) -> None:
     if len(metrics) > MAX_METRICS:
         raise ProtocolError(f"{len(metrics)} metrics; at most {MAX_METRICS}")
     for name in (EPSILON, "learned_from"):  # a negative weight would turn an average round
@@ -106,7 +106,6 @@ def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts, models: int) 
         ("pseudo_wrong", metrics.get("pseudo_total", 0)),
         ("sure_total", facts.val),
         ("sure_right", metrics.get("sure_total", 0)),
-        ("models_scored", models),
     ):
         value = metrics.get(name, 0)
         if value != int(value) or not 0 <= value <= limit:

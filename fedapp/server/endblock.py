@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from fedapp.ground.text import count, duration, percent, points, size
-from fedapp.learn.metrics import FEW, wilson
+from fedapp.learn.metrics import FEW, LABEL_GROUPS, label_group, wilson
 from fedapp.methods.um_pfssl.costs import saving
 from fedapp.server.standings import spread
 
@@ -123,8 +123,8 @@ def _by_site(per_site: Sequence[Row]) -> list[str]:
     for row in measured:
         right, total = round(row["final_accuracy"] * row["test"]), row["test"]
         low, high = wilson(right, total)
-        figures = percent(row["final_accuracy"]), f"{percent(low)} to {percent(high)}"
-        lines.append(_cells(f"  {_who(row)}"[: _LABEL - 1], f"{right} / {total}", *figures))
+        values = percent(row["final_accuracy"]), f"{percent(low)} to {percent(high)}"
+        lines.append(_cells(f"  {_who(row)}"[: _LABEL - 1], f"{right} / {total}", *values))
     return lines
 
 
@@ -134,21 +134,19 @@ def _measured(per_site: Sequence[Row]) -> list[Row]:
 
 
 def _by_labels(per_site: Sequence[Row]) -> list[str]:
-    known = [row for row in per_site if row.get("mu") is not None]
-    groups = {
-        "mu < 0.1": [row for row in known if row["mu"] < 0.1],
-        "0.1 <= mu <= 0.5": [row for row in known if 0.1 <= row["mu"] <= 0.5],
-        "mu > 0.5": [row for row in known if row["mu"] > 0.5],
-    }
+    groups: dict[str, list[Row]] = {label: [] for label in LABEL_GROUPS}
+    for row in per_site:
+        if row.get("mu") is not None:
+            groups[LABEL_GROUPS[label_group(row["mu"])]].append(row)
     lines = [_cells("By share of labels, %", "sites", "after warm-up", "final", "change")]
     for label, rows in groups.items():
         both = [row for row in rows if _gain(row) is not None]
-        figures = ["-", "-", "-"]
+        values = ["-", "-", "-"]
         if both:
             start = fmean(row["warmup_accuracy"] for row in both)
             end = fmean(row["final_accuracy"] for row in both)
-            figures = [percent(start), percent(end), points(end - start)]
-        lines.append(_cells(f"  {label}", str(len(rows)), *figures))
+            values = [percent(start), percent(end), points(end - start)]
+        lines.append(_cells(f"  {label}", str(len(rows)), *values))
     return lines
 
 
@@ -190,13 +188,12 @@ def _costs(summary: Row) -> list[str]:
         f"Pseudo-label error  {percent(error)}{'' if error is None else ' %, last measured'}",
         f"Models sent         {count(down)} to sites, {count(up)} to the server",
     ]
-    bound, greedy = summary.get("cost_bound_models"), summary.get("cost_greedy_models")
+    bound = summary.get("cost_bound_models")
     total = None if down is None else down + (up or 0)
     if bound is not None:
         share = f"; sent: {percent(total / bound)} % of it" if bound and total is not None else ""
         lines.append(f"  paper's bound     {count(bound)} models (Eq. 28){share}")
-    if greedy is not None:
-        saved = saving(greedy, bound) if bound is not None else 0.0
+        saved = saving(greedy := summary["cost_greedy_models"], bound)
         kept = f"; the bound saves {count(saved)}" if saved > 0 else ""
         lines.append(f"  greedy search     {count(greedy)} models (Eq. 27){kept}")
     traffic = f"{size(summary.get('bytes_down'))} to sites, {size(summary.get('bytes_up'))}"

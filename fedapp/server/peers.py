@@ -69,8 +69,8 @@ def adopt_peers(
     """Take models of the run that `runtime.peers` names into a new run's pool, each checked.
 
     A method whose sites ask peers (`asks_peers`) gets the latest model of every site that has
-    trained. One whose new sites start from the common model (`starts_common`) gets that alone,
-    under `SERVER_SITE`: the other files of that run's pool may be absent.
+    trained. A method whose new sites start from the common model (`starts_common`) gets the common
+    model alone, under `SERVER_SITE`; the run's other models need not be there.
 
     kind, schema, folder: the new run's. Returns the earlier run. Raises ConfigError where the two
     runs do not fit together, RunError where the other's files are not whole or its models may have

@@ -19,9 +19,9 @@ class RunState:
 
     held: digests that each site holds.
 
-    private: digest of what each site keeps to itself. peers: sites of an earlier run whose models,
-    or the one made of them, are in the pool (`runtime.peers`), as the sites were then. agreement:
-    how far each site's changes agreed with the others' (`robust.agreement`).
+    private: digest of what each site keeps to itself. peers: what the sites of an earlier run said
+    of themselves then; their models, or the common one, are in the pool (`runtime.peers`).
+    agreement: how far each site's changes agreed with the others' (`robust.agreement`).
     """
 
     round: int

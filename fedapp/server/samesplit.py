@@ -21,8 +21,8 @@ def check_same_split(earlier: Path, theirs: str, ours: str, folder: Path) -> Non
     Which training labels are visible may differ. A site that is onboarded may have hidden or
     revealed labels since (`split.labels`, `bench.onboarding`), which moves no image to another site
     or part. The number of sites may differ too: without an image nobody is moved. The owner must
-    be the same, although the part alone decides what a model has learned from: a site of the
-    earlier run may come and go on from its model, and a new site must not hold what its peers have.
+    be the same, for two reasons: a site of the earlier run may come and go on from its model, and a
+    new site must not hold its peers' images.
 
     Where sites have images of their own, there is nothing to compare here: nobody knows who holds
     which image, and a new site's images were in no other site's hands.

@@ -95,7 +95,6 @@ class Standings:
             # Not the warm-up of a site that joins now: it is of round 0.
             "trained": len({r.site for r in replies if r.learned and r.round == number}),
             "skipped": {str(site): reason for site, reason in sorted(skipped.items())},
-            "models_scored": int(sum(r.metrics.get("models_scored", 0) for r in replies)),
         }
         for answer in ANSWERS:
             if accuracies := self.accuracies(f"test_{answer}"):

@@ -154,9 +154,9 @@ def normal(key: bytes, count: int) -> NDArray[np.float64]:
 def epsilon(noise: float, uploads: int, delta: float) -> float:
     """Return the epsilon of (epsilon, delta)-differential privacy of a site's uploads.
 
-    Neighbours are any two contents of a site (its data exchanged as a whole), so that two clipped
-    changes are at most 2 C apart: one upload is mu-GDP with mu = 2 / noise, `uploads` of them,
-    each chosen in sight of those before, are sqrt(uploads) mu (Dong, Roth, Su 2022). Then
+    Neighbours are any two contents of a site: all its data are exchanged. Two clipped changes are
+    at most 2 C apart, so one upload is mu-GDP with mu = 2 / noise. Several uploads, each made in
+    knowledge of those before, are sqrt(uploads) mu (Dong, Roth, Su 2022). Then
     delta = Phi(mu / 2 - eps / mu) - e^eps Phi(-mu / 2 - eps / mu) (Balle, Wang 2018, Theorem 8),
     which falls in eps. Exact; nothing is gained by who was sampled, which the server knows.
     """

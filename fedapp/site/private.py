@@ -1,7 +1,7 @@
 """What never leaves a site: a part of its model, such as its head, and what it remembers beside.
 
-Kept by content, so that a run resumed after a crash goes on from what belongs to the round it
-resumes, not from something newer. The server knows the digest only and cannot heal a loss.
+It is kept by content: a run that is resumed after a crash asks for what belongs to its own round,
+and the newer one does not get in the way. The server knows the digest only and cannot heal a loss.
 """
 
 import logging

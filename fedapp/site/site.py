@@ -146,10 +146,12 @@ class Site:
         )
         scored_before = self.scores.computed
         report = method.site_round(task, context)
+        # A log's matter: a round that is done again finds its scores in hand.
+        scored = self.scores.computed - scored_before
+        log.info("site %d, round %d: %d models scored", task.site, task.round, scored)
         if self.experiment.privacy.clip:
             report = self._privately(task, report, context)
-        noted = {"models_scored": self.scores.computed - scored_before}
-        return self._answer(task, report, context, noted | ({MEMORY_LOST: 1} if lost else {}))
+        return self._answer(task, report, context, {MEMORY_LOST: 1} if lost else {})
 
     def _own(self, task: Task, network: Network, kept: Collection[str]) -> tuple[Params, bool]:
         """Return what the site keeps to itself, and whether it had lost that."""

@@ -7,9 +7,9 @@ from bench.onboarding import (
     QUICK,
     VARIANTS,
     drawn,
-    federations,
     hidden,
     rows_of,
+    trials,
 )
 from fedapp.data.manifest import TEST, TRAIN, Manifest
 
@@ -72,7 +72,7 @@ def test_a_way_that_a_variant_does_not_have_is_left_empty():
 
 
 def test_two_federations_of_a_seed_have_one_split_and_the_same_sites_left_out():
-    um, recommended = federations(QUICK)
+    um, recommended = trials(QUICK)
     assert (um.experiment.method.name, recommended.experiment.method.name) == (
         "um_pfssl",
         "prior_shift",

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from fedapp.tools.deploy.compose_local import APP, Federation, Service, read_compose
+from fedapp.tools.deploy.compose_local import APP, Service, Services, read_compose
 from tests.flower.results import rows
 
 SITES = ("north", "south", "west")
@@ -26,7 +26,7 @@ def two_services(tmp_path):
 
 def test_addresses_and_paths_of_containers_become_those_of_this_machine(tmp_path):
     here = tmp_path / "here"
-    made = Federation(two_services(tmp_path), here, {})
+    made = Services(two_services(tmp_path), here, {})
     ports = {k: v.removeprefix("127.0.0.1:") for k, v in made.addresses.items()}
     assert set(ports) == {"link:8000", "edge:8443", "site:9094"}
     link, edge = ports["link:8000"], ports["edge:8443"]
@@ -49,7 +49,7 @@ def test_addresses_and_paths_of_containers_become_those_of_this_machine(tmp_path
 
 
 def test_a_service_that_is_left_out_is_answered_for(tmp_path):
-    made = Federation(two_services(tmp_path), tmp_path / "here", {"edge": "link"})
+    made = Services(two_services(tmp_path), tmp_path / "here", {"edge": "link"})
     assert made.addresses["edge:8443"] == made.addresses["link:8000"]
     assert made.text("site", "edge:8443") == made.addresses["link:8000"]
 

@@ -89,6 +89,10 @@ def test_a_file_of_ones_own_is_a_preset_named_after_it(write):
     )
 
 
+def test_a_file_may_say_what_it_is_called(write):
+    assert load_experiment(write("name: other\n" + MINIMAL)).name == "other"
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("1e-4", 1e-4), ("1.5E3", 1500.0), (".5", 0.5), ("-3", -3), ("010", 10), ("True", True),
@@ -138,6 +142,9 @@ def test_numbers_of_a_file_are_yaml_1_2(write):
          "mean, name, root, sites, std, subset"),
         ({"method__name": "local_only", "method__num_replaced": 1},
          "override: method.num_replaced = 1: not a setting of local_only; valid: name"),
+        ({"method__helper_list_size": 21},
+         "override: method.helper_list_size = 21: must be at most split.num_clients = 20: a list "
+         "has one model of a site"),
         ({"method__helper_list_size": 4, "method__num_replaced": 5},
          "override over conf/fashion_mnist_small.yaml: method.helper_list_size = 4, "
          "method.num_replaced = 5: num_replaced must be below helper_list_size"),
@@ -178,7 +185,7 @@ def test_every_problem_is_listed():
          "training.momentum = '1e-1x': must be a valid number"),
         (MINIMAL + "training:\n", "training = None: must be a group of keys"),
         (MINIMAL + "model:\n  width: {a: 1}\n", "model.width = {'a': 1}: must be a valid integer"),
-        (MINIMAL + "name: other\n", "name = 'other': unknown key"),
+        (MINIMAL + "name: 3\n", "name = 3: must be the preset's name, a text"),
         ("seed: 1\n", "method.name = None: must be one of"),
         ("method: um_pfssl\n", "method = 'um_pfssl': must be a group of keys"),
         ("- 1\n", "must hold groups of keys"),
@@ -283,3 +290,13 @@ def test_every_setting_of_a_method_fits_into_a_flower_run_config():
         fields = {f.name: f.default for f in dataclasses.fields(method_class(name))}
         assert all(isinstance(v, str | int | float | bool) for v in fields.values()), name
         assert build_method(name, fields) == build_method(name, {})
+
+
+def test_models_of_an_earlier_run_count_as_helpers_too():
+    wanted = {"method.helper_list_size": 21, "runtime.peers": "earlier"}
+    assert load_experiment("fashion_mnist_small", wanted).method.helper_list_size == 21
+
+
+def test_the_papers_list_serves_fewer_sites_too():
+    few = load_experiment("fashion_mnist_small", {"split.num_clients": 3})
+    assert few.method.helper_list_size == 5

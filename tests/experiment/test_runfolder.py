@@ -56,6 +56,15 @@ def test_new_folder_notes_what_runs(experiment: Experiment) -> None:
     assert from_plain(config, "config.yaml") == experiment
 
 
+def test_the_settings_of_a_run_are_a_preset_that_runs_again(experiment: Experiment) -> None:
+    first = open_run(named(experiment, "mine"))
+    again = load_experiment(str(first.path / "config.yaml"))
+    assert again == named(experiment, "")
+    second = open_run(again)  # a folder of its own, named as any run of the preset
+    assert second.path.name.startswith("digits_demo-s3-20")
+    assert (second.path / "config.yaml").read_text() == (first.path / "config.yaml").read_text()
+
+
 def test_no_manifest_where_the_server_has_no_data(experiment: Experiment) -> None:
     folder = open_run(experiment)
     assert json.loads((folder.path / "run.json").read_text())["manifest"] is None
@@ -127,6 +136,43 @@ def test_resume_refuses_another_experiment(experiment: Experiment) -> None:
     changed = replace(other, training=replace(other.training, local_epochs=99, batch_size=3))
     with pytest.raises(RunError, match=r"seed 3, now 4; training\.batch_size \d+, now 3; training"):
         open_run(changed)
+
+
+def rounds(experiment: Experiment, number: int) -> Experiment:
+    return replace(experiment, rounds=replace(experiment.rounds, num_rounds=number))
+
+
+def test_resume_with_more_rounds_makes_it_a_run_of_so_many(experiment: Experiment) -> None:
+    folder = open_run(rounds(named(experiment, "mine"), 3))
+    for number in (5, 8):
+        longer = rounds(named(experiment, "mine", resume=True), number)
+        open_run(longer)
+        facts = json.loads((folder.path / "run.json").read_text())
+        assert facts["experiment"] == experiment_digest(longer)
+        assert load_experiment(str(folder.path / "config.yaml")).rounds.num_rounds == number
+        open_run(longer)
+
+
+def test_resume_with_more_rounds_survives_a_kill_between_its_two_files(
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = open_run(rounds(named(experiment, "mine"), 3))
+    longer = rounds(named(experiment, "mine", resume=True), 5)
+    monkeypatch.setattr(runfolder, "note_rounds", lambda *_: None)  # killed before
+    open_run(longer)
+    monkeypatch.undo()
+    open_run(longer)
+    assert load_experiment(str(folder.path / "config.yaml")).rounds.num_rounds == 5
+
+
+def test_resume_refuses_fewer_rounds_and_more_rounds_of_another_run(experiment: Experiment) -> None:
+    open_run(rounds(named(experiment, "mine"), 3))
+    again = named(experiment, "mine", resume=True)
+    with pytest.raises(RunError, match=r"a run of 3 rounds, now .* = 2: .*not cut short") as error:
+        open_run(rounds(again, 2))
+    assert "\n" not in str(error.value)
+    with pytest.raises(RunError, match=r"rounds\.num_rounds 3, now 5; seed 3, now 4"):
+        open_run(rounds(replace(again, seed=4), 5))
 
 
 def test_resume_refuses_other_images(experiment: Experiment) -> None:

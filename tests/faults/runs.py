@@ -19,7 +19,6 @@ _EFFORT = (
     "bytes_up",
     "bytes_down",
     "bytes_evaluation",
-    "models_scored",
 )
 
 Found = TypeVar("Found")

@@ -93,6 +93,16 @@ def with_models(arrays):
     return records
 
 
+def test_a_site_without_the_gpu_that_is_asked_for_says_so_in_a_line(
+    ask, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    wanted = small(runtime__out=str(tmp_path / "runs"), runtime__device="cuda")
+    refusal = ask(wanted, hello(wanted), "query.hello", **me())
+    assert refusal.reason.startswith("runtime.device = 'cuda': PyTorch finds no GPU")
+    assert all(record.exc_info is None for record in caplog.records)
+
+
 GARBAGE = {
     "nothing": (lambda e: RecordDict(), "message holds records"),
     "other records": (lambda e: RecordDict({"a": MetricRecord({"b": 1})}), "message holds records"),

@@ -4,7 +4,15 @@ import pytest
 import torch
 from sklearn.metrics import confusion_matrix
 
-from fedapp.learn.metrics import BINS, evaluation, predict, wilson, worst_decile
+from fedapp.learn.metrics import (
+    BINS,
+    LABEL_GROUPS,
+    evaluation,
+    label_group,
+    predict,
+    wilson,
+    worst_decile,
+)
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 
@@ -82,3 +90,11 @@ def test_the_interval_is_symmetric_and_holds_the_accuracy(total):
 def test_the_interval_narrows_as_one_over_the_square_root():
     low, high = wilson(500_000, 1_000_000)
     assert high - low == pytest.approx(2 * 1.959963984540054 * 0.5 / 1000, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mu", "group"), [(0.0, 0), (0.0999, 0), (0.1, 1), (0.5, 1), (0.5001, 2), (1.0, 2)]
+)
+def test_the_ends_of_a_label_group(mu, group):
+    assert LABEL_GROUPS == ("mu < 0.1", "0.1 <= mu <= 0.5", "mu > 0.5")
+    assert label_group(mu) == group

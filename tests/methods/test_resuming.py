@@ -16,6 +16,7 @@ from fedapp.methods.fedper import FedPer
 from fedapp.methods.lg_fedavg import LgFedAvg
 from fedapp.methods.pfedme import PFedMe
 from fedapp.methods.prior_shift import PriorShift
+from fedapp.methods.um_pfssl.method import UmPfssl
 from tests.methods.conformance import play, play_in_one_store, toy
 
 
@@ -149,3 +150,18 @@ def test_a_killed_process_resumes_to_the_same_bits(tmp_path, method, cut):
     )
     plain = play_in_one_store(toy(method(), tmp_path, name="plain", **WARM_UP))
     assert resumed.rows() == plain.rows() and resumed.records() == plain.records()
+
+
+@pytest.mark.parametrize("method", [FedBN(**FIXMATCH), UmPfssl(mc_samples=2)], ids=lambda m: m.name)
+def test_a_finished_run_goes_on_to_more_rounds_as_if_it_had_been_so_long(tmp_path, method):
+    experiment = toy(method, tmp_path, rounds__num_rounds=1)
+    play(experiment)
+    longer = replace(
+        experiment,
+        rounds=replace(experiment.rounds, num_rounds=3),
+        runtime=replace(experiment.runtime, resume=True),
+    )
+    at_once = toy(method, tmp_path, name="at_once", rounds__num_rounds=3)
+    extended, whole = play(longer), play(at_once)
+    assert extended.rows() == whole.rows() and len(whole.rows()) == 4
+    assert extended.records() == whole.records()

@@ -24,7 +24,7 @@ FILES = {
     "checkpoint.json", "evaluations.json",
 }  # fmt: skip
 ROUND = {
-    "round", "mean_test_accuracy", "std_test_accuracy", "worst_decile_accuracy", "models_scored",
+    "round", "mean_test_accuracy", "std_test_accuracy", "worst_decile_accuracy",
     "mean_val_accuracy", "mean_test_accuracy_before_training", "sites_evaluated", "trained",
     "pseudo_label_error", "skipped", "wall_seconds", "models_sent", "models_up", "bytes_up",
     "bytes_down", "bytes_evaluation",

@@ -31,7 +31,7 @@ HONEST = Reply(
     "f" * 64,
     (ScoredRef(ref(1), 0.5), ScoredRef(ref(3), 0.4)),
     ("f" * 64,),
-    {"models_scored": 2.0, "pseudo_wrong": 1.0, "pseudo_total": 4.0, "loss": 0.3},
+    {"pseudo_wrong": 1.0, "pseudo_total": 4.0, "loss": 0.3},
     {"test": TEST, "test_before": TEST, "val": VAL},
 )
 
@@ -77,8 +77,8 @@ LIES = {
     "few bins": (bins(bin_count=(3,)), "do not add up"),
     "sums": (bins(bin_correct=(0,) * BINS), "do not add up"),
     "overfull": (bins(bin_confidence=(9.0,) * BINS), "does not belong there"),
-    "scored": ({"metrics": {"models_scored": 1e308}}, "models_scored = 1e"),
-    "half a model": ({"metrics": {"models_scored": 0.5}}, "must be a count"),
+    "inflated": ({"metrics": {"pseudo_total": 1e308}}, "pseudo_total = 1e"),
+    "half an image": ({"metrics": {"pseudo_total": 0.5}}, "must be a count"),
     "negative": ({"metrics": {"pseudo_total": 4, "pseudo_wrong": -1e6}}, "pseudo_wrong"),
     "too many labels": ({"metrics": {"pseudo_total": 5.0}}, "pseudo_total = 5"),
     "all wrong": ({"metrics": {"pseudo_total": 2, "pseudo_wrong": 3}}, "pseudo_wrong = 3"),

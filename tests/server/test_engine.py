@@ -194,7 +194,7 @@ BAD = {
     "no upload": (lambda t, i: Incoming(replace(i.answer, model="2" * 64)), "did not come along"),
     "stranger": (answer(helpers=(STRANGER,)), "was not offered"),
     "another round": (answer(round=7), "answered as site 2, round 7"),
-    "inflated": (answer(metrics={"models_scored": 1e308}), "models_scored = 1e.308"),
+    "inflated": (answer(metrics={"pseudo_total": 1e308}), "pseudo_total = 1e.308"),
     "always missing": (
         lambda t, i: Incoming(Missing(t.site, t.round, (t.own.digest,))),
         "answered with Missing",

@@ -1,8 +1,8 @@
 """What must be dealt together: a group's images, and images of equal content.
 
-Content is what a model would see: the decoded pixels at the agreed size. A run decodes every image
-anyway, so that no file is read twice, and a copy that was saved anew in another format without loss
-is found too, which a digest of the file's bytes would miss.
+Content is what a model would see: the decoded pixels at the agreed size. So a copy is found even if
+it was saved anew, without loss, in another format; a digest of the file's bytes would miss it. No
+file is read twice for it: a run decodes every image anyway.
 """
 
 import hashlib

@@ -19,8 +19,8 @@ ENOUGH = 3
 """Groups that a class needs to be dealt by itself, and so to be in every part."""
 
 RULE = "by class, equal images together"
-"""Names this way of dealing in the digest of what all sites must share: a run that was begun with
-another way is not taken up with this one, as images would move between training and testing."""
+"""Name of this way of dealing, part of the digest of what all sites must share. A run begun with
+another way is not taken up with this one: images would move between training and testing."""
 
 
 def deal(
@@ -42,8 +42,8 @@ def deal(
     are for training; those of a group that went to val or test are set aside: a model must not
     learn from a patient that it is measured on, not even without labels.
 
-    A group's place in its class's order is drawn from (seed, site, group) alone: neither the order
-    of the files nor images that come later move more than the groups at the two borders of a class.
+    A group's place in its class's order is drawn from (seed, site, group) alone: the files' order
+    moves nothing, and images that come later move only groups at a class's two borders.
     """
     if any(entry.part for entry in entries):
         return tuple(entry.part for entry in entries)
@@ -81,8 +81,9 @@ def _borders(sizes: Sequence[int], settings: SplitSettings) -> tuple[int, int]:
     """Return how many groups come before val, and before test.
 
     sizes: images of each group, in order. A border falls where it is nearest to its share of the
-    images. Where a part would be empty, test has the last group and training gives one to val; of
-    two groups one is for training and one for testing, as nothing else tells how good a model is.
+    images. No part stays empty if that can be helped: test gets the last group, and training gives
+    one to val. Of two groups one is for training and one for testing: nothing else tells how good a
+    model is.
     """
     count = len(sizes)
     middles = [end - size / 2 for end, size in zip(accumulate(sizes), sizes, strict=True)]

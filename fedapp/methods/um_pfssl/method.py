@@ -11,7 +11,7 @@ DEVIATION: `mutual_information`, as `corr_variant` or `label_variant`, is ours; 
 """
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -51,6 +51,9 @@ from fedapp.methods.um_pfssl.relation import (
 
 log = logging.getLogger(__name__)
 
+PAPER_M = 5
+"""Places in a site's list, its own model's included (Sec. VI-A)."""
+
 
 @dataclass(frozen=True, config=CLOSED)
 class UmPfssl(Method[HelperLists]):
@@ -60,8 +63,8 @@ class UmPfssl(Method[HelperLists]):
     state: ClassVar[type[MethodState]] = HelperLists
     asks_peers: ClassVar[bool] = True
 
-    helper_list_size: Annotated[int, Field(ge=1, le=64)] = 5
-    """M, models in a site's list, its own included; 1: no helpers."""
+    helper_list_size: Annotated[int, Field(ge=1, le=64)] = PAPER_M
+    """M, models in a site's list, its own included, one of a site at most; 1: no helpers."""
     num_replaced: NonNegative = 2
     """R, helpers up for replacement, below M."""
     search_rounds: NonNegative = 30
@@ -89,6 +92,13 @@ class UmPfssl(Method[HelperLists]):
     def __post_init__(self) -> None:
         if self.num_replaced >= self.helper_list_size:
             raise ValueError("num_replaced must be below helper_list_size")
+
+    def misfits(self, num_clients: int) -> Mapping[str, str]:
+        """More places than there are sites; the paper's 5 pass anywhere, and count as all sites."""
+        if self.helper_list_size <= max(num_clients, PAPER_M):
+            return {}
+        rule = f"must be at most split.num_clients = {num_clients}: a list has one model of a site"
+        return {"helper_list_size": rule}
 
     # --- server -----------------------------------------------------------------------------------
 

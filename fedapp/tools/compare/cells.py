@@ -24,8 +24,8 @@ State = Literal["new", "begun", "done"]
 class Cell:
     """One setting, method and seed.
 
-    experiment: what runs, its run folder included; for Mix that of its first parent, whose data it
-    measures on. parents: the cells whose models Mix asks; else empty.
+    experiment: what runs, its run folder included. Mix runs nothing: it has its first parent's, and
+    measures on that one's data. parents: the cells whose models Mix asks; else empty.
     """
 
     setting: str

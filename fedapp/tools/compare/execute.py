@@ -1,6 +1,5 @@
 """Carries out a grid: its cells run in one folder, several at a time, and are collected."""
 
-import fcntl
 import os
 import signal
 import sys
@@ -10,8 +9,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from fedapp.drivers import flower_local
 from fedapp.drivers.workers import SHARE, free_ram, measured, start_measuring
+from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.ground.text import duration, percent, size
@@ -44,6 +46,8 @@ def execute(
     Raises ConfigError and RunError before anything is started: every cell is built and checked.
     """
     cells = build_cells(grid, out)
+    for device in {cell.experiment.runtime.device for cell in cells}:
+        pick_device(device)
     _check_driver(driver, jobs)
     with _alone(out), _signals_as_exit(), Board() as board:
         for warning in check_cells(cells):
@@ -122,20 +126,20 @@ def _outcome(result: Mapping[str, Any]) -> str:
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
     """Let one comparison at a time work in a folder."""
-    path = out / ".lock"
+    lock = FileLock(out / ".lock")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        file = path.open("w")
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise RunError(
+            f"{out}: another comparison is at work there: wait for it, or give another --out"
+        ) from error
     except OSError as error:
-        raise refused(path, error) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RunError(
-                f"{out}: another comparison is at work there: wait for it, or give another --out"
-            ) from error
+        raise refused(out / ".lock", error) from error
+    try:
         yield
+    finally:
+        lock.release()
 
 
 @contextmanager

@@ -24,9 +24,9 @@ from fedapp.site.private import stored_schema
 class FinalModels:
     """What every site of a run used after the last round, in one network to load them into.
 
-    Where a method averages that is the server's model, else the site's own; with the part that the
-    site keeps to itself. pFedMe keeps no theta, so what stands for it is the server's w; so it is
-    where a site has a model of its own beside it (`Method.memory`).
+    Of a method that averages this is the server's model, of the others the site's own; the part
+    that the site keeps to itself is put in. pFedMe keeps no theta: the server's w stands for it. So
+    it does for a model that a site has beside the shared one (`Method.memory`).
 
     Raises RunError where the run is not over or its models are gone, StoreError where one is.
     """

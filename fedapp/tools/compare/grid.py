@@ -3,19 +3,23 @@
 A grid is closed and typed like a preset; every problem is one line: where, key, value, rule.
 
     title: text
-    preset: fashion_mnist_small            # of the data
+    preset: fashion_mnist_small            # of the data: its name, or a YAML file
     set: {rounds.num_rounds: 10}           # for all cells
     settings: {"alpha=5": {split.dirichlet_alpha: 5.0}}   # also: `preset`, `paper`
-    methods: [fixavg, um_pfssl]            # presets of conf/methods, and `mix`; or label: overrides
+    methods: [fixavg, um_pfssl]            # method presets, and `mix`; or label: overrides
     seeds: [0, 1, 2]
     paper: {table: "I", dataset: FashionMNIST}            # rows of conf/paper_tables.csv
     tune: {budget: 2, seeds: [9], values: {fixavg: {training.learning_rate: [0.01, 0.1]}}}
     tuned_from: results_cifar10            # instead of `tune`: a grid of conf/sweeps that has one
     reference: um_pfssl                    # the method that a report compares the others with
 
-`make results` alone looks at `tuned_from` (bench/study.py): what that grid's tuning chose for a
-method is given to the method of the same label here, else to those of the same preset. It wins over
-`set` and the setting, and gives way to what the method itself says: an ablation stays one.
+Only `make results` looks at `tuned_from` (bench/study.py). It gives what that grid's tuning chose
+for a method to the method of the same label here; where there is none, to all of the same preset.
+That wins over `set` and the setting; what the method itself says wins over it: an ablation stays
+one.
+
+A method preset is one of conf/methods or a YAML file, which is labelled by its name without ending.
+Files are looked for beside the grid, then in the folder at work.
 
 A later one wins: `set`, the setting, the method. The command line adds to `set`; it cannot change
 what the cells vary.
@@ -29,13 +33,16 @@ from typing import Any
 from fedapp.experiment.presetfiles import (
     CONF,
     Scalar,
+    anywhere,
     method_presets,
+    preset_path,
     presets,
     read_yaml,
     source_of,
+    yaml_path,
 )
 from fedapp.ground.errors import ConfigError, nearest
-from fedapp.tools.compare.gridfile import Paper, SettingFile, Tune, parse
+from fedapp.tools.compare.gridfile import Paper, SettingFile, Tune, is_preset, parse
 
 MIX = "mix"
 """Label of the paper's Mix: no experiment, but an ensemble of what three others end with."""
@@ -150,7 +157,7 @@ class Grid:
             elif preset is None and "method.name" not in changes:
                 hint = nearest(label, [*method_presets(), MIX])
                 lines.append(f"{where}: no such method preset, and method.preset is absent; {hint}")
-            elif preset is not None and preset not in method_presets():
+            elif preset is not None and not _is_method(preset):
                 hint = nearest(str(preset), method_presets())
                 lines.append(f"{where}: method.preset = {preset!r}: no such method preset; {hint}")
         if not self.methods:
@@ -208,26 +215,26 @@ def read_grid(
 
     Raises ConfigError, a line for each problem.
     """
-    path = Path(name).expanduser()
-    plain: Mapping[str, Any]
-    if name in sweeps():
-        path = CONF / "sweeps" / f"{name}.yaml"
-        origin, plain = source_of(path), read_yaml(path)
-    elif name in presets():
+    path = CONF / "sweeps" / f"{name}.yaml" if name in sweeps() else yaml_path(name)
+    plain: Mapping[str, Any] = {} if path is None else read_yaml(path)
+    if path is None and name not in presets():
+        hint = nearest(name, [*sweeps(), *presets()])
+        raise ConfigError(f"grid '{name}': no such YAML file, sweep or preset; {hint}")
+    if path is None or is_preset(plain):
         if not methods:
             valid = ", ".join([*method_presets(), MIX])
             raise ConfigError(
                 f"'{name}' is a data preset: say what to compare on it, such as "
                 f"--methods um_pfssl,fixavg; valid: {valid}"
             )
-        origin, plain = f"preset {name}", {"preset": name, "methods": list(methods)}
-    elif path.suffix in {".yaml", ".yml"} and path.is_file():
-        origin, plain = source_of(path), read_yaml(path)
+        path = preset_path(name)
+        origin, plain = f"preset {name}", {"preset": anywhere(name), "methods": list(methods)}
     else:
-        hint = nearest(name, [*sweeps(), *presets()])
-        raise ConfigError(f"grid '{name}': no such YAML file, sweep or preset; {hint}")
+        origin = source_of(path)
+    near = path.parent
     file = parse(plain, origin)
-    named = _chosen(file.methods, methods) if methods else file.methods
+    listed = _by_label(file.methods, near)
+    named = _chosen(listed, methods) if methods else listed
     found = file.settings or {"base": SettingFile()}
     grid = Grid(
         name=path.stem,
@@ -236,7 +243,12 @@ def read_grid(
         common=file.common,
         given=given or {},
         settings=tuple(
-            Setting(label, s.preset or file.preset, s.model_extra or {}, s.paper or file.paper)
+            Setting(
+                label,
+                anywhere(s.preset or file.preset, near),
+                s.model_extra or {},
+                s.paper or file.paper,
+            )
             for label, s in found.items()
         ),
         methods={label: _with_preset(label, changes) for label, changes in named.items()},
@@ -255,9 +267,28 @@ def _chosen(named: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     """Return the methods of these labels: the grid's own, or method presets beside them."""
     valid = [*dict.fromkeys([*named, *method_presets(), MIX])]
     for label in labels:
-        if label not in valid:
+        if label not in valid and yaml_path(label) is None:
             raise ConfigError(f"--methods: {label!r}: no such method; {nearest(label, valid)}")
-    return {label: named.get(label, {}) for label in labels}
+    return _by_label({label: named.get(label, {}) for label in labels}, Path())
+
+
+def _by_label(named: Mapping[str, Any], near: Path) -> dict[str, Any]:
+    """Return the methods with a label for each that is named by its file, and paths absolute."""
+    found: dict[str, Any] = {}
+    for label, changes in named.items():
+        path = yaml_path(anywhere(label, near))
+        if path is not None and not changes:
+            label, changes = path.stem, {"method.preset": str(path)}
+        elif "method.preset" in changes:
+            changes = {**changes, "method.preset": anywhere(str(changes["method.preset"]), near)}
+        if label in found:
+            raise ConfigError(f"methods: {label!r} stands twice; give one of them another label")
+        found[label] = changes
+    return found
+
+
+def _is_method(preset: Scalar) -> bool:
+    return preset in method_presets() or yaml_path(str(preset)) is not None
 
 
 def _with_preset(label: str, changes: Mapping[str, Scalar]) -> dict[str, Scalar]:

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from fedapp.ground.errors import ConfigError, nearest
-from fedapp.ground.settings import NonNegative
+from fedapp.experiment.experiment import Experiment, NonNegative
 
 
 def _one_value(value: object) -> object:
@@ -78,6 +79,12 @@ class GridFile(BaseModel):
     tune: Tune | None = None
     reference: str = ""
     tuned_from: str = ""
+
+
+def is_preset(plain: Mapping[str, Any]) -> bool:
+    """Whether a file describes one experiment: a preset has other keys than a grid."""
+    groups = {field.name for field in fields(Experiment)}
+    return plain.keys().isdisjoint(_KEYS) and not plain.keys().isdisjoint(groups)
 
 
 def parse(plain: Mapping[str, Any], origin: str) -> GridFile:

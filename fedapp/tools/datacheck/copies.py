@@ -15,9 +15,9 @@ def findings_of_copies(
 ) -> list[Finding]:
     """Return what is odd about images of equal content.
 
-    parts, contents: of each entry; an empty content is unknown. Copies under two labels are faults,
-    and so are copies that the site's own split puts in two parts: it stands, so that a model would
-    be measured on what it has learned. hide_below: smallest count that is shown.
+    parts, contents: of each entry; an empty content is unknown. Copies under two labels are faults.
+    So are copies in two parts of the site's own split: a model would be measured on what it has
+    learned. hide_below: smallest count that is shown.
     """
     alike: dict[str, list[int]] = {}
     for number, content in enumerate(contents):

@@ -28,8 +28,8 @@ class Counts:
     def table(self, hide_below: int) -> Table:
         """Return the counts for the screen.
 
-        hide_below: N; counts from 1 to N - 1 read "< N", and sums of which one part is so hidden
-            are left out, so that it cannot be computed from the others.
+        hide_below: N; counts from 1 to N - 1 read "< N". A sum with one such part is left out:
+            the part could be computed from it.
         """
         table = Table("images of class", *_PARTS, "all", title_justify="left")
         for column in table.columns[1:]:

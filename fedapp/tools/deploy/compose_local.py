@@ -78,7 +78,7 @@ def read_compose(path: Path) -> dict[str, Service]:
     return {name: Service.read(name, service) for name, service in plain.items()}
 
 
-class Federation:
+class Services:
     """The services of a compose file as processes, on loopback, below one folder.
 
     folder: holds volumes/NAME, a folder per service, and logs/SERVICE.log. instead: services left
@@ -234,10 +234,10 @@ class Federation:
 
 
 @contextmanager
-def federation(compose: Path, folder: Path, *, gateway: bool) -> Iterator[Federation]:
+def federation(compose: Path, folder: Path, *, gateway: bool) -> Iterator[Services]:
     """Hold the federation of a compose file; in the end none of its processes is left."""
     instead = {} if gateway else {"gateway": "superlink"}
-    made = Federation(compose, folder, instead)
+    made = Services(compose, folder, instead)
     try:
         yield made
     finally:

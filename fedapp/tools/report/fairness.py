@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from fedapp.ground.text import percent
+from fedapp.learn.metrics import LABEL_GROUPS, label_group
 from fedapp.tools.report.layout import DASH, Entry, Table, mean_percent
 from fedapp.tools.report.looks import looks
 from fedapp.tools.report.records import Comparison
-from fedapp.tools.report.statistics import LABEL_GROUPS, label_group
 
 
 def fairness_table(comparison: Comparison) -> Table:

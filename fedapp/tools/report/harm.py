@@ -12,11 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedapp.ground.text import percent
+from fedapp.learn.metrics import LABEL_GROUPS, label_group
 from fedapp.tools.report.figures import MARKERS, PANEL_COLUMNS, legend, lines_of, panels, styled
 from fedapp.tools.report.layout import DASH, Entry, Table
 from fedapp.tools.report.looks import Look, looks
 from fedapp.tools.report.records import SITE_FINAL, SITE_SELECTED, Comparison
-from fedapp.tools.report.statistics import LABEL_GROUPS, Tally, label_group, tally
+from fedapp.tools.report.statistics import Tally, tally
 
 ALONE, FINE_TUNED = "local_only", "fedavg_ft"
 REFERENCES = (ALONE, FINE_TUNED)

@@ -13,9 +13,6 @@ from scipy.stats import t as student
 CONFIDENCE = 0.95
 """Of every interval."""
 
-LABEL_GROUPS = ("mu < 0.1", "0.1 <= mu <= 0.5", "mu > 0.5")
-"""Sites by the share of their training images that have a label."""
-
 _ROUNDING = 1e-12
 """A spread of shares below this is floating point's, not the seeds'."""
 
@@ -115,8 +112,3 @@ def tally(pairs: Iterable[tuple[float, float]], margin: float = 0.0) -> Tally:
     higher = sum(difference > least for difference in differences)
     lower = sum(difference < -least for difference in differences)
     return Tally(higher, lower, len(differences))
-
-
-def label_group(mu: float) -> int:
-    """Return the index in `LABEL_GROUPS` of a site with this share of labels, in [0, 1]."""
-    return 0 if mu < 0.1 else 1 if mu <= 0.5 else 2

@@ -4,8 +4,11 @@ import csv
 from pathlib import Path
 
 import pytest
+from yaml import safe_dump as dump
 
+from fedapp.experiment.config import experiment_digest, load_experiment
 from fedapp.experiment.presetfiles import method_presets, presets
+from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ConfigError
 from fedapp.tools.compare.cells import build_cells
 from fedapp.tools.compare.grid import MIX, labels_of, read_grid, seeds_of, sweeps
@@ -84,6 +87,49 @@ def test_a_data_preset_alone_is_a_grid_once_methods_are_named():
     assert ([s.name for s in found.settings], found.seeds) == (["base"], (0, 1, 2))
     with pytest.raises(ConfigError, match="'digits_demo' is a data preset: say what to compare"):
         read_grid("digits_demo")
+
+
+OWN_METHOD = "# Mine.\nmethod:\n  name: fedavg\n  objective: supervised\n"
+
+
+def test_presets_and_method_presets_are_named_or_files_beside_the_grid(tmp_path, monkeypatch):
+    """They are found from any folder: the cells' processes run elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    beside = tmp_path / "grids"
+    beside.mkdir()
+    (beside / "mine.yaml").write_text(OWN_METHOD)
+    data = dump({"name": "again", "split": {"num_clients": 4}, "method": {"name": "local_only"}})
+    (beside / "data.yaml").write_text(data)
+    (beside / "grid.yaml").write_text(dump({
+        "settings": {"a": {"preset": "data.yaml"}, "b": {"preset": "digits_demo"}},
+        "methods": ["fedavg", "mine.yaml"],
+        "seeds": [0],
+    }))  # fmt: skip
+    mine, data = str(beside / "mine.yaml"), str(beside / "data.yaml")
+    found = read_grid("grids/grid.yaml")
+    assert [setting.preset for setting in found.settings] == [data, "digits_demo"]
+    assert found.methods == {"fedavg": {"method.preset": "fedavg"}, "mine": {"method.preset": mine}}
+    cells = build_cells(found, tmp_path / "out")
+    assert [(cell.setting, cell.method, cell.experiment.name) for cell in cells] == [
+        ("a", "fedavg", "again-fedavg"), ("a", "mine", "again-mine"),
+        ("b", "fedavg", "digits_demo-fedavg"), ("b", "mine", "digits_demo-mine"),
+    ]  # fmt: skip
+    chosen = read_grid("grids/data.yaml", {}, ["um_pfssl", "grids/mine.yaml"], [3])
+    assert [setting.preset for setting in chosen.settings] == [data]
+    assert chosen.methods["mine"] == {"method.preset": mine}
+    with pytest.raises(ConfigError, match="is a data preset: say what to compare"):
+        read_grid("grids/data.yaml")
+    with pytest.raises(ConfigError, match="'mine' stands twice"):
+        read_grid("digits_demo", {}, ["grids/mine.yaml", mine])
+
+
+def test_a_runs_settings_are_compared_on_as_any_preset(tmp_path):
+    folder = open_run(load_experiment("digits_demo", {"runtime.out": str(tmp_path), "seed": 7}))
+    config = str(folder.path / "config.yaml")
+    [cell] = build_cells(read_grid(config, {}, ["um_pfssl"], [1]), tmp_path / "out")
+    named = {"method.preset": "um_pfssl", "seed": 1}
+    expected = load_experiment("digits_demo", named)
+    assert experiment_digest(cell.experiment) == experiment_digest(expected)
 
 
 def test_lists_of_the_command_line():

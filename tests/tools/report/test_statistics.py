@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
 from fedapp.tools.report.statistics import (
-    LABEL_GROUPS,
     Mean,
     Tally,
     holm,
     interval_factor,
-    label_group,
     mean_sd,
     paired_difference,
     tally,
@@ -163,11 +161,3 @@ def test_equal_sites_are_neither_better_nor_worse():
 def test_a_margin_must_be_passed_and_rounding_does_not_pass_it():
     pairs = [(0.63, 0.64), (0.64, 0.63), (0.62, 0.64), (0.66, 0.64), (0.64, 0.64)]
     assert tally(pairs, 0.01) == Tally(higher=1, lower=1, n=5)
-
-
-@pytest.mark.parametrize(
-    ("mu", "group"), [(0.0, 0), (0.0999, 0), (0.1, 1), (0.5, 1), (0.5001, 2), (1.0, 2)]
-)
-def test_the_ends_of_a_label_group(mu, group):
-    assert LABEL_GROUPS == ("mu < 0.1", "0.1 <= mu <= 0.5", "mu > 0.5")
-    assert label_group(mu) == group

@@ -1,0 +1,65 @@
+"""Which device a setting means, and what is said where there is no such device."""
+
+import subprocess
+
+import pytest
+import torch
+
+from fedapp.data import datasets
+from fedapp.drivers import flower_local, loopback
+from fedapp.ground.devices import pick_device
+from fedapp.ground.errors import ConfigError
+from fedapp.site import federation
+from fedapp.tools.compare.command import compare
+from tests.small import small
+
+RULE = "runtime.device = 'cuda': PyTorch finds no GPU"
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    def make(number):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: number > 0)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("setting", "number", "device"),
+    [("auto", 0, "cpu"), ("auto", 1, "cuda"), ("cpu", 0, "cpu"), ("cpu", 1, "cpu"),
+     ("cuda", 1, "cuda")],
+)  # fmt: skip
+def test_the_device_that_a_setting_means(gpus, setting, number, device):
+    gpus(number)
+    assert pick_device(setting) == torch.device(device)
+
+
+def refusal(action) -> str:
+    with pytest.raises(ConfigError) as caught:
+        action()
+    return str(caught.value)
+
+
+def test_a_gpu_that_is_not_there_is_one_line_before_any_data_are_loaded(
+    gpus, monkeypatch, tmp_path
+):
+    gpus(0)
+    for module in (datasets, federation):
+        monkeypatch.setattr(module, "load_dataset", None)
+    wanted = small(runtime__device="cuda", runtime__out=str(tmp_path))
+    said = refusal(lambda: loopback.run_loopback(wanted))
+    assert said.startswith(RULE) and "runtime.device=auto" in said and "\n" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_neither_flower_nor_a_comparison_starts_anything_then(gpus, monkeypatch, tmp_path):
+    gpus(0)
+    monkeypatch.setattr(subprocess, "Popen", None)
+    overrides = {"runtime.device": "cuda", "runtime.out": str(tmp_path)}
+    said = refusal(lambda: flower_local.run(tmp_path, "digits_demo", overrides))
+    assert said.startswith(RULE)
+    only = {"runtime.device": "cuda"}
+    out = tmp_path / "compared"
+    said = refusal(lambda: compare("digits_demo", only, methods=["fedavg"], out=out))
+    assert said.startswith(RULE)
+    assert list(tmp_path.iterdir()) == []
