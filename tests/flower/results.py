@@ -4,14 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedapp.drivers.loopback import Loopback
+from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import open_run
-from fedapp.ground.progress import Progress
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.store import ModelStore
-from fedapp.server.engine import Engine
-from fedapp.site.federation import federation_of
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -34,10 +28,4 @@ def _untimed(value: Any) -> Any:
 
 def loopback(experiment: Experiment) -> Path:
     """Run the experiment without Flower; return its folder."""
-    federation = federation_of(experiment)
-    folder = open_run(experiment, federation.manifest)
-    store = ModelStore(folder.pool_root)
-    with Progress() as progress:
-        transport = Loopback(experiment, federation, store, folder.sites_root)
-        Engine(experiment, transport, folder, store, progress, Ledger()).run()
-    return folder.path
+    return run_loopback(experiment)[1]

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
+from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ConfigError, nearest
-from fedapp.experiment.experiment import Experiment, NonNegative
+from fedapp.ground.settings import NonNegative
 
 
 def _one_value(value: object) -> object:

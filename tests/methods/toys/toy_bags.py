@@ -1,0 +1,45 @@
+"""A toy: no labels at all; a bag's mean answer is pulled to the bag's known class proportions."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from fedapp.data.parts import BAGS, Bags
+from fedapp.ground.settings import CLOSED
+from fedapp.learn.training import Step, repeated
+from fedapp.messages.protocol import Reply, SiteFacts, Task
+from fedapp.methods._averaging import Averaging, budget_of
+from fedapp.methods.base import SiteContext
+
+
+@dataclass(frozen=True, config=CLOSED)
+class ToyBags(Averaging):
+    name: ClassVar[str] = "toy_bags"
+    learns_from: ClassVar[frozenset[str]] = frozenset({BAGS})
+
+    def weight(self, facts: SiteFacts, reply: Reply) -> float:
+        return facts.bagged
+
+    def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
+        part = site.data.parts[BAGS]
+        bags, model = part.supervision, site.model.train()
+        assert isinstance(bags, Bags)
+        wanted = bags.proportions.float().to(site.device)
+
+        def step(number: int) -> Tensor:
+            images = part.inputs[bags.bag == number]
+            mean = torch.softmax(model(site.normalise(images)), 1).mean(0)
+            return -(wanted[number] * mean.clamp_min(1e-6).log()).sum()
+
+        def epoch() -> Iterator[Step]:
+            sizes = torch.bincount(bags.bag.cpu(), minlength=len(wanted))
+            for number in (sizes > 1).nonzero().flatten().tolist():
+                yield lambda number=number: step(number)
+
+        return repeated(epoch, *budget_of(task, site.training))
+
+
+METHOD = ToyBags

@@ -1,0 +1,28 @@
+"""A toy: the sites' models are averaged, then the server trains on labelled images of its own."""
+
+from collections.abc import Generator, Sequence
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from fedapp.ground.settings import CLOSED
+from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Reply, Task
+from fedapp.methods._averaging import FromLabelled, averaged
+from fedapp.methods.base import MethodState, Round
+
+
+@dataclass(frozen=True, config=CLOSED)
+class ToyServer(FromLabelled):
+    name: ClassVar[str] = "toy_server"
+
+    def server_round(
+        self, state: MethodState, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
+        average = yield from averaged(rnd, self.weight)
+        yield [rnd.task(SERVER_SITE, "train", phase=9, server=[average])]
+        newest = rnd.pool.latest(SERVER_SITE)
+        yield [rnd.task(site, EVALUATE, server=[newest]) for site in rnd.sites]
+        return state
+
+
+METHOD = ToyServer
