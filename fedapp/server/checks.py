@@ -117,15 +117,25 @@ Kind = tuple[tuple[int, ...], tuple[str, ...], str]
 
 
 def agreed(
-    facts: Sequence[SiteFacts], num_clients: int, data: DataSettings, say: Callable[[str], None]
+    facts: Sequence[SiteFacts],
+    num_clients: int,
+    data: DataSettings,
+    say: Callable[[str], None],
+    misfit: Callable[[tuple[int, ...]], str] = lambda inputs: "",
 ) -> list[SiteFacts]:
     """Return the sites that can work together, ascending; `say` why others are left out.
 
-    Sites with data of their own must be as `data` says. All must hold inputs of the same shape, the
+    misfit: why the network cannot take inputs of a shape; empty: it can. Sites with data of their
+    own must be as `data` says. All must hold inputs of the same shape, the
     same classes and parts of the same split; where they differ, the majority goes on. Raises
     RunError where nobody is left.
     """
-    numbered = _numbered(facts, num_clients, data, say)
+    numbered = []
+    for site in _numbered(facts, num_clients, data, say):
+        if reason := misfit(site.inputs):
+            say(f"site {site.site} left out: inputs of shape {list(site.inputs)}: {reason}")
+        else:
+            numbered.append(site)
     if not numbered:
         raise RunError("no site answered that can take part; start at least one and run again")
     [(kind, _)] = Counter(map(kind_of, numbered)).most_common(1)

@@ -152,7 +152,7 @@ class Engine:
         checkpoint = self.folder.load_checkpoint() if self.experiment.runtime.resume else None
         if checkpoint is None:
             state = RunState(-1, self.method.state(), Standings({}), {})
-            facts = agreed(introduced, clients, data, say)
+            facts = agreed(introduced, clients, data, say, self.experiment.model.misfit)
             kind = kind_of(facts[0])
         else:
             state = state_of(checkpoint, self.method)

@@ -103,8 +103,8 @@ def test_what_is_written_are_sums_over_a_sites_images(ran):
             assert len(result["bin_count"]) == 15
     state = json.loads((path / "checkpoint.json").read_text())
     assert state.keys() == {"round", "state", "pool", "ledger"}
-    facts = {"site", "inputs", "classes", "labelled", "unlabelled", "val", "test", "manifest",
-             "pool_key", "name"}  # fmt: skip
+    facts = {"site", "inputs", "classes", "labelled", "unlabelled", "bagged", "val", "test",
+             "manifest", "pool_key", "name"}  # fmt: skip
     for site in state["state"]["standings"]["sites"].values():
         assert site["facts"].keys() == facts and site["facts"]["pool_key"] == ""
     assert sites

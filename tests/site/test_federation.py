@@ -9,8 +9,9 @@ import torch
 from fedapp.data.parts import BAGS, Bags
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import experiment_digest
+from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ConfigError
-from fedapp.ground.settings import DataSettings, Experiment, SplitSettings
+from fedapp.ground.settings import DataSettings, SplitSettings
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE, Task
