@@ -43,6 +43,9 @@ def test_its_settings_are_checked_like_others(name, fields, says):
     (f"{HERE}:without_type", "its return type must be Network"),
     (f"{HERE}:untyped", "parameter 'rate' is a setting: write its type"),
     (f"{HERE}:packed", "parameter 'settings' is a setting: write its type"),
+    (f"{HERE}:named", "parameter 'name': no setting can have this name"),
+    (f"{HERE}:odd_type", "its settings must be of type bool, int, float or str"),
+    (f"{HERE}:listed", "its settings must be of type bool, int, float or str"),
     (f"{HERE}:too_few", "must be `def function"),
 ])  # fmt: skip
 def test_what_is_no_such_function_is_refused_in_a_line(name, says):
