@@ -105,6 +105,18 @@ def packed(inputs: tuple[int, ...], num_classes: int, **settings: int) -> Networ
     return small(inputs, num_classes)
 
 
+def named(inputs: tuple[int, ...], num_classes: int, name: str = "") -> Network:
+    return small(inputs, num_classes)
+
+
+def odd_type(inputs: tuple[int, ...], num_classes: int, unit: Tensor = None) -> Network:
+    return small(inputs, num_classes)
+
+
+def listed(inputs: tuple[int, ...], num_classes: int, units: list[int] = []) -> Network:  # noqa: B006
+    return small(inputs, num_classes)
+
+
 def without_type(inputs: tuple[int, ...], num_classes: int):
     return small(inputs, num_classes)
 

@@ -1,6 +1,8 @@
 """A network of one's own: its settings are its function's parameters; what is wrong is one line."""
 
+import re
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -41,6 +43,9 @@ def test_its_settings_are_checked_like_others(name, fields, says):
     (f"{HERE}:without_type", "its return type must be Network"),
     (f"{HERE}:untyped", "parameter 'rate' is a setting: write its type"),
     (f"{HERE}:packed", "parameter 'settings' is a setting: write its type"),
+    (f"{HERE}:named", "parameter 'name': no setting can have this name"),
+    (f"{HERE}:odd_type", "its settings must be of type bool, int, float or str"),
+    (f"{HERE}:listed", "its settings must be of type bool, int, float or str"),
     (f"{HERE}:too_few", "must be `def function"),
 ])  # fmt: skip
 def test_what_is_no_such_function_is_refused_in_a_line(name, says):
@@ -69,3 +74,12 @@ def test_a_broken_contract_names_the_member(function, says):
         build_model(network_settings(name, {}), (3, 4), 2)
     text = str(error.value)
     assert text.startswith(f"model.name = '{name}': ") and len(text.splitlines()) == 1
+
+
+def test_the_documents_example_is_a_network(tmp_path, monkeypatch):
+    text = (Path(__file__).parents[2] / "docs" / "NETWORKS.md").read_text()
+    [code] = re.findall(r"```py\n(.*?)```", text, re.S)
+    (tmp_path / "documented_nets.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = network_settings("documented_nets:small", {"units": 8})
+    assert build_model(settings, (1, 8, 8), 3).features == 8

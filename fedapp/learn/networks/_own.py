@@ -4,6 +4,7 @@ The function is this machine's code: nothing of it is sent, and every site has i
 """
 
 import inspect
+import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict
@@ -12,6 +13,7 @@ from importlib import import_module
 from typing import Any, get_type_hints
 
 import torch
+from pydantic import PydanticUserError
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
@@ -42,6 +44,9 @@ def own_class(name: str) -> type[NetworkSettings]:
         raise ConfigError(f"its return type must be Network or a class made from it: `{_FORM}`")
     if odd := [p.name for p in parameters if p.name not in hints or p.kind in _PACKED]:
         raise ConfigError(f"parameter {odd[0]!r} is a setting: write its type, as in `rate: float`")
+    taken = {"name", *dir(NetworkSettings)}
+    if odd := [p.name for p in parameters if p.name in taken or p.name[0] == "_"]:
+        raise ConfigError(f"parameter {odd[0]!r}: no setting can have this name; choose another")
 
     def network(self: Any, inputs: tuple[int, ...], num_classes: int) -> Any:
         return _called(name, function, inputs, num_classes, asdict(self))
@@ -54,7 +59,12 @@ def own_class(name: str) -> type[NetworkSettings]:
         **{p.name: p.default for p in parameters if p.default is not p.empty},
     }
     own = type("OwnNetworkSettings", (NetworkSettings,), members)
-    settings: type = dataclass(frozen=True, config=CLOSED, kw_only=True)(own)
+    try:
+        settings: type = dataclass(frozen=True, config=CLOSED, kw_only=True)(own)
+    except (PydanticUserError, ValueError) as error:
+        raise ConfigError(
+            f"its settings must be of type bool, int, float or str ({one_line(error, 200)})"
+        ) from error
     return settings
 
 
@@ -89,7 +99,7 @@ def _called(
 
 
 def check_contract(name: str, network: object, inputs: tuple[int, ...], num_classes: int) -> None:
-    """Check that a network keeps to `Network`, by two inputs of noise; it is left as it was.
+    """Check that a network keeps to `Network`, by two made-up inputs; it is left as it was.
 
     Raises ConfigError naming the member that does not.
     """
@@ -105,9 +115,10 @@ def check_contract(name: str, network: object, inputs: tuple[int, ...], num_clas
     for tensor, value in network.state_dict().items():
         if value.dtype not in (torch.float32, torch.int64):
             raise _broken(name, tensor, f"is {value.dtype}, must be float32 or int64")
-    copy, noise = deepcopy(network).train(), torch.rand(2, *inputs)
+    copy = deepcopy(network).train()
+    made_up = torch.linspace(-1, 1, 2 * math.prod(inputs)).view(2, *inputs)
     with torch.no_grad():
-        features, again = _run(name, "trunk", copy.trunk, noise), copy.trunk(noise)
+        features, again = _run(name, "trunk", copy.trunk, made_up), copy.trunk(made_up)
         if not (isinstance(features, tuple) and all(isinstance(f, Tensor) for f in features)):
             raise _broken(name, "trunk", "must return a tuple of tensors")
         if not all(map(torch.equal, features, again)):
