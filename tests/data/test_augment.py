@@ -20,7 +20,7 @@ SHAPES = [
     (2, 3, 8, 8),
     (5, 1, 28, 28),
     (40, 3, 32, 32),
-    (3, 3, 96, 96),
+    (3, 3, 224, 224),
     (4, 1, 8, 95),
 ]
 views = pytest.mark.parametrize("view", [weak, strong, cutout])

@@ -33,7 +33,7 @@ def test_shrinking_counts_every_pixel() -> None:
     assert small.float().std().item() < 10
 
 
-@pytest.mark.parametrize("side", [8, 17, 96])
+@pytest.mark.parametrize("side", [8, 17, 96, 224])
 def test_a_constant_image_stays_constant(side: int) -> None:
     images = torch.full((1500, 1, 12, 20), 255, dtype=torch.uint8)  # more than one chunk
     assert torch.equal(

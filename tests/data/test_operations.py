@@ -157,7 +157,7 @@ def test_neutral_levels_change_nothing(act: Act, level: int, channels: int) -> N
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 31), (3, 96, 96)])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 31), (3, 224, 224)])
 def test_moving_by_nothing_changes_nothing(name: str, shape: tuple[int, int, int]) -> None:
     image = samples(*shape)
     assert torch.equal(geometry(image, name, 0), image)
@@ -179,7 +179,7 @@ def test_a_constant_image_stays_as_it_is(name: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("side", [8, 28, 96])
+@pytest.mark.parametrize("side", [8, 28, 224])
 def test_most_of_the_image_stays_in_it(name: str, side: int) -> None:
     white = torch.full((2, 1, side, side), 255, dtype=torch.uint8)
     limit = GEOMETRY[KINDS[name]][1]

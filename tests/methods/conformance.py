@@ -30,7 +30,7 @@ from fedapp.ground.settings import (
     SplitSettings,
     TrainSettings,
 )
-from fedapp.learn.networks import build_model, initial_params
+from fedapp.learn.networks import NetworkSettings, build_model, initial_params
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import digest_of
 from fedapp.learn.scores import ScoreStore
@@ -66,9 +66,16 @@ UNEQUAL = (Deal(9, 12), Deal(20, 3), Deal(5, 0))
 ODD = (Deal(8, 5), Deal(0, 7), Deal(0, 0, 0, 3), Deal(1, 0), Deal(0, 1), Deal(6, 6, 0, 0))
 """Sites that lack something: labels, training images, all but one image, images to measure on."""
 
+SMALL = ResNet9Settings(width=2)
+
 
 def toy(
-    method: Any, folder: Path, deals: Sequence[Deal] = UNEQUAL, name: str = "run", **changes: Any
+    method: Any,
+    folder: Path,
+    deals: Sequence[Deal] = UNEQUAL,
+    name: str = "run",
+    model: NetworkSettings = SMALL,
+    **changes: Any,
 ) -> Experiment:
     """Return an experiment of a second or less whose sites hold just what they are dealt.
 
@@ -80,7 +87,7 @@ def toy(
         seed=3,
         data=DataSettings(name="digits", subset=sum(map(sum, deals))),
         split=SplitSettings(num_clients=len(deals), manifest=str(_manifest(folder, deals))),
-        model=ResNet9Settings(width=2),
+        model=model,
         training=TrainSettings(
             local_epochs=1, warmup_epochs=1, warmup_rounds=1, batch_size=8, learning_rate=0.05
         ),
@@ -495,7 +502,7 @@ def context(
     data: SiteData,
     w_t: dict[str, Tensor],
     private: dict[str, Tensor] | None = None,
-    settings: ResNet9Settings = PIXELS,
+    settings: NetworkSettings = PIXELS,
     beside: dict[str, Tensor] | None = None,
     **training: Any,
 ) -> Measured:

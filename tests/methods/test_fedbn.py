@@ -69,12 +69,11 @@ def test_of_one_site_it_is_fedavg(tmp_path):
 
 
 def test_without_batch_norm_it_is_one_line_of_error(tmp_path):
-    experiment = toy(FedBN(), tmp_path, model__norm="group")
     with pytest.raises(
-        ConfigError, match="fedbn.*ResNet9 has no batch norm.*model.norm=batch"
-    ) as e:
-        play(experiment)
-    assert len(str(e.value).splitlines()) == 1
+        ConfigError, match=r"ResNet9 has no batch norm .*model\.norm=batch"
+    ) as error:
+        play(toy(FedBN(), tmp_path, model__norm="group"))
+    assert len(str(error.value).splitlines()) == 1
 
 
 def test_a_site_that_never_learned_uses_the_batch_norms_of_w_0(tmp_path):

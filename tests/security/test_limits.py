@@ -64,7 +64,8 @@ def test_a_list_of_wrong_items_is_one_error():
 @pytest.mark.parametrize("changes", [
     {"inputs": []}, {"inputs": [0]}, {"inputs": [1, 2**16 + 1, 1]}, {"inputs": [1, 1, 1, 1]},
     {"inputs": 1}, {"inputs": [1.5]}, {"inputs": [1] * 100_000}, {"classes": []},
-    {"classes": ["a"] * 1001},    {"classes": ["x" * 201]}, {"labelled": 2**31}, {"test": -1}, {"site": 2**31},
+    {"classes": ["a"] * 1001}, {"classes": ["x" * 201]},
+    {"labelled": 2**31}, {"test": -1}, {"site": 2**31},
 ])  # fmt: skip
 def test_facts_that_the_server_would_build_a_huge_network_for(changes):
     facts = {"site": 0, "inputs": [1, 8, 8], "classes": ["a"], "labelled": 1, "unlabelled": 1,

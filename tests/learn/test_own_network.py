@@ -1,0 +1,71 @@
+"""A network of one's own: its settings are its function's parameters; what is wrong is one line."""
+
+from dataclasses import asdict
+
+import pytest
+from pydantic import ValidationError
+
+from fedapp.ground.errors import ConfigError
+from fedapp.learn.networks import build_model, network_class, network_settings
+
+HERE = "tests.learn.own_network"
+SMALL = f"{HERE}:small"
+
+
+def test_its_settings_are_its_parameters_with_their_defaults():
+    assert asdict(network_settings(SMALL, {})) == {"units": 16, "rate": 0.5}
+    settings = network_settings(SMALL, {"units": 3})
+    assert build_model(settings, (5,), 2).features == 3
+    assert settings == network_settings(SMALL, {"units": 3, "rate": 0.5})
+    assert hash(settings) != hash(network_settings(SMALL, {}))
+
+
+@pytest.mark.parametrize(("name", "fields", "says"), [
+    (SMALL, {"units": "3"}, "valid integer"),
+    (SMALL, {"depth": 3}, "unexpected"),
+    (f"{HERE}:needs", {}, "required"),
+])  # fmt: skip
+def test_its_settings_are_checked_like_others(name, fields, says):
+    with pytest.raises(ValidationError, match=f"(?i){says}"):
+        network_settings(name, fields)
+
+
+@pytest.mark.parametrize(("name", "says"), [
+    ("no.such.module:f", "cannot import 'no.such.module' .* PYTHONPATH"),
+    (":f", "cannot import ''"),
+    ("tests.learn.own_network:", "has no function ''"),
+    ("tests.learn.own_network:nothing", "has no function 'nothing'"),
+    ("tests.learn.own_network:Small", "has no function 'Small'"),
+    ("os:system", "has no function 'system'"),
+    ("os:getenv", "its return type must be Network"),
+    (f"{HERE}:without_type", "its return type must be Network"),
+    (f"{HERE}:untyped", "parameter 'rate' is a setting: write its type"),
+    (f"{HERE}:packed", "parameter 'settings' is a setting: write its type"),
+    (f"{HERE}:too_few", "must be `def function"),
+])  # fmt: skip
+def test_what_is_no_such_function_is_refused_in_a_line(name, says):
+    with pytest.raises(ConfigError, match=says) as error:
+        network_class(name)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(("function", "says"), [
+    ("raises", r"failed for inputs \[3, 4\] and 2 classes \(RuntimeError: out of luck\)"),
+    ("no_network", "the function: must return a Network, not Linear"),
+    ("no_trunk", "TypeError: .*abstract.*trunk"),
+    ("no_head", "head: must be an nn.Linear with a bias"),
+    ("other_head", "head: must go from `features` numbers to 2 classes"),
+    ("other_features", "head: must go from `features` numbers"),
+    ("no_dropout", "dropout: must be an nn.Dropout"),
+    ("doubles", "hidden.weight: is torch.float64, must be float32 or int64"),
+    ("one_tensor", "trunk: must return a tuple of tensors"),
+    ("drops_in_trunk", "trunk: gives other answers each time: drop in `embed` only"),
+    ("wide_embed", r"embed: must return \[n, 16\]"),
+    ("half_logits", r"classify: must return float32 \[n, 2\]"),
+])  # fmt: skip
+def test_a_broken_contract_names_the_member(function, says):
+    name = f"{HERE}:{function}"
+    with pytest.raises(ConfigError, match=says) as error:
+        build_model(network_settings(name, {}), (3, 4), 2)
+    text = str(error.value)
+    assert text.startswith(f"model.name = '{name}': ") and len(text.splitlines()) == 1

@@ -1,0 +1,104 @@
+"""Every method on other networks than the paper's: nothing in a method goes by ResNet-9."""
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torchvision.models import resnet18
+
+from fedapp.experiment.runfolder import open_run
+from fedapp.ground.progress import Progress
+from fedapp.learn.networks import network_settings
+from fedapp.learn.networks.fedsiam_cifar import FedSiamCifarSettings
+from fedapp.learn.networks.mlp import MLPSettings
+from fedapp.learn.networks.resnet9 import ResNet9Settings
+from fedapp.learn.networks.resnet18 import ResNet18Settings
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.store import ModelStore
+from fedapp.methods import build_method, method_names
+from fedapp.methods.fedavg import FedAvg
+from fedapp.methods.fedbn import FedBN
+from fedapp.methods.fedper import FedPer
+from fedapp.methods.lg_fedavg import LgFedAvg
+from fedapp.server.engine import Engine
+from fedapp.site.federation import federation_of
+from tests.methods.conformance import (
+    UNEQUAL,
+    Deal,
+    Wire,
+    assert_descent_with_private_by_hand,
+    assert_measured_by_hand,
+    assert_private_never_travels,
+    assert_shared_is_mean,
+    play,
+    play_in_one_store,
+    toy,
+)
+
+MLP = MLPSettings(hidden="12, 8", dropout=0.0)
+GROUPS = ResNet9Settings(width=2, dropout=0.0, norm="group")
+CNN = FedSiamCifarSettings(dropout=0.0, channel_dropout=0.0)
+OWN = network_settings("tests.learn.own_network:small", {"units": 6, "rate": 0.0})
+SETTINGS = {
+    "um_pfssl": {"mc_samples": 2, "helper_list_size": 2, "num_replaced": 1},
+    "prior_shift": {"confidence": 0.0},
+}
+LABELLED = [deal.labelled for deal in UNEQUAL]
+BY_HAND = {"training__batch_size": 64, "training__local_epochs": 2}
+
+
+def network_for(name):
+    """A perceptron with dropout; where a method needs batch norm, a network that has some."""
+    return FedSiamCifarSettings() if name == "fedbn" else MLPSettings(hidden="12")
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_every_method_runs_on_another_network_with_equal_numbers_in_both_drivers(tmp_path, name):
+    method, network = build_method(name, SETTINGS.get(name, {})), network_for(name)
+    one = play(toy(method, tmp_path, name="wire", model=network))
+    two = play_in_one_store(toy(method, tmp_path, name="loopback", model=network))
+    assert [row["skipped"] for row in one.rows()] == [{}] * 3
+    assert one.records() == two.records() and one.rows() == two.rows()
+
+
+@pytest.mark.parametrize(("method", "network"), [
+    (FedPer(), MLP), (FedPer(), GROUPS), (FedPer(), OWN), (LgFedAvg(), MLP), (FedBN(), CNN),
+], ids=lambda value: type(value).__name__)  # fmt: skip
+def test_a_part_that_is_kept_at_home_stays_there_and_learns_by_hand(tmp_path, method, network):
+    played = play(toy(method, tmp_path, model=network, **BY_HAND))
+    assert_private_never_travels(played, played.kept())
+    assert_descent_with_private_by_hand(played)
+    assert_measured_by_hand(played)
+    assert_shared_is_mean(played, LABELLED)
+
+
+@pytest.mark.parametrize("network", [MLP, GROUPS, OWN], ids=lambda value: type(value).__name__)
+def test_fedavg_is_the_mean_of_what_was_learned_by_hand(tmp_path, network):
+    played = play(toy(FedAvg(), tmp_path, model=network, **BY_HAND))
+    assert_descent_with_private_by_hand(played)
+    assert_shared_is_mean(played, LABELLED)
+
+
+def test_a_site_without_the_file_of_weights_is_sent_w_0(tmp_path):
+    """The experiment names the file's SHA-256; where the file lies is each machine's own matter."""
+    weights, path = resnet18(weights=None).state_dict(), tmp_path / "w.safetensors"
+    path.write_bytes(save(weights))
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    network = ResNet18Settings(weights=str(path), weights_sha256=sha256)
+    experiment = toy(
+        FedAvg(), tmp_path, (Deal(8, 0), Deal(6, 0)), model=network, rounds__num_rounds=0
+    )
+    folder = open_run(experiment, federation_of(experiment).manifest)
+    bare = replace(experiment, model=replace(network, weights=""))
+    wire = Wire(bare, folder.path / "remote")
+    with Progress() as progress:
+        store = ModelStore(folder.pool_root)
+        Engine(experiment, wire, folder, store, progress, Ledger()).run()
+    first = [e for e in wire.seen if e.down][:2]
+    assert [(e.task.site, e.task.round) for e in first] == [(0, 0), (1, 0)]
+    for exchange in first:
+        sent = load(exchange.down[exchange.task.own.digest])
+        layers = [name for name in weights if name.startswith("layer")]
+        assert len(layers) > 100 and all(torch.equal(sent[n], weights[n]) for n in layers)
