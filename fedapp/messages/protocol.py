@@ -292,7 +292,7 @@ class SiteFacts:
     """What the server must know of a site before round 0. Counts are images.
 
     inputs: shape of one input: (channels, height, width) of an image, (dimensions,) of a vector.
-    bagged: training images of which a site knows the class proportions alone, bag by bag.
+    bagged: training images of whose labels a site knows the proportions of each bag alone.
     manifest: digest of the split the site holds a part of or, where sites have data of their own,
         of the rules by which they read them.
     pool_key: the key that the site read in the server's pool, as proof; empty: it cannot read it.

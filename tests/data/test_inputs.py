@@ -21,7 +21,7 @@ def fields(**changes: Any) -> dict[str, Any]:
 
 def test_the_smallest_set_is_one_image_of_one_class() -> None:
     DataSet(
-        torch.zeros(1, 3, 8, 96, dtype=torch.uint8), torch.tensor([0]), ("a",), (0,) * 3, (1,) * 3
+        torch.zeros(1, 3, 8, 224, dtype=torch.uint8), torch.tensor([0]), ("a",), (0,) * 3, (1,) * 3
     )
 
 
