@@ -152,9 +152,9 @@ class Site:
         if report.params is not None and self.experiment.privacy.clip:
             releases = Releases(self.private.root.with_name("privacy"))
             report = privately(task, report, context, self.experiment.privacy, releases)
-        # A log's matter: a round that is done again finds its scores in hand.
-        scored = self.scores.computed - scored_before
-        log.info("site %d, round %d: %d models scored", task.site, task.round, scored)
+        # A matter of the log: a round that is done again finds its scores in hand.
+        if scored := self.scores.computed - scored_before:
+            log.info("site %d, round %d: %d models scored", task.site, task.round, scored)
         return self._answer(task, report, context)
 
     def _take_in(self, task: Task, payloads: Mapping[str, bytes], schema: Schema) -> None:
