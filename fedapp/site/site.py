@@ -146,9 +146,9 @@ class Site:
         )
         scored_before = self.scores.computed
         report = method.site_round(task, context)
-        # A log's matter: a round that is done again finds its scores in hand.
-        scored = self.scores.computed - scored_before
-        log.info("site %d, round %d: %d models scored", task.site, task.round, scored)
+        # A matter of the log: a round that is done again finds its scores in hand.
+        if scored := self.scores.computed - scored_before:
+            log.info("site %d, round %d: %d models scored", task.site, task.round, scored)
         if self.experiment.privacy.clip:
             report = self._privately(task, report, context)
         return self._answer(task, report, context, {MEMORY_LOST: 1} if lost else {})
