@@ -9,7 +9,6 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict
 from functools import lru_cache
-from importlib import import_module
 from typing import Any, get_type_hints
 
 import torch
@@ -18,6 +17,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedapp.ground.errors import ConfigError, one_line
+from fedapp.ground.functions import function_of
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.networks.base import Network, NetworkSettings
 
@@ -32,7 +32,7 @@ def own_class(name: str) -> type[NetworkSettings]:
     Every parameter after the first two is a setting, of the type and default written there. Raises
     ConfigError where the function cannot be had or is not of this form.
     """
-    function = _imported(name)
+    function = function_of(name)
     try:
         hints = get_type_hints(function)
         _, _, *parameters = inspect.signature(function).parameters.values()
@@ -66,20 +66,6 @@ def own_class(name: str) -> type[NetworkSettings]:
             f"its settings must be of type bool, int, float or str ({one_line(error, 200)})"
         ) from error
     return settings
-
-
-def _imported(name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(import_module(module), attribute, None)
-    except Exception as error:  # a module's own code may raise anything
-        raise ConfigError(
-            f"cannot import {module!r} ({one_line(error, 200)}); install it on this machine, or "
-            "name its folder in PYTHONPATH"
-        ) from error
-    if not inspect.isfunction(found):
-        raise ConfigError(f"{module!r} has no function {attribute!r}; write `{_FORM}` there")
-    return found
 
 
 def _called(
