@@ -39,7 +39,7 @@ from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import Incoming, Outgoing, Reply, SiteFacts
 from fedapp.messages.store import ModelStore
 from fedapp.methods.um_pfssl.method import UmPfssl
-from fedapp.server.engine import Engine, Fetch, Transport
+from fedapp.server.engine import Carrier, Engine, Fetch
 from fedapp.site.federation import federation_of
 
 SEARCH, LATER, WARM_UP = "rounds below F", "later rounds", "warm-up"
@@ -118,7 +118,7 @@ class Counted:
     newcomer, and at every refresh the newest version of all helpers but the R lowest.
     """
 
-    inner: Transport
+    inner: Carrier
     method: UmPfssl
     sent: Counter[tuple[str, str]] = field(default_factory=Counter)
     blind: Counter[tuple[str, str]] = field(default_factory=Counter)

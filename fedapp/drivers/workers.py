@@ -122,7 +122,7 @@ def measure(experiment: Experiment) -> Need:
         data=data,
         model=network.to(device),
         contents=none_needed,
-        private={},
+        kept={},
         scores=ScoreStore(),
         training=replace(experiment.training, batch_size=size),
         seed=experiment.seed,

@@ -293,8 +293,8 @@ class SiteFacts:
 
     inputs: shape of one input: (channels, height, width) of an image, (dimensions,) of a vector.
     bagged: training images of whose labels a site knows the proportions of each bag alone.
-    manifest: digest of the split the site holds a part of or, where sites have data of their own,
-        of the rules by which they read them.
+    split_digest: SHA-256 of the split the site holds a part of or, where sites have data of their
+        own, of the rules by which they read them.
     pool_key: the key that the site read in the server's pool, as proof; empty: it cannot read it.
     name: of a site with data of its own; else empty.
     """
@@ -308,7 +308,7 @@ class SiteFacts:
     unlabelled: Images
     val: Images
     test: Images
-    manifest: Digest
+    split_digest: Digest
     pool_key: Annotated[str, Field(pattern="^([0-9a-f]{32})?$")] = ""
     name: Annotated[str, Field(pattern=f"^({SITE_NAME})?$")] = ""
     bagged: Images = 0

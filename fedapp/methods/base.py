@@ -174,7 +174,7 @@ class Contents(Protocol):
 class SiteContext:
     """What a site's rule works with. model: one network to load weights into, on the device.
 
-    private: the tensors of the site's model that it keeps to itself, none for most methods.
+    kept: the tensors of the site's model that it keeps to itself, none for most methods.
     memory: what it remembers between its tasks (`Method.memory`).
     flip: whether a mirror image of such data is an image of the same class.
     """
@@ -182,7 +182,7 @@ class SiteContext:
     data: SiteData
     model: Network
     contents: Contents
-    private: Params
+    kept: Params
     scores: ScoreStore
     training: TrainSettings
     seed: int
@@ -192,7 +192,7 @@ class SiteContext:
 
     def load(self, ref: ModelRef) -> None:
         """Load a model into the network, with what this site keeps to itself."""
-        self.model.load_state_dict({**self.contents(ref), **self.private})
+        self.model.load_state_dict({**self.contents(ref), **self.kept})
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 images, or float32 numbers -> float32, scaled per channel."""

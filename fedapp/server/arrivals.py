@@ -79,7 +79,7 @@ def _stranger(state: RunState, facts: SiteFacts) -> str:
             "its number is that of another site in the run that runtime.peers names; give new "
             "sites numbers after all of that run's"
         )
-    if peer.manifest != facts.manifest:
+    if peer.split_digest != facts.split_digest:
         return (
             "its images were dealt by other rules in the run that runtime.peers names: its model "
             "may have learned from what is for testing now; give that run's seed, split shares and "

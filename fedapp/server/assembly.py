@@ -10,13 +10,13 @@ from fedapp.ground.errors import FedAppError
 from fedapp.ground.progress import Progress
 from fedapp.messages.store import ModelStore
 from fedapp.server.endblock import end_block
-from fedapp.server.engine import Engine, Learner, Transport
+from fedapp.server.engine import Carrier, Engine, Learner
 from fedapp.server.standings import Row
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """What a driver needs for a run's transport. store: the server's pool."""
+    """What a driver needs for a run's carrier. store: the server's pool."""
 
     experiment: Experiment
     folder: RunFolder
@@ -27,7 +27,7 @@ class Assembly:
 def carry_out(
     experiment: Experiment,
     folder: RunFolder,
-    transport_of: Callable[[Assembly], Transport],
+    carrier_of: Callable[[Assembly], Carrier],
     learner_of: Callable[[Experiment, ModelStore, Path], Learner],
 ) -> Row:
     """Run an experiment in its open folder, print how it ended, and return the summary.
@@ -42,8 +42,8 @@ def carry_out(
             parts = Assembly(experiment, folder, ModelStore(folder.pool_root), progress)
             learns = bool(experiment.split.server_share)
             learner = learner_of(experiment, parts.store, folder.sites_root) if learns else None
-            transport = transport_of(parts)
-            engine = Engine(experiment, transport, folder, parts.store, progress, learner=learner)
+            carrier = carrier_of(parts)
+            engine = Engine(experiment, carrier, folder, parts.store, progress, learner=learner)
             summary = engine.run()
     except FedAppError:
         folder.discard_unless_begun()

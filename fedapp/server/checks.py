@@ -155,7 +155,7 @@ def joinable(
 
 def kind_of(facts: SiteFacts) -> Kind:
     """Return what must be equal at all sites of a run."""
-    return facts.inputs, facts.classes, facts.manifest
+    return facts.inputs, facts.classes, facts.split_digest
 
 
 def _numbered(
@@ -181,7 +181,7 @@ def _alike(
     """Return the sites of this kind."""
     for site in facts:
         for name, mine, ours in zip(
-            ("input shape", "classes", "manifest"), kind_of(site), kind, strict=True
+            ("input shape", "classes", "split digest"), kind_of(site), kind, strict=True
         ):
             if mine != ours:
                 say(f"site {site.site} left out: its {name} is {mine!r}, {whose} {ours!r}")

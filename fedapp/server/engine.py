@@ -1,6 +1,6 @@
 """The one round loop: a method's phases, the pool, the records, the checkpoints.
 
-Drivers (loopback, Flower) only carry messages: they implement `Transport`.
+Drivers (loopback, Flower) only carry messages: they implement `Carrier`.
 """
 
 import logging
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 Fetch = Callable[[str], bytes]
 
 
-class Transport(Protocol):
+class Carrier(Protocol):
     """Carries messages to the sites and back."""
 
     def introduce(self) -> Sequence[SiteFacts]:
@@ -98,7 +98,7 @@ class Engine:
     """One run. `run` does it; everything else is its parts."""
 
     experiment: Experiment
-    transport: Transport
+    carrier: Carrier
     folder: RunFolder
     store: ModelStore
     progress: Progress
@@ -123,7 +123,7 @@ class Engine:
 
     def _run(self) -> Row:
         began = time.monotonic()
-        state = self._prepare(self.transport.introduce())
+        state = self._prepare(self.carrier.introduce())
         earlier = state.wall_seconds
         rounds = self.experiment.rounds.num_rounds
         self.progress.started(self.experiment.name, rounds, len(self._arrivals.here))
@@ -160,7 +160,7 @@ class Engine:
             facts = joinable(introduced, clients, data, kind, say)
             check_same_sites(state.standings, facts)
         for site in {f.site for f in introduced} - {f.site for f in facts}:
-            self.transport.leave_out(site)
+            self.carrier.leave_out(site)
         if facts[0].name:
             say(f"sites: {', '.join(f'{site.site} {site.name}' for site in facts)}")
         inputs, classes, manifest = kind
@@ -214,12 +214,12 @@ class Engine:
     def _admit(self, state: RunState, number: int, found: Sequence[SiteFacts]) -> None:
         """Take in the sites that came; who cannot take part may be asked again later."""
         for site in sorted(self._arrivals.admit(found, state, self._pool, number)):
-            self.transport.leave_out(site)
+            self.carrier.leave_out(site)
 
     # --- one round --------------------------------------------------------------------------------
 
     def _round(self, number: int, state: RunState) -> Row:
-        self._admit(state, number, self.transport.newcomers())
+        self._admit(state, number, self.carrier.newcomers())
         standings = state.standings.sites
         sites = tuple(sorted(standings))
         rnd = Round(
@@ -317,7 +317,7 @@ class Engine:
         left = max(deadline - time.monotonic(), 0.0)
         sizes = self._sizes(outbox, phase.failed)
         outbox = [outgoing for outgoing in outbox if outgoing.task.site in sizes]
-        for site, answered in self.transport.exchange(outbox, self._pool.get, left):
+        for site, answered in self.carrier.exchange(outbox, self._pool.get, left):
             task = phase.awaits(site)
             if task is None:
                 log.warning("an answer that nobody waits for is ignored")
@@ -488,7 +488,7 @@ class Engine:
             "method": self.experiment.method.name,
             "seed": self.experiment.seed,
             "sites": sites,
-            "manifest": state.standings.sites[min(state.standings.sites)].facts.manifest,
+            "manifest": state.standings.sites[min(state.standings.sites)].facts.split_digest,
             "rounds": rounds.num_rounds,
             **state.standings.summary(),
             **self._traffic(),

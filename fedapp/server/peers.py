@@ -80,7 +80,7 @@ def adopt_peers(
     _check_fit(run, experiment, kind)
     if experiment.data.name != OWN:
         # Its own sites', not its peers': those were compared with its own when it began.
-        theirs = next(iter(run.state.standings.sites.values())).facts.manifest
+        theirs = next(iter(run.state.standings.sites.values())).facts.split_digest
         check_same_split(run.path, theirs, kind[2], folder)
     for ref in _needed(run, experiment):
         owner = "common model" if ref.site == SERVER_SITE else f"model of site {ref.site}"

@@ -67,10 +67,10 @@ class Federation:
             experiment=experiment,
             data=self.dealt.site(number),
             classes=self.classes,
-            manifest=self.digest,
+            split_digest=self.digest,
             store=store,
             scores=scores,
-            private=private,
+            private_parts=private,
             device=pick_device(experiment.runtime.device),
             shares_pool=shares_pool,
         )

@@ -77,11 +77,11 @@ def privately(
 ) -> SiteReport:
     """Return the report with its model clipped and noisy, and measured again as it now is.
 
-    Tensors that never leave the site (`site.private`) stay as they are.
+    Tensors that never leave the site (`site.kept`) stay as they are.
     """
     assert report.params is not None
     ref = task.models["server"][0] if "server" in task.models else task.own
-    shared = {n: t for n, t in report.params.items() if n not in site.private}
+    shared = {n: t for n, t in report.params.items() if n not in site.kept}
     trained = to_bytes(shared)
     key = releases.key(encode(task) + digest_of(trained).encode() + repr(settings).encode())
     count = max(releases.count(key), task.own.version + 1)  # a lost disk forgets, the server knows

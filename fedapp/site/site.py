@@ -65,10 +65,10 @@ class Site:
     experiment: Experiment
     data: SiteData
     classes: tuple[str, ...]
-    manifest: str
+    split_digest: str
     store: ModelStore
     scores: ScoreStore
-    private: PrivateParts
+    private_parts: PrivateParts
     device: torch.device
     shares_pool: bool = False
 
@@ -87,7 +87,7 @@ class Site:
             unlabelled=len(self.data.unlabelled),
             val=len(self.data.val_labels),
             test=len(self.data.test_labels),
-            manifest=self.manifest,
+            split_digest=self.split_digest,
             pool_key=read_key(self.store.root) if self.shares_pool else "",
             name=self.data.name,
             bagged=self.data.bagged,
@@ -136,7 +136,7 @@ class Site:
             data=self.data.to(self.device),
             model=network,
             contents=contents,
-            private={name: own[name] for name in kept},
+            kept={name: own[name] for name in kept},
             memory={n.removeprefix(MEMORY): t for n, t in own.items() if n.startswith(MEMORY)},
             scores=self.scores,
             training=self.experiment.training,
@@ -158,7 +158,7 @@ class Site:
         whole = network.state_dict()
         memory = schema_of(self.experiment.method.memory(network, whole))  # its values do not count
         stored = stored_schema(kept, schema_of(whole), memory)
-        if (own := self.private.load(task.private, stored)) is not None:
+        if (own := self.private_parts.load(task.private, stored)) is not None:
             return own, False
         w_0 = self._initial()
         start = self.experiment.method.memory(network, w_0)
@@ -174,7 +174,7 @@ class Site:
             )
         if report.params is None:
             return report
-        releases = Releases(self.private.root.with_name("privacy"))
+        releases = Releases(self.private_parts.root.with_name("privacy"))
         return privately(task, report, context, self.experiment.privacy, releases)
 
     def _take_in(
@@ -223,11 +223,11 @@ class Site:
         digest, private, part = task.own.digest, task.private, None
         helpers = {helper.model.digest for helper in report.helpers}
         if report.params is not None or report.memory is not None:
-            kept = context.private
+            kept = context.kept
             own = {n: (report.params or kept)[n] for n in kept}
             memory = context.memory if report.memory is None else report.memory
             own |= {MEMORY + name: tensor for name, tensor in memory.items()}
-            private = self.private.keep(own, before=task.private)
+            private = self.private_parts.keep(own, before=task.private)
         if not self.shares_pool and (report.params is not None or report.contents):
             base = {task.models["server"][0].digest} if report.sent is not None else set()
             self.store.keep_only({digest, *helpers, *base})  # make room before the new ones come
@@ -264,7 +264,7 @@ class Site:
     ) -> tuple[str, Part | None, dict[str, bytes]]:
         """Store the new model; return its digest, which part of it is sent, and what is sent."""
         transport = self.experiment.transport
-        shared = without(report.params or {}, context.private)
+        shared = without(report.params or {}, context.kept)
         if report.sent is None:
             digest = self.store.put(blob := to_bytes(shared, transport))
             return digest, None, {digest: blob}

@@ -184,7 +184,7 @@ class Wire(Loopback):
 
     def _private(self, site: int, answer: object) -> bytes:
         digest = answer.private if isinstance(answer, Reply) else ""
-        return self._sites[site].private._store.get(digest) if digest else b""
+        return self._sites[site].private_parts._store.get(digest) if digest else b""
 
 
 @dataclass
@@ -511,7 +511,7 @@ def context(
         data=data,
         model=build_model(settings, (1, 8, 8), data.num_classes),
         contents=lambda ref: w_t,
-        private=private or {},
+        kept=private or {},
         memory=memory or {},
         scores=ScoreStore(),
         training=TrainSettings(**{**usual, **training}),

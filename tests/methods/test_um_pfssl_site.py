@@ -90,7 +90,7 @@ def context(data, scores=None, contents=model_of):
         data=data,
         model=build_model(SETTINGS, (1, 8, 8), 3),
         contents=lambda r: contents(r.site),
-        private={},
+        kept={},
         scores=scores or ScoreStore(),
         training=TrainSettings(),
         seed=5,

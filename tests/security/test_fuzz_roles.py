@@ -23,7 +23,9 @@ from tests.security.mutations import BYTES, HEAD_CASES, counts, damaged, fuzz, s
 from tests.small import small
 
 CLASSES = ("null", "eins")
-FACTS = SiteFacts(0, (1, 8, 8), CLASSES, labelled=3, unlabelled=4, val=2, test=3, manifest="0" * 64)
+FACTS = SiteFacts(
+    0, (1, 8, 8), CLASSES, labelled=3, unlabelled=4, val=2, test=3, split_digest="0" * 64
+)
 
 
 class Server:

@@ -100,7 +100,14 @@ class Server:
         self.engine = Engine(self.experiment, self.strategy, self.folder, store, quiet)
         self.facts = [
             SiteFacts(
-                k, (1, 8, 8), CLASSES, labelled=3, unlabelled=4, val=2, test=3, manifest="0" * 64
+                k,
+                (1, 8, 8),
+                CLASSES,
+                labelled=3,
+                unlabelled=4,
+                val=2,
+                test=3,
+                split_digest="0" * 64,
             )
             for k in range(2)
         ]
@@ -145,7 +152,8 @@ class Server:
         for node, records in zip((100, 101), answers, strict=True):
             self.grid.nodes[node] = lambda message, r=records: Message(r, reply_to=message)
         self.strategy.use(self.grid, self.run)
-        facts = agreed(self.strategy.introduce(), 2, self.experiment.data, self.log.append)
+        introduced, misfit = self.strategy.introduce(), self.experiment.model.misfit
+        facts = agreed(introduced, 2, self.experiment.data, self.log.append, misfit)
         self.state = self.engine._prepare(facts)
         return facts
 

@@ -101,7 +101,7 @@ class Asked:
         assert origin.code == self.origin.code and origin.experiment == self.origin.experiment
         if isinstance(request, Hello):
             assert isinstance(answer, SiteFacts)
-            assert (answer.site, answer.manifest, answer.pool_key) == (ME, self.facts, "")
+            assert (answer.site, answer.split_digest, answer.pool_key) == (ME, self.facts, "")
             return
         assert request.site == ME and (answer.site, answer.round) == (ME, request.round)
         if isinstance(answer, Missing):

@@ -104,7 +104,7 @@ def test_what_is_written_are_sums_over_a_sites_images(ran):
     state = json.loads((path / "checkpoint.json").read_text())
     assert state.keys() == {"round", "state", "pool", "ledger"}
     facts = {"site", "inputs", "classes", "labelled", "unlabelled", "bagged", "val", "test",
-             "manifest", "pool_key", "name"}  # fmt: skip
+             "split_digest", "pool_key", "name"}  # fmt: skip
     for site in state["state"]["standings"]["sites"].values():
         assert site["facts"].keys() == facts and site["facts"]["pool_key"] == ""
     assert sites

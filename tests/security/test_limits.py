@@ -70,7 +70,7 @@ def test_a_list_of_wrong_items_is_one_error():
 ])  # fmt: skip
 def test_facts_that_the_server_would_build_a_huge_network_for(changes):
     facts = {"site": 0, "inputs": [1, 8, 8], "classes": ["a"], "labelled": 1, "unlabelled": 1,
-             "val": 1, "test": 1, "manifest": D}  # fmt: skip
+             "val": 1, "test": 1, "split_digest": D}  # fmt: skip
     decode_answer(head(json.dumps(facts), '"SiteFacts"'))
     with pytest.raises(ProtocolError):
         decode_answer(head(json.dumps(facts | changes), '"SiteFacts"'))

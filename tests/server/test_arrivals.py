@@ -83,7 +83,7 @@ def test_a_peers_number_is_its_own(door):
 def test_a_peer_that_was_dealt_by_other_rules_is_left_out(door):
     """Its model may have learned from what is for testing now; more images do not matter."""
     arrivals, state, pool, said = door
-    state.peers = {1: replace(SOUTH, manifest="1" * 64), 2: replace(SOUTH, site=2, name="west")}
+    state.peers = {1: replace(SOUTH, split_digest="1" * 64), 2: replace(SOUTH, site=2, name="west")}
     came = [SOUTH, replace(SOUTH, site=2, name="west", unlabelled=50)]
     pool.adopt(2, 4, b"its model")
     assert arrivals.admit(came, state, pool, 5) == {1}

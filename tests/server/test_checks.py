@@ -20,7 +20,7 @@ def ref(site, version=1, content=None):
 
 PUBLISHED = DataSettings()
 FACTS = SiteFacts(
-    0, (1, 8, 8), ("a", "b"), labelled=3, unlabelled=4, val=2, test=3, manifest="0" * 64
+    0, (1, 8, 8), ("a", "b"), labelled=3, unlabelled=4, val=2, test=3, split_digest="0" * 64
 )
 TASK = Task(0, 5, "train", ref(0), {"helpers": (ref(1), ref(2)), "newcomers": (ref(3),)})
 TEST = evaluation(torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), torch.tensor([0, 1, 1]))

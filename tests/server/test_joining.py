@@ -184,7 +184,7 @@ def other(number, **changes):
 
 
 @pytest.mark.parametrize(("changes", "reason"), [
-    ({"manifest": "f" * 64}, "site 3 left out: its manifest is 'ffff"),
+    ({"split_digest": "f" * 64}, "site 3 left out: its split digest is 'ffff"),
     ({"classes": ("a", "b")}, "site 3 left out: its classes is ('a', 'b'), the run has ("),
     ({"site": 8}, "site 8 left out: the preset's 4 sites count from 0"),
 ])  # fmt: skip

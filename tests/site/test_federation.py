@@ -100,7 +100,7 @@ def test_bags_are_neither_labelled_nor_unlabelled(tmp_path: Path) -> None:
     with_bags = site_of(small(split__bags=3), 0, tmp_path).facts()
     assert plain.bagged == with_bags.labelled == with_bags.unlabelled == 0
     assert with_bags.bagged == plain.labelled + plain.unlabelled
-    assert with_bags.manifest != plain.manifest
+    assert with_bags.split_digest != plain.split_digest
 
 
 def test_a_method_made_for_bags_learns_from_them(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def _standing(site: int, models: Sequence[FinalModels], federation: Federation) 
         unlabelled=len(data.unlabelled),
         val=len(data.val_labels),
         test=len(data.test_labels),
-        manifest=federation.digest,
+        split_digest=federation.digest,
         bagged=data.bagged,
     )
     latest = {}

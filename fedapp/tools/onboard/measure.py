@@ -78,7 +78,7 @@ class Ended:
             data=data.to(device),
             model=build_model(experiment.model, inputs, classes, dtype).to(device),
             contents=self.params,
-            private={},
+            kept={},
             scores=ScoreStore(),
             training=experiment.training,
             seed=experiment.seed,
