@@ -16,7 +16,7 @@ from fedapp.data.sites import SiteData
 from fedapp.ground.rng import torch_stream
 from fedapp.learn.params import Params, digest_of, to_bytes
 from fedapp.messages.protocol import Incoming, Outgoing, Reply, SiteFacts, Task
-from fedapp.server.engine import Carrier, Fetch
+from fedapp.server.phases import Carrier, Fetch
 from fedapp.site.federation import Federation, Sites
 
 NOBODY = "nobody"

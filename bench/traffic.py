@@ -39,7 +39,8 @@ from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import Incoming, Outgoing, Reply, SiteFacts
 from fedapp.messages.store import ModelStore
 from fedapp.methods.um_pfssl.method import UmPfssl
-from fedapp.server.engine import Carrier, Engine, Fetch
+from fedapp.server.engine import Engine
+from fedapp.server.phases import Carrier, Fetch
 from fedapp.site.federation import federation_of
 
 SEARCH, LATER, WARM_UP = "rounds below F", "later rounds", "warm-up"

@@ -34,7 +34,7 @@ from fedapp.messages.protocol import (
     Task,
 )
 from fedapp.server.assembly import Assembly, carry_out
-from fedapp.server.engine import Fetch
+from fedapp.server.phases import Fetch
 from fedapp.server.standings import Row
 from fedapp.site.servers import servers_site
 from server_app.introductions import Introductions

@@ -12,7 +12,7 @@ from fedapp.messages.codec import decode_answer, decode_request, encode
 from fedapp.messages.protocol import Incoming, Outgoing, Refusal, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
 from fedapp.server.assembly import Assembly, carry_out
-from fedapp.server.engine import Fetch
+from fedapp.server.phases import Fetch
 from fedapp.server.standings import Row
 from fedapp.site.federation import Federation, federation_of
 from fedapp.site.private import PrivateParts

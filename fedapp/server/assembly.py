@@ -10,7 +10,8 @@ from fedapp.ground.errors import FedAppError
 from fedapp.ground.progress import Progress
 from fedapp.messages.store import ModelStore
 from fedapp.server.endblock import end_block
-from fedapp.server.engine import Carrier, Engine, Learner
+from fedapp.server.engine import Engine
+from fedapp.server.phases import Carrier, Learner
 from fedapp.server.standings import Row
 
 

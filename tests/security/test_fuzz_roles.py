@@ -64,7 +64,7 @@ class Server:
         try:
             answer = decode_answer(head)
             incoming = Incoming(answer, {digest_of(blob): blob})
-            self.engine._accept(self.task, incoming, self.state)
+            self.engine._phases.accept(self.task, incoming)
         except ProtocolError:
             assert pool._records == self.before
             return True

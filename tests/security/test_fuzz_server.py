@@ -163,7 +163,7 @@ class Server:
         for node, answer in zip((100, 101), (records, self.good), strict=True):
             self.grid.nodes[node] = lambda message, r=answer: Message(r, reply_to=message)
         self.state.round, self.state.held, skipped = 5, {0: [], 1: []}, {}
-        replies = self.engine._phase([self.task, self.honest], self.state, skipped)
+        replies = self.engine._phases.run([self.task, self.honest], skipped)
         assert {r.site for r in replies} | skipped.keys() == {0, 1}
         assert skipped.keys() <= {0}  # the honest site is always believed
         assert all(len(reason) < 2100 and reason.isprintable() for reason in skipped.values())

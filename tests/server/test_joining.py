@@ -16,7 +16,8 @@ from fedapp.methods.fedper import FedPer
 from fedapp.methods.lg_fedavg import LgFedAvg
 from fedapp.methods.local_only import LocalOnly
 from fedapp.methods.um_pfssl.method import UmPfssl
-from fedapp.server.engine import NOT_HERE, Engine
+from fedapp.server.engine import Engine
+from fedapp.server.phases import NOT_HERE
 from fedapp.site.federation import federation_of
 from tests.flower.results import results, rows
 from tests.methods.conformance import Deal, named, toy

@@ -1,0 +1,308 @@
+"""A phase of a round: tasks out, answers in, each checked before the pool or anybody believes it.
+
+Drivers (loopback, Flower) only carry messages: they implement `Carrier`.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fedapp.experiment.experiment import Experiment
+from fedapp.ground.errors import ProtocolError, RunError, StoreError
+from fedapp.ground.progress import Progress
+from fedapp.learn.params import Schema, from_bytes, part_from_bytes, to_bytes
+from fedapp.messages.codec import encode
+from fedapp.messages.ledger import EVALUATION, MESSAGE, Ledger
+from fedapp.messages.protocol import (
+    EVALUATE,
+    MEMORY_LOST,
+    MODEL,
+    SERVER_SITE,
+    Incoming,
+    Missing,
+    Outgoing,
+    Refusal,
+    Reply,
+    SiteFacts,
+    Task,
+)
+from fedapp.messages.store import ModelStore
+from fedapp.server.checks import attributed, check_reply
+from fedapp.server.pool import ModelPool
+from fedapp.server.runstate import RunState
+
+log = logging.getLogger(__name__)
+
+Fetch = Callable[[str], bytes]
+
+
+class Carrier(Protocol):
+    """Carries messages to the sites and back."""
+
+    def introduce(self) -> Sequence[SiteFacts]:
+        """Ask every node who it is; return the sites there are."""
+
+    def newcomers(self) -> Sequence[SiteFacts]:
+        """Return the sites that came, or came back, since the last call; never wait for any."""
+
+    def leave_out(self, site: int) -> None:
+        """Take note that a site found cannot take part; it may be asked again later."""
+
+    def exchange(
+        self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
+    ) -> Iterable[tuple[int, Incoming]]:
+        """Send the tasks with their contents; yield answers as they come, each with who was asked.
+
+        Ends when every task is answered or `deadline_s` seconds are over; silent sites are absent.
+        """
+
+
+class Learner(Protocol):
+    """The server's own site, where it holds labelled images: asked as any site, but not by message.
+
+    What it reads and sends costs no traffic. It works on the server's pool.
+    """
+
+    def facts(self) -> SiteFacts:
+        """Return what there is to learn from."""
+
+    def handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
+        """Do a task of `SERVER_SITE`."""
+
+
+NOT_HERE = "not sent: the site is not here"
+
+
+@dataclass
+class Phases:
+    """What all phases of a run share.
+
+    here: the sites that tasks can be sent to. schemas: of what sites share, by role. going_on:
+    says what a person does to take the run up again.
+    """
+
+    experiment: Experiment
+    carrier: Carrier
+    learner: Learner | None
+    store: ModelStore
+    pool: ModelPool
+    schemas: Mapping[str, Schema]
+    ledger: Ledger
+    progress: Progress
+    state: RunState
+    here: AbstractSet[int]
+    going_on: Callable[[], str]
+
+    def run(self, tasks: Sequence[Task], skipped: dict[int, str]) -> list[Reply]:
+        """Send tasks, take answers; a site that lacks contents is sent them once more.
+
+        Returns the replies in site order. skipped: takes in why others have none, by site.
+        """
+        deadline = time.monotonic() + self.experiment.rounds.deadline_s
+        here = self.here
+        by_site = {task.site: task for task in tasks}
+        if len(by_site) != len(tasks):
+            raise ValueError("two tasks for one site in a phase: give the second in the next one")
+        ours = by_site.get(SERVER_SITE)
+        absent = {site: NOT_HERE for site in by_site if site not in here | {SERVER_SITE}}
+        phase = _Phase(by_site, absent)
+        if ours is not None:
+            self._learn(ours, phase)
+        outbox = [self._outgoing(t, self.state.held[t.site]) for t in tasks if t.site in here]
+        while outbox:
+            outbox = self._wave(outbox, phase, deadline)
+        self._close(phase)
+        skipped |= phase.failed
+        replies = [phase.replies[site] for site in sorted(phase.replies)]
+        self.state.private |= {reply.site: reply.private for reply in replies if reply.private}
+        return replies
+
+    def _learn(self, task: Task, phase: "_Phase") -> None:
+        """Have the server's own site do its task. Raises RunError where it fails."""
+        if self.learner is None:
+            raise RunError(
+                f"method {self.experiment.method.name} has the server learn, and it holds no "
+                "labelled images; set split.server_share above 0"
+            )
+        self._take(task, attributed(task, self.learner.handle(task, {})), phase)
+        if reason := phase.failed.get(SERVER_SITE):
+            raise RunError(f"round {self.state.round}: the server's own training failed: {reason}")
+
+    def _wave(self, outbox: Sequence[Outgoing], phase: "_Phase", deadline: float) -> list[Outgoing]:
+        """Send what can be sent, take the answers; return what must be sent once more."""
+        again: list[Outgoing] = []
+        unsent: set[int] = set()
+        left = max(deadline - time.monotonic(), 0.0)
+        sizes = self._sizes(outbox, phase.failed)
+        outbox = [outgoing for outgoing in outbox if outgoing.task.site in sizes]
+        for site, answered in self.carrier.exchange(outbox, self.pool.get, left):
+            task = phase.awaits(site)
+            if task is None:
+                log.warning("an answer that nobody waits for is ignored")
+                continue
+            incoming = attributed(task, answered)
+            if not incoming.sent:
+                unsent.add(site)
+            self._count_up(task, incoming)
+            if healing := self._take(task, incoming, phase):
+                again.append(healing)
+            else:
+                first = next(iter(phase.tasks.values()))
+                self.progress.phase(first.action, phase.done, len(phase.tasks))
+        for outgoing in outbox:
+            if outgoing.task.site not in unsent:
+                self._count_down(outgoing, sizes[outgoing.task.site])
+        return again
+
+    def _take(self, task: Task, incoming: Incoming, phase: "_Phase") -> Outgoing | None:
+        """Take an answer in; return what its site must be sent first, where it lacks contents."""
+        answer = incoming.answer
+        try:
+            if isinstance(answer, Missing) and task.site not in phase.healed:
+                phase.healed.add(task.site)
+                return self._healing(task, answer)
+            reply = self.accept(task, incoming)
+        except ProtocolError as error:
+            phase.failed[task.site] = str(error)
+        else:
+            phase.replies[task.site] = reply
+            self.state.held[task.site] = list(reply.held)
+            if reply.metrics.get(MEMORY_LOST):
+                called = self._facts(task.site).called
+                self.progress.note(f"{called} had lost what it keeps to itself; it began that anew")
+        return None
+
+    def _close(self, phase: "_Phase") -> None:
+        """Note down the sites that were silent; say who is skipped and why."""
+        for site in phase.tasks.keys() - phase.replies.keys() - phase.failed.keys():
+            phase.failed[site] = f"no answer within {self.experiment.rounds.deadline_s:g} s"
+        for site, reason in sorted(phase.failed.items()):
+            called = self._facts(site).called
+            self.progress.note(f"{called} skipped in round {self.state.round}: {reason}")
+
+    def check_turnout(
+        self, tasks: Sequence[Task], replies: Collection[int], failed: Mapping[int, str]
+    ) -> None:
+        """Check that enough sites answered, of those that train and of the others.
+
+        Raises RunError where they are fewer than `rounds.min_reply_share`.
+        """
+        share = self.experiment.rounds.min_reply_share
+        for action in sorted({task.action for task in tasks}):
+            asked = {t.site for t in tasks if t.action == action and t.site != SERVER_SITE}
+            answered = asked & set(replies)
+            if len(answered) < share * len(asked):
+                site = min(asked - answered)
+                called = self._facts(site).called
+                raise RunError(
+                    f"round {self.state.round}: {len(answered)} of {len(asked)} sites answered "
+                    f"({action}), rounds.min_reply_share = {share:g} asks for more; "
+                    f"{called} said: {failed[site].rstrip('.')}. "
+                    f"Mend the sites and {self.going_on()}"
+                )
+
+    def _outgoing(self, task: Task, held: Collection[str]) -> Outgoing:
+        """Attach what the site does not hold; w_0 it makes itself."""
+        w_0 = self.pool.initial.digest
+        attach = tuple(r.digest for r in task.refs() if r.digest not in held and r.digest != w_0)
+        return Outgoing(task, attach)
+
+    def _sizes(
+        self, outbox: Sequence[Outgoing], failed: dict[int, str]
+    ) -> dict[int, dict[str, int]]:
+        """Return the bytes of each content, by digest, for each site that can be sent its task.
+
+        A task whose content the pool lacks fails its site.
+        """
+        sizes = {}
+        for outgoing in outbox:
+            try:
+                sizes[outgoing.task.site] = {d: self.store.size(d) for d in outgoing.attach}
+            except StoreError as error:
+                failed[outgoing.task.site] = f"the server lost a model it needs: {error}"
+        return sizes
+
+    def _healing(self, task: Task, missing: Missing) -> Outgoing:
+        asked = {ref.digest for ref in task.refs()}
+        if not missing.digests or not asked.issuperset(missing.digests):
+            raise ProtocolError("asked for contents that are not part of its task")
+        log.info("site %d lacks %d models; sending them", task.site, len(missing.digests))
+        return Outgoing(task, tuple(dict.fromkeys(missing.digests)))
+
+    # The ledger goes by the round under way: the warm-up of a site that comes late is of round 0.
+    def _count_down(self, outgoing: Outgoing, sizes: Mapping[str, int]) -> None:
+        task, number = outgoing.task, self.state.round
+        self.ledger.add(number, task.site, "down", _kind(task, MESSAGE), 0, len(encode(task)))
+        for ref in task.refs():
+            if size := sizes.get(ref.digest):
+                self.ledger.add(number, task.site, "down", _kind(task, ref.role), 1, size)
+
+    def _count_up(self, task: Task, incoming: Incoming) -> None:
+        kind, answer, number = _kind(task, MESSAGE), incoming.answer, self.state.round
+        self.ledger.add(number, task.site, "up", kind, 0, incoming.head_bytes)
+        roles = answer.uploads(task.own.digest) if isinstance(answer, Reply) else {}
+        for digest, blob in incoming.payloads.items():
+            self.ledger.add(number, task.site, "up", roles.get(digest, MODEL), 1, len(blob))
+
+    def accept(self, task: Task, incoming: Incoming) -> Reply:
+        """Check a reply and take its upload into the pool. Raises ProtocolError."""
+        reply = incoming.answer
+        if isinstance(reply, Refusal):
+            raise ProtocolError(f"the site refused: {reply.reason}")
+        if not isinstance(reply, Reply):
+            raise ProtocolError(f"answered with {type(reply).__name__}, a Reply was due")
+        check_reply(task, reply, self._facts(task.site), self.schemas)
+        self.experiment.method.check_reply(task, reply)
+        uploads = reply.uploads(task.own.digest)
+        if incoming.payloads.keys() != uploads.keys():
+            raise ProtocolError("its new contents did not come along, or more than those came")
+        contents = {
+            role: self._content(task, reply, role, incoming.payloads[digest])
+            for digest, role in uploads.items()
+        }
+        for role, blob in contents.items():
+            named = reply.model if role == MODEL else reply.contents[role]
+            self.pool.upload(task.site, named, blob, self.state.round, role)
+        return reply
+
+    def _content(self, task: Task, reply: Reply, role: str, blob: bytes) -> bytes:
+        """Check an upload; return it, or the whole model where a part was sent."""
+        owner, transport = f"site {task.site}'s upload", self.experiment.transport
+        schema = self.schemas[role]
+        if role != MODEL or reply.part is None:
+            from_bytes(blob, schema, owner, transport)
+            return blob
+        part = part_from_bytes(blob, schema, owner, transport)
+        base = from_bytes(self.pool.get(reply.part.base), schema, "its base", transport)
+        return to_bytes({**base, **part}, transport)
+
+    def _facts(self, site: int) -> SiteFacts:
+        if site == SERVER_SITE and self.learner is not None:
+            return self.learner.facts()
+        return self.state.standings.sites[site].facts
+
+
+@dataclass
+class _Phase:
+    """By site: the tasks of a phase, and what became of each: a reply, or why there is none."""
+
+    tasks: Mapping[int, Task]
+    failed: dict[int, str]
+    replies: dict[int, Reply] = field(default_factory=dict)
+    healed: set[int] = field(default_factory=set)
+
+    @property
+    def done(self) -> int:
+        """How many sites are done with."""
+        return len(self.replies) + len(self.failed)
+
+    def awaits(self, site: int) -> Task | None:
+        """Return the task that a site's answer belongs to; None where nobody waits for it."""
+        return None if site in self.replies or site in self.failed else self.tasks.get(site)
+
+
+def _kind(task: Task, usual: str) -> str:
+    return EVALUATION if task.action == EVALUATE else usual
