@@ -37,7 +37,5 @@ def answer_of(
     answers = []
     for network, one in predictors:
         plain = predict(network, images, normalise)
-        answers.append(
-            plain.double() if one.class_mix is None else weighted(plain, one.class_mix)
-        )
+        answers.append(plain.double() if one.class_mix is None else weighted(plain, one.class_mix))
     return mixed(answers, weights).float()

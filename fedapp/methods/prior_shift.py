@@ -221,13 +221,11 @@ class PriorShift(Method[Sure]):
         [found] = self._answers(task, site, site.data.val)
         val, mix = self._chosen(found), self.mix(task, site)
         trust = self._trust(val, site, deciding(site)).tolist()
-        params = {
-            "common": lambda: site.contents(task.models["server"][0]),
-            "tuned": lambda: site.contents(task.own),
-            "alone": lambda: site.memory,
-        }
+        refs = {"common": task.models["server"][0], "tuned": task.own}
         return {
-            name: Predictor(params[name](), weight, None if name == "alone" else mix)
+            name: Predictor(site.contents(refs[name]), weight, mix)
+            if name in refs
+            else Predictor(site.memory, weight)
             for name, weight in zip(val, trust, strict=True)
         }
 
