@@ -1,4 +1,4 @@
-"""`fedapp`: run without Flower, compare, check or onboard a site, make keys, save a split."""
+"""`fedapp`: run without Flower, compare, check or onboard a site, use a model, make keys."""
 
 import sys
 from pathlib import Path
@@ -51,7 +51,8 @@ def options(
 @app.command()
 def run(preset: Preset, overrides: Overrides = None) -> None:
     """Run an experiment in this process, without Flower: the same rounds, the same numbers."""
-    run_loopback(load_experiment(preset, parse_overrides(overrides or [])))
+    _, folder = run_loopback(load_experiment(preset, parse_overrides(overrides or [])))
+    print(f"To use the sites' models: fedapp models {folder}")
 
 
 @app.command(epilog=f"Sweeps: {', '.join(sweeps())}")

@@ -56,7 +56,11 @@ def _of_table(table: Path) -> list[tuple[str, Path]]:
         raise DataError(f"{table}: cannot be read ({error.strerror}): make it so") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{table}: not CSV in UTF-8 ({error}): save it as such") from error
-    return [(path, table.parent / path) for path in paths if path]
+    found = [(path, table.parent / path) for path in paths if path]
+    for path, file in found:
+        if not file.is_file():
+            raise DataError(f"{table}: {path}: no such file: correct the path or remove the line")
+    return found
 
 
 def _refused(error: OSError) -> None:

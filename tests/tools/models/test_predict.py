@@ -1,4 +1,4 @@
-"""Answers to files: those that the model gives to the same images; and what is no model or image."""
+"""Answers to files: the model's own to the same images; what is no model, or no image."""
 
 import csv
 import io
@@ -175,7 +175,7 @@ def test_images_of_another_kind_are_refused_by_name(model, tmp_path):
 @pytest.mark.parametrize(("name", "content", "says"), [
     ("labels.csv", "file,label\na.png,1\n", "no column 'path' in its first line"),
     ("labels.csv", "path\n", "no images: name a folder of .png"),
-    ("labels.csv", "path\ngone.png\n", "gone.png: damaged or not an image"),
+    ("labels.csv", "path\ngone.png\n", "labels.csv: gone.png: no such file: correct the path"),
     ("labels.csv", b"path\n\xff\n", "not CSV in UTF-8"),
     ("notes.txt", "none", "no such folder or CSV file"),
 ])  # fmt: skip
