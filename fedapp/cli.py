@@ -1,4 +1,4 @@
-"""`fedapp`: run without Flower, compare, check or onboard a site, make keys, save a split."""
+"""`fedapp`: run without Flower, compare, check or onboard a site, use a model, make keys."""
 
 import sys
 from pathlib import Path
@@ -18,6 +18,7 @@ from fedapp.tools.compare.command import tune as tune_grid
 from fedapp.tools.compare.grid import labels_of, seeds_of, sweeps
 from fedapp.tools.compare.job import Driver
 from fedapp.tools.deploy.certs import make_certs
+from fedapp.tools.models.command import predict, write_models
 from fedapp.tools.onboard.command import onboard_site as onboard_onto
 from fedapp.tools.onboard.plan import NewSite
 
@@ -50,7 +51,8 @@ def options(
 @app.command()
 def run(preset: Preset, overrides: Overrides = None) -> None:
     """Run an experiment in this process, without Flower: the same rounds, the same numbers."""
-    run_loopback(load_experiment(preset, parse_overrides(overrides or [])))
+    _, folder = run_loopback(load_experiment(preset, parse_overrides(overrides or [])))
+    print(f"To use the sites' models: fedapp models {folder}")
 
 
 @app.command(epilog=f"Sweeps: {', '.join(sweeps())}")
@@ -166,6 +168,26 @@ def onboard_site(
     """Give a new site a model of its own from a finished run's models, on this machine alone."""
     new = NewSite(data, site_name, site)
     onboard_onto(run, new, rounds, parse_overrides(overrides or []), Console())
+
+
+@app.command("models")
+def models_of(
+    run: Annotated[str, typer.Argument(help="a finished run: its name, or its folder")],
+) -> None:
+    """Write every site's model of a simulated run, ready for use, to the folder models/ in it."""
+    write_models(run, Console())
+
+
+@app.command("predict")
+def predict_images(
+    model: Annotated[Path, typer.Argument(help="a folder that `fedapp models` wrote")],
+    images: Annotated[Path, typer.Argument(help="a folder of images, or a CSV file with `path`")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="CSV file to write; else standard output")
+    ] = None,
+) -> None:
+    """Classify images with a site's model: file, class, probability, entropy."""
+    predict(model, images, out)
 
 
 @app.command("presets")

@@ -5,6 +5,9 @@ logits + ln pi_k ("balanced softmax", Ren et al. 2020; logit adjustment, Menon e
 as if all classes were equally frequent; a site multiplies that by its own pi_k.
 """
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 ITERATIONS = 100
@@ -39,6 +42,11 @@ def weighted(answers: Tensor, mix: Tensor) -> Tensor:
     """Return answers [n, C] times the class mix [C], each row summing to 1 again."""
     products = answers.double() * mix
     return products / products.sum(1, keepdim=True)
+
+
+def mixed(answers: Sequence[Tensor], weights: Tensor) -> Tensor:
+    """Return the weighted mean of M answers [n, C]: weights [M], in the same order."""
+    return torch.einsum("m,mnc->nc", weights, torch.stack(list(answers)))
 
 
 def mixture_weights(likelihoods: Tensor, pseudo_counts: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from fedapp.data.augment import STRONG_VIEWS, weak
 from fedapp.ground.settings import CLOSED, Share, TrainSettings
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work, fixmatch, supervised
+from fedapp.learn.predictors import Predictor
 from fedapp.learn.training import Step, View, descend
 from fedapp.messages.protocol import (
     EVALUATE,
@@ -75,6 +76,14 @@ class Averaging(Method[MethodState]):
         self.load_tuned(task, site)
         results |= site.evaluate("val", "test", answer="tuned")
         return results | {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
+
+    def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
+        """Return the server's model or the site's own, with what the site keeps to itself."""
+        if self.answer == "common":
+            site.load(task.models["server"][0])
+        else:
+            self.load_tuned(task, site)
+        return {self.answer: Predictor(site.params())}
 
     def load_tuned(self, task: Task, site: SiteContext) -> None:
         """Load the model that the site trained last; the server's where it has never learned."""

@@ -27,6 +27,7 @@ from fedapp.ground.settings import TrainSettings
 from fedapp.learn.metrics import evaluation, predict
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params, Schema, schema_of, without
+from fedapp.learn.predictors import Predictor
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.training import View, train
 from fedapp.messages.protocol import (
@@ -317,6 +318,15 @@ class Method(ABC, Generic[State]):
     @abstractmethod
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Do a task at a site."""
+
+    def used(self, task: Task, site: SiteContext) -> Mapping[str, Predictor]:
+        """Return what the site answers with, by name; most methods: its own model alone.
+
+        The networks whose answers its evaluations of "val" and "test" were of, for others to use.
+        task: names the models, as one that only measures does. Raises RunError as `SiteContext`.
+        """
+        site.load(task.own)
+        return {"own": Predictor(site.params())}
 
     def welcome(self, rnd: Round) -> Sequence[Task]:
         """Return what the round's newcomers do before it; most methods: nothing."""

@@ -2,7 +2,8 @@
 
 Per mini-batch (their Algorithm 1, with one batch a step as in the official code): `inner_steps`
 descents of F(theta) + lambda / 2 ||theta - w||^2 give the personal theta, then
-w <- w - eta lambda (w - theta). A site sends w; theta is what it uses, and what is measured.
+w <- w - eta lambda (w - theta). A site sends w; theta is what it uses, and what is measured. It
+is not kept after that: of a run that is over, the server's w is all there is.
 """
 
 from collections.abc import Generator, Sequence

@@ -29,7 +29,8 @@ from fedapp.learn.losses import soft_target_loss
 from fedapp.learn.metrics import evaluation, wilson
 from fedapp.learn.objectives import supervised
 from fedapp.learn.params import Params
-from fedapp.learn.priors import class_mix, mixture_weights, weighted
+from fedapp.learn.predictors import Predictor
+from fedapp.learn.priors import class_mix, mixed, mixture_weights, weighted
 from fedapp.learn.training import Step, batches, descend, freeze_batch_norm, paired, repeated
 from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
 from fedapp.methods._averaging import WARM_UP, averaged, budget_of, work_of
@@ -206,15 +207,34 @@ class PriorShift(Method[Sure]):
             for part, name, answers in every
         }
         sure = asdict(Sure(*self._sure(val["common"], site)))
-        if self.answer != "mixture":
-            name = self.answer if self.answer in val else "common"
-            val, test = {name: val[name]}, {name: test[name]}
+        val = self._chosen(val)
+        test = {name: test[name] for name in val}
         for part, answers in (
             ("val", self._held_out(val, site)),
-            ("test", mixed(test, self._trust(val, site, deciding(site)))),
+            ("test", mixed(list(test.values()), self._trust(val, site, deciding(site)))),
         ):
             results[part] = evaluation(answers.float(), site.labelled_part(part)[1])
         return SiteReport(metrics=sure, evaluations=results)
+
+    def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
+        """Return the common model, the tuned one and the one trained alone, as far as used."""
+        [found] = self._answers(task, site, site.data.val)
+        val, mix = self._chosen(found), self.mix(task, site)
+        trust = self._trust(val, site, deciding(site)).tolist()
+        refs = {"common": task.models["server"][0], "tuned": task.own}
+        return {
+            name: Predictor(site.contents(refs[name]), weight, mix)
+            if name in refs
+            else Predictor(site.memory, weight)
+            for name, weight in zip(val, trust, strict=True)
+        }
+
+    def _chosen(self, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return those of a site's answers that it uses."""
+        if self.answer == "mixture":
+            return dict(answers)
+        name = self.answer if self.answer in answers else "common"
+        return {name: answers[name]}
 
     def _answers(self, task: Task, site: SiteContext, *sets: Tensor) -> list[dict[str, Tensor]]:
         """Return every answer [n, C] that the site has to each set of images, by name."""
@@ -255,9 +275,9 @@ class PriorShift(Method[Sure]):
         answered as the other half says.
         """
         chosen = deciding(site)
-        answers = mixed(val, self._trust(val, site, chosen))
+        answers = mixed(list(val.values()), self._trust(val, site, chosen))
         for one, other in ((chosen[::2], chosen[1::2]), (chosen[1::2], chosen[::2])):
-            part = {name: found[one] for name, found in val.items()}
+            part = [found[one] for found in val.values()]
             answers[one] = mixed(part, self._trust(val, site, other))
         return answers
 
@@ -298,11 +318,6 @@ def deciding(site: SiteContext) -> Tensor:
         return torch.arange(count)
     order = numpy_stream(site.seed, "deciding", site.data.site).permutation(count)
     return torch.from_numpy(order[: round(site.data.mu * count)])
-
-
-def mixed(answers: Mapping[str, Tensor], weights: Tensor) -> Tensor:
-    """Return the weighted mean of answers [n, C]: weights [M], in the same order."""
-    return torch.einsum("m,mnc->nc", weights, torch.stack(list(answers.values())))
 
 
 METHOD = PriorShift

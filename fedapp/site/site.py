@@ -112,19 +112,27 @@ class Site:
             return Incoming(Refusal(task.site, task.round, told(error)))
 
     def _handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
-        method = self.experiment.method
-        network = _network(
-            self.experiment.model,
-            self.inputs,
-            len(self.classes),
-            str(self.device),
-            pick_dtype(self.experiment.runtime.precision, self.device),
-        )
-        shared = schemas(method, network)
-        self._take_in(task, payloads, shared)
+        self._take_in(task, payloads, schemas(self.experiment.method, self._network()))
         missing = tuple(ref.digest for ref in task.refs() if not self._holds(ref))
         if missing:
             return Incoming(Missing(task.site, task.round, missing))
+        context, lost = self.context(task)
+        scored_before = self.scores.computed
+        report = self.experiment.method.site_round(task, context)
+        # A matter of the log: a round that is done again finds its scores in hand.
+        if scored := self.scores.computed - scored_before:
+            log.info("site %d, round %d: %d models scored", task.site, task.round, scored)
+        if self.experiment.privacy.clip:
+            report = self._privately(task, report, context)
+        return self._answer(task, report, context, {MEMORY_LOST: 1} if lost else {})
+
+    def context(self, task: Task) -> tuple[SiteContext, bool]:
+        """Return what a rule works with in a task whose contents are in the store.
+
+        And whether the site has lost what it keeps to itself, which then begins anew.
+        """
+        network, method = self._network(), self.experiment.method
+        shared = schemas(method, network)
 
         def contents(ref: ModelRef) -> Params:
             blob, owner = self.store.get(ref.digest), f"{ref.role} of site {ref.site}"
@@ -144,14 +152,12 @@ class Site:
             device=self.device,
             flip=flips(self.experiment.data.name),
         )
-        scored_before = self.scores.computed
-        report = method.site_round(task, context)
-        # A matter of the log: a round that is done again finds its scores in hand.
-        if scored := self.scores.computed - scored_before:
-            log.info("site %d, round %d: %d models scored", task.site, task.round, scored)
-        if self.experiment.privacy.clip:
-            report = self._privately(task, report, context)
-        return self._answer(task, report, context, {MEMORY_LOST: 1} if lost else {})
+        return context, lost
+
+    def _network(self) -> Network:
+        precision = pick_dtype(self.experiment.runtime.precision, self.device)
+        classes, device = len(self.classes), str(self.device)
+        return _network(self.experiment.model, self.inputs, classes, device, precision)
 
     def _own(self, task: Task, network: Network, kept: Collection[str]) -> tuple[Params, bool]:
         """Return what the site keeps to itself, and whether it had lost that."""

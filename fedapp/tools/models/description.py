@@ -1,0 +1,181 @@
+"""`model.json`: how a site's model answers, where it comes from, and what it is worth."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from fedapp.ground.errors import ConfigError, RunError, one_line
+from fedapp.ground.settings import CLOSED
+from fedapp.learn.metrics import wilson
+from fedapp.learn.networks import Network, build_model, network_settings
+from fedapp.messages.protocol import Evaluation
+
+FORMAT: Final = 1
+"""Version of model.json."""
+DESCRIPTION = "model.json"
+TENSORS = "model.safetensors"
+
+Precision = Literal["float32", "bfloat16"]
+
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Count = Annotated[int, Field(ge=0)]
+_Size = Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Part:
+    """One network of a model, as `learn.predictors.Predictor` has it.
+
+    name: "own", or the answer that it gives ("common", "tuned", "alone"). prefix: how the names of
+    its tensors begin in the file.
+    """
+
+    name: str
+    prefix: str
+    weight: _Share
+    class_mix: tuple[_Share, ...] | None
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Recipe:
+    """All that a model needs to answer, beside its tensors.
+
+    network: its name and settings. inputs: shape of one input. images: whether these are images.
+    mean, std: per channel, of pixels / 255; of numbers, as they are. precision: number format of
+    convolutions. sha256: of the file of tensors.
+    """
+
+    network: dict[str, bool | int | float | str]
+    classes: Annotated[tuple[str, ...], Field(min_length=1)]
+    inputs: Annotated[tuple[_Size, ...], Field(min_length=1, max_length=3)]
+    images: bool
+    mean: tuple[float, ...]
+    std: tuple[Annotated[float, Field(gt=0)], ...]
+    precision: Precision
+    parts: Annotated[tuple[Part, ...], Field(min_length=1)]
+    sha256: str
+
+    def __post_init__(self) -> None:
+        if {len(self.mean), len(self.std)} != {self.inputs[0]}:
+            raise ValueError(f"mean and std must have {self.inputs[0]} numbers, one per channel")
+        if any(len(part.class_mix or self.classes) != len(self.classes) for part in self.parts):
+            raise ValueError(f"a class mix must have {len(self.classes)} numbers, one per class")
+
+    def build(self) -> Network:
+        """Return one network; its weights are arbitrary. Raises ConfigError where none can be."""
+        fields = dict(self.network)
+        try:
+            settings = network_settings(str(fields.pop("name", "")), fields)
+        except ValidationError as error:
+            raise ConfigError(one_line(error, 300)) from error
+        precision = getattr(torch, self.precision)
+        return build_model(settings, self.inputs, len(self.classes), precision)
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Origin:
+    """Where a model comes from.
+
+    site, name: the site's number and, if it has one, its name. round: after which the model was
+    taken. labelled, unlabelled: the site's training images. split: digest of who holds which image.
+    code: hash of the code that began the run. versions: of what a result may depend on.
+    """
+
+    run: str
+    preset: str
+    method: str
+    round: _Count
+    seed: int
+    site: _Count
+    name: str
+    labelled: _Count
+    unlabelled: _Count
+    split: str
+    code: str
+    versions: dict[str, str]
+
+    @property
+    def called(self) -> str:
+        """What the site is called; also the name of the model's folder."""
+        return self.name or str(self.site)
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Measured:
+    """Right answers to a site's labelled images, with Wilson's 95 % interval.
+
+    accuracy: None without images.
+    """
+
+    images: _Count
+    right: _Count
+    accuracy: _Share | None
+    interval: tuple[_Share, _Share]
+
+    @classmethod
+    def of(cls, found: Evaluation) -> Self:
+        """Return what an evaluation says."""
+        images, right = found.samples, found.correct
+        return cls(images, right, found.accuracy, wilson(right, images))
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Results:
+    """What a model is worth on the images of the site that it comes from.
+
+    exact: whether it answers the test images as the run measured, to the bit; None: there are none.
+    note: why not. val, test: the run's numbers or, where `exact` is False, this model's.
+    """
+
+    exact: bool | None
+    note: str
+    val: Measured
+    test: Measured
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Description:
+    """All of model.json."""
+
+    format: Literal[1]
+    model: Recipe
+    origin: Origin
+    results: Results
+
+    def to_json(self) -> str:
+        """Return it as the file's text."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+
+def read_description(folder: Path) -> Description:
+    """Read a model's folder. Raises RunError where there is no such model, or it is damaged."""
+    path = folder / DESCRIPTION
+    try:
+        text = path.read_bytes()
+        plain: Any = json.loads(text)
+    except OSError as error:
+        raise RunError(
+            f"{folder}: no model ({DESCRIPTION}: {error.strerror}): name a folder that "
+            "`fedapp models` wrote"
+        ) from error
+    except ValueError as error:
+        raise damaged(path, "not JSON") from error
+    found = plain.get("format") if isinstance(plain, Mapping) else None
+    if found != FORMAT:
+        raise damaged(path, f"format is {found!r}, must be {FORMAT}")
+    try:
+        return TypeAdapter(Description).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise damaged(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def damaged(path: Path, why: str) -> RunError:
+    """Return the error of a model's file that is not as it was written."""
+    return RunError(f"{path}: damaged ({one_line(why, 300)}): copy the model's folder again, whole")

@@ -1,0 +1,96 @@
+"""A site's model: as the file of tensors that is written, and read back, ready to answer."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedapp.data.inputs import normalise
+from fedapp.ground.errors import ConfigError, ProtocolError, RunError
+from fedapp.learn.networks import Network
+from fedapp.learn.params import digest_of, from_bytes, schema_of, to_bytes
+from fedapp.learn.predictors import Predictor, answer_of
+from fedapp.tools.models.description import (
+    DESCRIPTION,
+    TENSORS,
+    Description,
+    Part,
+    Recipe,
+    damaged,
+    read_description,
+)
+
+
+class SiteModel:
+    """A model, from its recipe and its file of tensors.
+
+    Raises ConfigError where the network cannot be had, ProtocolError where the tensors are others.
+    """
+
+    def __init__(self, recipe: Recipe, blob: bytes, device: torch.device) -> None:
+        self._recipe, self._device = recipe, device
+        networks = [recipe.build() for _ in recipe.parts]
+        one = schema_of(networks[0].state_dict())
+        whole = {f"{part.prefix}{name}": of for part in recipe.parts for name, of in one.items()}
+        tensors = from_bytes(blob, whole, TENSORS)
+        self._predictors: list[tuple[Network, Predictor]] = []
+        for part, network in zip(recipe.parts, networks, strict=True):
+            params = {name: tensors[f"{part.prefix}{name}"] for name in one}
+            network.load_state_dict(params)
+            mix = None
+            if part.class_mix is not None:
+                mix = torch.tensor(part.class_mix, dtype=torch.float64)
+            self._predictors.append((network.to(device), Predictor(params, part.weight, mix)))
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        """Return the site's answer, float32 [n, C], rows summing to 1, on the CPU.
+
+        images: [n, *inputs], n >= 0, as `normalise` takes them. Raises RunError where it is NaN.
+        """
+        answers = answer_of(self._predictors, images.to(self._device), self._normalise)
+        if not bool(answers.isfinite().all()):
+            raise RunError("the model answers NaN: use one of another round or site")
+        return answers
+
+    def _normalise(self, images: Tensor) -> Tensor:
+        return normalise(images, self._recipe.mean, self._recipe.std)
+
+
+def load_model(folder: Path, device: torch.device) -> tuple[SiteModel, Description]:
+    """Read a model's folder. Raises RunError where there is no model, or it is not whole."""
+    description, path = read_description(folder), folder / TENSORS
+    try:
+        blob = path.read_bytes()
+    except OSError as error:
+        raise damaged(path, str(error.strerror)) from error
+    if digest_of(blob) != description.model.sha256:
+        raise damaged(path, f"its SHA-256 is not the one in {DESCRIPTION}")
+    try:
+        return SiteModel(description.model, blob, device), description
+    except ConfigError as error:
+        raise RunError(f"{folder / DESCRIPTION}: model.network: {error}") from error
+    except ProtocolError as error:
+        raise damaged(path, str(error)) from error
+
+
+def in_parts(predictors: Mapping[str, Predictor]) -> tuple[bytes, tuple[Part, ...]]:
+    """Return the bytes of a model's file of tensors, and what they are.
+
+    A network alone keeps the names of its tensors; of several, they begin with the network's name.
+    """
+    parts = tuple(
+        Part(
+            name=name,
+            prefix=f"{name}." if len(predictors) > 1 else "",
+            weight=one.weight,
+            class_mix=None if one.class_mix is None else tuple(one.class_mix.tolist()),
+        )
+        for name, one in predictors.items()
+    )
+    tensors = {
+        f"{part.prefix}{name}": tensor
+        for part in parts
+        for name, tensor in predictors[part.name].params.items()
+    }
+    return to_bytes(tensors), parts
