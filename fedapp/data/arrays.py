@@ -74,9 +74,12 @@ def _data_set(given: object) -> DataSet:
             f"classes are {type(classes).__name__}, must be a list of the classes' names: convert "
             "them"
         )
+    names = tuple(map(str, classes))
+    if len(set(names)) < len(names):
+        raise DataError("classes name one class twice, must all differ: rename it")
     stats = channel_stats if inputs.dtype == np.uint8 else number_stats
     known = torch.from_numpy(labels.astype(np.int64))
-    return DataSet(pool, known, tuple(map(str, classes)), *stats(pool))
+    return DataSet(pool, known, names, *stats(pool))
 
 
 def _array(given: Mapping[str, object], key: str) -> NDArray[Any]:

@@ -34,8 +34,8 @@ from fedapp.experiment.presetfiles import (
     scalar,
     source_of,
 )
-from fedapp.ground.errors import ConfigError, nearest
-from fedapp.ground.functions import names_function
+from fedapp.ground.errors import ConfigError
+from fedapp.ground.functions import advice, names_function
 from fedapp.ground.settings import CLOSED, OWN, DataSettings, NonNegative, SplitSettings
 from fedapp.learn.networks import DEFAULT_NETWORK, NetworkSettings, network_class, network_names
 from fedapp.methods import method_class, method_names
@@ -242,7 +242,7 @@ def _build(
         problems += _explain(error, "", values, origin, source)
     wanted = values.get("data.name")
     if isinstance(wanted, str) and wanted not in DATASETS and not names_function(wanted):
-        rule = f"no such data set; {nearest(wanted, DATASETS)}"
+        rule = f"no such data set; {advice(wanted, DATASETS)}"
         problems.append(f"{origin['data.name']}: data.name = {wanted!r}: {rule}")
     if {"method", "split"} <= parts.keys() and parts["split"].bags:
         problems += _bag_problems(parts["split"], parts["method"], origin, source)
@@ -344,12 +344,17 @@ def _explain(
     for found in error.errors():
         parts = [group, *map(str, found["loc"][:1])]
         key = ".".join(part for part in parts if part)
-        rule = re.sub(r"^(Input|Value error,)\s+", "", found["msg"]).removeprefix("should ")
+        rule = re.sub(r"^(Input|String|Value error,)\s+", "", found["msg"]).removeprefix("should ")
+        if found["type"] == "missing":
+            lines.append(f"{source}: {key}: has no default; give it a value")
+            continue
         if found["loc"]:
             # Only what pydantic says of the input's type needs a remedy beyond the rule.
             quoted = found["type"].endswith("_type") and _is_number(found["input"])
-            rule = f"must {rule}" if rule.startswith("be ") else rule
+            rule = f"must {rule}" if rule.startswith(("be ", "match ")) else rule
             rule += "; the value is text: write it without quotes" if quoted else ""
+            bare = found["type"] == "string_type" and isinstance(found["input"], int | float)
+            rule += "; the value is no text: write it in quotes" if bare else ""
             lines.append(f"{origin.get(key, source)}: {key} = {found['input']!r}: {rule}")
             continue
         changed = [k for k in known if origin.get(f"{group}.{k}") == "override"]

@@ -3,12 +3,12 @@
 import importlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedapp.ground.errors import ConfigError, one_line
+from fedapp.ground.errors import ConfigError, nearest, one_line
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -18,20 +18,33 @@ def names_function(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
+def advice(name: str, names: Iterable[str]) -> str:
+    """Return the advice for a name that is neither one of `names` nor a function's."""
+    if "." in name or ":" in name:
+        return "a function of your own is named package.module:function"
+    return nearest(name, names)
+
+
 def function_of(name: str) -> Callable[..., Any]:
     """Import and return a function by its name in a setting.
 
-    Raises ConfigError, to which the caller adds the setting, where the module cannot be imported or
-    has no such function.
+    Raises ConfigError, to which the caller adds the setting, where the name has another form, or
+    the module cannot be imported or has no such function.
     """
+    if not names_function(name):
+        raise ConfigError("must be package.module:function; correct the name")
     module, _, function = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), function, None)
-    except Exception as error:  # a module's own code may raise anything, and quote anything
-        why = one_line(error, 200) if isinstance(error, ImportError) else type(error).__name__
+    except ImportError as error:
         raise ConfigError(
-            f"cannot import {module!r} ({why}); install it on this machine, or name its folder in "
-            "PYTHONPATH"
+            f"cannot import {module!r} ({one_line(error, 200)}); install it on this machine, or "
+            "name its folder in PYTHONPATH"
+        ) from error
+    except Exception as error:  # a module's own code may raise anything, and quote anything
+        why = type(error).__name__
+        raise ConfigError(
+            f"cannot import {module!r} ({why}); import it by itself to see where it fails"
         ) from error
     if not inspect.isfunction(found):
         raise ConfigError(f"{module!r} has no function {function!r}; correct the name")

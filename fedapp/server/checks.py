@@ -136,8 +136,10 @@ def agreed(
             say(f"site {site.site} left out: inputs of shape {list(site.inputs)}: {reason}")
         else:
             numbered.append(site)
+    if not facts:
+        raise RunError("no site answered; start at least one and run again")
     if not numbered:
-        raise RunError("no site answered that can take part; start at least one and run again")
+        raise RunError("no site that answered can take part; see above why each is left out")
     [(kind, _)] = Counter(map(kind_of, numbered)).most_common(1)
     return _alike(numbered, kind, "most sites have", say)
 

@@ -62,6 +62,8 @@ class Engine:
             row = self._round(number, state)
             if warning := fallen(row, before):
                 self.progress.note(warning)
+            if number == 1 and self.learner and not self._phases.server_learned:
+                self.progress.note(_unused(self.experiment))
             before = row
             state.wall_seconds = earlier + time.monotonic() - began
             row |= {**self._traffic(), "wall_seconds": round(state.wall_seconds, 3)}
@@ -256,6 +258,11 @@ class Engine:
         self.folder.write_per_site(state.standings.per_site(state.server.column))
         self.folder.write_summary(summary)
         return summary
+
+
+def _unused(experiment: Experiment) -> str:
+    share, method = experiment.split.server_share, experiment.method.name
+    return f"split.server_share = {share}: {method} does not train the server on it: it is unused"
 
 
 def _listed(sites: Iterable[int]) -> str:

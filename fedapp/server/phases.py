@@ -95,6 +95,8 @@ class Phases:
     state: RunState
     here: AbstractSet[int]
     going_on: Callable[[], str]
+    server_learned: bool = field(default=False, init=False)
+    """Whether the server itself was given a task."""
 
     def run(self, tasks: Sequence[Task], skipped: dict[int, str]) -> list[Reply]:
         """Send tasks, take answers; a site that lacks contents is sent them once more.
@@ -127,6 +129,7 @@ class Phases:
                 f"method {self.experiment.method.name} has the server learn, and it holds no "
                 "labelled images; set split.server_share above 0"
             )
+        self.server_learned = True
         self._take(task, attributed(task, self.learner.handle(task, {})), phase)
         if reason := phase.failed.get(SERVER_SITE):
             raise RunError(f"round {self.state.round}: the server's own training failed: {reason}")

@@ -57,6 +57,7 @@ def returned(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
         ({"labels": np.array([0, 1, 5000])}, "up to 5000, must be below 1000"),
         ({"classes": ["a"]}, r"\[0, 1\], must lie in \[0, 0\]"),
         ({"classes": "ab"}, "classes are str, must be a list"),
+        ({"classes": ["a", "a"]}, "classes name one class twice"),
         ({"label": 1}, r"returned \['inputs', 'label', 'labels'\], must be a dict"),
     ],
 )

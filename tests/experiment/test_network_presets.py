@@ -7,6 +7,7 @@ from fedapp.experiment.config import (
     experiment_digest,
     from_plain,
     load_experiment,
+    parse_overrides,
     shared_settings,
     to_plain,
 )
@@ -81,6 +82,16 @@ def test_every_networks_settings_are_keys_and_ones_own_are_not():
     ({"model__name": "mlp", "model__hidden": "0"},
      "override over conf/digits_demo.yaml: model.hidden = '0': hidden must be numbers in "
      "[1, 65536] with commas between, as '200, 200'"),
+    ({"model__name": "mine.nets"},
+     "override: model.name = 'mine.nets': no such network; a function of your own is named "
+     "package.module:function"),
+    ({"model__name": "tests.learn.own_network:needs"},
+     "conf/digits_demo.yaml: model.units: has no default; give it a value"),
+    ({"model__name": "mlp", "model__hidden": 64.5},
+     "override: model.hidden = 64.5: must be a valid string; the value is no text: write it in "
+     "quotes"),
+    ({"model__name": "resnet18", "model__weights_sha256": "A"},
+     "override: model.weights_sha256 = 'A': must match pattern '^([0-9a-f]{64})?$'"),
     ({"data__image_size": 224},
      "override: data.image_size = 224: resnet9 takes images of 8 to 96 pixels a side; change "
      "data.image_size or model.name"),
@@ -94,6 +105,12 @@ def test_what_does_not_go_together_is_refused_in_one_line(overrides, line):
     with pytest.raises(ConfigError) as error:
         model(**overrides)
     assert str(error.value) == line
+
+
+@pytest.mark.parametrize(("written", "sizes"), [("64", (64,)), ("64,32", (64, 32))])
+def test_one_hidden_layer_may_be_written_as_a_number(written, sizes):
+    overrides = parse_overrides(["model.name=mlp", f"model.hidden={written}"])
+    assert load_experiment("digits_demo", overrides).model.sizes == sizes
 
 
 def test_resnet_18_takes_images_of_224_pixels():

@@ -34,8 +34,8 @@ def test_its_settings_are_checked_like_others(name, fields, says):
 
 @pytest.mark.parametrize(("name", "says"), [
     ("no.such.module:f", "cannot import 'no.such.module' .* PYTHONPATH"),
-    (":f", "cannot import ''"),
-    ("tests.learn.own_network:", "has no function ''"),
+    (":f", "must be package.module:function"),
+    ("tests.learn.own_network:", "must be package.module:function"),
     ("tests.learn.own_network:nothing", "has no function 'nothing'"),
     ("tests.learn.own_network:Small", "has no function 'Small'"),
     ("os:system", "has no function 'system'"),

@@ -145,6 +145,15 @@ def test_what_the_server_learns_costs_no_byte_and_changes_its_model(tmp_path):
     assert all(row["sites_evaluated"] == 3 for row in rows(folder))
 
 
+@pytest.mark.parametrize(("method", "unused"), [("toy_server", False), ("toy_means", True)])
+def test_images_of_the_server_that_the_method_leaves_unused_are_told(
+    method, unused, tmp_path, capsys
+):
+    loopback(toy(method, tmp_path, **{"split.server_share": 0.2}))
+    said = "".join(capsys.readouterr())
+    assert (f"split.server_share = 0.2: {method} does not train the server" in said) == unused
+
+
 def test_a_server_without_images_is_one_line(tmp_path):
     with pytest.raises(RunError, match=r"no labelled images; set split\.server_share above 0"):
         loopback(toy("toy_server", tmp_path, **{"split.server_share": 0.0}))

@@ -113,8 +113,10 @@ def test_sites_that_differ_from_most_are_left_out_and_named():
     text = " | ".join(said)
     assert "site 4 left out: its input shape is (3, 8, 8), most sites have (1, 8, 8)" in text
     assert "site 9 left out" in text and "second node that says it is site 1" in text
-    with pytest.raises(RunError, match="no site answered"):
+    with pytest.raises(RunError, match="no site that answered can take part"):
         agreed([outside], 5, PUBLISHED, said.append)
+    with pytest.raises(RunError, match="no site answered; start at least one"):
+        agreed([], 5, PUBLISHED, said.append)
 
 
 def test_a_site_joins_a_run_of_its_own_kind_only():

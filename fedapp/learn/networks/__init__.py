@@ -9,7 +9,8 @@ from importlib import import_module
 
 import torch
 
-from fedapp.ground.errors import ConfigError, nearest
+from fedapp.ground.errors import ConfigError
+from fedapp.ground.functions import advice
 from fedapp.ground.rng import seeded
 from fedapp.learn.networks._own import check_contract, own_class
 from fedapp.learn.networks.base import Network, NetworkSettings
@@ -48,7 +49,7 @@ def network_class(name: str) -> type[NetworkSettings]:
     if ":" in name:
         return own_class(name)
     if name not in network_names():
-        raise ConfigError(f"no such network; {nearest(name, network_names())}")
+        raise ConfigError(f"no such network; {advice(name, network_names())}")
     offered = getattr(import_module(f"{__name__}.{name}"), "NETWORK", None)
     if not (
         isinstance(offered, type) and issubclass(offered, NetworkSettings) and offered.name == name

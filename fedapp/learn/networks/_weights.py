@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fedapp.ground.errors import ConfigError, one_line
+from fedapp.ground.errors import ConfigError
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params
 
@@ -40,10 +40,10 @@ def read_weights(file: str, sha256: str) -> Params:
             tensors = safetensors.torch.load(blob)
         else:
             tensors = torch.load(BytesIO(blob), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch and safetensors each have errors of their own
+    except Exception as error:  # of either library's own; torch's text advises unsafe loading
         raise ConfigError(
-            f"model.weights = {file!r}: no .safetensors or .pth state dict "
-            f"({one_line(error, 200)}); save the network's state_dict() alone"
+            f"model.weights = {file!r}: is damaged or no state dict as .safetensors or .pth; save "
+            "the network's state_dict() alone"
         ) from error
     if not (isinstance(tensors, dict) and all(isinstance(t, Tensor) for t in tensors.values())):
         raise ConfigError(

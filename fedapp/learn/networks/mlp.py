@@ -5,9 +5,10 @@ Two hidden layers of 200 are the "2NN" of McMahan et al. 2017, which has no drop
 
 import math
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch.nn.functional as F
+from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
@@ -48,13 +49,18 @@ class MLP(Network):
         return h
 
 
+def _written(value: object) -> object:
+    """One layer's units are a number to YAML and to a command line: write it as text."""
+    return str(value) if type(value) is int else value
+
+
 @dataclass(frozen=True, config=CLOSED)
 class MLPSettings(NetworkSettings):
     """For vectors; an image is taken as the vector of its pixels."""
 
     name: ClassVar[str] = "mlp"
 
-    hidden: str = "200, 200"
+    hidden: Annotated[str, BeforeValidator(_written)] = "200, 200"
     """Units of the hidden layers, one or more, commas between them."""
     dropout: Rate = 0.5
     """p, dropout rate after every hidden layer."""
