@@ -229,9 +229,8 @@ class PoolStrategy(Strategy):
     def _with_upload(self, task: Task, reply: Reply, head_bytes: int) -> Incoming:
         """Read a neighbour's new contents where it put them: in the pool."""
         try:
-            payloads = {
-                digest: self._store.get(digest) for digest in reply.uploads(task.own.digest)
-            }
+            uploads = reply.uploads(task.own.digest)
+            payloads = {digest: self._store.get(digest) for digest in uploads.values()}
         except StoreError as error:
             return Incoming(Refusal(task.site, task.round, f"its new model is not there: {error}"))
         return Incoming(reply, payloads, head_bytes)

@@ -219,13 +219,14 @@ class Reply:
     learned: bool = False
 
     def uploads(self, before: str) -> dict[str, str]:
-        """Return the digest of each content that comes along, and its role.
+        """Return the role of each content that comes along, and its digest.
 
-        before: digest of the site's model as the task named it.
+        Contents of two roles may be equal: then one comes along for both. before: digest of the
+        site's model as the task named it.
         """
-        sent = {digest: role for role, digest in self.contents.items()}
+        sent = dict(self.contents)
         if self.model != before:
-            sent[self.part.digest if self.part else self.model] = MODEL
+            sent[MODEL] = self.part.digest if self.part else self.model
         return sent
 
 

@@ -10,6 +10,7 @@ from fedapp.messages.protocol import (
     ANSWERS,
     EPSILON,
     EVALUATE,
+    MODEL,
     SEARCH,
     Evaluation,
     Incoming,
@@ -45,8 +46,9 @@ def check_reply(task: Task, reply: Reply, facts: SiteFacts, roles: Collection[st
         (reply.model, reply.private) != (own.digest, task.private) or reply.contents
     ):
         raise ProtocolError(f"asked to {task.action} only, it changed its own model")
-    if unknown := reply.contents.keys() - roles:
-        raise ProtocolError(f"sent {min(unknown)}; its method has {sorted(roles)}")
+    beside = set(roles) - {MODEL}
+    if unknown := reply.contents.keys() - beside:
+        raise ProtocolError(f"sent {min(unknown)}; its method has {sorted(beside)} beside models")
     if reply.part and reply.part.base not in {ref.digest for ref in task.refs()}:
         raise ProtocolError("sent a part of a model whose base its task does not name")
     offered = {own, *(ref for refs in task.models.values() for ref in refs)}
@@ -114,6 +116,8 @@ def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts) -> None:
 
 Kind = tuple[tuple[int, ...], tuple[str, ...], str]
 """Shape of an input, classes and manifest: equal at all sites of a run."""
+KIND = ("input shape", "classes", "split digest")
+"""What a person is told the three are."""
 
 
 def agreed(
@@ -160,6 +164,19 @@ def kind_of(facts: SiteFacts) -> Kind:
     return facts.inputs, facts.classes, facts.split_digest
 
 
+def check_servers(facts: SiteFacts, kind: Kind) -> None:
+    """Check that the server's own images are of the run's kind. Raises RunError.
+
+    By another split they could be images that the sites test on.
+    """
+    for name, mine, ours in zip(KIND, kind_of(facts), kind, strict=True):
+        if mine != ours:
+            raise RunError(
+                f"the server's own images: their {name} is {mine!r}, the sites' is {ours!r}; give "
+                "the server the data and the split.manifest that the sites have"
+            )
+
+
 def _numbered(
     facts: Sequence[SiteFacts], num_clients: int, data: DataSettings, say: Callable[[str], None]
 ) -> list[SiteFacts]:
@@ -182,9 +199,7 @@ def _alike(
 ) -> list[SiteFacts]:
     """Return the sites of this kind."""
     for site in facts:
-        for name, mine, ours in zip(
-            ("input shape", "classes", "split digest"), kind_of(site), kind, strict=True
-        ):
+        for name, mine, ours in zip(KIND, kind_of(site), kind, strict=True):
             if mine != ours:
                 say(f"site {site.site} left out: its {name} is {mine!r}, {whose} {ours!r}")
     return [site for site in facts if kind_of(site) == kind]

@@ -19,7 +19,14 @@ from fedapp.messages.protocol import MODEL, SERVER_SITE, Reply, SiteFacts
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import Round, schemas
 from fedapp.server.arrivals import Arrivals
-from fedapp.server.checks import Kind, agreed, check_same_sites, joinable, kind_of
+from fedapp.server.checks import (
+    Kind,
+    agreed,
+    check_same_sites,
+    check_servers,
+    joinable,
+    kind_of,
+)
 from fedapp.server.peers import adopt_peers
 from fedapp.server.phases import Carrier, Learner, Phases
 from fedapp.server.pool import ModelPool
@@ -94,6 +101,8 @@ class Engine:
             self.carrier.leave_out(site)
         if facts[0].name:
             say(f"sites: {', '.join(f'{site.site} {site.name}' for site in facts)}")
+        if self.learner:
+            check_servers(self.learner.facts(), kind)
         inputs, classes, manifest = kind
         self.folder.note_manifest(manifest)
         network = build_model(self.experiment.model, inputs, len(classes))

@@ -13,7 +13,7 @@ from typing import Protocol
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ProtocolError, RunError, StoreError
 from fedapp.ground.progress import Progress
-from fedapp.learn.params import Schema, from_bytes, part_from_bytes, to_bytes
+from fedapp.learn.params import Schema, digest_of, from_bytes, part_from_bytes, to_bytes
 from fedapp.messages.codec import encode
 from fedapp.messages.ledger import EVALUATION, MESSAGE, Ledger
 from fedapp.messages.protocol import (
@@ -103,17 +103,17 @@ class Phases:
 
         Returns the replies in site order. skipped: takes in why others have none, by site.
         """
-        deadline = time.monotonic() + self.experiment.rounds.deadline_s
-        here = self.here
         by_site = {task.site: task for task in tasks}
         if len(by_site) != len(tasks):
             raise ValueError("two tasks for one site in a phase: give the second in the next one")
         ours = by_site.get(SERVER_SITE)
-        absent = {site: NOT_HERE for site in by_site if site not in here | {SERVER_SITE}}
+        here = self.here | {SERVER_SITE}
+        absent = {site: NOT_HERE for site in by_site if site not in here}
         phase = _Phase(by_site, absent)
         if ours is not None:
             self._learn(ours, phase)
-        outbox = [self._outgoing(t, self.state.held[t.site]) for t in tasks if t.site in here]
+        outbox = [self._outgoing(t, self.state.held[t.site]) for t in tasks if t.site in self.here]
+        deadline = time.monotonic() + self.experiment.rounds.deadline_s  # the sites' time alone
         while outbox:
             outbox = self._wave(outbox, phase, deadline)
         self._close(phase)
@@ -246,7 +246,8 @@ class Phases:
     def _count_up(self, task: Task, incoming: Incoming) -> None:
         kind, answer, number = _kind(task, MESSAGE), incoming.answer, self.state.round
         self.ledger.add(number, task.site, "up", kind, 0, incoming.head_bytes)
-        roles = answer.uploads(task.own.digest) if isinstance(answer, Reply) else {}
+        uploads = answer.uploads(task.own.digest) if isinstance(answer, Reply) else {}
+        roles = {digest: role for role, digest in uploads.items()}
         for digest, blob in incoming.payloads.items():
             self.ledger.add(number, task.site, "up", roles.get(digest, MODEL), 1, len(blob))
 
@@ -260,15 +261,18 @@ class Phases:
         check_reply(task, reply, self._facts(task.site), self.schemas)
         self.experiment.method.check_reply(task, reply)
         uploads = reply.uploads(task.own.digest)
-        if incoming.payloads.keys() != uploads.keys():
+        if incoming.payloads.keys() != set(uploads.values()):
             raise ProtocolError("its new contents did not come along, or more than those came")
         contents = {
             role: self._content(task, reply, role, incoming.payloads[digest])
-            for digest, role in uploads.items()
+            for role, digest in uploads.items()
         }
+        named = {**reply.contents, MODEL: reply.model}
+        # The pool refuses one that is wrong; of several, those before it must not count either.
+        if len(contents) > 1 and any(digest_of(b) != named[role] for role, b in contents.items()):
+            raise ProtocolError("one of its uploads is not the content it names")
         for role, blob in contents.items():
-            named = reply.model if role == MODEL else reply.contents[role]
-            self.pool.upload(task.site, named, blob, self.state.round, role)
+            self.pool.upload(task.site, named[role], blob, self.state.round, role)
         return reply
 
     def _content(self, task: Task, reply: Reply, role: str, blob: bytes) -> bytes:
@@ -279,7 +283,12 @@ class Phases:
             from_bytes(blob, schema, owner, transport)
             return blob
         part = part_from_bytes(blob, schema, owner, transport)
-        base = from_bytes(self.pool.get(reply.part.base), schema, "its base", transport)
+        try:
+            base = from_bytes(self.pool.get(reply.part.base), schema, "its base", transport)
+        except StoreError as error:  # the site may hold what the pool lost
+            raise ProtocolError(
+                f"the server lost the model its part belongs to: {error}"
+            ) from error
         return to_bytes({**base, **part}, transport)
 
     def _facts(self, site: int) -> SiteFacts:

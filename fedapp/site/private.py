@@ -1,13 +1,14 @@
 """What never leaves a site: a part of its model, such as its head, and what it remembers beside.
 
-It is kept by content: a run that is resumed after a crash asks for what belongs to its own round,
-and the newer one does not get in the way. The server knows the digest only and cannot heal a loss.
+It is kept by content: a run that is resumed after a crash asks for what its round began with, and
+newer ones do not get in the way. The server knows the digest only and cannot heal a loss.
 """
 
 import logging
 from collections.abc import Collection
 from pathlib import Path
 
+from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ProtocolError, StoreError
 from fedapp.learn.params import Params, Schema, from_bytes, to_bytes
 from fedapp.messages.store import ModelStore
@@ -25,10 +26,11 @@ def stored_schema(kept: Collection[str], whole: Schema, memory: Schema) -> Schem
 
 
 class PrivateParts:
-    """One site's, the last two versions, in a folder."""
+    """One site's, in a folder: the last two versions, and the one that its round began with."""
 
     def __init__(self, root: Path) -> None:
         self._store = ModelStore(root, memory_bytes=0)
+        self._began = root / "began.txt"
 
     @property
     def root(self) -> Path:
@@ -46,13 +48,23 @@ class PrivateParts:
                 log.warning("%s; the site begins it anew", error)
         return None
 
-    def keep(self, params: Params, before: str) -> str:
-        """Keep a new version beside the one before; return its digest, empty without tensors.
+    def keep(self, params: Params, before: str, round: int) -> str:
+        """Keep a new version, made in this round; return its digest, empty without tensors.
 
-        Raises StoreError where the disk refuses.
+        The one before it and the one that the round began with stay. Raises StoreError where the
+        disk refuses.
         """
         if not params:
             return ""
+        began = self._round_began_with(before, round)
         digest = self._store.put(to_bytes(params), durable=True)
-        self._store.keep_only({before, digest})
+        self._store.keep_only({began, before, digest})
         return digest
+
+    def _round_began_with(self, before: str, round: int) -> str:
+        """Return the version that the round's first task named; note it down at the first task."""
+        noted = self._began.read_text().split(",") if self._began.exists() else []
+        if noted[:1] == [str(round)]:
+            return noted[1]
+        write_atomic(self._began, f"{round},{before}".encode(), durable=False)
+        return before

@@ -233,7 +233,7 @@ class Site:
             own = {n: (report.params or kept)[n] for n in kept}
             memory = context.memory if report.memory is None else report.memory
             own |= {MEMORY + name: tensor for name, tensor in memory.items()}
-            private = self.private_parts.keep(own, before=task.private)
+            private = self.private_parts.keep(own, task.private, task.round)
         if not self.shares_pool and (report.params is not None or report.contents):
             base = {task.models["server"][0].digest} if report.sent is not None else set()
             self.store.keep_only({digest, *helpers, *base})  # make room before the new ones come

@@ -88,7 +88,9 @@ def test_the_reserved_site_has_them_and_no_other(tmp_path: Path) -> None:
 def test_a_server_without_data_of_its_own_is_told_so() -> None:
     images = pool(400)
     dealt = Dealt(images, partition(images.labels, SplitSettings(num_clients=4), 0, "x"), CPU)
-    with pytest.raises(DataError, match=r"nothing to the server: set split\.server_share"):
+    with pytest.raises(
+        DataError, match=r"nothing to the server: give a larger split\.server_share"
+    ):
         dealt.site(SERVER_SITE)
 
 

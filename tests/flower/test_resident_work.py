@@ -182,3 +182,18 @@ def test_what_a_site_reads_is_named(tmp_path):
     assert inputs_of(table, {"preset": "digits_demo"})[1:] == [tmp_path / "own"]
     folder = {"preset": "digits_demo", "data.name": "folder", "data.root": str(tmp_path)}
     assert inputs_of({}, folder)[1:] == [tmp_path]
+
+
+def test_a_network_of_ones_own_that_is_changed_is_read_anew(tmp_path, monkeypatch):
+    text = (
+        "from fedapp.learn.networks.base import Network\n"
+        "def small(inputs: tuple[int, ...], num_classes: int) -> Network: ...\n"
+    )
+    code = tmp_path / "changed_nets.py"
+    code.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    given = {"preset": "digits_demo", "model.name": "changed_nets:small"}
+    before = stamp_of(read := inputs_of({}, given))
+    assert code in read
+    code.write_text(text + "# better\n")
+    assert stamp_of(read) != before

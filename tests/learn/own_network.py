@@ -109,6 +109,10 @@ def named(inputs: tuple[int, ...], num_classes: int, name: str = "") -> Network:
     return small(inputs, num_classes)
 
 
+def weighted(inputs: tuple[int, ...], num_classes: int, weights: float = 1.0) -> Network:
+    return small(inputs, num_classes)
+
+
 def odd_type(inputs: tuple[int, ...], num_classes: int, unit: Tensor = None) -> Network:
     return small(inputs, num_classes)
 

@@ -44,6 +44,7 @@ def test_its_settings_are_checked_like_others(name, fields, says):
     (f"{HERE}:untyped", "parameter 'rate' is a setting: write its type"),
     (f"{HERE}:packed", "parameter 'settings' is a setting: write its type"),
     (f"{HERE}:named", "parameter 'name': no setting can have this name"),
+    (f"{HERE}:weighted", "parameter 'weights': no setting can have this name"),
     (f"{HERE}:odd_type", "its settings must be of type bool, int, float or str"),
     (f"{HERE}:listed", "its settings must be of type bool, int, float or str"),
     (f"{HERE}:too_few", "must be `def function"),

@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from fedapp.methods._averaging import averaged
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
 from fedapp.methods.fedper import FedPer
@@ -91,6 +93,30 @@ def test_a_run_cut_twice_in_the_same_round_still_finds_its_private_parts(tmp_pat
         with pytest.raises(Stop):
             play(again, cut_at(2, "train", answers))
     assert play(again).records() == whole(method).records()
+
+
+@dataclass(frozen=True)
+class Twice(FedPer):
+    """Sites learn twice in a round."""
+
+    name: ClassVar[str] = "twice"
+
+    def server_round(self, state, rnd):
+        yield from averaged(rnd, self.weight)
+        return (yield from super().server_round(state, rnd))
+
+
+@pytest.mark.parametrize("answers", [4, 6])
+def test_a_second_training_of_a_round_does_not_push_out_what_the_round_began_with(
+    tmp_path, answers, capsys
+):
+    whole = play(toy(Twice(), tmp_path, name="whole"))
+    experiment = toy(Twice(), tmp_path)
+    with pytest.raises(Stop):
+        play(experiment, cut_at(2, "train", answers))
+    resumed = play(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
+    assert "had lost" not in capsys.readouterr().out
+    assert resumed.records() == whole.records()
 
 
 def test_what_is_known_of_each_sites_changes_survives_a_cut(tmp_path):

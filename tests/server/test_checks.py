@@ -55,6 +55,7 @@ def bins(**changes):
 
 LIES = {
     "unknown role": ({"contents": {"prototypes": "f" * 64}}, "sent prototypes; its method has"),
+    "model as content": ({"contents": {MODEL: "f" * 64}}, "sent model; its method has"),
     "no base": ({"part": Part("e" * 64, "f" * 64)}, "whose base its task does not name"),
     "another site": ({"site": 1}, "answer of site 1"),
     "another round": ({"round": 4}, "for round 4"),

@@ -44,7 +44,8 @@ def own_class(name: str) -> type[NetworkSettings]:
         raise ConfigError(f"its return type must be Network or a class made from it: `{_FORM}`")
     if odd := [p.name for p in parameters if p.name not in hints or p.kind in _PACKED]:
         raise ConfigError(f"parameter {odd[0]!r} is a setting: write its type, as in `rate: float`")
-    taken = {"name", *dir(NetworkSettings)}
+    # `model.weights` is a file of this machine, which no digest of settings has.
+    taken = {"name", "weights", *dir(NetworkSettings)}
     if odd := [p.name for p in parameters if p.name in taken or p.name[0] == "_"]:
         raise ConfigError(f"parameter {odd[0]!r}: no setting can have this name; choose another")
 

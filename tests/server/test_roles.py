@@ -1,0 +1,140 @@
+"""What the server makes of contents of several roles, of parts of models, and of its own site."""
+
+import time
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+import torch
+
+from fedapp.experiment.runfolder import open_run
+from fedapp.ground.errors import ProtocolError, RunError
+from fedapp.learn.params import digest_of, to_bytes
+from fedapp.messages.protocol import (
+    SERVER_SITE,
+    Incoming,
+    ModelRef,
+    Part,
+    Refusal,
+    Reply,
+    SiteFacts,
+    Task,
+)
+from fedapp.messages.store import ModelStore
+from fedapp.methods.local_only import LocalOnly
+from fedapp.server.engine import Engine
+from tests.small import small
+
+CLASSES = ("null", "eins")
+FACTS = SiteFacts(
+    0, (1, 8, 8), CLASSES, labelled=3, unlabelled=4, val=2, test=3, split_digest="0" * 64
+)
+SCHEMA = {"numbers": ((2,), torch.float32)}
+
+
+@dataclass(frozen=True)
+class TwoRoles(LocalOnly):
+    """Sends two contents of one form beside the model."""
+
+    name: ClassVar[str] = "two_roles"
+
+    def roles(self, model):
+        return {"means": SCHEMA, "spreads": SCHEMA}
+
+
+@pytest.fixture
+def served(tmp_path):
+    """Return a server of one site before its first round."""
+
+    def go(carrier=None, learner=None, **changes):
+        experiment = small(
+            runtime__out=str(tmp_path), split__num_clients=1, model__width=1, method=TwoRoles(),
+            **changes,
+        )  # fmt: skip
+        folder = open_run(experiment)
+        quiet = SimpleNamespace(note=lambda text: None, phase=lambda *counts: None)
+        store = ModelStore(folder.pool_root)
+        engine = Engine(experiment, carrier, folder, store, quiet, learner=learner)
+        engine._prepare([FACTS])
+        return engine
+
+    return go
+
+
+def content(number):
+    return to_bytes({"numbers": torch.full((2,), float(number))})
+
+
+def accept(engine, contents, *blobs):
+    own = engine._pool.latest(0)
+    digests = {role: digest_of(blob) for role, blob in contents.items()}
+    reply = Reply(0, 1, own.digest, contents=digests)
+    payloads = dict(zip(digests.values(), blobs or contents.values(), strict=False))
+    return engine._phases.accept(Task(0, 1, "train", own), Incoming(reply, payloads))
+
+
+def test_equal_contents_of_two_roles_come_along_once_and_are_both_taken_in(served):
+    engine = served()
+    accept(engine, {"means": content(0), "spreads": content(0)})
+    means, spreads = (engine._pool.latest(0, role) for role in ("means", "spreads"))
+    assert means.digest == spreads.digest == digest_of(content(0))
+
+
+@pytest.mark.parametrize("blobs", [(content(1), content(3)), (content(3), content(2))])
+def test_of_an_answer_with_one_wrong_content_none_counts(served, blobs):
+    engine = served()
+    before = engine._pool.to_plain()
+    with pytest.raises(ProtocolError, match="not the content it names"):
+        accept(engine, {"means": content(1), "spreads": content(2)}, *blobs)
+    assert engine._pool.to_plain() == before
+
+
+def test_a_part_of_a_model_that_the_pool_lost_fails_its_site_alone(served):
+    engine = served()
+    lost, part = ModelRef(3, 4, "c" * 64), to_bytes({"head.bias": torch.tensor([1.0, 2.0])})
+    task = Task(0, 1, "train", engine._pool.latest(0), {"helpers": (lost,)})
+    reply = Reply(0, 1, "d" * 64, part=Part(lost.digest, digest_of(part)))
+    with pytest.raises(ProtocolError, match="the server lost the model its part belongs to"):
+        engine._phases.accept(task, Incoming(reply, {digest_of(part): part}))
+
+
+class Learner:
+    """The server's own site, which takes half a second for what it does."""
+
+    def __init__(self, **changes):
+        self._facts = replace(FACTS, site=SERVER_SITE, **changes)
+
+    def facts(self):
+        return self._facts
+
+    def handle(self, task, payloads):
+        time.sleep(0.5)
+        return Incoming(Reply(SERVER_SITE, task.round, task.own.digest))
+
+
+class Patient:
+    """Takes note of how long the sites have."""
+
+    def exchange(self, outbox, fetch, deadline_s):
+        self.left = deadline_s
+        return [(out.task.site, Incoming(Refusal(0, 1, "no"))) for out in outbox]
+
+
+def test_what_the_server_trains_takes_nothing_of_the_sites_time(served):
+    carrier = Patient()
+    engine = served(carrier, Learner(), rounds__deadline_s=0.6)
+    pool = engine._pool
+    tasks = [Task(site, 1, "train", pool.latest(site)) for site in (SERVER_SITE, 0)]
+    engine._phases.run(tasks, {})
+    assert carrier.left > 0.4
+
+
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"split_digest": "1" * 64}, "split digest is '1111"),
+    ({"classes": ("one",)}, "classes is"),
+    ({"inputs": (64,)}, "input shape is"),
+])  # fmt: skip
+def test_the_servers_own_images_are_of_the_sites_split(served, changes, says):
+    with pytest.raises(RunError, match=f"the server's own images: their {says}.* give the server"):
+        served(learner=Learner(**changes))
