@@ -32,6 +32,8 @@ def preset_path(preset: str) -> Path:
         return CONF / f"{preset}.yaml"
     if (path := yaml_path(preset)) is not None:
         return path
+    if (settings := Path(preset).expanduser() / "config.yaml").is_file():
+        raise ConfigError(f"preset '{preset}': a run's folder; name the file in it: {settings}")
     hint = nearest(preset, presets())
     raise ConfigError(f"preset '{preset}': no such preset and no such YAML file; {hint}")
 

@@ -202,6 +202,13 @@ def test_a_damaged_file_is_refused_by_name(write, text, words):
     assert any(words in line and "mine.yaml" in line for line in lines), lines
 
 
+def test_a_runs_folder_is_no_preset_but_a_file_in_it_is(tmp_path):
+    settings = tmp_path / "config.yaml"
+    settings.touch()
+    line = f"preset '{tmp_path}': a run's folder; name the file in it: {settings}"
+    assert refusal(str(tmp_path)) == [line]
+
+
 def test_an_unknown_preset_names_the_nearest():
     assert refusal("digit_demo") == [
         "preset 'digit_demo': no such preset and no such YAML file; did you mean 'digits_demo'?"

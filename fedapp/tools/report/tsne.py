@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
+from threadpoolctl import threadpool_limits
 
 from fedapp.ground.errors import RunError
 from fedapp.tools.report.figures import legend, panels, styled
@@ -73,7 +74,9 @@ def embed(points: NDArray[np.float32]) -> NDArray[np.float32]:
     if points.shape[1] > _DIMENSIONS and len(points) > _DIMENSIONS:
         points = PCA(_DIMENSIONS, random_state=0).fit_transform(points)
     perplexity = min(30.0, (len(points) - 1) / 3)
-    placed = TSNE(2, perplexity=perplexity, init="random", random_state=0).fit_transform(points)
+    tsne = TSNE(2, perplexity=perplexity, init="random", random_state=0)
+    with threadpool_limits(1):  # on busy cores threads wait for each other: 86 s instead of 2
+        placed = tsne.fit_transform(points)
     return np.asarray(placed, dtype=np.float32)
 
 
