@@ -317,6 +317,8 @@ class SiteFacts:
     @property
     def called(self) -> str:
         """What a person is told the site is."""
+        if self.site == SERVER_SITE:
+            return "the server's own site"
         return f"site {self.site} ({self.name})" if self.name else f"site {self.site}"
 
     @property

@@ -30,6 +30,7 @@ from fedapp.learn.params import Params, Schema, schema_of, without
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.training import View, train
+from fedapp.messages.ledger import EVALUATION, MESSAGE
 from fedapp.messages.protocol import (
     MODEL,
     Evaluation,
@@ -373,8 +374,9 @@ class Method(ABC, Generic[State]):
 
 def schemas(method: Method[State], model: nn.Module) -> dict[str, Schema]:
     """Return the schema of what sites share, by role."""
-    kept = method.kept_private(model)
-    return {MODEL: schema_of(without(model.state_dict(), kept)), **method.roles(model)}
+    kept, others = method.kept_private(model), method.roles(model)
+    assert not others.keys() & {MODEL, MESSAGE, EVALUATION}, "a role must have a name of its own"
+    return {MODEL: schema_of(without(model.state_dict(), kept)), **others}
 
 
 def warm_ups(rnd: Round) -> list[Task]:

@@ -105,7 +105,8 @@ class ModelPool:
 
     def trained(self) -> tuple[int, ...]:
         """Return the sites whose model has been trained at least once, ascending."""
-        return tuple(sorted(k for k, record in self.records.items() if k >= 0 < record.version))
+        models = ((k, r) for (k, role), r in self._records.items() if role == MODEL)
+        return tuple(sorted(k for k, record in models if k >= 0 < record.version))
 
     def get(self, digest: str) -> bytes:
         """Return a content. Raises StoreError where it is absent or damaged."""

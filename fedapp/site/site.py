@@ -31,6 +31,7 @@ from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import (
     MEMORY_LOST,
     MODEL,
+    SERVER_SITE,
     Answer,
     Incoming,
     Missing,
@@ -122,7 +123,7 @@ class Site:
         # A matter of the log: a round that is done again finds its scores in hand.
         if scored := self.scores.computed - scored_before:
             log.info("site %d, round %d: %d models scored", task.site, task.round, scored)
-        if self.experiment.privacy.clip:
+        if self.experiment.privacy.clip and task.site != SERVER_SITE:  # the server's stays with it
             report = self._privately(task, report, context)
         return self._answer(task, report, context, {MEMORY_LOST: 1} if lost else {})
 

@@ -20,6 +20,7 @@ from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.learn.params import from_bytes
 from fedapp.messages.protocol import SERVER_SITE
+from fedapp.messages.store import ModelStore
 from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.flower.results import loopback, results, rows
 from tests.methods.conformance import play
@@ -204,6 +205,13 @@ def test_noise_does_not_cover_parts_and_says_so(tmp_path):
     folder = loopback(toy("toy_layers", tmp_path, **over))
     [reason] = {text for row in rows(folder) for text in row["skipped"].values()}
     assert "privacy.clip covers whole models; method toy_layers sends parts of them" in reason
+
+
+def test_what_the_server_trains_stays_with_it_and_is_not_clipped(tmp_path):
+    folder = loopback(toy("toy_server", tmp_path, **{"privacy.clip": 1e-9}))
+    pool, store = results(folder)["pool"], ModelStore(folder / "pool")
+    trained, w_0 = (load(store.get(pool[site][1])) for site in (str(SERVER_SITE), "-1"))
+    assert (trained["head.weight"] - w_0["head.weight"]).norm() > 0.01
 
 
 def test_no_label_is_needed_where_bags_have_proportions(tmp_path):
