@@ -30,6 +30,7 @@ SETTING = (
     "model.width=4",
     "training.local_epochs=1",
     "training.warmup_epochs=1",
+    "method.preset=um_pfssl",
     "method.helper_list_size=2",
     "method.num_replaced=1",
     "method.mc_samples=3",

@@ -135,6 +135,7 @@ def many_sites(driver: Driver, sites: int, sizes: Sizes) -> Watched:
             "rounds.sample_rate=0.1",
             "training.local_epochs=1",
             "training.warmup_epochs=1",
+            "method.preset=um_pfssl",
             "method.mc_samples=2",
         ]
         return _watched(driver, settings, Path(folder), every_s=1.0)
