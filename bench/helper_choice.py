@@ -85,7 +85,7 @@ def at_site(
     if not len(data.unlabelled) or data.audit is None:
         return None
     dtype = pick_dtype(experiment.runtime.precision, device)
-    inputs = tuple(data.labelled.shape[1:])
+    inputs = data.inputs
     model = build_model(experiment.model, inputs, len(federation.classes), dtype)
     schema = schema_of(model.state_dict())
     model.to(device)

@@ -108,7 +108,7 @@ def measured(size: Size, method: str, noise: Mapping[str, Scalar], seed: int) ->
 
 def on_site(experiment: Experiment, data: SiteData, blob: bytes) -> dict[str, dict[str, float]]:
     """Attack a site's upload in both ways."""
-    model = build_model(experiment.model, tuple(data.labelled.shape[1:]), data.num_classes)
+    model = build_model(experiment.model, data.inputs, data.num_classes)
     owner = f"site {data.site}'s upload"
     schema = schema_of(model.state_dict())
     model.load_state_dict(from_bytes(blob, schema, owner, experiment.transport))

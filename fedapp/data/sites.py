@@ -68,6 +68,11 @@ class SiteData:
             )
 
     @property
+    def inputs(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.labelled.shape[1:])
+
+    @property
     def labelled(self) -> Tensor:
         """D_s without its labels."""
         return self.parts[LABELLED].inputs

@@ -28,7 +28,7 @@ class Experiment:
     name: str
     """Preset's name."""
     method: InstanceOf[Method[Any]]
-    """With its hyper-parameters (`fedapp.methods.build_method`)."""
+    """With its hyper-parameters (`fedapp.methods.method_class`)."""
     model: InstanceOf[NetworkSettings]
     """With its settings (`fedapp.learn.networks.network_settings`)."""
     seed: NonNegative = 0

@@ -2,7 +2,6 @@
 
 import difflib
 import pkgutil
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -33,12 +32,3 @@ def method_class(name: str) -> type[Method[Any]]:
             f'`name` is "{name}"'
         )
     return offered
-
-
-def build_method(name: str, fields: Mapping[str, object]) -> Method[Any]:
-    """Return the method with these hyper-parameters; those not given take their defaults.
-
-    Raises ConfigError on an unknown name, pydantic's ValidationError on unknown, wrongly typed,
-    out-of-range or contradictory fields (`fedapp.experiment.config` turns it into a ConfigError).
-    """
-    return method_class(name)(**fields)

@@ -82,11 +82,8 @@ class Engine:
 
     def _prepare(self, introduced: Sequence[SiteFacts]) -> RunState:
         """Agree with the sites upon what they hold; begin, or go on from the checkpoint."""
-        clients, data, say = (
-            self.experiment.split.num_clients,
-            self.experiment.data,
-            self.progress.note,
-        )
+        clients, data = self.experiment.split.num_clients, self.experiment.data
+        say = self.progress.note
         checkpoint = self.folder.load_checkpoint() if self.experiment.runtime.resume else None
         if checkpoint is None:
             state = RunState(-1, self.experiment.method.state(), Standings({}), {})
@@ -103,8 +100,8 @@ class Engine:
             say(f"sites: {', '.join(f'{site.site} {site.name}' for site in facts)}")
         if self.learner:
             check_servers(self.learner.facts(), kind)
-        inputs, classes, manifest = kind
-        self.folder.note_manifest(manifest)
+        inputs, classes, split_digest = kind
+        self.folder.note_manifest(split_digest)
         network = build_model(self.experiment.model, inputs, len(classes))
         self._schemas = schemas(self.experiment.method, network)
         trained = {name for name, _ in network.named_parameters()}

@@ -6,7 +6,7 @@ The same code runs at a hospital, in a simulated site and in the loopback driver
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -76,7 +76,7 @@ class Site:
     @property
     def inputs(self) -> tuple[int, ...]:
         """Shape of one of the site's inputs."""
-        return tuple(self.data.labelled.shape[1:])
+        return self.data.inputs
 
     def facts(self) -> SiteFacts:
         """Introduce the site to the server."""
@@ -113,7 +113,7 @@ class Site:
             return Incoming(Refusal(task.site, task.round, told(error)))
 
     def _handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
-        self._take_in(task, payloads, schemas(self.experiment.method, self._network()))
+        self._take_in(task, payloads)
         missing = tuple(ref.digest for ref in task.refs() if not self._holds(ref))
         if missing:
             return Incoming(Missing(task.site, task.round, missing))
@@ -133,11 +133,10 @@ class Site:
         And whether the site has lost what it keeps to itself, which then begins anew.
         """
         network, method = self._network(), self.experiment.method
-        shared = schemas(method, network)
 
         def contents(ref: ModelRef) -> Params:
             blob, owner = self.store.get(ref.digest), f"{ref.role} of site {ref.site}"
-            return from_bytes(blob, shared[ref.role], owner, self.experiment.transport)
+            return from_bytes(blob, self._shared[ref.role], owner, self.experiment.transport)
 
         kept = method.kept_private(network)
         own, lost = self._own(task, network, kept)
@@ -154,6 +153,11 @@ class Site:
             flip=flips(self.experiment.data.name),
         )
         return context, lost
+
+    @cached_property
+    def _shared(self) -> dict[str, Schema]:
+        """The schema of what sites share, by role."""
+        return schemas(self.experiment.method, self._network())
 
     def _network(self) -> Network:
         precision = pick_dtype(self.experiment.runtime.precision, self.device)
@@ -184,9 +188,7 @@ class Site:
         releases = Releases(self.private_parts.root.with_name("privacy"))
         return privately(task, report, context, self.experiment.privacy, releases)
 
-    def _take_in(
-        self, task: Task, payloads: Mapping[str, bytes], shared: Mapping[str, Schema]
-    ) -> None:
+    def _take_in(self, task: Task, payloads: Mapping[str, bytes]) -> None:
         """Keep the contents that came along; where the task starts from w_0, make it."""
         wanted = {ref.digest: ref for ref in task.refs()}
         transport = self.experiment.transport
@@ -194,7 +196,7 @@ class Site:
             self.store.keep_only(wanted)
         for digest, blob in payloads.items():
             ref = wanted.get(digest)
-            schema = shared.get(ref.role) if ref else None
+            schema = self._shared.get(ref.role) if ref else None
             if not (ref and schema) or len(blob) > max_bytes(schema) or digest_of(blob) != digest:
                 raise ProtocolError(f"content {digest[:12]} from the server is not what it names")
             owner = f"{ref.role} of site {ref.site} from the server"
@@ -203,7 +205,7 @@ class Site:
         first = next((ref for ref in task.refs() if ref.version == 0), None)
         if first is not None and not self.store.has(first.digest):
             try:
-                w_0 = {n: t for n, t in self._initial().items() if n in shared[MODEL]}
+                w_0 = {n: t for n, t in self._initial().items() if n in self._shared[MODEL]}
             except ConfigError as error:  # such as no weights file here: ask for the bytes
                 log.info("w_0 comes from the server: %s", error)
                 return

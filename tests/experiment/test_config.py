@@ -22,7 +22,7 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import presets
 from fedapp.ground.errors import ConfigError
 from fedapp.learn.networks.resnet9 import ResNet9Settings
-from fedapp.methods import build_method, method_class, method_names
+from fedapp.methods import method_class, method_names
 
 
 def refusal(preset: str, **overrides) -> list[str]:
@@ -84,7 +84,7 @@ def test_naming_the_presets_own_method_keeps_its_settings():
 
 def test_a_file_of_ones_own_is_a_preset_named_after_it(write):
     assert load_experiment(write(MINIMAL)) == Experiment(
-        "mine", build_method("local_only", {}), ResNet9Settings()
+        "mine", method_class("local_only")(), ResNet9Settings()
     )
 
 
@@ -295,7 +295,7 @@ def test_every_setting_of_a_method_fits_into_a_flower_run_config():
     for name in method_names():
         fields = {f.name: f.default for f in dataclasses.fields(method_class(name))}
         assert all(isinstance(v, str | int | float | bool) for v in fields.values()), name
-        assert build_method(name, fields) == build_method(name, {})
+        assert method_class(name)(**fields) == method_class(name)()
 
 
 def test_models_of_an_earlier_run_count_as_helpers_too():

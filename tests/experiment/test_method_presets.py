@@ -17,7 +17,7 @@ from fedapp.experiment.config import (
 from fedapp.experiment.presetfiles import method_presets, presets
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import OWN
-from fedapp.methods import build_method, method_names
+from fedapp.methods import method_class, method_names
 from fedapp.methods.um_pfssl.method import UmPfssl
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -143,7 +143,7 @@ def test_every_key_of_a_preset_carries_a_comment():
 
 
 def test_another_method_drops_what_the_preset_said_of_its_own():
-    assert with_preset("fixavg").method == build_method("fedavg", {"objective": "fixmatch"})
+    assert with_preset("fixavg").method == method_class("fedavg")(**{"objective": "fixmatch"})
 
 
 def test_the_same_method_keeps_what_the_method_preset_does_not_say():
@@ -176,7 +176,7 @@ def test_a_file_may_name_one_itself_and_change_it(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("data: {name: digits}\nmethod: {preset: fixavg, confidence: 0.8}\n")
     found = load_experiment(str(path))
-    assert found.method == build_method("fedavg", {"objective": "fixmatch", "confidence": 0.8})
+    assert found.method == method_class("fedavg")(**{"objective": "fixmatch", "confidence": 0.8})
     assert load_experiment(str(path), {"method.preset": "fedavg"}).method.objective == "supervised"
     path.write_text("data: {name: digits}\nmethod: {preset: fixav}\n")
     with pytest.raises(ConfigError, match=r"method.preset 'fixav': .*did you mean 'fixavg'\?"):

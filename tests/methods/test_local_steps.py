@@ -11,7 +11,7 @@ from fedapp.data.augment import weak
 from fedapp.data.parts import Part
 from fedapp.learn.networks import initial_params
 from fedapp.messages.protocol import ModelRef, Task
-from fedapp.methods import build_method, method_names
+from fedapp.methods import method_class, method_names
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.local_only import LocalOnly
 from fedapp.methods.pfedme import PFedMe
@@ -38,7 +38,7 @@ SETTINGS = {
     "fedbn": {"objective": "fixmatch"},
     "pfedme": {"objective": "fixmatch"},
 }
-METHODS = [build_method(name, SETTINGS.get(name, {})) for name in method_names()]
+METHODS = [method_class(name)(**SETTINGS.get(name, {})) for name in method_names()]
 AT_ONCE = (LocalOnly, UmPfssl)
 """They do not average, and warm up in one phase."""
 BESIDE = {"ditto": 2}

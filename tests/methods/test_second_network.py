@@ -17,7 +17,7 @@ from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.networks.resnet18 import ResNet18Settings
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.store import ModelStore
-from fedapp.methods import build_method, method_names
+from fedapp.methods import method_class, method_names
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
 from fedapp.methods.fedper import FedPer
@@ -56,7 +56,7 @@ def network_for(name):
 
 @pytest.mark.parametrize("name", method_names())
 def test_every_method_runs_on_another_network_with_equal_numbers_in_both_drivers(tmp_path, name):
-    method, network = build_method(name, SETTINGS.get(name, {})), network_for(name)
+    method, network = method_class(name)(**SETTINGS.get(name, {})), network_for(name)
     one = play(toy(method, tmp_path, name="wire", model=network))
     two = play_in_one_store(toy(method, tmp_path, name="loopback", model=network))
     assert [row["skipped"] for row in one.rows()] == [{}] * 3

@@ -16,7 +16,7 @@ from fedapp.learn.params import digest_of, from_bytes, to_bytes
 from fedapp.messages.codec import decode_answer, encode
 from fedapp.messages.protocol import MODEL, SERVER_SITE, Incoming, Part, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
-from fedapp.methods import build_method
+from fedapp.methods import method_class
 from fedapp.server.engine import Engine
 from tests.methods.test_toys import TOYS
 from tests.security.mutations import BYTES, HEAD_CASES, counts, damaged, fuzz, spoilt_head
@@ -32,7 +32,7 @@ class Server:
     """The server of a run of one site, and an honest answer to its task."""
 
     def __init__(self, root, name):
-        method = build_method(name, {})
+        method = method_class(name)()
         experiment = small(
             runtime__out=str(root), split__num_clients=1, model__width=1, method=method
         )

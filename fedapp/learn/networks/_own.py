@@ -78,7 +78,7 @@ def _called(
 ) -> Any:
     try:
         return function(inputs, num_classes, **settings)
-    except Exception as error:  # likewise
+    except Exception as error:  # a user's own code may raise anything
         raise ConfigError(
             f"model.name = {name!r}: it failed for inputs {list(inputs)} and {num_classes} "
             f"classes ({type(error).__name__}: {one_line(error, 300)}); mend it there"
@@ -121,7 +121,7 @@ def check_contract(name: str, network: object, inputs: tuple[int, ...], num_clas
 def _run(name: str, member: str, piece: Callable[[Any], Any], given: object) -> Any:
     try:
         return piece(given)
-    except Exception as error:  # likewise
+    except Exception as error:  # a user's own code may raise anything
         said = f"fails ({type(error).__name__}: {one_line(error, 300)})"
         raise _broken(name, member, said) from error
 

@@ -44,7 +44,7 @@ class FinalModels:
         self._private: Mapping[str, str] = checkpoint["state"]["private"]
         self.device = pick_device(experiment.runtime.device)
         classes = len(federation.classes)
-        inputs = tuple(federation.dealt.site(0).labelled.shape[1:])
+        inputs = federation.dealt.site(0).inputs
         dtype = pick_dtype(experiment.runtime.precision, self.device)
         self.network = build_model(experiment.model, inputs, classes, dtype)
         kept = experiment.method.kept_private(self.network)

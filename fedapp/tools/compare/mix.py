@@ -85,7 +85,7 @@ def _standing(site: int, models: Sequence[FinalModels], federation: Federation) 
     data = federation.dealt.site(site)
     facts = SiteFacts(
         site=site,
-        inputs=tuple(data.labelled.shape[1:]),
+        inputs=data.inputs,
         classes=federation.classes,
         labelled=len(data.labels),
         unlabelled=len(data.unlabelled),

@@ -10,11 +10,11 @@ from fedapp.experiment.runpaths import runs_root
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.text import percent, size
+from fedapp.models.listing import list_images
+from fedapp.models.model import load_model
+from fedapp.models.predict import predict_all
 from fedapp.server.peers import finished_run
 from fedapp.tools.models.export import Exported, export
-from fedapp.tools.models.listing import list_images
-from fedapp.tools.models.model import load_model
-from fedapp.tools.models.predict import predict_all
 
 
 def write_models(run: str, console: Console) -> None:

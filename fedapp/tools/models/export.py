@@ -18,12 +18,8 @@ from fedapp.learn.params import digest_of
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Evaluation, Task
-from fedapp.server.peers import Finished
-from fedapp.site.federation import Federation, federation_of
-from fedapp.site.private import PrivateParts
-from fedapp.site.site import Site
-from fedapp.tools.models.card import CARD, card
-from fedapp.tools.models.description import (
+from fedapp.models.card import CARD, card
+from fedapp.models.description import (
     DESCRIPTION,
     FORMAT,
     TENSORS,
@@ -34,7 +30,11 @@ from fedapp.tools.models.description import (
     Recipe,
     Results,
 )
-from fedapp.tools.models.model import SiteModel, in_parts
+from fedapp.models.model import SiteModel, in_parts
+from fedapp.server.peers import Finished
+from fedapp.site.federation import Federation, federation_of
+from fedapp.site.private import PrivateParts
+from fedapp.site.site import Site
 
 MODELS = "models"
 """Folder, in a run's folder, of the models for use."""

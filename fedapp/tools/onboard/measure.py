@@ -60,7 +60,7 @@ class Ended:
     @property
     def schema(self) -> Schema:
         """Names and shapes of a whole model's tensors."""
-        inputs, classes = tuple(self.data.labelled.shape[1:]), self.data.num_classes
+        inputs, classes = self.data.inputs, self.data.num_classes
         return schema_of(build_model(self.experiment.model, inputs, classes).state_dict())
 
     def params(self, ref: ModelRef) -> Params:
@@ -73,7 +73,7 @@ class Ended:
         experiment, data = self.experiment, self.data
         device = pick_device(experiment.runtime.device)
         dtype = pick_dtype(experiment.runtime.precision, device)
-        inputs, classes = tuple(data.labelled.shape[1:]), data.num_classes
+        inputs, classes = data.inputs, data.num_classes
         return SiteContext(
             data=data.to(device),
             model=build_model(experiment.model, inputs, classes, dtype).to(device),

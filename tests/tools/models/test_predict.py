@@ -16,12 +16,12 @@ from fedapp.cli import app
 from fedapp.data.inputs import DataSet
 from fedapp.data.published import read_digits
 from fedapp.ground.errors import FedAppError
+from fedapp.models import predict
+from fedapp.models.model import load_model
 from fedapp.server.peers import finished_run
 from fedapp.site.federation import federation_of
 from fedapp.tools.deploy.demo_images import SITES, write_sites
-from fedapp.tools.models import predict
 from fedapp.tools.models.export import export
-from fedapp.tools.models.model import load_model
 from tests.flower.results import loopback
 from tests.own import agreed, experiment, image
 

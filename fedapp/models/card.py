@@ -6,7 +6,7 @@ import yaml
 
 from fedapp.ground.text import percent
 from fedapp.learn.metrics import FEW
-from fedapp.tools.models.description import DESCRIPTION, TENSORS, Description, Measured, Part
+from fedapp.models.description import DESCRIPTION, TENSORS, Description, Measured, Part
 
 CARD = "README.md"
 

@@ -11,7 +11,7 @@ from fedapp.ground.errors import ConfigError, ProtocolError, RunError
 from fedapp.learn.networks import Network
 from fedapp.learn.params import digest_of, from_bytes, schema_of, to_bytes
 from fedapp.learn.predictors import Predictor, answer_of
-from fedapp.tools.models.description import (
+from fedapp.models.description import (
     DESCRIPTION,
     TENSORS,
     Description,

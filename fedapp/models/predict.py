@@ -12,8 +12,8 @@ from torch import Tensor
 from fedapp.data.folder import decode_all
 from fedapp.ground.errors import DataError
 from fedapp.learn.uncertainty import SCORING_BATCH
-from fedapp.tools.models.description import Recipe
-from fedapp.tools.models.model import SiteModel
+from fedapp.models.description import Recipe
+from fedapp.models.model import SiteModel
 
 COLUMNS = ("file", "class", "probability", "entropy")
 
