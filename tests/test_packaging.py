@@ -29,7 +29,8 @@ PINS = dict(
     for line in (ROOT / "constraints.txt").read_text().splitlines()
     if not line.startswith("#")
 )
-NEEDED, DEV = PROJECT["project"]["dependencies"], PROJECT["project"]["optional-dependencies"]["dev"]
+NEEDED, EXTRAS = PROJECT["project"]["dependencies"], PROJECT["project"]["optional-dependencies"]
+DEV = [line for lines in EXTRAS.values() for line in lines if not line.startswith("um-pfssl")]
 
 
 # --- pins -----------------------------------------------------------------------------------------
@@ -40,7 +41,7 @@ def test_constraints_are_exact_public_versions_without_addresses():
     assert "://" not in text and "@" not in text
     for name, version in PINS.items():
         assert re.fullmatch(r"[a-z0-9-]+", name), name
-        assert re.fullmatch(r"[0-9]+(\.[0-9]+)*(\.post[0-9]+)?", version), (name, version)
+        assert re.fullmatch(r"[0-9]+(\.[0-9]+)*(\.post[0-9]+|b[0-9]+)?", version), (name, version)
     assert list(PINS) == sorted(PINS)
 
 
