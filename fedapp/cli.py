@@ -12,15 +12,19 @@ from fedapp.experiment.codehash import code_hash, versions
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.experiment.presetfiles import headline, method_path, method_presets, presets
 from fedapp.ground.errors import ConfigError, FedAppError
+from fedapp.models.conformal import COVERAGE, Sets
+from fedapp.models.predict import Asked
+from fedapp.models.study import PASSES
 from fedapp.site.federation import federation_of
 from fedapp.tools.compare.command import compare as compare_grid
 from fedapp.tools.compare.command import tune as tune_grid
 from fedapp.tools.compare.grid import labels_of, seeds_of, sweeps
 from fedapp.tools.compare.job import Driver
 from fedapp.tools.deploy.certs import make_certs
-from fedapp.tools.models.command import predict, write_models
+from fedapp.tools.models.command import write_models
 from fedapp.tools.onboard.command import onboard_site as onboard_onto
 from fedapp.tools.onboard.plan import NewSite
+from fedapp.tools.use.predict import predict
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
@@ -185,9 +189,16 @@ def predict_images(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="CSV file to write; else standard output")
     ] = None,
+    coverage: Annotated[
+        float, typer.Option(help="share of prediction sets that are to hold the right class")
+    ] = COVERAGE,
+    sets: Annotated[Sets, typer.Option(help="lac: smallest; aps: never empty")] = "lac",
+    passes: Annotated[
+        int, typer.Option(min=1, help="dropout samples for the uncertainty")
+    ] = PASSES,
 ) -> None:
-    """Classify images with a site's model: file, class, probability, entropy."""
-    predict(model, images, out)
+    """Classify images with a site's model: class, probability, uncertainty, prediction set."""
+    raise typer.Exit(predict(model, images, out, Asked(coverage, sets, passes)))
 
 
 @app.command("presets")
