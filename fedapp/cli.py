@@ -24,6 +24,7 @@ from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.models.command import write_models
 from fedapp.tools.onboard.command import onboard_site as onboard_onto
 from fedapp.tools.onboard.plan import NewSite
+from fedapp.tools.use.export import Form, export
 from fedapp.tools.use.predict import predict
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -172,6 +173,20 @@ def onboard_site(
     """Give a new site a model of its own from a finished run's models, on this machine alone."""
     new = NewSite(data, site_name, site)
     onboard_onto(run, new, rounds, parse_overrides(overrides or []), Console())
+
+
+@app.command("export")
+def export_model(
+    model: Annotated[Path, typer.Argument(help="a model's folder")],
+    to: Annotated[Form, typer.Option(help="what to write")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="folder to write it to")],
+    images: Annotated[
+        Path | None, typer.Option(help="images to check the ONNX file with: a folder or CSV file")
+    ] = None,
+) -> None:
+    """Write a site's model for other programs: ONNX, a MONAI bundle or safetensors."""
+    for line in export(model, to, out, images):
+        print(line)
 
 
 @app.command("models")
