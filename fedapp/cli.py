@@ -25,6 +25,7 @@ from fedapp.tools.models.command import write_models
 from fedapp.tools.onboard.command import onboard_site as onboard_onto
 from fedapp.tools.onboard.plan import NewSite
 from fedapp.tools.use.export import Form, export
+from fedapp.tools.use.label import bring_back, next_to_label
 from fedapp.tools.use.predict import predict
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -189,12 +190,35 @@ def export_model(
         print(line)
 
 
+@app.command("labels")
+def labels_from(
+    export: Annotated[Path, typer.Argument(help="what Label Studio exported, as JSON")],
+    data: Annotated[Path, typer.Option(help="the site's images: a folder or a CSV file")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="new CSV file, in the images' folder")],
+) -> None:
+    """Bring labels back from Label Studio: a site's table with them in it."""
+    for line in bring_back(export, data, out):
+        print(line)
+
+
 @app.command("models")
 def models_of(
     run: Annotated[str, typer.Argument(help="a finished run: its name, or its folder")],
 ) -> None:
     """Write every site's model of a simulated run, ready for use, to the folder models/ in it."""
     write_models(run, Console())
+
+
+@app.command("next-to-label")
+def next_images(
+    model: Annotated[Path, typer.Argument(help="a model's folder")],
+    images: Annotated[Path, typer.Argument(help="a folder of images, or a CSV file with `path`")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="folder for the four files")],
+    count: Annotated[int, typer.Option(min=1, help="how many images")] = 50,
+) -> None:
+    """Choose the images to label first: CSV, Label Studio tasks and a contact sheet."""
+    for line in next_to_label(model, images, count, out):
+        print(line)
 
 
 @app.command("predict")

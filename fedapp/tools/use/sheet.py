@@ -1,0 +1,58 @@
+"""A contact sheet: images in a grid, each with its name, class and uncertainty."""
+
+import io
+from collections.abc import Sequence
+from typing import Final
+
+from PIL import Image, ImageDraw, ImageFont
+
+from fedapp.models.predict import Prediction
+
+COLUMNS: Final = 8
+SIDE, GAP, LINE = 132, 12, 16
+"""Pixels: of an image, between two, of a line of text."""
+
+
+def contact_sheet(chosen: Sequence[Prediction]) -> bytes:
+    """Return a PNG of images in their order, row by row; at least one."""
+    columns = min(COLUMNS, len(chosen))
+    rows = -(-len(chosen) // columns)
+    width, height = SIDE + GAP, SIDE + 3 * LINE + GAP
+    sheet = Image.new("RGB", (GAP + columns * width, GAP + rows * height), "white")
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
+    for number, one in enumerate(chosen):
+        x, y = GAP + number % columns * width, GAP + number // columns * height
+        with Image.open(one.image.path) as opened:
+            picture = opened.convert("RGB")
+        scale = SIDE / max(picture.size)
+        # Whole pixels of small images stay visible; large ones are averaged.
+        how = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BILINEAR
+        wide, high = (max(1, round(side * scale)) for side in picture.size)
+        sheet.paste(picture.resize((wide, high), how), (x, y))
+        lines = (
+            _ending(one.image.name, draw, font),
+            _beginning(f"{number + 1}: {one.label}", draw, font),
+            f"MI {one.mutual_information:.2f}, p {one.probability:.2f}",
+        )
+        for line, text in enumerate(lines):
+            draw.text((x, y + SIDE + 2 + line * LINE), text, "black", font)
+    out = io.BytesIO()
+    sheet.save(out, "PNG")
+    return out.getvalue()
+
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+
+def _beginning(text: str, draw: ImageDraw.ImageDraw, font: Font) -> str:
+    """Return as much of a text as fits below an image."""
+    while draw.textlength(text, font) > SIDE:
+        text = f"{text.rstrip('…')[:-1]}…"
+    return text
+
+
+def _ending(text: str, draw: ImageDraw.ImageDraw, font: Font) -> str:
+    """Return as much of a file's name as fits, its end: that tells files of a folder apart."""
+    while draw.textlength(text, font) > SIDE:
+        text = f"…{text.lstrip('…')[1:]}"
+    return text
