@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedapp.experiment.codehash import versions
-from fedapp.ground.errors import RunError
+from fedapp.ground.errors import RunError, one_line
 from fedapp.ground.extras import needs
 from fedapp.ground.rng import torch_stream
 from fedapp.models.graph import Answer
@@ -41,9 +41,10 @@ def to_onnx(model: SiteModel) -> bytes:
                 graph, (example,), dynamo=True, verbose=False,
                 input_names=[INPUT], output_names=[OUTPUT],
             )  # fmt: skip
-    except torch.onnx.OnnxExporterError as error:
+    except Exception as error:  # of torch's many kinds, and a user's own network may raise anything
         raise RunError(
-            "the network cannot be written as ONNX: use --to safetensors, or layers that ONNX has"
+            f"the network cannot be written as ONNX ({type(error).__name__}: "
+            f"{one_line(error, 200)}): use --to safetensors, or layers that ONNX has"
         ) from error
     found = program.model_proto
     recipe = model.recipe
@@ -89,12 +90,9 @@ def made_up(model: SiteModel, count: int) -> Tensor:
 
 
 def _global_max(x: Tensor, size: list[int]) -> tuple[Tensor, Tensor]:
-    """Stand in for adaptive max pooling to one place, which ONNX lacks; places are not asked for.
-
-    Raises OnnxExporterError for other sizes.
-    """
+    """Stand in for adaptive max pooling to one place, which ONNX lacks; where it was is not used."""
     if list(size) != [1, 1]:
-        raise torch.onnx.OnnxExporterError(f"adaptive max pooling to {list(size)}")
+        raise ValueError(f"adaptive max pooling to {list(size)} places")
     out = x.amax((2, 3), keepdim=True)
     return out, torch.zeros_like(out, dtype=torch.int64)
 

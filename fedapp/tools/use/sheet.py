@@ -6,6 +6,7 @@ from typing import Final
 
 from PIL import Image, ImageDraw, ImageFont
 
+from fedapp.data.folder import decode
 from fedapp.models.predict import Prediction
 
 COLUMNS: Final = 8
@@ -22,13 +23,8 @@ def contact_sheet(chosen: Sequence[Prediction]) -> bytes:
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
     for number, one in enumerate(chosen):
         x, y = GAP + number % columns * width, GAP + number // columns * height
-        with Image.open(one.image.path) as opened:
-            picture = opened.convert("RGB")
-        scale = SIDE / max(picture.size)
-        # Whole pixels of small images stay visible; large ones are averaged.
-        how = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BILINEAR
-        wide, high = (max(1, round(side * scale)) for side in picture.size)
-        sheet.paste(picture.resize((wide, high), how), (x, y))
+        pixels = decode(one.image.path, SIDE, 3)  # read, and made square, as for the model
+        sheet.paste(Image.fromarray(pixels.permute(1, 2, 0).numpy()), (x, y))
         lines = (
             _ending(one.image.name, draw, font),
             _beginning(f"{number + 1}: {one.label}", draw, font),

@@ -117,6 +117,13 @@ def test_without_the_extra_one_line_says_which_to_install(tmp_path, monkeypatch)
     assert "pip install 'um-pfssl[onnx]'" in says
 
 
+def test_a_network_that_onnx_cannot_hold_is_refused_in_one_line(tmp_path, monkeypatch):
+    folder = written(tmp_path / "model")
+    monkeypatch.setattr(onnx_file, "_global_max", lambda x, size: x.item())
+    says = refused(folder, "--to", "onnx", "-o", tmp_path / "out")
+    assert "cannot be written as ONNX" in says and "\n" not in says
+
+
 # --- safetensors ----------------------------------------------------------------------------------
 
 
