@@ -90,7 +90,7 @@ def made_up(model: SiteModel, count: int) -> Tensor:
 
 
 def _global_max(x: Tensor, size: list[int]) -> tuple[Tensor, Tensor]:
-    """Stand in for adaptive max pooling to one place, which ONNX lacks; where it was is not used."""
+    """Stand in for adaptive max pooling to one place, which ONNX lacks; the places are unused."""
     if list(size) != [1, 1]:
         raise ValueError(f"adaptive max pooling to {list(size)} places")
     out = x.amax((2, 3), keepdim=True)
