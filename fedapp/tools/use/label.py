@@ -90,6 +90,6 @@ def _write(out: Path, chosen: Sequence[Prediction], root: Path, description: Des
         TABLE: text.getvalue().encode(),
         TASKS: tasks(chosen, root, name).encode(),
         INTERFACE: interface(description.model.classes).encode(),
-        SHEET: contact_sheet(chosen),
+        SHEET: contact_sheet(chosen, description.model),
     }.items():
         write_atomic(out / file, data, durable=False)
