@@ -35,6 +35,7 @@ from fedapp.messages.protocol import (
     MODEL,
     Evaluation,
     ModelRef,
+    PseudoLabels,
     Reply,
     ScoredRef,
     SiteFacts,
@@ -152,6 +153,7 @@ class SiteReport:
     contents: its new contents of other roles (`Method.roles`). learned: whether it trained.
     memory: the new tensors of `Method.memory`; None: they did not change.
     evaluates_params: False where `evaluations` are of a model that the site never sends.
+    pseudo: the pseudo-labels that it learned from, counted.
     """
 
     params: Params | None = None
@@ -163,6 +165,7 @@ class SiteReport:
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     evaluates_params: bool = True
     memory: Params | None = None
+    pseudo: PseudoLabels | None = None
 
 
 class Contents(Protocol):
