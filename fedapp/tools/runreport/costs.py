@@ -1,7 +1,7 @@
 """What a run cost: models and bytes sent against the paper's bound, and time by phase."""
 
 from collections import Counter
-from itertools import pairwise
+from collections.abc import Sequence
 
 from fedapp.ground.text import count, duration, percent, size
 from fedapp.tools.report.layout import Table
@@ -102,8 +102,8 @@ def _rounds(run: RunRecord) -> Figure:
     return Figure(picture, said, Table("Time by round", ["Round", "Time"], rows, labels=1))
 
 
-def _with_before(rows: list[Row] | object) -> list[tuple[float, Row]]:
-    timed = [row for row in rows if row.get("wall_seconds") is not None]  # type: ignore[attr-defined]
-    if not timed:
-        return []
-    return [(0.0, timed[0]), *((a["wall_seconds"], b) for a, b in pairwise(timed))]
+def _with_before(rows: Sequence[Row]) -> list[tuple[float, Row]]:
+    """Return each round's row with the seconds before it."""
+    timed = [row for row in rows if row.get("wall_seconds") is not None]
+    before = [0.0, *(row["wall_seconds"] for row in timed[:-1])]
+    return list(zip(before, timed, strict=True))

@@ -82,9 +82,8 @@ def _answers(run: RunRecord) -> list[Figure]:
 def _figure(
     run: RunRecord, title: str, lines: Sequence[Line], caption: str, table: Table
 ) -> Figure:
-    ends = ", ".join(
-        f"{line.name} {percent(line.points[-1][1])} %" for line in lines if line.points
-    )
+    drawn = [line for line in lines if line.points]
+    ends = ", ".join(f"{line.name} {percent(line.points[-1][1])} %" for line in drawn)
     said = f"Lines of accuracy by round. After round {run.last}: {ends}."
     picture = line_chart(title, lines, rounds_axis(run.last), percents(), said)
     return Figure(picture, caption, table)

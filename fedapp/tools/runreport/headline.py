@@ -40,6 +40,7 @@ def protocol(run: RunRecord) -> Table:
     facts = [site.standing.facts for site in run.sites]
     labelled, unlabelled = sum(f.labelled for f in facts), sum(f.unlabelled for f in facts)
     share = labelled / max(labelled + unlabelled, 1)
+    val, test = sum(f.val for f in facts), sum(f.test for f in facts)
     chosen, best = run.standings.best_by_validation, run.standings.best
     rows = [
         ["Data", f"{run.setting('data', 'name')}: {len(run.classes)} classes"],
@@ -50,8 +51,8 @@ def protocol(run: RunRecord) -> Table:
         ],
         [
             "Images to measure on",
-            f"{count(sum(f.val for f in facts))} for validation, {count(sum(f.test for f in facts))}"
-            " for testing; each site is measured on its own",
+            f"{count(val)} for validation, {count(test)} for testing; each site is measured on its "
+            "own",
         ],
         ["Sites", f"{len(facts)}; a round trains {_cohort(run)}"],
         ["Method", method_of(run)],

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from fedapp.ground.text import percent
 from fedapp.learn.metrics import LABEL_GROUPS
@@ -102,7 +103,7 @@ def _change(run: RunRecord, lists: Mapping[int, Lists]) -> Figure:
     """Return how much of the lists is new in each round."""
     numbers = sorted(lists)
     points = []
-    for before, number in zip(numbers, numbers[1:], strict=False):
+    for before, number in pairwise(numbers):
         entries = [(k, h) for k, of in lists[number].items() for h in of]
         new = sum(h not in lists[before].get(k, ()) for k, h in entries)
         if entries:

@@ -82,7 +82,11 @@ def _errors(run: RunRecord) -> list[Figure]:
     found = [(r["round"], e) for r in run.rounds if (e := r.get("pseudo_label_error")) is not None]
     if len(found) < 2:
         return []
-    said = f"Wrong pseudo-labels: {percent(found[0][1])} % in round {found[0][0]}, {percent(found[-1][1])} % in round {found[-1][0]}."
+    (first, began), (last, ended) = found[0], found[-1]
+    said = (
+        f"Wrong pseudo-labels: {percent(began)} % in round {first}, {percent(ended)} % in round "
+        f"{last}."
+    )
     rows = [[str(number), percent(share)] for number, share in found]
     picture = line_chart(
         "Wrong by round", [Line("wrong", found, "c2")], rounds_axis(run.last), percents(), said

@@ -1,7 +1,7 @@
-"""Drawing in SVG: shapes with classes, whose colours the page's style sheet gives, light and dark.
+"""Drawing in SVG: shapes with classes; the page's style sheet gives their colours, light and dark.
 
-Lengths are pixels of a drawing that is `WIDTH` wide, the width of a telephone; the page puts several
-beside each other where there is room.
+Lengths are pixels of a drawing that is `WIDTH` wide, the width of a telephone; the page puts
+several beside each other where there is room.
 """
 
 from collections.abc import Sequence
