@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedapp.ground.text import percent
 from fedapp.tools.runreport.svg import WIDTH, Drawing, Picture, Point, shortened
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 84, 22, 34
+_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 84, 28, 34
 _SPACE = 13
 """Pixels between two labels."""
 
@@ -110,10 +109,10 @@ class Bar:
 
 def bars(title: str, given: Sequence[Bar], alternative: str) -> Picture:
     """Return bars from left to right, one below the other, the longest as long as there is room."""
-    row, left = 20, 110
+    row, left, right = 20, 110, 116
     drawing = Drawing(24 + row * len(given))
     most = max((sum(size for size, _ in bar.pieces) for bar in given), default=0) or 1
-    room = WIDTH - left - 92
+    room = WIDTH - left - right
     drawing.text((0, 12), title, "head")
     for place, bar in enumerate(given):
         y, x = 22 + row * place, float(left)
@@ -127,11 +126,11 @@ def bars(title: str, given: Sequence[Bar], alternative: str) -> Picture:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Shares in [0, 1] by row and column, None where there are none; words: what a cell says."""
+    """Shares in [0, 1] by row and column; words: what a cell says."""
 
     rows: Sequence[str]
     columns: Sequence[str]
-    shares: Sequence[Sequence[float | None]]
+    shares: Sequence[Sequence[float]]
     words: Sequence[Sequence[str]]
 
 
@@ -142,16 +141,17 @@ def matrix(title: str, of: Matrix, alternative: str, across: str = "", down: str
     """
     count = max(len(of.columns), 1)
     left = 92
-    cell = max(min((WIDTH - left) / count, 34.0), 9.0)
+    cell = max(min((WIDTH - left - 24) / count, 34.0), 9.0)
     worded = cell >= 18
     row = min(cell, 24.0) if worded else cell
-    width = max(left + cell * count, float(WIDTH))
+    width = max(left + cell * count + 24, float(WIDTH))  # the last slanted name needs room
     top = 34.0 + (11 * min(max(map(len, of.columns), default=1), 12) * 0.5 if worded else 0)
     drawing = Drawing(top + row * len(of.rows) + 18, width)
     drawing.text((0, 12), title, "head")
     drawing.text((left, 28), across, "soft")
     drawing.text((0, 28), down, "soft")
     small = len(of.rows) > 1 and row < 11
+    drawing.box((left, top), (cell * count - 1, row * len(of.rows) - 1), "empty")
     for i, name in enumerate(of.rows):
         y = top + row * i
         if not small or i % 2 == 0:
@@ -160,7 +160,6 @@ def matrix(title: str, of: Matrix, alternative: str, across: str = "", down: str
             corner, size = (left + cell * j, y), (cell - 1, row - 1)
             words = of.words[i][j]
             tip = f"{name}, {of.columns[j]}: {words or '0'}"
-            drawing.box(corner, size, "none" if share is None else "empty")
             if share:
                 drawing.box(corner, size, "heat", max(share, 0.06), tip)
             if worded and words:
@@ -173,12 +172,7 @@ def matrix(title: str, of: Matrix, alternative: str, across: str = "", down: str
     return drawing.picture(alternative)
 
 
-def shares_of(counts: Sequence[int]) -> list[float | None]:
-    """Return each count's share of their sum; None without any."""
+def shares_of(counts: Sequence[int]) -> list[float]:
+    """Return each count's share of their sum; 0 without any."""
     total = sum(counts)
-    return [count / total if total else None for count in counts]
-
-
-def share_text(part: float, whole: float) -> str:
-    """Return "12 of 40 (30.0 %)"."""
-    return f"{part:g} of {whole:g}" + (f" ({percent(part / whole)} %)" if whole else "")
+    return [count / total if total else 0.0 for count in counts]

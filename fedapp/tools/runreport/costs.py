@@ -74,16 +74,18 @@ def times(run: RunRecord) -> Block:
         why = "This run did not record its phases (sites.jsonl)."
         return Block(title, reading, figures, missing=why)
     total = sum(spent.values())
-    given = [
-        Bar(name, [(seconds, "c0")], duration(seconds)) for name, seconds in spent.most_common()
-    ]
+    given = [Bar(name, [(seconds, "c0")], _time(seconds)) for name, seconds in spent.most_common()]
     said = f"{duration(total)} in all phases; most in {spent.most_common(1)[0][0]}."
     rows = [
-        [name, duration(seconds), percent(seconds / total if total else None)]
+        [name, _time(seconds), percent(seconds / total if total else None)]
         for name, seconds in spent.most_common()
     ]
     table = Table("Time by phase", ["Phase", "Time", "%"], rows, labels=1)
     return Block(title, reading, [Figure(bars("By phase", given, said), said, table), *figures])
+
+
+def _time(seconds: float) -> str:
+    return "under 1 s" if seconds < 1 else duration(seconds)
 
 
 def _rounds(run: RunRecord) -> Figure:

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 from fedapp.ground.text import percent
-from fedapp.learn.metrics import LABEL_GROUPS
 from fedapp.messages.protocol import ANSWERS
 from fedapp.tools.report.layout import DASH, Table
 from fedapp.tools.runreport.blocks import Block, Figure
 from fedapp.tools.runreport.charts import Line, line_chart, percents, rounds_axis
-from fedapp.tools.runreport.reading import RunRecord, SiteRecord
+from fedapp.tools.runreport.reading import GROUPS, RunRecord, SiteRecord
 from fedapp.tools.runreport.svg import WIDTH, Drawing, Point, shortened
 
 FEW_SITES = 24
@@ -134,14 +133,14 @@ def _groups(run: RunRecord) -> Figure:
     for group, sites in run.by_group.items():
         spread = quartiles(run, sites)
         middle = [(number, mid) for number, (_, mid, _) in spread.items()]
-        lines.append(Line(f"{len(sites)} sites", middle, f"g{group}", group == 1))
+        lines.append(Line(GROUPS[group].removesuffix(" labels"), middle, f"g{group}", group == 1))
         upper = [(n, high) for n, (_, _, high) in spread.items()]
         lower = [(n, low) for n, (low, _, _) in reversed(spread.items())]
         if upper:
             bands.append(Line("", [*upper, *lower], f"g{group}"))
         ends = spread[max(spread)] if spread else None
         cells = map(percent, ends) if ends else (DASH,) * 3
-        rows.append([LABEL_GROUPS[group], str(len(sites)), *cells])
+        rows.append([GROUPS[group], str(len(sites)), *cells])
     said = "The middle site's accuracy by round, of each group of sites by share of labels."
     picture = line_chart(
         "By share of labels", lines, rounds_axis(run.last), percents(), said, bands
@@ -150,8 +149,8 @@ def _groups(run: RunRecord) -> Figure:
     caption = (
         f"{len(run.sites)} sites are too many for a chart each. Line: the middle site; band: the "
         "middle half of the sites. "
-        + "; ".join(f"{len(s)} sites: {LABEL_GROUPS[g]}" for g, s in run.by_group.items())
-        + " (mu: share of labelled training images)."
+        + "; ".join(f"{GROUPS[g]}: {len(s)} sites" for g, s in run.by_group.items())
+        + "."
     )
     return Figure(picture, caption, Table("After the last round", columns, rows, labels=1))
 

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from fedapp.ground.text import percent
-from fedapp.learn.metrics import LABEL_GROUPS
 from fedapp.tools.report.layout import Table
 from fedapp.tools.runreport.blocks import Block, Figure
-from fedapp.tools.runreport.reading import Right, RunRecord, SiteRecord
-from fedapp.tools.runreport.svg import GROUP_MARKS, WIDTH, Drawing, shortened
+from fedapp.tools.runreport.reading import GROUPS, Right, RunRecord, SiteRecord
+from fedapp.tools.runreport.svg import GROUP_MARKS, WIDTH, Drawing, Picture, shortened
 
 _LEFT, _RIGHT, _ROW = 78, 92, 26
 _READING = (
@@ -15,6 +14,9 @@ _READING = (
     "images. The thin lines are 95 % intervals (Wilson): where the two overlap, the change may be "
     "chance. At the right: right answers before and after, of how many images."
 )
+WARM_UP = "after the warm-up"
+MOST_NAMED = 40
+"""Sites in a table of those that lost."""
 COMMON_START = (
     " With this method the warm-up is common to all sites: hollow is no site's own model."
 )
@@ -42,20 +44,12 @@ def starts_common(run: RunRecord) -> bool:
 
 
 def _panel(group: int, sites: Sequence[SiteRecord]) -> Figure:
-    drawing = Drawing(44 + _ROW * len(sites))
-    room = WIDTH - _LEFT - _RIGHT
-    bottom = 30 + _ROW * len(sites)
-    title = f"{LABEL_GROUPS[group]} (mu: share of labels)"
-    drawing.text((0, 12), title, "head")
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        x = _LEFT + room * share
-        drawing.line((x, 24), (x, bottom), "grid")
-        drawing.text((x, bottom + 13), f"{share:.0%}", "soft", "middle")
-    rows = []
-    for place, site in enumerate(sites):
+    title = f"Sites with {GROUPS[group]}"
+    pairs, rows = [], []
+    for site in sites:
         before, after = site.before, site.now()
         assert before and after
-        dumbbell(drawing, 30 + _ROW * place + _ROW / 2 - 4, site.name, group, before, after)
+        pairs.append((site.name, before, after))
         low, high = after.interval
         rows.append(
             [
@@ -67,30 +61,46 @@ def _panel(group: int, sites: Sequence[SiteRecord]) -> Figure:
             ]
         )
     said = (
-        f"{len(sites)} sites, {LABEL_GROUPS[group]}: "
+        f"{len(sites)} sites with {GROUPS[group]}: "
         f"{sum(1 for s in sites if _change(s) > 0)} are right on more images than after the "
         f"warm-up, {sum(1 for s in sites if _change(s) < 0)} on fewer."
     )
     columns = ["Site", "Labels, %", "Before", "After", "After, 95 % interval"]
-    return Figure(drawing.picture(said), said, Table(title, columns, rows, labels=1))
+    table = Table(title, columns, rows, labels=1)
+    return Figure(dumbbell_chart(title, group, pairs, said), said, table)
 
 
-def dumbbell(
+def dumbbell_chart(
+    title: str, group: int, pairs: Sequence[tuple[str, Right, Right]], alternative: str
+) -> Picture:
+    """Return a row for each pair: its name, before and after. group: of all, in `GROUPS`."""
+    drawing = Drawing(44 + _ROW * len(pairs))
+    bottom = 30 + _ROW * len(pairs)
+    drawing.text((0, 12), title, "head")
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        drawing.line((_across(share), 24), (_across(share), bottom), "grid")
+        drawing.text((_across(share), bottom + 13), f"{share:.0%}", "soft", "middle")
+    for place, (name, before, after) in enumerate(pairs):
+        _dumbbell(drawing, 39 + _ROW * place, name, group, before, after)
+    return drawing.picture(alternative)
+
+
+def _across(share: float) -> float:
+    return _LEFT + (WIDTH - _LEFT - _RIGHT) * share
+
+
+def _dumbbell(
     drawing: Drawing, y: float, name: str, group: int, before: Right, after: Right
 ) -> None:
-    """Draw one site's row, its middle at height y."""
-    room = WIDTH - _LEFT - _RIGHT
-
-    def x(share: float) -> float:
-        return _LEFT + room * share
-
+    """Draw one row, its middle at height y."""
     drawing.text((_LEFT - 6, y + 4), shortened(name, 12), "", "end")
-    for found, offset, kind in ((before, -4, "soft"), (after, 4, f"g{group}")):
+    for found, height, kind in ((before, y - 4, "soft"), (after, y + 4, f"g{group}")):
         low, high = found.interval
-        drawing.line((x(low), y + offset), (x(high), y + offset), f"{kind} thin")
-    drawing.line((x(before.share), y - 4), (x(after.share), y + 4), f"g{group}")
-    drawing.mark(GROUP_MARKS[group], (x(before.share), y - 4), f"hollow g{group}", 3.5)
-    drawing.mark(GROUP_MARKS[group], (x(after.share), y + 4), f"f g{group}")
+        drawing.line((_across(low), height), (_across(high), height), f"{kind} thin")
+    start, end = (_across(before.share), y - 4), (_across(after.share), y + 4)
+    drawing.line(start, end, f"g{group}")
+    drawing.mark(GROUP_MARKS[group], start, f"hollow g{group}", 3.5)
+    drawing.mark(GROUP_MARKS[group], end, f"f g{group}")
     drawing.text((WIDTH, y + 4), f"{before.right} → {after}", "", "end")
 
 
@@ -103,36 +113,36 @@ def harm(run: RunRecord) -> Block:
         "of test images could turn it around.",
     )
     tables, lines = [], []
-    references = [("after the warm-up", {s.number: s.before for s in run.sites})]
+    references = [(WARM_UP, {s.number: s.before for s in run.sites})]
     alone = {s.number: s.now("test_alone") for s in run.sites}
     if any(alone.values()):
         references.insert(0, ("trained alone", alone))
     for name, reference in references:
-        worse, rows = [], []
         pairs = [(s, r, n) for s in run.sites if (r := reference[s.number]) and (n := s.now())]
-        for site, other, now in pairs:
-            if now.right < other.right:
-                worse.append(site)
-                chance = "within chance" if now.interval[1] >= other.interval[0] else "clearly"
-                rows.append(
-                    [site.name, percent(site.standing.facts.mu), str(other), str(now), chance]
-                )
         if not pairs:
             continue
+        worse = [pair for pair in pairs if pair[2].right < pair[1].right]
+        worse.sort(key=lambda pair: pair[2].share - pair[1].share)
         better = sum(now.right > other.right for _, other, now in pairs)
+        whose = "the common model" if name == WARM_UP and starts_common(run) else "its own model"
         lines.append(
-            f"Against its own model {name}: {len(worse)} of {len(pairs)} sites are worse, {better} "
+            f"Against {whose} {name}: {len(worse)} of {len(pairs)} sites are worse, {better} "
             f"better, {len(pairs) - len(worse) - better} equal."
-            if name == "trained alone" or not starts_common(run)
-            else f"Against the common model {name}: {len(worse)} of {len(pairs)} sites are worse, "
-            f"{better} better, {len(pairs) - len(worse) - better} equal."
         )
-        if rows:
+        if worse:
             columns = ["Site", "Labels, %", f"Right {name}", "Right at the end", "Worse"]
-            tables.append(Table(f"Worse than {name}", columns, rows, labels=1))
+            rows = [_worse(*pair) for pair in worse[:MOST_NAMED]]
+            more = len(worse) - MOST_NAMED
+            notes = [f"And {more} more that lost less."] if more > 0 else []
+            tables.append(Table(f"Worse than {name}", columns, rows, notes, labels=1))
     if not lines:
         return Block(title, reading, missing="No site has test images that were measured twice.")
     return Block(title, reading, tables=tables, lines=lines)
+
+
+def _worse(site: SiteRecord, other: Right, now: Right) -> list[str]:
+    chance = "within chance" if now.interval[1] >= other.interval[0] else "clearly"
+    return [site.name, percent(site.standing.facts.mu), str(other), str(now), chance]
 
 
 def _change(site: SiteRecord) -> int:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from fedapp.ground.text import percent
-from fedapp.learn.metrics import LABEL_GROUPS
 from fedapp.tools.report.layout import DASH, Table
 from fedapp.tools.runreport.blocks import Block, Figure
 from fedapp.tools.runreport.charts import (
@@ -17,14 +16,16 @@ from fedapp.tools.runreport.charts import (
     rounds_axis,
     shares_of,
 )
-from fedapp.tools.runreport.reading import RunRecord
+from fedapp.tools.runreport.reading import GROUPS, RunRecord
 from fedapp.tools.runreport.svg import Picture
 
 _READING = (
-    "A site's helpers are other sites' models that label its images and are averaged into its own. "
-    "Each row is a site, each column a helper; darker: on its list in more of the rounds. A dark "
-    "column is a site that many rely on."
+    "A site's helpers are other sites' models that label its images and are averaged into its "
+    "own. Each row is a site, each column a helper, in the same order; darker: on its list in more "
+    "of the rounds. A dark column is a site that many rely on."
 )
+MOST_SITES = 150
+"""Sites of which a picture says anything."""
 _MOMENTS = 3
 Lists = Mapping[int, Sequence[int]]
 """By site: its helpers' sites, most related first."""
@@ -38,12 +39,17 @@ def helpers(run: RunRecord) -> Block:
     lists = lists_by_round(run)
     if not any(lists.values()):
         return Block(title, _READING, missing="This method has no helpers.")
-    moments = _moments(sorted(number for number, of in lists.items() if of))
-    figures = [_graph(run, lists, number) for number in moments]
-    figures.append(_all(run, lists))
+    figures, missing = [], ""
+    if len(run.sites) <= MOST_SITES:
+        moments = _moments(sorted(number for number, of in lists.items() if of))
+        figures = [_graph(run, lists, number) for number in moments]
+        figures.append(_all(run, lists))
+    else:
+        missing = f"the graph: {len(run.sites)} sites are too many for a picture."
     if len(lists) > 2:
         figures.append(_change(run, lists))
-    return Block(title, _READING, figures, [_between_groups(run, lists[max(lists)])])
+    table = _between_groups(run, lists[max(lists)])
+    return Block(title, _READING, figures, [table], missing=missing)
 
 
 def lists_by_round(run: RunRecord) -> dict[int, Lists]:
@@ -95,7 +101,7 @@ def _drawn(run: RunRecord, title: str, counts: list[list[int]], rounds: int) -> 
     )  # fmt: skip
     asked = [sum(row[j] > 0 for row in counts) for j in range(len(names))]
     most = max(range(len(names)), key=lambda j: asked[j])
-    said = f"{names[most]} is on the lists of most sites: {asked[most]} of {len(names)}."
+    said = f"Most asked: {names[most]}, by {asked[most]} of {len(names)} sites."
     return matrix(title, of, f"{title}: {said}", "helper", "site"), said
 
 
@@ -125,10 +131,9 @@ def _between_groups(run: RunRecord, lists: Lists) -> Table:
     rows = []
     for number, sites in run.by_group.items():
         used = Counter(group[h] for site in sites for h in lists.get(site.number, ()) if h in group)
-        counts = [used[g] for g in range(len(LABEL_GROUPS))]
+        counts = [used[g] for g in range(len(GROUPS))]
         shares = shares_of(counts)
-        rows.append([LABEL_GROUPS[number], *(f"{n} ({percent(s)} %)"
+        rows.append([GROUPS[number], *(f"{n} ({percent(s)} %)"
                      for n, s in zip(counts, shares, strict=True))])  # fmt: skip
-    columns = ["Sites with", *(f"helpers with {label}" for label in LABEL_GROUPS)]
-    notes = ["mu: share of a site's training images that have a label."]
-    return Table("Whose help, by share of labels, at the end", columns, rows, notes, labels=1)
+    columns = ["Sites with", *(f"helpers with {label}" for label in GROUPS)]
+    return Table("Whose help, by share of labels, at the end", columns, rows, labels=1)

@@ -64,9 +64,9 @@ def confusion(evaluations: Sequence[Evaluation], classes: Sequence[str]) -> Bloc
 def trust(evaluations: Sequence[Evaluation]) -> Block:
     """Return the reliability diagram and what is right of the answers that are surest."""
     reading = (
-        "Left: of answers given with some probability, how many are right; on the dashed line the "
-        "model is as sure as it should be, below it is too sure. Right: how many are right if only "
-        "the surest answers are used and a person looks at the others."
+        "Reliability: of answers given with some probability, how many are right; on the dashed "
+        "line the models are as sure as they should be, below it too sure. The other picture: how "
+        "many are right if only the surest answers are used and a person looks at the others."
     )
     if not evaluations:
         return Block(TRUST, reading, missing=_UNMEASURED)

@@ -14,8 +14,8 @@ _READING = (
     "more. The server knows of no other labels. A row with few dark squares is a site that sees "
     "few classes."
 )
-MOST_CLASSES = 40
-"""Classes of which a picture says anything."""
+MOST_CLASSES, MOST_SITES = 40, 200
+"""Classes and sites of which a picture says anything."""
 
 
 def class_mix(run: RunRecord) -> Block:
@@ -25,9 +25,12 @@ def class_mix(run: RunRecord) -> Block:
     known = [site for site in run.sites if sum(counts[site.number])]
     if not known:
         return Block(title, _READING, missing="No site has labelled images that were measured.")
-    if len(run.classes) > MOST_CLASSES:
-        why = f"{len(run.classes)} classes are too many for a picture."
-        return Block(title, _READING, missing=why)
+    for many, most, what in (
+        (len(run.classes), MOST_CLASSES, "classes"),
+        (len(known), MOST_SITES, "sites"),
+    ):
+        if many > most:
+            return Block(title, _READING, missing=f"{many} {what} are too many for a picture.")
     of = Matrix(
         rows=[site.name for site in known],
         columns=run.classes,

@@ -11,11 +11,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedapp.experiment.records import Records
 from fedapp.ground.errors import RunError
-from fedapp.learn.metrics import LABEL_GROUPS, label_group, wilson
+from fedapp.learn.metrics import label_group, wilson
 from fedapp.messages.protocol import Evaluation
 from fedapp.server.standings import Standing, Standings
 
 Row = dict[str, Any]
+
+GROUPS = ("under 10 % labels", "10 to 50 % labels", "over 50 % labels")
+"""Sites by share of training images that have a label, as `metrics.label_group` counts them."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class SiteRecord:
 
     @property
     def group(self) -> int:
-        """Index in `metrics.LABEL_GROUPS`."""
+        """Index in `GROUPS`."""
         return label_group(self.standing.facts.mu)
 
     @property
@@ -111,7 +114,7 @@ class RunRecord:
     def by_group(self) -> dict[int, list[SiteRecord]]:
         """The sites by share of labels, groups without sites left out; fewest labels first."""
         order = sorted(self.sites, key=lambda s: (s.standing.facts.mu, s.number))
-        groups = {g: [s for s in order if s.group == g] for g in range(len(LABEL_GROUPS))}
+        groups = {g: [s for s in order if s.group == g] for g in range(len(GROUPS))}
         return {group: sites for group, sites in groups.items() if sites}
 
     def said(self, site: int) -> Iterator[tuple[int, Row]]:

@@ -10,14 +10,13 @@ from fedapp.tools.report.layout import Table
 from fedapp.tools.runreport.blocks import Block, Figure
 from fedapp.tools.runreport.charts import Bar, Line, bars, line_chart, percents, rounds_axis
 from fedapp.tools.runreport.curves import quartiles
-from fedapp.tools.runreport.gains import dumbbell, starts_common
+from fedapp.tools.runreport.gains import dumbbell_chart, starts_common
 from fedapp.tools.runreport.headline import method_of
 from fedapp.tools.runreport.mistakes import confusion, trust
 from fedapp.tools.runreport.mix import MOST_CLASSES, true_counts
 from fedapp.tools.runreport.page import render
 from fedapp.tools.runreport.pseudolabels import latest, shown
 from fedapp.tools.runreport.reading import Right, RunRecord, SiteRecord
-from fedapp.tools.runreport.svg import Drawing
 
 ENOUGH = 5
 """Other sites below which nothing is said of them."""
@@ -42,7 +41,8 @@ def site_page(run: RunRecord, name: str) -> str:
         f"What run {run.name} ({method_of(run)}, {run.last} rounds) brought this site. The page "
         "shows the site's own numbers; it names no other site."
     )
-    return render(f"Site {site.name}", [lead], [], [[(site.name, block)] for block in blocks])
+    title = f"Site {site.name.removeprefix('site ')}"
+    return render(title, [lead], [], [[(site.name, block)] for block in blocks])
 
 
 def find_site(run: RunRecord, name: str) -> SiteRecord:
@@ -69,16 +69,15 @@ def _joining(run: RunRecord, site: SiteRecord) -> Block:
         return Block(title, reading, missing=why)
     lines = []
     known = [(what, before) for what, before in references if before]
-    drawing = Drawing(24 + 26 * len(known))
-    for place, (what, before) in enumerate(known):
-        drawing_name = "alone" if "alone" in what else "warm-up"
-        dumbbell(drawing, 16 + 26 * place, drawing_name, site.group, before, now)
+    for what, before in known:
         rows.append([what, str(before), percent(before.share), _ends(before)])
         lines.append(_verdict(what, before, now))
     rows.append(["the model now", str(now), percent(now.share), _ends(now)])
     table = Table("Right answers", ["Model", "Right", "%", "95 % interval, %"], rows, labels=1)
     said = f"Now {now}. " + " ".join(lines)
-    return Block(title, reading, [Figure(drawing.picture(said), f"Now {now}.", table)], lines=lines)
+    pairs = [("alone" if "alone" in what else "warm-up", before, now) for what, before in known]
+    picture = dumbbell_chart("Before and now", site.group, pairs, said)
+    return Block(title, reading, [Figure(picture, f"Now {now}.", table)], lines=lines)
 
 
 def _ends(found: Right) -> str:
