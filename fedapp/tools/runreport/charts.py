@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fedapp.tools.runreport.svg import WIDTH, Drawing, Picture, Point, shortened
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 84, 28, 34
+_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 92, 28, 34
 _SPACE = 13
 """Pixels between two labels."""
 
@@ -145,7 +145,8 @@ def matrix(title: str, of: Matrix, alternative: str, across: str = "", down: str
     worded = cell >= 18
     row = min(cell, 24.0) if worded else cell
     width = max(left + cell * count + 24, float(WIDTH))  # the last slanted name needs room
-    top = 34.0 + (11 * min(max(map(len, of.columns), default=1), 12) * 0.5 if worded else 0)
+    letters = min(max(map(len, of.columns), default=1), 12)
+    top = 40 + 5.5 * letters if worded else 34.0
     drawing = Drawing(top + row * len(of.rows) + 18, width)
     drawing.text((0, 12), title, "head")
     drawing.text((left, 28), across, "soft")

@@ -60,10 +60,10 @@ def _panel(group: int, sites: Sequence[SiteRecord]) -> Figure:
                 f"{percent(low)} to {percent(high)}",
             ]
         )
+    more, fewer = (sum(sign * _change(s) > 0 for s in sites) for sign in (1, -1))
     said = (
-        f"{len(sites)} sites with {GROUPS[group]}: "
-        f"{sum(1 for s in sites if _change(s) > 0)} are right on more images than after the "
-        f"warm-up, {sum(1 for s in sites if _change(s) < 0)} on fewer."
+        f"Right on more images than after the warm-up: {more} of {len(sites)} sites with "
+        f"{GROUPS[group]}; on fewer: {fewer}."
     )
     columns = ["Site", "Labels, %", "Before", "After", "After, 95 % interval"]
     table = Table(title, columns, rows, labels=1)

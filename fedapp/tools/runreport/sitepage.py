@@ -88,12 +88,12 @@ def _verdict(what: str, before: Right, now: Right) -> str:
     change = now.right - before.right
     if not change:
         return f"As many right as {what}."
-    better = "better" if change > 0 else "worse"
+    more = "more" if change > 0 else "fewer"
     low, high = now.interval
     other_low, other_high = before.interval
     sure = low > other_high or high < other_low
-    strength = "clearly" if sure else "within chance"
-    return f"{abs(change)} of {now.of} images {better} than {what}: {strength}."
+    strength = "that is not chance" if sure else "that may be chance"
+    return f"Right on {abs(change)} {more} of {now.of} images than {what}: {strength}."
 
 
 def _curve(run: RunRecord, site: SiteRecord) -> Block:
