@@ -23,7 +23,7 @@ def write_reports(
     runs it is the working directory. Returns the files. Raises RunError where a folder holds
     neither, ConfigError where the arguments do not go together.
     """
-    folders = [_folder(name) for name in named]
+    folders = [run_folder(name) for name in named]
     compared = [path for path in folders if (path / "comparison.json").is_file()]
     if compared:
         if len(folders) > 1 or site or out:
@@ -55,7 +55,8 @@ def write_reports(
     return [path]
 
 
-def _folder(named: str) -> Path:
+def run_folder(named: str) -> Path:
+    """Return the folder of a run or comparison, by its name or path. Raises RunError."""
     ours = runs_root() / named
     path = ours if ours.is_dir() else Path(named).expanduser()
     if not path.is_dir():

@@ -122,7 +122,7 @@ def _small(run: RunRecord) -> Figure:
     )
     caption = (
         f"Test accuracy from 0 to 100 % over rounds 0 to {run.last}; at the right: right answers "
-        "of test images at the end. Colours as in the next section."
+        "of test images at the end. Colour: the share of labels, as below."
     )
     return Figure(drawing.picture(said), caption, table)
 

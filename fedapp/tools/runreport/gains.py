@@ -17,9 +17,7 @@ _READING = (
 WARM_UP = "after the warm-up"
 MOST_NAMED = 40
 """Sites in a table of those that lost."""
-COMMON_START = (
-    " With this method the warm-up is common to all sites: hollow is no site's own model."
-)
+COMMON_START = "With this method the warm-up is common to all sites: hollow is no site's own model."
 
 
 def dumbbells(run: RunRecord) -> Block:
@@ -29,13 +27,13 @@ def dumbbells(run: RunRecord) -> Block:
         for group, sites in run.by_group.items()
         if (measured := [site for site in sites if site.before and site.now()])
     ]
-    reading = _READING + (COMMON_START if starts_common(run) else "")
     title = "Before and after, site by site"
     if not figures:
-        return Block(title, reading, missing="No site has test images that were measured twice.")
+        return Block(title, _READING, missing="No site has test images that were measured twice.")
     untested = [site.name for site in run.sites if not site.standing.facts.test]
     lines = [f"Without test images, not shown: {_listed(untested)}."] if untested else []
-    return Block(title, reading, figures, lines=lines)
+    common = [COMMON_START] if starts_common(run) else []
+    return Block(title, _READING, figures, lines=[*common, *lines])
 
 
 def starts_common(run: RunRecord) -> bool:

@@ -76,8 +76,9 @@ def write_run(
     versions = {"torch": "2.12.1"}
     records.write("run.json", json.dumps({"code": "c0de", "versions": versions, "started": "now"}))
     settings = {
-        "name": "digits_demo", "seed": 7, "data": {"name": "digits"}, "method": {"name": "um_pfssl"},
-        "model": {"name": "resnet9"}, "rounds": {"num_rounds": 2, "sample_rate": 1.0},
+        "name": "digits_demo", "seed": 7, "data": {"name": "digits"},
+        "method": {"name": "um_pfssl"}, "model": {"name": "resnet9"},
+        "rounds": {"num_rounds": 2, "sample_rate": 1.0},
     }  # fmt: skip
     records.write("config.yaml", json.dumps(settings))  # JSON is YAML
     return folder
