@@ -225,8 +225,9 @@ class Engine:
         """Run a phase, and add to the seconds of its kind."""
         began = time.monotonic()
         replies = self._phases.run(tasks, skipped)
-        kind = " and ".join(sorted({task.action for task in tasks}))
-        seconds[kind] = seconds.get(kind, 0.0) + time.monotonic() - began
+        if tasks:  # a round may have nothing to tell or to ask
+            kind = " and ".join(sorted({task.action for task in tasks}))
+            seconds[kind] = seconds.get(kind, 0.0) + time.monotonic() - began
         return replies
 
     def _cohort(self, number: int, sites: Sequence[int]) -> frozenset[int]:

@@ -104,11 +104,11 @@ def _dumbbell(
 
 def harm(run: RunRecord) -> Block:
     """Return the sites that are right on fewer images than without the federation."""
-    title, reading = (
-        "Who was harmed",
+    title = "Who was harmed"
+    reading = (
         "Sites whose model at the end is right on fewer of its own test images than a model "
         "without the federation. Within chance: the two 95 % intervals overlap, so another draw "
-        "of test images could turn it around.",
+        "of test images could turn it around."
     )
     tables, lines = [], []
     references = [(WARM_UP, {s.number: s.before for s in run.sites})]
