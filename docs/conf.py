@@ -22,7 +22,6 @@ extensions = [
 exclude_patterns = ["_ext", "results"]
 html_theme = "furo"
 html_math_renderer = "mathml"
-templates_path: list[str] = []
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
@@ -35,4 +34,4 @@ add_module_names = False
 
 nitpicky = True
 # Types in signatures: of other libraries, or of ours that have no page.
-nitpick_ignore_regex = [("py:class", r"(?!fedapp\.methods\.).*")]
+nitpick_ignore_regex = [("py:class", r"(?!fedapp\.methods\.).*|fedapp\.methods\.base\.State")]

@@ -20,9 +20,7 @@ class _Made(SphinxDirective):
         return self.parse_text_to_nodes(type(self).text(), allow_section_headings=True)
 
 
-def plain(
-    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
-) -> None:
+def plain(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Turn a docstring's lines, which are plain text with `code`, into reStructuredText."""
     for number, line in enumerate(lines):
         parts = re.split("`+([^`]+)`+", line)

@@ -11,7 +11,7 @@ LOADS = re.compile(
     r"<(?:script|img|iframe|source|audio|video|embed|object|link(?![^>]*rel=\"canonical\"))\b"
     r"[^>]*\b(?:src|href|srcset|data)=\"(?:https?:)?//|@import|url\(\s*['\"]?(?:https?:)?//"
 )
-"""A page's or a style sheet's order to fetch from another machine; a link that one clicks is none."""
+"""A page's or style sheet's order to fetch from another machine; a link to click is none."""
 
 
 def loading(folder: Path) -> list[str]:

@@ -28,7 +28,7 @@ _HEAD = "| setting | type and range | default | |\n|---|---|---|---|"
 def settings() -> str:
     """Return every setting by group, but those of methods and networks."""
     text = [_HEAD]
-    groups = {f.name: kind for f, kind in _typed(Experiment) if is_dataclass(kind)}
+    groups = {f.name: t for f, t in _typed(Experiment) if isinstance(t, type) and is_dataclass(t)}
     text += [_row("seed", "whole number, ≥ 0", "0", "Every random draw follows from it.")]
     for group, kind in groups.items():
         doc = (getdoc(kind) or "").partition("\n")[0]

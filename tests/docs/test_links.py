@@ -35,5 +35,6 @@ def test_links_lead_somewhere(page):
 def test_every_page_is_in_the_sites_contents():
     """Sphinx says so too; this takes no build."""
     listed = re.findall(r"^([\w/]+)$", (ROOT / "docs/index.md").read_text(), flags=re.MULTILINE)
-    pages = {str(p.relative_to(ROOT / "docs").with_suffix("")) for p in PAGES if ROOT / "docs" in p.parents}
+    docs = ROOT / "docs"
+    pages = {str(p.relative_to(docs).with_suffix("")) for p in PAGES if docs in p.parents}
     assert pages == {*listed, "index"}

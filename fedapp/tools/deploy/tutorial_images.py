@@ -19,6 +19,7 @@ from PIL import Image
 
 from fedapp.data.datasets import load_dataset
 from fedapp.data.inputs import DataSet
+from fedapp.ground.errors import FedAppError
 from fedapp.ground.rng import numpy_stream
 from fedapp.ground.settings import DataSettings
 
@@ -33,7 +34,7 @@ NEW_IMAGES, NEW_LIKE = 1000, "west"
 
 
 def write_hospitals(folder: Path, images: DataSet) -> None:
-    """Write the four folders below `folder`, each class of a place equally often, by fixed draws."""
+    """Write the four folders below `folder`, by fixed draws."""
     names = [name.partition("/")[0] for name in images.classes]  # "T-shirt/top"
     pool = [_shuffled(images, label) for label in range(len(names))]
     for site, labelled in LABELLED.items():
@@ -77,9 +78,13 @@ def main(arguments: Sequence[str]) -> None:
     if folder.exists():
         print(f"{folder}: is there already and stays as it is")
         return
+    try:
+        images = load_dataset(DataSettings(name="fashion_mnist"), seed=0)
+    except FedAppError as error:
+        raise SystemExit(f"tutorial_images: {error}") from error
     made = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(made, ignore_errors=True)
-    write_hospitals(made, load_dataset(DataSettings(name="fashion_mnist"), seed=0))
+    write_hospitals(made, images)
     made.rename(folder)
     print(f"{folder}: {', '.join([*LABELLED, NEW])}")
 
