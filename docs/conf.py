@@ -20,6 +20,7 @@ extensions = [
     "offline",
 ]
 exclude_patterns = ["_ext", "results"]
+highlight_language = "none"  # of blocks that name no language: commands and what they print
 html_theme = "furo"
 html_math_renderer = "mathml"
 

@@ -4,7 +4,7 @@ Settings, networks and methods with type, range and default, and the commands.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from inspect import getdoc
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -27,9 +27,9 @@ _HEAD = "| setting | type and range | default | |\n|---|---|---|---|"
 
 def settings() -> str:
     """Return every setting by group, but those of methods and networks."""
-    text = [_HEAD]
     groups = {f.name: t for f, t in _typed(Experiment) if isinstance(t, type) and is_dataclass(t)}
-    text += [_row("seed", "whole number, ≥ 0", "0", "Every random draw follows from it.")]
+    seed = _row("seed", "whole number, ≥ 0", "0", "Every random draw follows from it.")
+    text = [f"## seed\n\n{_HEAD}\n{seed}"]
     for group, kind in groups.items():
         doc = (getdoc(kind) or "").partition("\n")[0]
         text.append(f"\n## {group}\n\n{doc}\n\n{_table(kind, group)}")
@@ -68,13 +68,16 @@ def _typed(kind: type) -> Iterator[tuple[Field[Any], Any]]:
 
 def _table(kind: type, group: str) -> str:
     """Return a table of the fields of a class of settings; where it has none, say so."""
-    docs = ModuleAnalyzer.for_module(kind.__module__).find_attr_docs()
+    docs: dict[str, Sequence[str]] = {}
+    for base in reversed([base for base in kind.__mro__ if base.__module__.startswith("fedapp")]):
+        found = ModuleAnalyzer.for_module(base.__module__).find_attr_docs()
+        docs |= {name: lines for (owner, name), lines in found.items() if owner == base.__name__}
     rows = []
     for field, hint in _typed(kind):
         default = "" if field.default is MISSING else repr(field.default)
         if isinstance(field.default, FieldInfo):
             default = repr(field.default.default)
-        said = " ".join(docs.get((kind.__name__, field.name), ())).strip()
+        said = " ".join(docs.get(field.name, ())).strip()
         rows.append(_row(f"{group}.{field.name}", _kind(hint), default, said))
     if not rows:
         return "It has no settings of its own."
@@ -91,16 +94,24 @@ def _kind(hint: Any) -> str:
     if get_origin(hint) is Annotated:
         base, *notes = get_args(hint)
         parts = [note for n in notes for note in (n.metadata if isinstance(n, FieldInfo) else [n])]
-        ends = [
-            f"{sign} {getattr(part, end.__name__.lower())}"
-            for part in parts
-            for end, sign in _SIGNS.items()
-            if isinstance(part, end)
-        ]
-        return ", ".join([_kind(base), *ends])
+        return ", ".join(filter(None, [_kind(base), _range(parts)]))
     if get_origin(hint) is Literal:
         return " or ".join(f"`{choice}`" for choice in get_args(hint))
     return {int: "whole number", float: "number", str: "text", bool: "true or false"}[hint]
+
+
+def _range(parts: Sequence[object]) -> str:
+    """Return the range of a number: an interval, or the one end that it has."""
+    ends = {
+        kind: f"{getattr(part, kind.__name__.lower()):,}"
+        for part in parts
+        for kind in _SIGNS
+        if isinstance(part, kind)
+    }
+    if len(ends) == 2:
+        (low, least), (high, most) = sorted(ends.items(), key=lambda end: end[0] in (Le, Lt))
+        return f"in {'[' if low is Ge else '('}{least}, {most}{']' if high is Le else ')'}"
+    return " ".join(f"{_SIGNS[kind]} {end}" for kind, end in ends.items())
 
 
 # --- methods --------------------------------------------------------------------------------------
