@@ -3,6 +3,7 @@
 Settings, networks and methods with type, range and default, and the commands.
 """
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -74,9 +75,10 @@ def _table(kind: type, group: str) -> str:
         docs |= {name: lines for (owner, name), lines in found.items() if owner == base.__name__}
     rows = []
     for field, hint in _typed(kind):
-        default = "" if field.default is MISSING else repr(field.default)
-        if isinstance(field.default, FieldInfo):
-            default = repr(field.default.default)
+        given = field.default
+        if isinstance(given, FieldInfo):
+            given = given.default
+        default = "" if given is MISSING else json.dumps(given)  # as YAML spells it
         said = " ".join(docs.get(field.name, ())).strip()
         rows.append(_row(f"{group}.{field.name}", _kind(hint), default, said))
     if not rows:
@@ -97,7 +99,8 @@ def _kind(hint: Any) -> str:
         return ", ".join(filter(None, [_kind(base), _range(parts)]))
     if get_origin(hint) is Literal:
         return " or ".join(f"`{choice}`" for choice in get_args(hint))
-    return {int: "whole number", float: "number", str: "text", bool: "true or false"}[hint]
+    words = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+    return words.get(hint, f"`{hint}`")
 
 
 def _range(parts: Sequence[object]) -> str:

@@ -24,11 +24,11 @@ def test_a_setting_has_type_range_default_and_words():
         "| `split.val_share` | number, in [0, 1] | `0.1` | Share of all images for validation; "
         "0.1 in the paper; the rest is for testing. |"
     ) in text
-    assert "| `training.augment` | `none` or `weak` | `'none'` | weak: every training" in text
+    assert '| `training.augment` | `none` or `weak` | `"none"` | weak: every training' in text
     assert "| `seed` | whole number, ≥ 0 | `0` |" in text
     assert "| `split.label_share` | number, in (0, 0.5] |" in text
     assert "| `training.momentum` | number, in [0, 1) |" in text
-    assert "| `data.download` | true or false | `True` |" in text
+    assert "| `data.download` | true or false | `true` |" in text
     assert "\n## privacy\n\nWhat is done to a model before it leaves a site" in text
 
 
