@@ -26,6 +26,7 @@ class SiteModel:
     """A model, from its recipe and its file of tensors.
 
     predictors: each with its network, on `device`, weights loaded.
+
     Raises ConfigError where the network cannot be had, ProtocolError where the tensors are others.
     """
 
