@@ -180,6 +180,19 @@ def test_how_sure_an_accuracy_will_be(tmp_path):
     assert "test images;" not in said(tmp_path, hide_below=13)[1]
 
 
+def test_classes_with_few_test_images_are_named(tmp_path):
+    """Of 60, 20 and 5 images 12, 4 and 1 are for testing; Wilson's interval of 4 of 4 is 51 %."""
+    names = ["one"] * 60 + ["two"] * 20 + ["nought"] * 5
+    table(tmp_path, *(f"{k}.png,{name}" for k, name in enumerate(names)))
+    few = [note for note in findings(said(tmp_path)[1], "note") if "test images of" in note]
+    assert few == [
+        "fewer than 5 test images of class 'nought', 'two' | nothing can be said of these by "
+        "themselves: 4 of 4 right is 51 to 100 %; label more"
+    ]
+    hidden = said(tmp_path, hide_below=20)[1]
+    assert "fewer than 20 test images of class 'nought', 'one', 'two'" in hidden
+
+
 def test_with_enough_of_every_class_nothing_is_said(tmp_path):
     """The degenerate identity: 20 test images, 40 of each class, no copies."""
     lines = [f"{k}.png,{CLASSES[k % 3]}" for k in range(120)]
