@@ -1,7 +1,7 @@
 """DICOM files, read by pydicom (extra `dicom`): pixels, and what it takes to show them.
 
-Of a header only `_READ` is read: no name, date or number of a patient, not even into memory. Values
-of a header stand in no error, as a damaged one may have anything anywhere.
+Of a header only `_READ` and the technical head (group 0002) are read: no name, date or number of a
+patient, not even into memory. Its texts stand in no error: a damaged one may have anything.
 """
 
 import logging
@@ -34,8 +34,8 @@ _GREY = {"MONOCHROME1": True, "MONOCHROME2": False}
 _COLOUR = {"RGB", "YBR_FULL", "YBR_FULL_422", "YBR_RCT", "YBR_ICT"}
 _CODESTREAM = b"\xff\x4f\xff\x51"
 """How a JPEG 2000 image begins, within whatever is around it."""
-_RLE = "1.2.840.10008.1.2.5"
-"""The transfer syntax RLE Lossless."""
+_RLE, _JPEG_EXTENDED = "1.2.840.10008.1.2.5", "1.2.840.10008.1.2.4.51"
+"""Two transfer syntaxes."""
 _MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)
 """Of one image: from here on Pillow too refuses PNG, JPEG and TIFF files."""
 
@@ -94,7 +94,7 @@ def _problem(header: Any) -> str:
     if not 0 < header.Rows * header.Columns <= _MOST_PIXELS:
         return f"{header.Rows} x {header.Columns} pixels, the most is {_MOST_PIXELS:,}: cut it"
     syntax = header.file_meta.TransferSyntaxUID
-    if syntax.is_encapsulated and not _decodes(syntax):
+    if syntax.is_encapsulated and not _decodes(syntax, header.BitsStored):
         known = f" ({syntax.name})" if syntax.is_transfer_syntax else ""
         return f"compressed in a way that is not read{known}: save it uncompressed (gdcmconv --raw)"
     if _declares_more(header):
@@ -105,8 +105,10 @@ def _problem(header: Any) -> str:
     return ""
 
 
-def _decodes(syntax: Any) -> bool:
-    """Whether a library for this way of compressing is installed."""
+def _decodes(syntax: Any, bits: int) -> bool:
+    """Whether a library for values of so many bits, compressed in this way, is installed."""
+    if syntax == _JPEG_EXTENDED and bits > 8:
+        return False  # pydicom counts on Pillow, which reads 8 bits
     pixels: Any = needs("dicom", "pydicom.pixels")
     try:
         return bool(pixels.get_decoder(syntax).is_available)

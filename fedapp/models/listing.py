@@ -4,7 +4,7 @@ import csv
 import os
 from pathlib import Path
 
-from fedapp.data.folder import SUFFIXES
+from fedapp.data.folder import KINDS, SUFFIXES
 from fedapp.ground.errors import DataError
 
 COLUMN = "path"
@@ -25,8 +25,8 @@ def list_images(source: Path) -> list[tuple[str, Path]]:
         raise DataError(f"{source}: no such folder or CSV file: name one that holds images")
     if not found:
         raise DataError(
-            f"{source}: no images: name a folder of .png, .jpg or .jpeg files, or a CSV file with "
-            f"their paths in a column {COLUMN}"
+            f"{source}: no images: name a folder of images as {KINDS}, or a CSV "
+            f"file with their paths in a column {COLUMN}"
         )
     return found
 

@@ -1,5 +1,6 @@
 """Three sites, the same values as DICOM, 16-bit PNG and 8-bit PNG: to the bit the same models."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,15 @@ from tests.flower.results import loopback, results
 from tests.imagefiles import dicom, raster, twelve_bits
 from tests.own import CLASSES, NAMES, agreed, experiment, text
 
+ROOT = os.environ.get("FEDAPP_DATA", "")
+"""Of this machine; within a test it is another."""
 SYNTAXES = ("", RLELossless, JPEG2000Lossless)
 
 
 def pool(name: str) -> tuple[np.ndarray, list[str]]:
     """Return 240 real images of three classes, uint8 [240, 32, 32], and their classes' names."""
     try:
-        data = load_dataset(DataSettings(name=name, download=False), 0)
+        data = load_dataset(DataSettings(name=name, root=ROOT, download=False), 0)
     except DataError:
         pytest.skip(f"{name} is not on this machine")
     kept = np.flatnonzero(data.labels.numpy() < len(CLASSES))[:240]

@@ -97,6 +97,7 @@ def _exported(run: Finished, federation: Federation, number: int, code: str) -> 
             precision=_name_of(pick_dtype(experiment.runtime.precision, site.device)),
             parts=parts,
             sha256=digest_of(blob),
+            window=experiment.data.window,
         )
         results = _results(
             SiteModel(recipe, blob, site.device), site, run.state.standings.sites[number].latest
