@@ -190,7 +190,9 @@ def test_a_model_of_numbers_takes_no_images(model, images, tmp_path):
 
 def test_images_of_another_kind_are_refused_by_name(model, tmp_path):
     Image.fromarray(np.zeros((9, 9), np.uint16)).save(tmp_path / "deep.png")
-    assert "deep.png: 16-bit PNG, values 0 to 0, but data.window is not set" in refused(model, tmp_path)
+    assert "deep.png: 16-bit PNG, values 0 to 0, but data.window is not set" in refused(
+        model, tmp_path
+    )
     (tmp_path / "deep.png").write_bytes(b"no image")
     assert "deep.png: damaged or not an image" in refused(model, tmp_path)
 
