@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.errors import ConfigError, RunError, one_line
-from fedapp.ground.settings import CLOSED
+from fedapp.ground.settings import CLOSED, window_ends
 from fedapp.learn.metrics import wilson
 from fedapp.learn.networks import Network, build_model, network_settings
 from fedapp.messages.protocol import Evaluation
@@ -52,7 +52,7 @@ class Recipe:
 
     network: its name and settings. inputs: shape of one input. images: whether these are images.
     mean, std: per channel, of pixels / 255; of numbers, as they are. precision: number format of
-    convolutions. sha256: of the file of tensors.
+    convolutions. sha256: of the file of tensors. window: as `data.window`, for the images.
     """
 
     network: dict[str, bool | int | float | str]
@@ -64,8 +64,10 @@ class Recipe:
     precision: Precision
     parts: Annotated[tuple[Part, ...], Field(min_length=1)]
     sha256: str
+    window: str = ""
 
     def __post_init__(self) -> None:
+        window_ends(self.window)
         if {len(self.mean), len(self.std)} != {self.inputs[0]}:
             raise ValueError(f"mean and std must have {self.inputs[0]} numbers, one per channel")
         if any(len(part.class_mix or self.classes) != len(self.classes) for part in self.parts):

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from fedapp.data.folder import SUFFIXES
+from fedapp.data.folder import KINDS, SUFFIXES
 from fedapp.ground.errors import DataError
 
 COLUMN, LABEL = "path", "label"
@@ -35,8 +35,8 @@ def list_images(source: Path) -> list[Listed]:
         raise DataError(f"{source}: no such folder or CSV file: name one that holds images")
     if not found:
         raise DataError(
-            f"{source}: no images: name a folder of .png, .jpg or .jpeg files, or a CSV file with "
-            f"their paths in a column {COLUMN}"
+            f"{source}: no images: name a folder of images as {KINDS}, or a CSV "
+            f"file with their paths in a column {COLUMN}"
         )
     return found
 

@@ -139,7 +139,7 @@ def read(files: Sequence[Path], recipe: Recipe) -> Tensor:
     """Return images uint8 [n, *inputs], n >= 1, brought to size and channels as own data are."""
     channels, height, width = recipe.inputs
     side = height if height == width else 0  # a model of oblong images takes them as they are
-    decoded = decode_all(files, side, channels)
+    decoded = decode_all(files, side, channels, recipe.window)
     for file, image in zip(files, decoded, strict=True):
         if image.shape != recipe.inputs:
             raise DataError(

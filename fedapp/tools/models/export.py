@@ -98,6 +98,7 @@ def _exported(run: Finished, federation: Federation, number: int, code: str) -> 
             precision=_name_of(pick_dtype(experiment.runtime.precision, site.device)),
             parts=parts,
             sha256=digest_of(blob),
+            window=experiment.data.window,
         )
         model, val = SiteModel(recipe, blob, site.device), site.data.parts["val"]
         results = _results(model, site, run.state.standings.sites[number].latest)

@@ -20,6 +20,7 @@ from fedapp.models.model import load_model
 from fedapp.server.peers import finished_run
 from fedapp.site.federation import federation_of
 from fedapp.tools.deploy.demo_images import SITES
+from tests.imagefiles import dicom, raster, twelve_bits
 from tests.own import image
 
 CPU = torch.device("cpu")
@@ -43,6 +44,28 @@ def refused(*arguments):
 def pixels(files):
     """As Pillow reads them: no resizing here, the digits are of the model's size."""
     return torch.from_numpy(np.stack([np.array(Image.open(file)) for file in files]))[:, None]
+
+
+def test_deep_images_are_read_by_the_models_window(model, images, tmp_path):
+    """The same values with 12 bits give the same answers, once the model names their window."""
+    files = sorted((images / "west" / "scans").iterdir())[:20]
+    for file in files:
+        deep = twelve_bits(np.array(Image.open(file)))
+        dicom(tmp_path / "dicom" / f"{file.stem}.dcm", deep)
+        raster(tmp_path / "png" / file.name, deep)
+        raster(tmp_path / "levels" / file.name, np.array(Image.open(file)))
+    assert "data.window is not set" in refused(model, tmp_path / "png")
+    shutil.copytree(model, tmp_path / "model")
+    description = json.loads((tmp_path / "model" / "model.json").read_text())
+    assert description["model"]["window"] == ""
+    description["model"]["window"] = "0, 4095"
+    (tmp_path / "model" / "model.json").write_text(json.dumps(description))
+    answers = [
+        [(row["class"], row["probability"]) for row in rows(found.stdout)]
+        for found in (invoked(tmp_path / "model", tmp_path / kind)
+                      for kind in ("dicom", "png", "levels"))
+    ]  # fmt: skip
+    assert answers[0] == answers[1] == answers[2] and len(answers[0]) == 20
 
 
 def test_a_model_is_named_after_its_site(run):
@@ -138,14 +161,16 @@ def test_a_model_of_numbers_takes_no_images(model, images, tmp_path):
 
 def test_images_of_another_kind_are_refused_by_name(model, tmp_path):
     Image.fromarray(np.zeros((9, 9), np.uint16)).save(tmp_path / "deep.png")
-    assert "deep.png: pixels of type 'I;16': save it as 8-bit" in refused(model, tmp_path)
+    assert "deep.png: 16-bit PNG, values 0 to 0, but data.window is not set" in refused(
+        model, tmp_path
+    )
     (tmp_path / "deep.png").write_bytes(b"no image")
     assert "deep.png: damaged or not an image" in refused(model, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "content", "says"), [
     ("labels.csv", "file,label\na.png,1\n", "no column 'path' in its first line"),
-    ("labels.csv", "path\n", "no images: name a folder of .png"),
+    ("labels.csv", "path\n", "no images: name a folder of images"),
     ("labels.csv", "path\ngone.png\n", "labels.csv: gone.png: no such file: correct the path"),
     ("labels.csv", b"path\n\xff\n", "not CSV in UTF-8"),
     ("notes.txt", "none", "no such folder or CSV file"),
@@ -157,7 +182,7 @@ def test_a_table_that_names_no_images_is_refused(model, tmp_path, name, content,
 
 
 def test_a_folder_without_images_is_refused(model, tmp_path):
-    assert "no images: name a folder of .png" in refused(model, tmp_path)
+    assert "no images: name a folder of images" in refused(model, tmp_path)
 
 
 def test_an_image_that_cannot_be_used_has_an_empty_row_and_the_others_answers(model, tmp_path):
