@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,8 +22,9 @@ from fedapp.tools.compare.cells import Cell, build_cells
 from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.earlier import check_cells
 from fedapp.tools.compare.grid import Grid
-from fedapp.tools.compare.job import Driver
-from fedapp.tools.compare.runner import Runner
+from fedapp.tools.compare.job import Driver, Job
+from fedapp.tools.compare.runner import Runner, make_ready, remove_models
+from fedapp.tools.compare.work import do
 
 INTERRUPTED = 130
 """Exit code of what Ctrl-C ended."""
@@ -79,6 +80,32 @@ def execute(
     for cell, reason in runner.failed.items():
         print(f"failed: {cell.name}: {reason}\n  its log: {cell.log}", file=sys.stderr)
     return (1 if runner.failed else 0), collection, files
+
+
+def execute_here(grid: Grid, out: Path) -> Collection:
+    """Run a grid's cells that are not done one by one in this process; return what came out.
+
+    For data and code that no other process has. Models are removed at the end. Raises as `execute`
+    does, and with the error of a cell that fails; the same call goes on after it.
+    """
+    cells = build_cells(grid, out)
+    with _alone(out):
+        for warning in check_cells(cells):
+            print(f"warning: {warning}")
+        collection = Collection(grid, cells, out)
+        for cell in cells:
+            if cell.state() != "done":
+                if note := make_ready(cell):
+                    print(note)
+                cell.log.parent.mkdir(parents=True, exist_ok=True)
+                with cell.log.open("a", encoding="utf-8") as log, redirect_stdout(log):
+                    do(Job.of(cell, "loopback", latent=False))
+                collection.write()
+                print(f"{cell.name}: {_outcome(collection.result(cell))}")
+        for cell in cells:
+            remove_models(cell)
+        collection.write()
+    return collection
 
 
 def _check_driver(driver: Driver, jobs: int | None) -> None:
