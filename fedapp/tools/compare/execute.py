@@ -16,6 +16,7 @@ from fedapp.drivers.workers import SHARE, free_ram, measured, start_measuring
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import ConfigError, RunError
+from fedapp.ground.extras import needs
 from fedapp.ground.text import duration, percent, size
 from fedapp.tools.compare.board import Board
 from fedapp.tools.compare.cells import Cell, build_cells
@@ -117,6 +118,7 @@ def _check_driver(driver: Driver, jobs: int | None) -> None:
         raise ConfigError(
             f"--jobs {jobs}: must be 1 with --driver flower: it simulates several sites at a time"
         )
+    needs("app", "flwr")
     app = Path(flower_local.__file__).resolve().parents[2]
     if not (app / "server_app").is_dir():
         raise RunError(f"{app}: holds no Flower app; run this from a checkout of the project")

@@ -13,9 +13,7 @@ FOUND = {
 
 
 def test_by_hand():
-    """alone less average: -0.2, -0.21, -0.19: mean -0.2, sd 0.01; t(0.9875, 2) = 6.2053."""
-    told = telling({name: FOUND[name] for name in ("alone", "average", "tuned")})
-    assert told.best == "average" or told.best == "tuned"
+    """Alone less average: -0.2, -0.21, -0.19: mean -0.2, sd 0.01; t(0.9875, 2) = 6.2053."""
     told = telling({"alone": FOUND["alone"], "average": FOUND["average"], "third": FOUND["alone"]})
     found = told.differences["alone"]
     assert found.value == pytest.approx(-0.2)
