@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from fedapp.api.data import Federation
-from fedapp.api.runs import Data, OwnMethod, OwnNetwork, asked, silent
+from fedapp.api.runs import Data, OwnMethod, OwnNetwork, asked, choice, silent
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.tools.compare.collect import Collection
@@ -55,7 +55,8 @@ def compare(
     """Run methods x seeds and return what came out; cells that were run before are kept.
 
     methods: names of method presets, YAML files, or classes of one's own. out: folder; None:
-    `compare-<data>` in your runs. Others: as of `run`.
+    `compare-<data>` in your runs, data in memory by the first digits of their SHA-256. Others: as
+    of `run`.
 
     A preset with the project's own methods and network runs several cells at a time, in processes;
     what only this process has (data in memory, own code) runs in it, one cell after the other.
@@ -64,10 +65,11 @@ def compare(
     """
     if isinstance(methods, str) or not methods:
         raise ConfigError(f"methods: {methods!r}: must be a list, such as ['local_only', 'fedavg']")
-    labels = {m if isinstance(m, str) else m.name: _choice(data, m) for m in methods}
+    chosen = [choice(method) for method in methods]
+    labels = {str(label): one for one in chosen for label in one.values()}
     preset, common = asked(data, None, network, settings or {}, None)
     plain = {"preset": preset, "set": common, "methods": labels, "seeds": list(seeds)}
-    grid = grid_of(plain, Path(preset).stem, "compare")
+    grid = grid_of(plain, _called(data), "compare")
     folder = folder_of(None if out is None else Path(out), f"compare-{grid.name}")
     here = isinstance(data, Federation) or not all(isinstance(m, str) for m in methods)
     with silent(quiet):
@@ -78,10 +80,11 @@ def compare(
     return Comparison(folder, _rows(collection, grid, told), text + words)
 
 
-def _choice(data: Data, method: OwnMethod) -> dict[str, Scalar]:
-    """Return what chooses a method, as a grid has it."""
-    _, chosen = asked(data, method, None, {}, None)
-    return {key: value for key, value in chosen.items() if key.startswith("method.")}
+def _called(data: Data) -> str:
+    """Return what a comparison on these data is called: by preset, or by their SHA-256."""
+    if isinstance(data, Federation):
+        return f"memory-{str(data.settings['data.name']).rpartition('_')[2][:8]}"
+    return Path(data).stem
 
 
 def _carried_out(grid: Grid, folder: Path, here: bool) -> Collection:

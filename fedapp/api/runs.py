@@ -184,10 +184,8 @@ def asked(
     chosen: dict[str, Scalar] = {} if seed is None else {"seed": seed}
     if network is not None:
         chosen["model.name"] = network if isinstance(network, str) else functions.give(network)
-    if isinstance(method, str):
-        chosen["method.preset"] = method
-    elif method is not None:
-        chosen["method.name"] = give_method(method)
+    if method is not None:
+        chosen |= choice(method)
     if isinstance(data, Federation):
         given = data.settings
         if network is None and len(data.inputs) != 3:
@@ -204,6 +202,13 @@ def asked(
     if twice := [key for key in settings if key in chosen]:
         raise ConfigError(f"settings: {twice[0]}: is given by another argument: keep one")
     return preset, {**chosen, **settings}
+
+
+def choice(method: OwnMethod) -> dict[str, Scalar]:
+    """Return the override that chooses a method. Raises ConfigError where it is none."""
+    if isinstance(method, str):
+        return {"method.preset": method}
+    return {"method.name": give_method(method)}
 
 
 @contextmanager

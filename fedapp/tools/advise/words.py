@@ -36,12 +36,12 @@ def table(found: Mapping[str, Units], advice: Advice, costs: Mapping[str, float]
 
 
 def reason(advice: Advice, test_images: int, shares: Sequence[float]) -> list[str]:
-    """Return the recommendation and why, a sentence or two each.
+    """Return the recommendation and why, a sentence each.
 
     test_images: of all sites together, under one seed. shares: of labels, site by site.
     """
     name, margin = NAMES[advice.method], f"{100 * MARGIN:.0f} point"
-    lines = [_chosen(advice, name, margin, test_images)]
+    lines = _sure(advice, name, margin) if advice.clear else _unsure(advice, name, test_images)
     if len(shares) == 1:
         lines.append(
             "There is one site: nobody to learn from. Train on its own data, without this."
@@ -54,32 +54,33 @@ def reason(advice: Advice, test_images: int, shares: Sequence[float]) -> list[st
     return lines
 
 
-def _chosen(advice: Advice, name: str, margin: str, test_images: int) -> str:
-    if advice.clear:
-        if advice.method == "local_only":
-            return (
-                f"Train alone: nothing else that was tried can be more than {margin} better than "
-                "each site's own model."
-            )
-        better = ", ".join(NAMES[other] for other in advice.over)
-        return (
-            f"Take: {name}. It is better than {better}, beyond chance, and nothing else can be "
-            f"more than {margin} better."
-        )
-    rivals = ", ".join(NAMES[other] for other in advice.rivals)
+def _sure(advice: Advice, name: str, margin: str) -> list[str]:
+    if not advice.over:
+        return [f"Take: {name}. Nothing else that was tried can be more than {margin} better."]
+    return [
+        f"Take: {name}. It is better than {_named(advice.over)}, beyond chance.",
+        f"Nothing else that was tried can be more than {margin} better.",
+    ]
+
+
+def _unsure(advice: Advice, name: str, test_images: int) -> list[str]:
+    if advice.over:
+        first = f"Take: {name}. It is better than {_named(advice.over)}, beyond chance."
+    else:
+        first = f"Cannot tell: nothing is shown to be better than {name}."
     seen = ""
     if advice.reach is not None:
         seen = f": differences smaller than {100 * advice.reach:.1f} points are not seen"
-    images = f"{test_images:,} test images a seed cannot tell {name} from {rivals}{seen}"
-    if advice.over:
-        better = ", ".join(NAMES[other] for other in advice.over)
-        start = f"Take: {name}, which is better than {better}, beyond chance."
-    else:
-        start = f"Cannot tell. Nothing is shown to be better than {name}."
-    return (
-        f"{start} {images}. Highest so far: {NAMES[advice.highest]}. More seeds (--seeds), or more "
-        "images that are labelled for testing, tell more."
-    )
+    return [
+        first,
+        f"{test_images:,} test images a seed cannot tell it from {_named(advice.rivals)}{seen}.",
+        f"Highest so far: {NAMES[advice.highest]}.",
+        "More seeds (--seeds), or more images that are labelled for testing, tell more.",
+    ]
+
+
+def _named(candidates: Sequence[str]) -> str:
+    return ", ".join(NAMES[candidate] for candidate in candidates)
 
 
 def as_json(

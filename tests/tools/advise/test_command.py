@@ -55,21 +55,23 @@ def test_the_words_of_a_clear_case():
     advice = advise(FOUND)
     lines = table(FOUND, advice, COSTS)
     assert len(lines) == 5 and "90.0" not in lines[1] and "1 min 01 s" in lines[1]
-    [text] = reason(advice, 900, [0.5] * 12)
-    assert text.startswith("Take: recommended. It is better than each site alone, plain average")
-    assert text.endswith("nothing else can be more than 1 point better.")
+    first, second = reason(advice, 900, [0.5] * 12)
+    assert first.startswith("Take: recommended. It is better than each site alone, plain average")
+    assert second == "Nothing else that was tried can be more than 1 point better."
 
 
 def test_the_words_where_nothing_can_be_told_or_nothing_is_needed():
     noisy = {"local_only": FOUND["local_only"], "fedavg": {
         unit: 0.55 + 0.3 * (-1) ** unit[1] for unit in FOUND["local_only"]
     }}  # fmt: skip
-    [text] = reason(advise(noisy), 1200, [0.3] * 12)
-    assert text.startswith("Cannot tell. Nothing is shown to be better than each site alone.")
-    assert "1,200 test images" in text and "points are not seen" in text
+    first, second, third, _ = reason(advise(noisy), 1200, [0.3] * 12)
+    assert first == "Cannot tell: nothing is shown to be better than each site alone."
+    assert second.startswith("1,200 test images a seed cannot tell it from plain average: diff")
+    assert third == "Highest so far: plain average."
     equal = {"local_only": FOUND["local_only"], "fedavg": FOUND["local_only"]}
     text, labels = reason(advise(equal), 10, [1.0] * 12)
-    assert text.startswith("Train alone") and labels.startswith("Nearly all images have a label")
+    assert text.startswith("Take: each site alone. Nothing else")
+    assert labels.startswith("Nearly all images have a label")
     assert "There is one site" in reason(advise(equal), 10, [0.2])[1]
 
 
