@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedapp.data.folder import list_images
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import CONF, Scalar, anywhere, presets, yaml_path
 from fedapp.ground.errors import ConfigError, nearest
@@ -25,9 +26,11 @@ def plan(data: str, given: Mapping[str, Scalar], seeds: Sequence[int]) -> tuple[
     """Return what to run, and the words of the command line that run it in full.
 
     data: a preset, by name or file, or a folder of images by class. given: overrides, which go over
-    the budget. Raises ConfigError where there is no such thing.
+    the budget. Raises ConfigError where there is no such thing, DataError where a folder has no
+    images.
     """
     if Path(data).is_dir() and data not in presets():
+        list_images(Path(data))  # else every run would say that there are none
         base, name = str(FOLDERS), Path(data).absolute().name or "images"
         own: dict[str, Scalar] = {
             "data.name": "folder",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedapp.ground.errors import ConfigError
+from fedapp.ground.errors import ConfigError, DataError
 from fedapp.tools.advise.command import advise_on
 from fedapp.tools.advise.plan import CANDIDATES, plan
 from fedapp.tools.advise.rule import advise
@@ -35,6 +35,10 @@ def test_a_preset_is_run_at_a_small_budget_with_the_persons_settings_over_it():
 
 
 def test_a_folder_of_images_is_dealt_to_simulated_sites(tmp_path):
+    with pytest.raises(DataError, match="no images of the form"):
+        plan(str(tmp_path), {}, [0])
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.png").touch()
     grid, words = plan(str(tmp_path), {"split.num_clients": 4}, [0])
     assert grid.common["data.name"] == "folder" and grid.common["data.root"] == str(tmp_path)
     assert f"data.root={tmp_path}" in words and grid.name == tmp_path.name
