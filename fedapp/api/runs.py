@@ -32,7 +32,7 @@ Data = Federation | str | Path
 OwnNetwork = str | Callable[..., Network | nn.Sequential]
 """A network's name, or a function of one's own (docs/NETWORKS.md)."""
 OwnMethod = str | type[Method[Any]]
-"""A method preset's name or YAML file, or a class of one's own (CONTRIBUTING.md)."""
+"""A method preset's name or YAML file, or a class of one's own (docs/WRITE_A_METHOD.md)."""
 
 IN_MEMORY = CONF / "python" / "in_memory.yaml"
 """The settings of a run on data in memory, where nothing else is said."""

@@ -35,6 +35,7 @@ from fedapp.messages.protocol import (
     MODEL,
     Evaluation,
     ModelRef,
+    PseudoLabels,
     Reply,
     ScoredRef,
     SiteFacts,
@@ -148,10 +149,11 @@ class SiteReport:
     """What a site's rule produced. params: all of its new model; None: it did not change.
 
     sent: the names of the tensors of it that travel; the server and all others have the other
-        tensors of the task's first "server" model in their place. None: the whole model travels.
+    tensors of the task's first "server" model in their place. None: the whole model travels.
     contents: its new contents of other roles (`Method.roles`). learned: whether it trained.
     memory: the new tensors of `Method.memory`; None: they did not change.
     evaluates_params: False where `evaluations` are of a model that the site never sends.
+    pseudo: the pseudo-labels that it learned from, counted.
     """
 
     params: Params | None = None
@@ -163,6 +165,7 @@ class SiteReport:
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     evaluates_params: bool = True
     memory: Params | None = None
+    pseudo: PseudoLabels | None = None
 
 
 class Contents(Protocol):
