@@ -12,6 +12,7 @@ from fedapp.experiment.codehash import code_hash, versions
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.experiment.presetfiles import headline, method_path, method_presets, presets
 from fedapp.ground.errors import ConfigError, FedAppError
+from fedapp.ground.extras import needs
 from fedapp.models.conformal import COVERAGE, Sets
 from fedapp.models.predict import Asked
 from fedapp.models.study import PASSES
@@ -20,7 +21,6 @@ from fedapp.tools.compare.command import compare as compare_grid
 from fedapp.tools.compare.command import tune as tune_grid
 from fedapp.tools.compare.grid import labels_of, seeds_of, sweeps
 from fedapp.tools.compare.job import Driver
-from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.models.command import write_models
 from fedapp.tools.onboard.command import onboard_site as onboard_onto
 from fedapp.tools.onboard.plan import NewSite
@@ -59,6 +59,29 @@ def run(preset: Preset, overrides: Overrides = None) -> None:
     """Run an experiment in this process, without Flower: the same rounds, the same numbers."""
     _, folder = run_loopback(load_experiment(preset, parse_overrides(overrides or [])))
     print(f"To use the sites' models: fedapp models {folder}")
+
+
+@app.command()
+def advise(
+    data: Annotated[
+        str, typer.Argument(help="a preset's name or YAML file, or a folder of images by class")
+    ],
+    overrides: Overrides = None,
+    seeds: Annotated[str, typer.Option(help="seeds, such as 0,1,2")] = "0,1,2",
+    out: Annotated[
+        Path | None, typer.Option(help="folder of the runs; else advise-<data> in your runs")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="runs at a time; else a core each, as memory allows")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Say which method to take on your data, after short runs of the simple and recommended."""
+    # Statistics take a second to import, which no other command should pay for.
+    from fedapp.tools.advise.command import advise_on
+
+    given, chosen = parse_overrides(overrides or []), seeds_of(seeds)
+    raise typer.Exit(advise_on(data, given, seeds=chosen, out=out, jobs=jobs, as_data=as_json))
 
 
 @app.command(epilog=f"Sweeps: {', '.join(sweeps())}")
@@ -285,6 +308,9 @@ def certs(
     sites: Annotated[str, typer.Option(help="sites that get a key each")] = "north,south,west",
 ) -> None:
     """Make a trial's keys and certificates: a CA, the server's, a SuperNode key for each site."""
+    needs("app", "cryptography")
+    from fedapp.tools.deploy.certs import make_certs
+
     for line in make_certs(out, host or [], list(labels_of(sites) or ())):
         print(line)
 
@@ -296,6 +322,7 @@ def list_sites(
     ] = "",
 ) -> None:
     """List the sites that are registered at the server, by name, with state and number."""
+    needs("app", "flwr")
     # Flower takes a second to import.
     from fedapp.tools.deploy.roster import sites_at
 
