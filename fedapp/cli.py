@@ -11,6 +11,7 @@ from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.codehash import code_hash, versions
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.experiment.presetfiles import headline, method_path, method_presets, presets
+from fedapp.experiment.runpaths import find_run
 from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.site.federation import federation_of
 from fedapp.tools.compare.command import compare as compare_grid
@@ -118,7 +119,7 @@ def tune(
 
 @app.command()
 def report(
-    out: Annotated[Path, typer.Argument(help="folder of a comparison")],
+    run: Annotated[str, typer.Argument(help="a comparison: its name, or its folder")],
     reference: Annotated[
         str, typer.Option(help="method that the others are compared with; else the grid's")
     ] = "",
@@ -127,7 +128,7 @@ def report(
     # Plots take seconds to import, which no other command needs.
     from fedapp.tools.report.document import write_report
 
-    for path in write_report(out, reference):
+    for path in write_report(find_run(run), reference):
         print(path)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from fedapp.experiment.runpaths import runs_root
+from fedapp.experiment.runpaths import find_run
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.text import percent, size
@@ -19,8 +19,7 @@ from fedapp.tools.models.export import Exported, export
 
 def write_models(run: str, console: Console) -> None:
     """Write the models of the run of this name or folder, and say where they are."""
-    ours = runs_root() / run
-    finished = finished_run(ours if ours.is_dir() else Path(run).expanduser())
+    finished = finished_run(find_run(run))
     notes = set()
     for done in export(finished):
         console.print(_line(done), highlight=False, soft_wrap=True, markup=False)
