@@ -6,16 +6,18 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedapp.experiment.experiment import Experiment
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import RunError
+
+if TYPE_CHECKING:  # it imports torch, for which the completion of a name cannot wait
+    from fedapp.experiment.experiment import Experiment
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 
 
-def out_root(experiment: Experiment) -> Path:
+def out_root(experiment: "Experiment") -> Path:
     """Return the folder of run folders: `runtime.out`, else $FEDAPP_OUT, else ~/um-pfssl-runs."""
     return Path(experiment.runtime.out).expanduser() if experiment.runtime.out else runs_root()
 
@@ -25,7 +27,7 @@ def runs_root() -> Path:
     return Path(os.environ.get("FEDAPP_OUT") or "~/um-pfssl-runs").expanduser()
 
 
-def peers_path(experiment: Experiment) -> Path:
+def peers_path(experiment: "Experiment") -> Path:
     """Return the folder of the run that `runtime.peers` names: one in `out_root`, else a path."""
     named = experiment.runtime.peers
     ours = out_root(experiment) / named

@@ -16,7 +16,9 @@ from typer.testing import CliRunner
 
 from fedapp import cli
 from fedapp.drivers import workers
+from fedapp.drivers.loopback import run_loopback
 from fedapp.drivers.workers import Need
+from fedapp.experiment.config import load_experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.tools.compare import execute, runner
@@ -254,7 +256,7 @@ def test_a_cell_gives_the_numbers_of_fedapp_run(tmp_path: Path):
     do(Job.of(cell, "loopback", latent=False))
     words = {k: v for k, v in cell.overrides.items() if not k.startswith("runtime.")}
     words |= {"runtime.out": str(tmp_path / "runs"), "runtime.device": "cpu"}
-    _, folder = cli.run_loopback(cli.load_experiment(cell.preset, words))
+    _, folder = run_loopback(load_experiment(cell.preset, words))
     assert rows(folder) == rows(cell.folder)
 
 

@@ -8,11 +8,12 @@ import yaml
 from typer.testing import CliRunner
 
 from fedapp import cli
+from fedapp.experiment.presetfiles import sweeps
 from fedapp.ground.errors import ConfigError
 from fedapp.tools.compare import runner
 from fedapp.tools.compare.cells import build_cells
 from fedapp.tools.compare.command import tune
-from fedapp.tools.compare.grid import read_grid, sweeps
+from fedapp.tools.compare.grid import read_grid
 from fedapp.tools.compare.overview import tuning_overview
 from fedapp.tools.compare.tuning import candidates, judge, tuned, tuning_grid
 from tests.tools.compare.tiny import grid, grid_file, stand_in
