@@ -30,7 +30,11 @@ from fedapp.experiment.presetfiles import (
 from fedapp.experiment.runpaths import find_run
 from fedapp.ground.errors import ConfigError, FedAppError
 
-app = typer.Typer(no_args_is_help=True, help=__doc__.partition("\n")[0])
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    help=__doc__.partition("\n")[0],
+)
 
 RUN, LOOK, USE, COMPARE, JOIN, SET_UP = "Run", "Look", "Use", "Compare", "Join", "Set up"
 """Groups of commands, as `fedapp --help` shows them."""
@@ -165,6 +169,24 @@ def report(
 
     for path in write_report(find_run(run), reference):
         print(path)
+
+
+@app.command("watch", rich_help_panel=LOOK)
+def watch_run(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="a run: its name, or its folder; else the newest", autocompletion=complete_run
+        ),
+    ] = "",
+    paper: Annotated[
+        bool, typer.Option("--paper", help="end in the paper's terms, instead of plain words")
+    ] = False,
+) -> None:
+    """Follow a run that goes on, from another terminal; of one that is over, show how it ended."""
+    from fedapp.tools.watch.command import watch
+
+    raise typer.Exit(watch(run, paper, Console()))
 
 
 @app.command("models", rich_help_panel=USE)

@@ -1,19 +1,17 @@
 """One server for a run at a time."""
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from fedapp.experiment.atwork import LOCK
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder, Savable, open_run
 from fedapp.experiment.runpaths import out_root
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import RunError
 
-_LOCK = "server.lock"
 _LOOK_S = 1.0
 """Seconds to try for: `at_work` of another process may look at the lock just now."""
 
@@ -30,7 +28,7 @@ def sole_server(experiment: Experiment, manifest: Savable | None = None) -> Iter
     first = out_root(experiment) / experiment.runtime.run_name
     early = experiment.runtime.resume and (first / "run.json").exists()
     path = first if early else (folder := open_run(experiment, manifest)).path
-    lock = FileLock(path / _LOCK)
+    lock = FileLock(path / LOCK)
     try:
         lock.acquire(timeout=_LOOK_S)
     except Timeout as error:
@@ -39,23 +37,8 @@ def sole_server(experiment: Experiment, manifest: Savable | None = None) -> Iter
             "and then resume it"
         ) from error
     except OSError as error:
-        raise refused(path / _LOCK, error) from error
+        raise refused(path / LOCK, error) from error
     try:
         yield open_run(experiment, manifest) if early else folder
     finally:
         lock.release()
-
-
-def at_work(run: Path) -> bool:
-    """Whether a server holds a run's folder, on this machine."""
-    try:
-        with (run / _LOCK).open("rb") as file:
-            # Shared and let go of at once: it keeps no other watcher out, and no server for long.
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise refused(run / _LOCK, error) from error
-    return False

@@ -62,7 +62,7 @@ def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
     """Count right answers over all sites' images, beside the mean of the sites' own shares."""
     mean, answers = summary.get("mean_test_accuracy") or {}, summary.get("answers") or {}
     last, chosen = summary["rounds"], mean.get("best_by_validation_round")
-    best = ", the best on validation images"
+    best = ", best on validation"
     table = [
         ("after the warm-up", WARMUP, _mean(known(per_site, WARMUP))),
         (f"after round {last}, the last{best * (last == chosen)}", FINAL, mean.get("final")),

@@ -66,6 +66,7 @@ def test_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("fedapp run digits_d", "digits_demo"),
         ("fedapp run digits_demo training.lea", "training.learning_rate="),
         ("fedapp compare smal", "small"),
+        ("fedapp wat", "watch"),
     ],
 )
 def test_a_shell_is_answered_without_torch(typed: str, offered: str) -> None:

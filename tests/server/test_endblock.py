@@ -54,7 +54,7 @@ three_hospitals: prior_shift, 3 sites, 20 rounds, seed 0, 1 min 42 s
 Right answers on the sites' own test images        right / of            %  sites' mean
   after the warm-up                                   15 / 50         30.0         37.5
   after round 20, the last                            36 / 50         72.0         75.0
-  after round 7, the best on validation images        39 / 50         78.0         80.0
+  after round 7, best on validation                   39 / 50         78.0         80.0
   the server's average of all sites, at the end       33 / 50         66.0         70.0
   each site's model trained alone, at the end         28 / 50         56.0         60.0
 
@@ -84,7 +84,7 @@ def test_a_run_elsewhere_is_named_by_its_folder_and_a_servers_holds_no_models(
 def test_the_last_round_that_is_the_best_stands_once() -> None:
     mean = {**SUMMARY["mean_test_accuracy"], "best_by_validation_round": 20}
     text = end_block({**SUMMARY, "mean_test_accuracy": mean}, HOSPITALS, Path("/r"))
-    assert "  after round 20, the last, the best on validation images " in text
+    assert "  after round 20, the last, best on validation " in text
     assert text.count("after round") == 1
 
 
