@@ -254,6 +254,13 @@ def tune(
     grid: Grid,
     overrides: Overrides = None,
     methods: Methods = "",
+    candidates: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="what to try for every method, such as training.learning_rate=0.01,0.1; else the "
+            "grid's `tune`, else five learning rates; may be repeated"
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="folder of the tuning; else tune-<grid> in your runs")
     ] = None,
@@ -266,9 +273,17 @@ def tune(
     from fedapp.experiment.config import parse_overrides
     from fedapp.tools.compare.command import tune as tune_grid
     from fedapp.tools.compare.grid import labels_of
+    from fedapp.tools.compare.search import values_of
 
-    changes, labels = parse_overrides(overrides or []), labels_of(methods)
-    raise typer.Exit(tune_grid(grid, changes, methods=labels, out=out, jobs=jobs))
+    code = tune_grid(
+        grid,
+        parse_overrides(overrides or []),
+        methods=labels_of(methods),
+        values=values_of(candidates or []),
+        out=out,
+        jobs=jobs,
+    )
+    raise typer.Exit(code)
 
 
 @app.command("check", rich_help_panel=JOIN)

@@ -47,7 +47,8 @@ def screen(seen: Watched, unicode: bool = True) -> RenderableType:
         if values := seen.accuracies(part):
             ends = f"{percent(values[-1])} % (best {percent(max(values))})"
             table.add_row(label, curve(values, WIDTH, _BARS if unicode else _ASCII), ends)
-    lines = [Text(f"{seen.name}: {seen.method}, {seen.sites} sites"), table]
+    head = Text(f"{seen.name}: {seen.method}, {seen.sites} sites")
+    lines: list[RenderableType] = [head, table]
     lines += [Text(f"{label:<13}{said}") for label, said in _facts(seen)]
     warnings = seen.warnings()
     if len(warnings) > SHOWN:

@@ -176,7 +176,7 @@ def test_the_command_line(tmp_path: Path, pretend, monkeypatch: pytest.MonkeyPat
 def test_help_says_what_the_arguments_are():
     found = CliRunner().invoke(cli.app, ["compare", "--help"], env={"COLUMNS": "200"})
     assert "a grid's YAML file, a sweep's name, or a preset and --methods" in found.output
-    assert "settings to change, such as method.num_replaced=3" in found.output
+    assert "settings to change, such as training.learning_rate=0.03" in found.output
 
 
 # --- how many at a time ---------------------------------------------------------------------------

@@ -104,11 +104,6 @@ def test_an_unfair_plan_is_refused(tmp_path: Path, changes, line):
         candidates(grid(tmp_path, tune={**TUNE, **changes}))
 
 
-def test_a_grid_without_a_plan_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="tune: is missing"):
-        candidates(grid(tmp_path))
-
-
 def test_values_that_no_setting_takes_are_refused_before_anything_runs(tmp_path: Path):
     values = {m: {"training.learning_rate": [0.1, -1.0]} for m in ("fixavg", "um_pfssl")}
     path = grid_file(tmp_path, tune={**TUNE, "values": values})
