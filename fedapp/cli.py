@@ -189,6 +189,33 @@ def watch_run(
     raise typer.Exit(watch(run, paper, Console()))
 
 
+@app.command("track", rich_help_panel=LOOK)
+def track_run(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="a run or a comparison: its name, or its folder; else the newest run",
+            autocompletion=complete_run,
+        ),
+    ] = "",
+    to: Annotated[
+        Literal["tensorboard", "mlflow"], typer.Option(help="what shows it")
+    ] = "tensorboard",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder of the event files, else in the run's; or of MLflow's store, else "
+            "MLFLOW_TRACKING_URI, else mlruns in your runs"
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="until the run is over")] = False,
+) -> None:
+    """Bring a run's rounds to TensorBoard or MLflow; again is as once. Its own files stay."""
+    from fedapp.tools.track.command import track
+
+    track(run, to, out, follow)
+
+
 @app.command("models", rich_help_panel=USE)
 def models_of(run: Run) -> None:
     """Write every site's model of a simulated run, ready for use, to the folder models/ in it."""

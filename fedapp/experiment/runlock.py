@@ -5,15 +5,12 @@ from contextlib import contextmanager
 
 from filelock import FileLock, Timeout
 
-from fedapp.experiment.atwork import LOCK
+from fedapp.experiment.atwork import LOOK_S, SERVER
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder, Savable, open_run
 from fedapp.experiment.runpaths import out_root
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import RunError
-
-_LOOK_S = 1.0
-"""Seconds to try for: `at_work` of another process may look at the lock just now."""
 
 
 @contextmanager
@@ -28,16 +25,16 @@ def sole_server(experiment: Experiment, manifest: Savable | None = None) -> Iter
     first = out_root(experiment) / experiment.runtime.run_name
     early = experiment.runtime.resume and (first / "run.json").exists()
     path = first if early else (folder := open_run(experiment, manifest)).path
-    lock = FileLock(path / LOCK)
+    lock = FileLock(path / SERVER)
     try:
-        lock.acquire(timeout=_LOOK_S)
+        lock.acquire(timeout=LOOK_S)
     except Timeout as error:
         raise RunError(
             f"{path}: its run is still going on; let it end, or end it (on Flower: flwr stop), "
             "and then resume it"
         ) from error
     except OSError as error:
-        raise refused(path / LOCK, error) from error
+        raise refused(path / SERVER, error) from error
     try:
         yield open_run(experiment, manifest) if early else folder
     finally:

@@ -11,7 +11,7 @@ import pytest
 from filelock import FileLock
 from rich.console import Console
 
-from fedapp.experiment.atwork import LOCK, at_work
+from fedapp.experiment.atwork import SERVER, at_work
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.tools.watch import command
 from fedapp.tools.watch.command import watch
@@ -47,7 +47,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def held(run: Path) -> Iterator[FileLock]:
-    with FileLock(run / LOCK) as lock:
+    with FileLock(run / SERVER) as lock:
         yield lock
 
 
@@ -67,10 +67,10 @@ def watched(run: str = "", **more: Any) -> tuple[int, str]:
 
 def test_whether_a_server_is_at_work(run: Path) -> None:
     assert not at_work(run)
-    with FileLock(run / LOCK):
+    with FileLock(run / SERVER):
         assert at_work(run)
     assert not at_work(run)
-    assert FileLock(run / LOCK).acquire(timeout=0), "looking leaves the lock free"
+    assert FileLock(run / SERVER).acquire(timeout=0), "looking leaves the lock free"
 
 
 def test_how_a_run_stands(run: Path, held: FileLock) -> None:
@@ -94,7 +94,7 @@ def test_before_the_first_round_nothing_is_said_of_time(run: Path, held: FileLoc
 def test_a_longer_run_is_not_over_while_its_first_summary_is_there(run: Path) -> None:
     end(run)
     assert look(run).ended
-    with FileLock(run / LOCK):
+    with FileLock(run / SERVER):
         assert not look(run).ended
 
 
