@@ -406,7 +406,7 @@ def _is_number(value: object) -> bool:
 def _nearest_key(key: str, valid: Iterable[str]) -> str:
     """Return the advice for a dotted key that is not in `valid`; a key may lack its group."""
     meant = _SYNONYMS.get(key.rpartition(".")[2].lower().replace("-", "_"))
-    if meant in valid:
+    if meant is not None and meant in valid:
         return f"did you mean '{meant}'?"
     by_leaf = {name.rpartition(".")[2]: name for name in valid}
     whole = difflib.get_close_matches(key, valid, n=1, cutoff=0.7)
