@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runpaths import runs_root
+from fedapp.tools.compare.cells import build_cells
 from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.execute import INTERRUPTED, execute
 from fedapp.tools.compare.grid import read_grid
 from fedapp.tools.compare.job import Driver
 from fedapp.tools.compare.overview import overview, tuning_overview
+from fedapp.tools.compare.search import budget, searched
 from fedapp.tools.compare.tuning import candidates, judge, tuning_grid, write_tuned
 
 
@@ -54,17 +57,22 @@ def tune(
     overrides: Mapping[str, Scalar],
     *,
     methods: Sequence[str] = (),
+    values: Mapping[str, Sequence[Scalar]] = MappingProxyType({}),
     out: Path | None = None,
     jobs: int | None = None,
 ) -> int:
-    """Run all candidates of a grid's `tune`, and write the grid with the best; return as `compare`.
+    """Run all candidates of a grid, and write the grid with the best; return as `compare`.
 
+    values: what to try for every method, instead of the grid's `tune` (`search.searched`).
     The grid is written only when every candidate has its result.
     """
-    grid = read_grid(name, overrides, methods)
+    grid = searched(read_grid(name, overrides, methods), values)
     tried = candidates(grid)
     out = folder_of(out, f"tune-{grid.name}")
-    code, collection, files = execute(tuning_grid(grid, tried), out, jobs, "loopback")
+    plan = tuning_grid(grid, tried)
+    rounds = [cell.experiment.rounds.num_rounds for cell in build_cells(plan, out)]
+    print(budget(grid, len(rounds), sum(rounds)), flush=True)
+    code, collection, files = execute(plan, out, jobs, "loopback")
     if code:
         return code
     judged = judge(tried, collection.results)

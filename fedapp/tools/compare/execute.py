@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 
 from fedapp.drivers import flower_local
 from fedapp.drivers.workers import SHARE, free_ram, measured, start_measuring
+from fedapp.experiment.atwork import COMPARISON, LOOK_S
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import ConfigError, RunError
@@ -155,16 +156,16 @@ def _outcome(result: Mapping[str, Any]) -> str:
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
     """Let one comparison at a time work in a folder."""
-    lock = FileLock(out / ".lock")
+    lock = FileLock(out / COMPARISON)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=LOOK_S)
     except Timeout as error:
         raise RunError(
             f"{out}: another comparison is at work there: wait for it, or give another --out"
         ) from error
     except OSError as error:
-        raise refused(out / ".lock", error) from error
+        raise refused(out / COMPARISON, error) from error
     try:
         yield
     finally:

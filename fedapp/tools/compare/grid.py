@@ -40,6 +40,7 @@ from fedapp.experiment.presetfiles import (
     presets,
     read_yaml,
     source_of,
+    sweeps,
     yaml_path,
 )
 from fedapp.ground.errors import ConfigError, nearest
@@ -196,11 +197,6 @@ class Grid:
 
     def _having(self, preset: str) -> list[str]:
         return [label for label, c in self.methods.items() if c.get("method.preset") == preset]
-
-
-def sweeps() -> list[str]:
-    """Return the names of the grids in `conf/sweeps/`, sorted."""
-    return sorted(path.stem for path in (CONF / "sweeps").glob("*.yaml"))
 
 
 def read_grid(
