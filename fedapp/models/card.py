@@ -6,6 +6,7 @@ import yaml
 
 from fedapp.ground.text import percent
 from fedapp.learn.metrics import FEW
+from fedapp.models.conformal import COVERAGE, caution
 from fedapp.models.description import DESCRIPTION, TENSORS, Description, Measured, Part
 
 CARD = "README.md"
@@ -114,6 +115,8 @@ def _limits(description: Description) -> list[str]:
     ]
     if test.images < FEW:
         limits.insert(0, f"It was tested on {test.images} images only: that says next to nothing.")
+    if note := caution(description.calibration, COVERAGE):
+        limits.append(f"Prediction sets of a coverage of {COVERAGE:g}: {note}.")
     if len(description.model.parts) > 1:
         limits.append("The weights of its networks come from the validation images.")
     if any(part.class_mix is not None for part in description.model.parts):

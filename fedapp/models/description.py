@@ -1,8 +1,9 @@
 """`model.json`: how a site's model answers, where it comes from, and what it is worth."""
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -15,11 +16,14 @@ from fedapp.ground.settings import CLOSED, window_ends
 from fedapp.learn.metrics import wilson
 from fedapp.learn.networks import Network, build_model, network_settings
 from fedapp.messages.protocol import Evaluation
+from fedapp.models.conformal import Calibration
 
 FORMAT: Final = 1
 """Version of model.json."""
 DESCRIPTION = "model.json"
 TENSORS = "model.safetensors"
+
+_NUMBERS = re.compile(r"(?<=: )\[[-+.,\seE\d]*\]")
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -143,16 +147,18 @@ class Results:
 
 @dataclass(frozen=True, config=CLOSED)
 class Description:
-    """All of model.json."""
+    """All of model.json. calibration: a file written before there was any has none."""
 
     format: Literal[1]
     model: Recipe
     origin: Origin
     results: Results
+    calibration: Calibration = field(default_factory=Calibration)
 
     def to_json(self) -> str:
-        """Return it as the file's text."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+        """Return it as the file's text; numbers in a row stand in one line."""
+        text = json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+        return _NUMBERS.sub(lambda row: " ".join(row[0].split()), text)
 
 
 def read_description(folder: Path) -> Description:

@@ -19,6 +19,7 @@ from fedapp.learn.predictors import Predictor
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Evaluation, Task
 from fedapp.models.card import CARD, card
+from fedapp.models.conformal import calibrated
 from fedapp.models.description import (
     DESCRIPTION,
     FORMAT,
@@ -99,9 +100,9 @@ def _exported(run: Finished, federation: Federation, number: int, code: str) -> 
             sha256=digest_of(blob),
             window=experiment.data.window,
         )
-        results = _results(
-            SiteModel(recipe, blob, site.device), site, run.state.standings.sites[number].latest
-        )
+        model, val = SiteModel(recipe, blob, site.device), site.data.parts["val"]
+        results = _results(model, site, run.state.standings.sites[number].latest)
+        calibration = calibrated(model.probabilities(val.inputs), val.labels.cpu())
     origin = Origin(
         run=run.path.name,
         preset=experiment.name,
@@ -116,7 +117,7 @@ def _exported(run: Finished, federation: Federation, number: int, code: str) -> 
         code=code,
         versions=versions(),
     )
-    description = Description(FORMAT, recipe, origin, results)
+    description = Description(FORMAT, recipe, origin, results, calibration)
     folder = run.path / MODELS / origin.called
     write_atomic(folder / TENSORS, blob, durable=True)
     write_atomic(folder / DESCRIPTION, description.to_json().encode(), durable=True)
