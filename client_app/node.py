@@ -28,7 +28,7 @@ from fedapp.learn.scores import ScoreStore
 from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import Origin
 from fedapp.messages.store import ModelStore
-from fedapp.site.federation import federation_of
+from fedapp.site.federation import Keeps, federation_of
 from fedapp.site.private import PrivateParts
 from fedapp.site.site import Site
 
@@ -68,7 +68,9 @@ def open_site(
     store = _pool(run / "pool") if shares else ModelStore(folder / "models")
     private = PrivateParts(folder / "private")
     federation = federation_of(experiment, {number: data} if data else {})
-    site = federation.site(number, experiment, store, scores, private, shares)
+    kept = (run if place is None else place) / "models"
+    keeps = Keeps(kept if place is None else kept / origin.run, origin.run)
+    site = federation.site(number, experiment, store, scores, private, shares, keeps)
     if experiment.data.name == OWN:
         check_unchanged(folder / "data.sha256", site.data)
     return site, folder

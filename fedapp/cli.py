@@ -1,5 +1,6 @@
 """`fedapp`: run without Flower, compare, check or onboard a site, use a model, make keys."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,8 @@ from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.codehash import code_hash, versions
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.experiment.presetfiles import headline, method_path, method_presets, presets
+from fedapp.experiment.runfolder import RunFolder
+from fedapp.experiment.runpaths import runs_root
 from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.site.federation import federation_of
 from fedapp.tools.compare.command import compare as compare_grid
@@ -52,7 +55,7 @@ def options(
 def run(preset: Preset, overrides: Overrides = None) -> None:
     """Run an experiment in this process, without Flower: the same rounds, the same numbers."""
     _, folder = run_loopback(load_experiment(preset, parse_overrides(overrides or [])))
-    print(f"To use the sites' models: fedapp models {folder}")
+    print(f"The sites' models, ready for use: {RunFolder(folder).models_root}")
 
 
 @app.command(epilog=f"Sweeps: {', '.join(sweeps())}")
@@ -174,7 +177,7 @@ def onboard_site(
 def models_of(
     run: Annotated[str, typer.Argument(help="a finished run: its name, or its folder")],
 ) -> None:
-    """Write every site's model of a simulated run, ready for use, to the folder models/ in it."""
+    """Check the models that the sites of a simulated run kept; make those that are gone anew."""
     write_models(run, Console())
 
 
@@ -231,6 +234,18 @@ def certs(
     """Make a trial's keys and certificates: a CA, the server's, a SuperNode key for each site."""
     for line in make_certs(out, host or [], list(labels_of(sites) or ())):
         print(line)
+
+
+@app.command("site")
+def show_site(
+    folder: Annotated[
+        Path | None, typer.Argument(help="a node's store-path, or a run's folder; else your runs")
+    ] = None,
+) -> None:
+    """Say which models this site has: of which run and round, why, how good, beside alone."""
+    from fedapp.tools.models.mine import show_site
+
+    show_site(folder or Path(os.environ.get("FEDAPP_SITES") or runs_root()), Console())
 
 
 @app.command("sites")

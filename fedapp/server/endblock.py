@@ -45,6 +45,7 @@ def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
         [_title(summary)],
         _accuracies(summary, per_site),
         _answers(summary),
+        _kept(summary, per_site),
         _by_site(per_site),
         _by_labels(per_site),
         _movers(per_site),
@@ -101,6 +102,21 @@ def _answers(summary: Row) -> list[str]:
         return []
     head = _cells("What sites could answer with, mean, %", "final", "by validation")
     return [head, *(_cells(f"  {_ANSWERS[name]}", *_both(row)) for name, row in found.items())]
+
+
+def _kept(summary: Row, per_site: Sequence[Row]) -> list[str]:
+    """What the sites keep by their validation images, and whom joining did not help."""
+    found = summary.get("kept") or {}
+    if found.get("mean") is None:
+        return []
+    lines = [_cells("What sites keep, by their validation images", percent(found["mean"]))]
+    if found["told"]:
+        names = {str(row["site"]): _brief(row) for row in per_site}
+        alone = [names[site] for site in found["alone"] if site in names]
+        more = f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else ""
+        who = f": {', '.join(alone[:_NAMED])}{more}; they keep their model alone" if alone else ""
+        lines.append(f"  joining did not help  {len(alone)} of {found['told']} sites{who}")
+    return lines
 
 
 def _both(row: Row) -> tuple[str, str]:

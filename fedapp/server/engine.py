@@ -211,7 +211,8 @@ class Engine:
         except StopIteration as stop:
             state.server = stop.value
         of_sites = [reply for reply in every if reply.site != SERVER_SITE]
-        return state.standings.close_round(number, of_sites, skipped)
+        joins_at = self.experiment.method.joins_at
+        return state.standings.close_round(number, of_sites, skipped, joins_at)
 
     def _cohort(self, number: int, sites: Sequence[int]) -> frozenset[int]:
         """Draw ceil(tau K) sites; the warm-up is everybody's."""
