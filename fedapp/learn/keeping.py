@@ -7,8 +7,11 @@ one-standard-error rule): with n validation images, b of them right for the best
     p = (b + 1) / (n + 2),    m = MARGIN sqrt(p (1 - p) n),
 
 the latest candidate that has at least b - m right is kept. Later is better where images cannot
-tell: it has learned longer. Without validation images that is the last one. Within a round the
-answer that the site uses counts as the latest, a model that it trained alone as the earliest.
+tell: it has learned longer. Within a round the answer that the site uses counts as the latest, a
+model that it trained alone as the earliest.
+
+Without validation images the server's last model is kept, where a site has one, else the last
+answer that it used: what few labels make of the server's model is often worse.
 
 docs/research/keeping.md has what this and other rules were worth on real images.
 """
@@ -24,13 +27,17 @@ from pydantic.dataclasses import dataclass
 from fedapp.ground.settings import CLOSED
 from fedapp.messages.protocol import ANSWERS, Evaluation
 
-MARGIN: Final = 1.0
+MARGIN: Final = 0.5
 """Standard errors by which the best must be better than a later one."""
 USED: Final = "used"
 """Name of the answer that a site uses, whichever that is."""
 RULE: Final = (
-    f"the latest answer within {MARGIN:g} standard error of the most right validation images"
+    f"the latest answer within {MARGIN:g} standard errors of the most right validation images"
 )
+BLIND: Final = (
+    "the server's last model, or else the last answer used: there are no validation images"
+)
+"""The rule without validation images."""
 
 _ORDER = ("alone", "tuned", "common", USED)
 """Answers of one round, from the earliest to the latest."""
@@ -112,7 +119,7 @@ def candidates(
     for name in _ORDER:
         ending = f"_{name}" if name in ANSWERS else ""
         val, test = evaluations.get(f"val{ending}"), evaluations.get(f"test{ending}")
-        if val is None or (name != USED and (val, test) == used):
+        if val is None or (name != USED and val.samples and (val, test) == used):
             continue
         alone = name == "alone" or number < joins_at
         tested = (test.correct, test.samples) if test else (0, 0)
@@ -128,6 +135,8 @@ def chosen(among: Sequence[Candidate]) -> Candidate | None:
     if not among:
         return None
     best, images = max(one.val_right for one in among), among[0].val_images
+    if not images:
+        return max(among, key=lambda one: (one.answer == "common", one.when))
     least = best - margin(best, images)
     return max((one for one in among if one.val_right >= least), key=lambda one: one.when)
 

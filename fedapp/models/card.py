@@ -123,10 +123,8 @@ def _part(part: Part) -> str:
 
 def _why(description: Description) -> list[str]:
     """Say by which rule the model was chosen, from what, and whether joining helped the site."""
-    choice, images = description.choice, description.results.val.images
-    rule = f"Chosen by the site's validation images: {choice.rule}."
-    if not images:
-        rule = "The site has no validation images: the last answer that it used is kept."
+    choice = description.choice
+    rule = f"Chosen by the site itself: {choice.rule}."
     head = "| round | answer | validation, right | test, right |\n|---|---|---|---|"
     rows = [_candidate(one, description) for one in choice.candidates]
     return [rule, "\n".join([head, *rows]), joined(choice.helped)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedapp.ground.errors import RunError
-from fedapp.learn.keeping import RULE, USED, Candidate, Choice, candidates
+from fedapp.learn.keeping import BLIND, RULE, USED, Candidate, Choice, candidates
 from fedapp.learn.params import Params, without
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.base import SiteContext, SiteReport
@@ -69,7 +69,9 @@ class KeptModel:
             for part in ("val", "test")
             if f"{part}{ending}" in report.evaluations
         }
-        why = Chosen(kept.answer, RULE, choice.helped, choice.candidates)
+        why = Chosen(
+            kept.answer, RULE if kept.val_images else BLIND, choice.helped, choice.candidates
+        )
         write_model(self.folder, *self.maker.make(site, found, reported, kept.round, why))
         log.info(
             "site %d: the model of round %d is its best so far, right on %d of %d validation "
