@@ -39,7 +39,7 @@ from fedapp.site.servers import servers_site
 
 METHODS = ("local_only", "fedavg", "fedavg_ft", "um_pfssl", "fedper", "recommended")
 ALPHAS, SEEDS = (0.5, 5.0), (210, 211, 212)
-SIZE = {
+SIZE: dict[str, str | int | float | bool] = {
     "data.image_size": 14,
     "data.subset": 4000,
     "split.num_clients": 10,
@@ -119,7 +119,7 @@ def record(out: Path, method: str, alpha: float, seed: int) -> None:
     name = f"{method}-{alpha}-{seed}"
     if (out / f"{name}.npz").exists():
         return
-    overrides: dict[str, str | int | float | bool] = {
+    overrides = {
         **SIZE, "method.preset": method, "split.dirichlet_alpha": alpha, "seed": seed,
         "runtime.out": str(out / "runs"), "runtime.run_name": name, "runtime.device": "cpu",
     }  # fmt: skip
