@@ -121,16 +121,22 @@ def tune(
 
 @app.command()
 def report(
-    out: Annotated[Path, typer.Argument(help="folder of a comparison")],
+    runs: Annotated[
+        list[str], typer.Argument(help="runs or one comparison: their names, or their folders")
+    ],
+    site: Annotated[str, typer.Option(help="only this site's page, for the site to read")] = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="file to write; else in the run's folder")
+    ] = None,
     reference: Annotated[
-        str, typer.Option(help="method that the others are compared with; else the grid's")
+        str, typer.Option(help="a comparison's method that the others are compared with")
     ] = "",
 ) -> None:
-    """Write the tables and figures of a comparison anew."""
-    # Plots take seconds to import, which no other command needs.
-    from fedapp.tools.report.document import write_report
+    """Write a page of a run or of several side by side; of a comparison, tables and figures."""
+    # jinja2 takes a moment to import.
+    from fedapp.tools.runreport.command import write_reports
 
-    for path in write_report(out, reference):
+    for path in write_reports(runs, reference, site, out):
         print(path)
 
 

@@ -21,8 +21,9 @@ OWN_SITE = ("server_app.strategy", "fedapp.site.servers")
 WHOLE = {"flower", "deploy", "faults", "security", "golden"}
 """Folders of tests that run all rooms together; the others are named after a room."""
 MATHEMATICS = (
-    "learn/uncertainty", "learn/losses", "learn/training", "learn/metrics", "learn/robust",
-    "learn/priors", "learn/keeping", "methods/um_pfssl/relation", "methods/um_pfssl/costs",
+    "learn/uncertainty", "learn/pseudolabels", "learn/losses", "learn/training", "learn/metrics",
+    "learn/robust", "learn/priors", "learn/keeping", "methods/um_pfssl/relation",
+    "methods/um_pfssl/costs",
 )  # fmt: skip
 FLOWER = {
     "fedapp.messages.wire", "fedapp.tools.deploy.roster",

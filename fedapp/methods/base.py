@@ -35,6 +35,7 @@ from fedapp.messages.protocol import (
     MODEL,
     Evaluation,
     ModelRef,
+    PseudoLabels,
     Reply,
     ScoredRef,
     SiteFacts,
@@ -153,6 +154,7 @@ class SiteReport:
     memory: the new tensors of `Method.memory`; None: they did not change.
     personal: the model that `evaluations` are of, where the site never sends it; None: `params`, or
         the model that the task named.
+    pseudo: the pseudo-labels that it learned from, counted.
     """
 
     params: Params | None = None
@@ -164,6 +166,7 @@ class SiteReport:
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     personal: Params | None = None
     memory: Params | None = None
+    pseudo: PseudoLabels | None = None
 
 
 class Contents(Protocol):

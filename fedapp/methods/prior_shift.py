@@ -31,6 +31,7 @@ from fedapp.learn.objectives import supervised
 from fedapp.learn.params import Params
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import class_mix, mixed, mixture_weights, weighted
+from fedapp.learn.pseudolabels import counted
 from fedapp.learn.training import Step, batches, descend, freeze_batch_norm, paired, repeated
 from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
 from fedapp.methods._averaging import WARM_UP, averaged, budget_of, work_of
@@ -100,8 +101,10 @@ class PriorShift(Method[Sure]):
         data = site.data
         taught = Taught.nothing(counts(site))
         metrics: dict[str, float] = {}
+        pseudo = None
         if self.pseudo_labels and task.action != WARM_UP and len(data.unlabelled):
             taught = self._taught(task, site)
+            pseudo = counted(taught.soft, data.audit, taught.kept)
             if data.audit is not None:
                 wrong, total = data.audit.pseudo_label_errors(taught.soft.argmax(1), taught.kept)
                 metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}
@@ -114,7 +117,7 @@ class PriorShift(Method[Sure]):
         learned_from = len(data.labels) + taught.worth * len(taught.kept)
         metrics |= {"loss": site.finite(loss, task), "learned_from": learned_from}
         alone = self._trained_alone(task, site)
-        return SiteReport(params, learned=True, metrics=metrics, memory=alone)
+        return SiteReport(params, learned=True, metrics=metrics, memory=alone, pseudo=pseudo)
 
     def _taught(self, task: Task, site: SiteContext) -> "Taught":
         """Return what the common model says of the site's unlabelled images."""

@@ -277,6 +277,7 @@ class Site:
             private=private,
             metrics={**report.metrics, **noted},
             evaluations=report.evaluations,
+            pseudo=report.pseudo,
         )
         return Incoming(answer, payloads)
 
