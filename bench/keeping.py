@@ -71,7 +71,7 @@ class Recorder:
         """Ask each answer that was measured."""
         method = self._experiment.method
         task, context = as_measured(task, report, site)
-        for one in candidates(task.round, report.evaluations, method.joins_at):
+        for one in candidates(task.round, report.evaluations, False):
             name, used = one.answer, one.answer == USED
             found = method.used(task, context) if used else method.single(name, task, context)
             images, labels = site.labelled_part("val")

@@ -68,8 +68,9 @@ def open_site(
     store = _pool(run / "pool") if shares else ModelStore(folder / "models")
     private = PrivateParts(folder / "private")
     federation = federation_of(experiment, {number: data} if data else {})
-    kept = (run if place is None else place) / "models"
-    keeps = Keeps(kept if place is None else kept / origin.run, origin.run)
+    # Not below the place's folder of the run, which may be emptied.
+    kept = run / "models" if place is None else place / "models" / origin.run
+    keeps = Keeps(kept, origin.run) if experiment.runtime.models else None
     site = federation.site(number, experiment, store, scores, private, shares, keeps)
     if experiment.data.name == OWN:
         check_unchanged(folder / "data.sha256", site.data)

@@ -55,7 +55,8 @@ def options(
 def run(preset: Preset, overrides: Overrides = None) -> None:
     """Run an experiment in this process, without Flower: the same rounds, the same numbers."""
     _, folder = run_loopback(load_experiment(preset, parse_overrides(overrides or [])))
-    print(f"The sites' models, ready for use: {RunFolder(folder).models_root}")
+    if (models := RunFolder(folder).models_root).is_dir():
+        print(f"The sites' models, ready for use: {models}")
 
 
 @app.command(epilog=f"Sweeps: {', '.join(sweeps())}")

@@ -88,7 +88,8 @@ def run_loopback(experiment: Experiment) -> tuple[Row, Path]:
     federation = federation_of(experiment)
     folder = open_run(experiment, federation.manifest)
 
-    keeps = Keeps(folder.models_root, folder.path.name)
+    models = experiment.runtime.models
+    keeps = Keeps(folder.models_root, folder.path.name) if models else None
 
     def transport(run: Assembly) -> Loopback:
         return Loopback(experiment, federation, run.store, folder.sites_root, keeps=keeps)

@@ -105,12 +105,12 @@ class Choice:
 
 
 def candidates(
-    number: int, evaluations: Mapping[str, Evaluation], joins_at: float
+    number: int, evaluations: Mapping[str, Evaluation], apart: bool
 ) -> tuple[Candidate, ...]:
     """Return what a site's evaluations after a round offer, from the earliest to the latest.
 
-    None without an evaluation of "val". joins_at: the first round whose answers other sites have a
-    part in (`Method.joins_at`). An answer that was measured under two names is one.
+    None without an evaluation of "val". apart: whether the site trained what it uses alone, other
+    sites having no part in it yet (`Method.joins_at`). An answer under two names is one.
     """
     if "val" not in evaluations:
         return ()
@@ -121,7 +121,7 @@ def candidates(
         val, test = evaluations.get(f"val{ending}"), evaluations.get(f"test{ending}")
         if val is None or (name != USED and val.samples and (val, test) == used):
             continue
-        alone = name == "alone" or number < joins_at
+        alone = apart or name == "alone"
         tested = (test.correct, test.samples) if test else (0, 0)
         found.append(Candidate(number, name, alone, val.correct, val.samples, *tested))
     return tuple(found)

@@ -51,7 +51,8 @@ class Standing:
 
     def take(self, reply: Reply, joins_at: float) -> None:
         """Record a reply."""
-        self.choice = self.choice.after(candidates(reply.round, reply.evaluations, joins_at))
+        apart = reply.learned and reply.round < joins_at
+        self.choice = self.choice.after(candidates(reply.round, reply.evaluations, apart))
         self.latest |= reply.evaluations
         self.epsilon = reply.metrics.get("epsilon", self.epsilon)
         if reply.round == 0:

@@ -34,7 +34,8 @@ class KeptModel:
 
     def take(self, task: Task, report: SiteReport, site: SiteContext) -> None:
         """Keep what a task brought where the rule chooses it. Raises StoreError."""
-        new = candidates(task.round, report.evaluations, self.maker.experiment.method.joins_at)
+        apart = report.learned and task.round < self.maker.experiment.method.joins_at
+        new = candidates(task.round, report.evaluations, apart)
         if not new:
             return
         held = self._held() if task.round else None

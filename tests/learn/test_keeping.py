@@ -47,7 +47,7 @@ def test_without_validation_images_the_servers_last_is_kept_or_what_was_used_las
     assert chosen([one(n, 0, images=0) for n in (1, 2)]) == one(2, 0, images=0)
     nothing = Evaluation(((0,),), (0,), (0,), (0.0,))
     said = {"val": nothing, "val_common": nothing}  # equal, but not known to be one answer
-    assert [c.answer for c in candidates(1, said, 0)] == ["common", "used"]
+    assert [c.answer for c in candidates(1, said, False)] == ["common", "used"]
     assert chosen([]) is None and Choice().kept is None and Choice().helped is None
 
 
@@ -100,14 +100,14 @@ def test_candidates_are_the_answers_that_were_measured_each_once():
         "val": val, "test": val, "val_common": val, "test_common": val,
         "val_tuned": tuned, "test_tuned": tuned, "val_alone": alone, "test_before": val,
     }  # fmt: skip
-    assert candidates(4, said, joins_at=0) == (
+    assert candidates(4, said, apart=False) == (
         Candidate(4, "alone", True, 1, 4, 0, 0),
         Candidate(4, "tuned", False, 2, 4, 2, 4),
         Candidate(4, "used", False, 3, 4, 3, 4),
     )
-    assert candidates(4, {"test": val}, 0) == ()
+    assert candidates(4, {"test": val}, False) == ()
 
 
-def test_before_sites_join_a_model_is_trained_alone():
+def test_what_a_site_uses_before_it_joins_is_trained_alone():
     said = {"val": evaluation(3)}
-    assert [candidates(n, said, joins_at=1)[0].alone for n in (0, 1)] == [True, False]
+    assert [candidates(0, said, apart)[0].alone for apart in (True, False)] == [True, False]

@@ -107,7 +107,7 @@ def _make(folder: Path, run: Finished, federation: Federation, number: int) -> N
     reported = run.state.standings.sites[number].latest
     used = [
         one
-        for one in candidates(task.round, reported, experiment.method.joins_at)
+        for one in candidates(task.round, reported, task.round < experiment.method.joins_at)
         if one.answer == USED
     ]
     why = Chosen(USED, LAST, None, tuple(used))

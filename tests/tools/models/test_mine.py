@@ -50,7 +50,8 @@ def test_it_names_the_model_the_round_the_reason_and_the_one_alone(run):
 def test_a_run_a_nodes_place_and_a_folder_of_runs_are_read_alike(run, tmp_path):
     place = tmp_path / "place/models" / run.name
     shutil.copytree(run / "models", place)
-    counts = [said(folder).count("\n  joining  ") for folder in (run, run.parent, tmp_path / "place")]
+    places = run, run.parent, tmp_path / "place"
+    counts = [said(folder).count("\n  joining  ") for folder in places]
     assert counts == [4, 4, 4]
 
 
