@@ -1,84 +1,65 @@
-"""Pictures for the README and the documentation, made of a run: `python -m bench.pictures RUN`.
+"""The pictures of README and docs/GALLERY.md that no comparison makes, from docs/results.
 
-They are the page's own figures (`fedapp report RUN`), drawn by a headless Chromium.
+`python -m bench.pictures` writes them into docs/pictures; it takes seconds.
 """
 
-import argparse
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Sequence
+import csv
+from collections import defaultdict
 from pathlib import Path
+from statistics import mean
 
-from PIL import Image, ImageChops
+from matplotlib.figure import Figure
 
-from fedapp.ground.errors import FedAppError, RunError
-from fedapp.tools.runreport.blocks import Block
-from fedapp.tools.runreport.command import run_folder
-from fedapp.tools.runreport.page import blocks_of, render
-from fedapp.tools.runreport.reading import read_run
+from fedapp.tools.report.figures import WIDTH_MORE, png, styled
+from fedapp.tools.report.looks import looks
 
-PICTURES = {"curves": "Learning curves", "sites": "Before and after, site by site"}
-"""Name of a picture's file, and the block that it shows."""
-_HIDE = "<style>header, nav, .skip, h2, .note, details { display: none !important; } section { "
-_HIDE += "border: 0; } main { padding: 1rem !important; }</style></head>"
-_SIZE = (1240, 2400)
-_MARGIN = 12
-
-
-def picture(block: Block, path: Path) -> None:
-    """Write a block's figures as PNG. Raises RunError where there is no Chromium or it fails."""
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        raise RunError("chromium: not installed; pictures need it: apt install chromium")
-    with tempfile.TemporaryDirectory() as folder:
-        page, shot = Path(folder) / "page.html", Path(folder) / "shot.png"
-        page.write_text(render("", [], [], [[("", block)]]).replace("</head>", _HIDE))
-        command = [
-            *(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-            *("--disable-background-networking", f"--user-data-dir={folder}/profile"),
-            *(f"--window-size={_SIZE[0]},{_SIZE[1]}", f"--screenshot={shot}", page.as_uri()),
-        ]
-        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
-        if done.returncode or not shot.is_file():
-            raise RunError(f"chromium: made no picture (exit {done.returncode}): try it by hand")
-        with Image.open(shot) as image:
-            drawn = trimmed(image.convert("RGB"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    drawn.quantize(64).save(path, optimize=True)
+DOCS = Path(__file__).parents[1] / "docs"
+SHOWN = ("local_only", "fedavg", "fedavg_ft", "ditto", "um_pfssl", "recommended")
+PANELS = (
+    ("results_fashion_mnist", "alpha=0.5", "Fashion-MNIST, uneven class mixes"),
+    ("results_fashion_mnist", "alpha=5", "Fashion-MNIST, even class mixes"),
+    ("results_cifar10", "alpha=0.5", "CIFAR-10, uneven class mixes"),
+    ("results_cifar10", "alpha=5", "CIFAR-10, even class mixes"),
+)
 
 
-def trimmed(image: Image.Image) -> Image.Image:
-    """Return the image without its empty border, but for a margin. White stays white."""
-    box = ImageChops.difference(image, Image.new("RGB", image.size, "white")).getbbox()
-    if box is None:
-        raise RunError("the picture is empty: name a run with a finished round")
-    left, top, right, bottom = box
-    wide, high = image.size
-    return image.crop(
-        (max(left - _MARGIN, 0), max(top - _MARGIN, 0), min(right + _MARGIN, wide),
-         min(bottom + _MARGIN, high))
-    )  # fmt: skip
+def accuracies(study: str, setting: str, docs: Path = DOCS) -> dict[str, list[float]]:
+    """Return each shown method's accuracy at the selected round, in %, seed by seed."""
+    found = defaultdict[str, list[float]](list)
+    with (docs / "results" / study / "results.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["setting"] == setting and row["method"] in SHOWN:
+                found[row["method"]].append(100 * float(row["selected_test_accuracy"]))
+    return dict(found)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the pictures; print where."""
-    parser = argparse.ArgumentParser(prog="python -m bench.pictures", description=__doc__)
-    parser.add_argument("run", help="a run: its name, or its folder")
-    parser.add_argument("--out", type=Path, default=Path("docs/pictures"), help="folder for them")
-    given = parser.parse_args(arguments)
-    try:
-        blocks = {block.title: block for block in blocks_of(read_run(run_folder(given.run)))}
-        for name, title in PICTURES.items():
-            path = given.out / f"run-{name}.png"
-            picture(blocks[title], path)
-            print(path)
-    except FedAppError as error:
-        print(f"pictures: {error}", file=sys.stderr)
-        return 2
-    return 0
+@styled
+def seed_by_seed(docs: Path = DOCS) -> Figure:
+    """Draw every method's seeds as rings and their mean as a bar's end, a panel a setting."""
+    figure = Figure(figsize=(WIDTH_MORE, 4.6))
+    names = looks(SHOWN)
+    for axes, (study, setting, title) in zip(
+        figure.subplots(2, 2, sharey=True).flat, PANELS, strict=True
+    ):
+        found = accuracies(study, setting, docs)
+        for place, method in enumerate(reversed(SHOWN)):
+            values, colour = found[method], names[method].colour
+            axes.barh(place, mean(values), color=colour, alpha=0.35, height=0.7)
+            axes.plot(values, [place] * len(values), "o", mfc="none", color=colour, ms=4.5)
+            axes.annotate(f"{mean(values):.1f}", (1, place), va="center", weight="bold")
+        axes.set(title=title, xlim=(0, 100))
+        axes.set_yticks(range(len(SHOWN)), [names[method].label for method in reversed(SHOWN)])
+    figure.supxlabel("accuracy on the sites' own test images, %: mean (bar) and seeds (rings)")
+    return figure
+
+
+def main() -> None:
+    """Write the pictures."""
+    folder = DOCS / "pictures"
+    folder.mkdir(exist_ok=True)
+    (folder / "methods.png").write_bytes(png(seed_by_seed()))
+    print(folder / "methods.png")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

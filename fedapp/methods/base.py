@@ -149,7 +149,7 @@ class SiteReport:
     """What a site's rule produced. params: all of its new model; None: it did not change.
 
     sent: the names of the tensors of it that travel; the server and all others have the other
-        tensors of the task's first "server" model in their place. None: the whole model travels.
+    tensors of the task's first "server" model in their place. None: the whole model travels.
     contents: its new contents of other roles (`Method.roles`). learned: whether it trained.
     memory: the new tensors of `Method.memory`; None: they did not change.
     personal: the model that `evaluations` are of, where the site never sends it; None: `params`, or
