@@ -15,15 +15,21 @@ from fedapp.experiment.presetfiles import headline, method_path, method_presets,
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.experiment.runpaths import runs_root
 from fedapp.ground.errors import ConfigError, FedAppError
+from fedapp.models.conformal import COVERAGE, Sets
+from fedapp.models.predict import Asked
+from fedapp.models.study import PASSES
 from fedapp.site.federation import federation_of
 from fedapp.tools.compare.command import compare as compare_grid
 from fedapp.tools.compare.command import tune as tune_grid
 from fedapp.tools.compare.grid import labels_of, seeds_of, sweeps
 from fedapp.tools.compare.job import Driver
 from fedapp.tools.deploy.certs import make_certs
-from fedapp.tools.models.command import predict, write_models
+from fedapp.tools.models.command import write_models
 from fedapp.tools.onboard.command import onboard_site as onboard_onto
 from fedapp.tools.onboard.plan import NewSite
+from fedapp.tools.use.export import Form, export
+from fedapp.tools.use.label import bring_back, next_to_label
+from fedapp.tools.use.predict import predict
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
@@ -180,12 +186,49 @@ def onboard_site(
     onboard_onto(run, new, rounds, parse_overrides(overrides or []), Console())
 
 
+@app.command("export")
+def export_model(
+    model: Annotated[Path, typer.Argument(help="a model's folder")],
+    to: Annotated[Form, typer.Option(help="what to write")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="folder to write it to")],
+    images: Annotated[
+        Path | None, typer.Option(help="images to check the ONNX file with: a folder or CSV file")
+    ] = None,
+) -> None:
+    """Write a site's model for other programs: ONNX, a MONAI bundle or safetensors."""
+    for line in export(model, to, out, images):
+        print(line)
+
+
+@app.command("labels")
+def labels_from(
+    export: Annotated[Path, typer.Argument(help="what Label Studio exported, as JSON")],
+    data: Annotated[Path, typer.Option(help="the site's images: a folder or a CSV file")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="new CSV file, in the images' folder")],
+) -> None:
+    """Bring labels back from Label Studio: a site's table with them in it."""
+    for line in bring_back(export, data, out):
+        print(line)
+
+
 @app.command("models")
 def models_of(
     run: Annotated[str, typer.Argument(help="a finished run: its name, or its folder")],
 ) -> None:
     """Check the models that the sites of a simulated run kept; make those that are gone anew."""
     write_models(run, Console())
+
+
+@app.command("next-to-label")
+def next_images(
+    model: Annotated[Path, typer.Argument(help="a model's folder")],
+    images: Annotated[Path, typer.Argument(help="a folder of images, or a CSV file with `path`")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="folder for the four files")],
+    count: Annotated[int, typer.Option(min=1, help="how many images")] = 50,
+) -> None:
+    """Choose the images to label first: CSV, Label Studio tasks and a contact sheet."""
+    for line in next_to_label(model, images, count, out):
+        print(line)
 
 
 @app.command("predict")
@@ -195,9 +238,16 @@ def predict_images(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="CSV file to write; else standard output")
     ] = None,
+    coverage: Annotated[
+        float, typer.Option(help="share of prediction sets that are to hold the right class")
+    ] = COVERAGE,
+    sets: Annotated[Sets, typer.Option(help="lac: smallest; aps: never empty")] = "lac",
+    passes: Annotated[
+        int, typer.Option(min=1, help="dropout samples for the uncertainty")
+    ] = PASSES,
 ) -> None:
-    """Classify images with a site's model: file, class, probability, entropy."""
-    predict(model, images, out)
+    """Classify images with a site's model: class, probability, uncertainty, prediction set."""
+    raise typer.Exit(predict(model, images, out, Asked(coverage, sets, passes)))
 
 
 @app.command("presets")

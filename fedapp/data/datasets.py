@@ -22,9 +22,9 @@ from fedapp.data.inputs import DataSet
 from fedapp.ground import rng
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.functions import names_function
-from fedapp.ground.settings import OWN, DataSettings
+from fedapp.ground.settings import FOLDER, OWN, DataSettings
 
-NAMES: tuple[str, ...] = (*published.NAMES, "folder", OWN)
+NAMES: tuple[str, ...] = (*published.NAMES, FOLDER, OWN)
 """Every value of `data.name` but a user's own, `package.module:function`."""
 
 _STALL_SECONDS = 30.0
@@ -51,10 +51,10 @@ def load_dataset(settings: DataSettings, seed: int) -> DataSet:
             "data.name = 'own': nobody holds all the images: use `fedapp run` or Flower, where "
             "every site reads its own"
         )
-    if name == "folder":
+    if name == FOLDER:
         listing = list_images(root)
         chosen = _draw(settings, len(listing.files), seed)
-        return read_images(listing, chosen, settings.image_size)
+        return read_images(listing, chosen, settings.image_size, settings.window)
     if names_function(name):
         data = read_arrays(name)
     else:

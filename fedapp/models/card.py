@@ -11,6 +11,7 @@ import yaml
 from fedapp.ground.text import percent
 from fedapp.learn.keeping import USED, Candidate
 from fedapp.learn.metrics import FEW
+from fedapp.models.conformal import COVERAGE, caution
 from fedapp.models.description import DESCRIPTION, TENSORS, Description, Measured, Others, Part
 
 CARD = "README.md"
@@ -194,6 +195,8 @@ def _limits(description: Description) -> list[str]:
         limits.insert(0, f"It was tested on {test.images} images only: that says next to nothing.")
     if 0 < val.images < FEW_VAL:
         limits.append(f"It was chosen by {val.images} validation images: another day, another one.")
+    if note := caution(description.calibration, COVERAGE):
+        limits.append(f"Prediction sets of a coverage of {COVERAGE:g}: {note}.")
     if len(description.model.parts) > 1:
         limits.append("The weights of its networks come from the validation images.")
     if any(part.class_mix is not None for part in description.model.parts):

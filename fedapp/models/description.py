@@ -1,8 +1,9 @@
 """`model.json`: how a site's model answers, where it comes from, and what it is worth."""
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -11,16 +12,19 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.errors import ConfigError, RunError, one_line
-from fedapp.ground.settings import CLOSED
+from fedapp.ground.settings import CLOSED, window_ends
 from fedapp.learn.keeping import Candidate
 from fedapp.learn.metrics import calibration_error, wilson
 from fedapp.learn.networks import Network, build_model, network_settings
 from fedapp.messages.protocol import Evaluation
+from fedapp.models.conformal import Calibration
 
 FORMAT: Final = 1
 """Version of model.json."""
 DESCRIPTION = "model.json"
 TENSORS = "model.safetensors"
+
+_NUMBERS = re.compile(r"(?<=: )\[[-+.,\seE\d]*\]")
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -49,7 +53,7 @@ class Recipe:
 
     network: its name and settings. inputs: shape of one input. images: whether these are images.
     mean, std: per channel, of pixels / 255; of numbers, as they are. precision: number format of
-    convolutions. sha256: of the file of tensors.
+    convolutions. sha256: of the file of tensors. window: as `data.window`, for the images.
     """
 
     network: dict[str, bool | int | float | str]
@@ -61,8 +65,10 @@ class Recipe:
     precision: Precision
     parts: Annotated[tuple[Part, ...], Field(min_length=1)]
     sha256: str
+    window: str = ""
 
     def __post_init__(self) -> None:
+        window_ends(self.window)
         if {len(self.mean), len(self.std)} != {self.inputs[0]}:
             raise ValueError(f"mean and std must have {self.inputs[0]} numbers, one per channel")
         if any(len(part.class_mix or self.classes) != len(self.classes) for part in self.parts):
@@ -182,18 +188,23 @@ class Others:
 
 @dataclass(frozen=True, config=CLOSED)
 class Description:
-    """All of model.json. others: None where only this site's model is known."""
+    """All of model.json. calibration: a file written before there was any has none.
+
+    others: None where only this site's model is known.
+    """
 
     format: Literal[1]
     model: Recipe
     origin: Origin
     results: Results
     choice: Chosen
+    calibration: Calibration = field(default_factory=Calibration)
     others: Others | None = None
 
     def to_json(self) -> str:
-        """Return it as the file's text."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+        """Return it as the file's text; numbers in a row stand in one line."""
+        text = json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+        return _NUMBERS.sub(lambda row: " ".join(row[0].split()), text)
 
 
 def read_description(folder: Path) -> Description:
@@ -205,7 +216,7 @@ def read_description(folder: Path) -> Description:
     except OSError as error:
         raise RunError(
             f"{folder}: no model ({DESCRIPTION}: {error.strerror}): name a folder that "
-            "`fedapp models` wrote"
+            "holds one; `fedapp site` names them"
         ) from error
     except ValueError as error:
         raise damaged(path, "not JSON") from error

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 from fedapp.experiment.codehash import code_hash, versions
 from fedapp.experiment.config import MACHINE_KEYS
@@ -16,6 +17,7 @@ from fedapp.learn.params import digest_of
 from fedapp.learn.predictors import Predictor
 from fedapp.messages.protocol import Evaluation, SiteFacts
 from fedapp.methods.base import SiteContext
+from fedapp.models.conformal import calibrated
 from fedapp.models.description import (
     FORMAT,
     Chosen,
@@ -67,9 +69,12 @@ class Maker:
             precision=_name_of(pick_dtype(self.experiment.runtime.precision, site.device)),
             parts=parts,
             sha256=digest_of(blob),
+            window=self.experiment.data.window,
         )
-        results = _results(SiteModel(recipe, blob, site.device), site, reported)
-        return Description(FORMAT, recipe, self._origin(number), results, choice), blob
+        answers = _answers(SiteModel(recipe, blob, site.device), site)
+        results, calibration = _results(answers, reported), calibrated(*answers["val"])
+        origin = self._origin(number)
+        return Description(FORMAT, recipe, origin, results, choice, calibration), blob
 
     def _origin(self, number: int) -> Origin:
         code, used = _here()
@@ -95,12 +100,17 @@ def _here() -> tuple[str, dict[str, str]]:
     return code_hash()[1], versions()
 
 
-def _results(model: SiteModel, site: SiteContext, reported: Mapping[str, Evaluation]) -> Results:
-    """Measure a model on the site's images, beside what the run reported of it."""
-    found = {}
-    for part in ("val", "test"):
-        images, labels = site.labelled_part(part)
-        found[part] = evaluation(model.probabilities(images), labels)
+def _answers(model: SiteModel, site: SiteContext) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return a model's probabilities of the site's validation and test images, and the labels."""
+    parts = {part: site.labelled_part(part) for part in ("val", "test")}
+    return {part: (model.probabilities(images), labels) for part, (images, labels) in parts.items()}
+
+
+def _results(
+    answers: Mapping[str, tuple[Tensor, Tensor]], reported: Mapping[str, Evaluation]
+) -> Results:
+    """Sum up what a model answers, beside what the run reported of it."""
+    found = {part: evaluation(*both) for part, both in answers.items()}
     exact = found["test"] == reported.get("test") if found["test"].samples else None
     if exact is not False and "val" in reported:
         # These images decide a mixture's weights; the run measured it on halves of them in turn.

@@ -24,7 +24,7 @@ from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError
-from fedapp.ground.settings import OWN, DataSettings, SplitSettings
+from fedapp.ground.settings import OWN, DataSettings, SplitSettings, window_ends
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
@@ -124,6 +124,8 @@ def _own(
 def _rules_digest(data: DataSettings, split: SplitSettings, seed: int) -> str:
     """Return the SHA-256 of all that makes a site's files into its data, but for the files."""
     rules = [OWN, data.class_names, data.image_size, data.channels, data.mean, data.std]
+    if data.window:  # earlier runs had none; their digest stays as it was
+        rules.append(window_ends(data.window) or data.window)
     dealing = [DEAL_RULE, split.train_share, split.val_share, seed]
     return hashlib.sha256(json.dumps([rules, dealing]).encode()).hexdigest()
 

@@ -138,7 +138,7 @@ def test_numbers_of_a_file_are_yaml_1_2(write):
          "override: split.bags = 3: um_pfssl cannot learn from bags; leave it out"),
         ({"data": 3},
          "override: data = 3: must be a group of keys: channels, classes, download, image_size, "
-         "mean, name, root, sites, std, subset"),
+         "mean, name, root, sites, std, subset, window"),
         ({"method__name": "local_only", "method__num_replaced": 1},
          "override: method.num_replaced = 1: not a setting of local_only; valid: name"),
         ({"method__helper_list_size": 21},
