@@ -4,6 +4,7 @@ Each command imports what it needs itself: torch takes seconds, which neither `-
 completion in a shell can wait for.
 """
 
+import os
 import sys
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
@@ -27,6 +28,7 @@ from fedapp.experiment.presetfiles import (
     presets,
     sweeps,
 )
+from fedapp.experiment.runpaths import runs_root
 from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.ground.extras import needs
 
@@ -296,6 +298,18 @@ def export_model(
 
     for line in export(model, to, out, images):
         print(line)
+
+
+@app.command("site", rich_help_panel=USE)
+def show_site(
+    folder: Annotated[
+        Path | None, typer.Argument(help="a node's store-path, or a run's folder; else your runs")
+    ] = None,
+) -> None:
+    """Say which models this site has: of which run and round, why, how good, beside alone."""
+    from fedapp.tools.models.mine import show_site
+
+    show_site(folder or Path(os.environ.get("FEDAPP_SITES") or runs_root()), Console())
 
 
 @app.command(rich_help_panel=COMPARE)

@@ -25,7 +25,7 @@ from fedapp.methods.base import Method
 from fedapp.models.description import DESCRIPTION
 from fedapp.models.model import load_model as load_site_model
 from fedapp.server.peers import finished_run
-from fedapp.tools.models.export import MODELS, export
+from fedapp.tools.models.export import export
 
 Data = Federation | str | Path
 """Data in memory; else a preset: its name (`fedapp presets`) or a YAML file."""
@@ -114,12 +114,12 @@ class Run:
         Raises RunError where there is no such site, or the run is not over, DataError where the
         data were in memory and are not given.
         """
-        folder = self.folder / MODELS / str(site)
+        folder = RunFolder(self.folder).models_root / str(site)
         if not (folder / DESCRIPTION).is_file():
             for _ in export(finished_run(self.folder)):
                 pass
         if not (folder / DESCRIPTION).is_file():
-            there = sorted(path.name for path in (self.folder / MODELS).iterdir())
+            there = sorted(path.name for path in RunFolder(self.folder).models_root.iterdir())
             raise RunError(f"{self.folder}: no site {site!r}: {nearest(str(site), there)}")
         return Model(folder)
 

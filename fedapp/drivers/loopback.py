@@ -16,7 +16,7 @@ from fedapp.server.assembly import Assembly, Ending, carry_out
 from fedapp.server.endblock import end_block
 from fedapp.server.phases import Fetch
 from fedapp.server.standings import Row
-from fedapp.site.federation import Federation, federation_of
+from fedapp.site.federation import Federation, Keeps, federation_of
 from fedapp.site.private import PrivateParts
 from fedapp.site.servers import servers_site
 from fedapp.site.site import Site
@@ -27,6 +27,7 @@ class Loopback:
 
     The sites work on the server's own store, so no content is copied. sites_root: where each keeps
     what it shares with nobody. only: the sites that take part; None: all that the preset has.
+    keeps: where they keep their models for use; None: nowhere.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Loopback:
         store: ModelStore,
         sites_root: Path,
         only: Sequence[int] | None = None,
+        keeps: Keeps | None = None,
     ) -> None:
         self._sites: dict[int, Site] = {
             k: federation.site(
@@ -45,6 +47,7 @@ class Loopback:
                 ScoreStore(),
                 PrivateParts(sites_root / f"site-{k}" / "private"),
                 shares_pool=True,
+                keeps=keeps,
             )
             for k in (range(experiment.split.num_clients) if only is None else only)
         }
@@ -89,9 +92,11 @@ def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Ro
     check_run(experiment)
     federation = federation_of(experiment)
     with sole_server(experiment, federation.manifest) as folder:
+        models = experiment.runtime.models
+        keeps = Keeps(folder.models_root, folder.path.name) if models else None
 
         def transport(run: Assembly) -> Loopback:
-            return Loopback(experiment, federation, run.store, folder.sites_root)
+            return Loopback(experiment, federation, run.store, folder.sites_root, keeps=keeps)
 
         try:
             return carry_out(experiment, folder, transport, servers_site, ending), folder.path

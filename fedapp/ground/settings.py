@@ -306,3 +306,5 @@ class RuntimeSettings:
     """Continue the run in the folder `run_name` from its last whole round."""
     peers: str = ""
     """A finished run, its name or folder, from whose models new sites start; empty: none."""
+    models: bool = True
+    """Each site keeps its best model for use; a comparison's cells do not: it costs up to 9 %."""

@@ -346,6 +346,11 @@ class SiteFacts:
         return f"site {self.site} ({self.name})" if self.name else f"site {self.site}"
 
     @property
+    def folder(self) -> str:
+        """Name of a folder of the site's own."""
+        return self.name or str(self.site)
+
+    @property
     def mu(self) -> float:
         """|D_s| / (|D_s| + |D_u|) (Eq. 2); 0 without training images."""
         return self.labelled / max(self.labelled + self.unlabelled, 1)

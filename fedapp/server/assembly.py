@@ -9,6 +9,7 @@ from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.progress import Progress
 from fedapp.messages.store import ModelStore
+from fedapp.models.folder import tell_of_others
 from fedapp.server.endblock import end_block
 from fedapp.server.engine import Engine
 from fedapp.server.phases import Carrier, Learner
@@ -53,5 +54,6 @@ def carry_out(
     except FedAppError:
         folder.discard_unless_begun()
         raise
+    tell_of_others(folder.models_root)  # of simulated sites; a real one's models are with it
     print(ending(summary, folder.per_site(), folder.path), flush=True)
     return summary

@@ -217,7 +217,8 @@ class Engine:
             state.server = stop.value
         of_sites = [reply for reply in every if reply.site != SERVER_SITE]
         seconds["server"] = time.monotonic() - began - sum(seconds.values())
-        row = state.standings.close_round(number, of_sites, skipped)
+        joins_at = self.experiment.method.joins_at
+        row = state.standings.close_round(number, of_sites, skipped, joins_at)
         return row, sites_row(number, of_sites, seconds)
 
     def _timed(

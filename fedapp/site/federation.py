@@ -7,10 +7,11 @@ own`), or given in memory.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -29,6 +30,8 @@ from fedapp.ground.settings import OWN, DataSettings, SplitSettings, window_ends
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
+from fedapp.models.maker import Maker
+from fedapp.site.keeping import KeptModel
 from fedapp.site.private import PrivateParts
 from fedapp.site.site import Site
 
@@ -38,6 +41,13 @@ class Sites(Protocol):
 
     def site(self, k: int) -> SiteData:
         """Return the data of site k; the same value each time."""
+
+
+class Keeps(NamedTuple):
+    """Where the sites of a run keep their models for use: each in a folder of `root`."""
+
+    root: Path
+    run: str
 
 
 @dataclass(frozen=True)
@@ -63,9 +73,10 @@ class Federation:
         scores: ScoreStore,
         private: PrivateParts,
         shares_pool: bool = False,
+        keeps: Keeps | None = None,
     ) -> Site:
-        """Return a site that works on its part of the data."""
-        return Site(
+        """Return a site that works on its part of the data. keeps: its models for use; or not."""
+        site = Site(
             experiment=experiment,
             data=self.dealt.site(number),
             classes=self.classes,
@@ -76,6 +87,10 @@ class Federation:
             device=pick_device(experiment.runtime.device),
             shares_pool=shares_pool,
         )
+        if keeps is None:
+            return site
+        maker = Maker(keeps.run, experiment, facts := site.facts(), self.are_images)
+        return replace(site, keeper=KeptModel(keeps.root / facts.folder, maker))
 
 
 def federation_of(

@@ -63,6 +63,7 @@ class UmPfssl(Method[HelperLists]):
     name: ClassVar[str] = "um_pfssl"
     state: ClassVar[type[MethodState]] = HelperLists
     asks_peers: ClassVar[bool] = True
+    joins_at: ClassVar[float] = 1
 
     helper_list_size: Annotated[int, Field(ge=1, le=64)] = PAPER_M
     """M, models in a site's list, its own included, one of a site at most; 1: no helpers."""

@@ -59,6 +59,7 @@ _RESERVED = {
     "runtime.out": "is the comparison's own: give --out",
     "runtime.run_name": "is the comparison's own: leave it out",
     "runtime.resume": "is the comparison's own: leave it out, cells go on by themselves",
+    "runtime.models": "is the comparison's own: run a cell's config.yaml with it to have models",
 }
 
 

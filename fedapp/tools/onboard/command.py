@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.runfolder import RunFolder
 from fedapp.experiment.runpaths import find_run
 from fedapp.ground.progress import Progress
 from fedapp.ground.text import percent
@@ -45,6 +46,10 @@ def show(done: Onboarded, console: Console) -> None:
             "measured here. Label some (docs/OWN_DATA.md) before you rely on it.",
             soft_wrap=True,
         )
+    kept = RunFolder(done.folder).models_root / facts.folder
+    console.print(
+        f"the best by its validation images, for use: {kept}", highlight=False, soft_wrap=True
+    )
     files = (str(done.folder / name) for name in (*done.files, RESULT))
     for line in (*done.comparison.notes(), *files):
         console.print(line, highlight=False, soft_wrap=True)

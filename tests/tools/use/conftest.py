@@ -22,7 +22,7 @@ def run(tmp_path_factory):
         root=str(root / "images"), classes=", ".join(pool.classes), sites=", ".join(SITES)
     )
     folder = loopback(experiment(root, data=data, runtime__out=str(root / "runs")))
-    list(export(finished_run(folder)))
+    export(finished_run(folder))
     return folder
 
 
