@@ -13,9 +13,9 @@ from pathlib import Path
 
 from PIL import Image, ImageChops
 
+from fedapp.experiment.runpaths import find_run
 from fedapp.ground.errors import FedAppError, RunError
 from fedapp.tools.runreport.blocks import Block
-from fedapp.tools.runreport.command import run_folder
 from fedapp.tools.runreport.page import blocks_of, render
 from fedapp.tools.runreport.reading import read_run
 
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("docs/pictures"), help="folder for them")
     given = parser.parse_args(arguments)
     try:
-        blocks = {block.title: block for block in blocks_of(read_run(run_folder(given.run)))}
+        blocks = {block.title: block for block in blocks_of(read_run(find_run(given.run)))}
         for name, title in PICTURES.items():
             path = given.out / f"run-{name}.png"
             picture(blocks[title], path)

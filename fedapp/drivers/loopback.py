@@ -5,13 +5,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import check_run, open_run
+from fedapp.experiment.runfolder import check_run
+from fedapp.experiment.runlock import sole_server
 from fedapp.ground.errors import ProtocolError
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import decode_answer, decode_request, encode
 from fedapp.messages.protocol import Incoming, Outgoing, Refusal, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
-from fedapp.server.assembly import Assembly, carry_out
+from fedapp.server.assembly import Assembly, Ending, carry_out
+from fedapp.server.endblock import end_block
 from fedapp.server.phases import Fetch
 from fedapp.server.standings import Row
 from fedapp.site.federation import Federation, Keeps, federation_of
@@ -82,21 +84,23 @@ def carried(incoming: Incoming) -> Incoming:
     return Incoming(decode_answer(head), incoming.payloads, len(head))
 
 
-def run_loopback(experiment: Experiment) -> tuple[Row, Path]:
-    """Run an experiment in this process; return its summary and its run folder."""
+def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Row, Path]:
+    """Run an experiment in this process; return its summary and its run folder.
+
+    ending: the words that are printed at the end.
+    """
     check_run(experiment)
     federation = federation_of(experiment)
-    folder = open_run(experiment, federation.manifest)
+    with sole_server(experiment, federation.manifest) as folder:
+        models = experiment.runtime.models
+        keeps = Keeps(folder.models_root, folder.path.name) if models else None
 
-    models = experiment.runtime.models
-    keeps = Keeps(folder.models_root, folder.path.name) if models else None
+        def transport(run: Assembly) -> Loopback:
+            return Loopback(experiment, federation, run.store, folder.sites_root, keeps=keeps)
 
-    def transport(run: Assembly) -> Loopback:
-        return Loopback(experiment, federation, run.store, folder.sites_root, keeps=keeps)
-
-    try:
-        return carry_out(experiment, folder, transport, servers_site), folder.path
-    except KeyboardInterrupt:
-        again = f"runtime.resume=true runtime.run_name={folder.path.name}"
-        print(f"\ninterrupted; go on with the same settings and {again}", file=sys.stderr)
-        raise
+        try:
+            return carry_out(experiment, folder, transport, servers_site, ending), folder.path
+        except KeyboardInterrupt:
+            again = f"runtime.resume=true runtime.run_name={folder.path.name}"
+            print(f"\ninterrupted; go on with the same settings and {again}", file=sys.stderr)
+            raise

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from fedapp.data.memory import in_memory
 from fedapp.ground.errors import ProtocolError, RunError
 from fedapp.ground.settings import OWN, DataSettings
 from fedapp.learn.metrics import BINS
@@ -233,6 +234,8 @@ def unfit(facts: SiteFacts, data: DataSettings) -> str:
 
     Of a published data set the preset says nothing here: its sites can only be compared.
     """
+    if in_memory(data.name):
+        return ""  # they come from one program, which may have named them
     if data.name != OWN:
         return f"it has a name, {facts.name!r}, data of its own" if facts.name else ""
     names = data.site_names

@@ -27,13 +27,14 @@ from fedapp.server.checks import (
     joinable,
     kind_of,
 )
+from fedapp.server.fall import fallen
 from fedapp.server.history import sites_row
 from fedapp.server.peers import adopt_peers
 from fedapp.server.phases import Carrier, Learner, Phases
 from fedapp.server.pool import ModelPool
 from fedapp.server.roundpool import RoundPool
 from fedapp.server.runstate import RunState, state_of
-from fedapp.server.standings import Row, Standings, fallen
+from fedapp.server.standings import Row, Standings
 
 
 @dataclass

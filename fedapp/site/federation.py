@@ -1,6 +1,7 @@
 """The sites of an experiment, as one process sees them: loaded once and kept.
 
-They hold parts of one split data set, or each has images of its own (`data.name: own`).
+They hold parts of one split data set, or each has images of its own: on its disk (`data.name:
+own`), or given in memory.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ import torch
 from fedapp.data.datasets import data_root, load_dataset
 from fedapp.data.dealt import Dealt
 from fedapp.data.manifest import Manifest
+from fedapp.data.memory import GivenSites, given, in_memory
 from fedapp.data.own import OwnSites, Place, simulated_places
 from fedapp.data.own.deal import RULE as DEAL_RULE
 from fedapp.data.partition import partition
@@ -100,6 +102,10 @@ def federation_of(
     """
     data, split, seed = experiment.data, experiment.split, experiment.seed
     device = str(pick_device(experiment.runtime.device))
+    if in_memory(data.name) and isinstance(sites := given(data.name), GivenSites):
+        federation = _given(sites, split.num_clients, device)
+        _check_views(experiment, federation)
+        return federation
     if data.name != OWN:
         federation = _federation(data, split, seed, device)
         _check_views(experiment, federation)
@@ -107,6 +113,17 @@ def federation_of(
     if not places:
         places = simulated_places(data_root(data.root), data, split.num_clients)
     return _own(tuple(sorted(places.items())), data, split, seed, device)
+
+
+@lru_cache(maxsize=1)
+def _given(sites: GivenSites, num_clients: int, device: str) -> Federation:
+    if num_clients != len(sites.sites):
+        raise ConfigError(
+            f"split.num_clients = {num_clients}: {len(sites.sites)} sites were given: make the two "
+            "equal"
+        )
+    there = sites.to(torch.device(device))
+    return Federation(there, sites.classes, None, sites.digest, sites.are_images)
 
 
 @lru_cache(maxsize=1)

@@ -19,12 +19,12 @@ SMALL = {
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Write a page's one block of Python to a module that can be imported."""
+    """Write a page's blocks of Python to a module that can be imported."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def written(page, module):
-        [text] = [text for language, text in blocks(page) if language == "py"]
-        (tmp_path / f"{module}.py").write_text(text)
+        texts = [text for language, text in blocks(page) if language == "py"]
+        (tmp_path / f"{module}.py").write_text("\n".join(texts))
 
     return written
 

@@ -363,7 +363,7 @@ def test_a_run_that_goes_on_has_one_server_and_its_records_are_left_alone(
 ) -> None:
     with sole_server(named(experiment, "mine")) as folder:
         folder.append_metrics({"round": 0})
-        with pytest.raises(RunError, match=r"mine: its run is still going on .*flwr stop"):
+        with pytest.raises(RunError, match=r"mine: its run is still going on; .*flwr stop\)"):
             with sole_server(named(experiment, "mine", resume=True)):
                 pass
         assert folder.metrics() == [{"round": 0}]

@@ -1,10 +1,8 @@
 """`fedapp models` as a person sees it."""
 
-from pathlib import Path
-
 from rich.console import Console
 
-from fedapp.experiment.runpaths import runs_root
+from fedapp.experiment.runpaths import find_run
 from fedapp.ground.text import percent, size
 from fedapp.server.peers import finished_run
 from fedapp.tools.models.export import Exported, export
@@ -12,8 +10,7 @@ from fedapp.tools.models.export import Exported, export
 
 def write_models(run: str, console: Console) -> None:
     """Write the models of the run of this name or folder, and say where they are."""
-    ours = runs_root() / run
-    finished = finished_run(ours if ours.is_dir() else Path(run).expanduser())
+    finished = finished_run(find_run(run))
     notes = set()
     for done in export(finished):
         console.print(_line(done), highlight=False, soft_wrap=True, markup=False)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedapp.experiment.runpaths import runs_root
+from fedapp.experiment.runpaths import find_run
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.tools.runreport.page import run_page
@@ -23,7 +23,7 @@ def write_reports(
     runs it is the working directory. Returns the files. Raises RunError where a folder holds
     neither, ConfigError where the arguments do not go together.
     """
-    folders = [run_folder(name) for name in named]
+    folders = [find_run(name) for name in named]
     compared = [path for path in folders if (path / "comparison.json").is_file()]
     if compared:
         if len(folders) > 1 or site or out:
@@ -53,12 +53,3 @@ def write_reports(
     path = place / name if place.is_dir() else place
     write_atomic(path, text.encode(), durable=False)
     return [path]
-
-
-def run_folder(named: str) -> Path:
-    """Return the folder of a run or comparison, by its name or path. Raises RunError."""
-    ours = runs_root() / named
-    path = ours if ours.is_dir() else Path(named).expanduser()
-    if not path.is_dir():
-        raise RunError(f"'{named}': no such run in {runs_root()}, and no such folder: name one")
-    return path

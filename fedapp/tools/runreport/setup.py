@@ -8,7 +8,7 @@ from fedapp.experiment.presetfiles import method_presets, presets
 from fedapp.experiment.records import json_values
 from fedapp.ground.errors import FedAppError
 from fedapp.learn.metrics import FEW
-from fedapp.server.standings import fallen
+from fedapp.server.fall import fallen
 from fedapp.tools.report.layout import Table
 from fedapp.tools.runreport.blocks import Block
 from fedapp.tools.runreport.reading import RunRecord
