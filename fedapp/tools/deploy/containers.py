@@ -70,10 +70,10 @@ class Containers:
             return
         for first in self.services[name].after:
             self.start(first)
-        self.compose("up", "-d", "--no-deps", name)
+        said(*self._words("up", "-d", "--no-deps", name))
         if self.services[name].health:
             self.wait(name, "healthy")
-        elif (code := self.engine_says("wait", self._id(name)).strip()) != "0":
+        elif (code := said(self.engine, "wait", self._id(name)).strip()) != "0":
             raise RunError(f"{name} ended with {code}; its last words: {self._last(name)}")
 
     def wait(self, name: str, health: str) -> None:
@@ -93,12 +93,12 @@ class Containers:
 
     def inspect(self, name: str) -> dict[str, Any]:
         """Return what the engine knows of a service's container."""
-        found: dict[str, Any] = json.loads(self.engine_says("inspect", self._id(name)))[0]
+        found: dict[str, Any] = json.loads(said(self.engine, "inspect", self._id(name)))[0]
         return found
 
     def do(self, name: str, *words: str) -> None:
         """Have the engine do something to a service's container, such as ("kill",)."""
-        self.engine_says(*words, self._id(name))
+        said(self.engine, *words, self._id(name))
 
     def inside(self, name: str, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command in a service's container that runs already."""
@@ -123,16 +123,8 @@ class Containers:
         """Remove containers, networks and volumes of this project, and no others."""
         # First by label: a tool forgets the containers of a command that was cut off.
         if left := self._ids():
-            self.engine_says("rm", "-f", *left)
-        self.compose("down", "-v")
-
-    def compose(self, *words: str) -> str:
-        """Have the compose tool do something; return what it says."""
-        return _must(self._words(*words))
-
-    def engine_says(self, *words: str) -> str:
-        """Have the engine do something; return what it says."""
-        return _must((self.engine, *words))
+            said(self.engine, "rm", "-f", *left)
+        said(*self._words("down", "-v"))
 
     def _words(self, *words: str) -> tuple[str, ...]:
         return (*self.tool, "-p", self.project, "-f", str(self.file), *words)
@@ -144,11 +136,11 @@ class Containers:
 
     def _ids(self, *filters: str) -> list[str]:
         mine = f"--filter=label=com.docker.compose.project={self.project}"
-        return self.engine_says("ps", "-aq", mine, *filters).split()
+        return said(self.engine, "ps", "-aq", mine, *filters).split()
 
     def _last(self, name: str) -> str:
-        said = _call((self.engine, "logs", self._id(name))).stdout
-        return said.strip().rpartition("\n")[2] or "none"
+        log = _call((self.engine, "logs", self._id(name))).stdout
+        return log.strip().rpartition("\n")[2] or "none"
 
 
 def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -162,7 +154,8 @@ def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _must(words: Sequence[str]) -> str:
+def said(*words: str) -> str:
+    """Run a command; return what it says. Raises RunError where it fails."""
     done = _call(words)
     if done.returncode:
         raise RunError(f"{' '.join(words)}: ended with {done.returncode}: {done.stdout.strip()}")
