@@ -59,7 +59,7 @@ def test_the_image_runs_as_a_numbered_user_who_owns_the_places_of_volumes():
     assert not {"root", "0"} & set(re.split(r"[\s:]", every("USER")[-1]))
     [made] = [line for line in every("RUN") if "useradd" in line]
     targets = {target for service in READ.values() for target in service.mounts}
-    for path in targets - {"/tmp", "/images", "/etc/gateway.conf"}:
+    for path in targets - {"/tmp", "/keys/ca", "/etc/gateway.conf"}:
         assert path in made.split("install -d -o app -g app -m 0700 ")[1].split()
 
 
@@ -148,7 +148,7 @@ def test_each_service_sees_its_own_keys_only_and_cannot_change_them():
     assert seen == {site: {(f"{site}-keys", "/keys", False)} for site in SITES} | {
         name: {("server-keys", "/keys", False)} for name in (*ADMIN, "gateway")
     }
-    assert "/keys" in SERVICES["certs"]["tmpfs"], "the CA's key is nowhere when the container ends"
+    assert "/keys/ca" in SERVICES["certs"]["tmpfs"], "the CA's key is nowhere when the container ends"
 
 
 def test_each_site_sees_its_own_images_only_and_cannot_change_them():

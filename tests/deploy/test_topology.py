@@ -15,7 +15,7 @@ def two_services(tmp_path):
     (tmp_path / "compose.yaml").write_text(
         "services:\n"
         "  link: {command: [serve, --host=0.0.0.0, --port=8000], expose: ['8000'],\n"
-        "    tmpfs: [/keys], volumes: ['inner:/keys/a/b']}\n"
+        "    volumes: ['inner:/keys/a/b']}\n"
         "  edge: {command: [proxy], expose: ['8443'], volumes: ['./edge.conf:/etc/edge.conf:ro'],\n"
         "    tmpfs: [/tmp], depends_on: {link: {condition: service_healthy}}}\n"
         "  site: {command: [join, edge:8443], expose: ['9094'], volumes: ['store:/site']}\n"
@@ -42,7 +42,7 @@ def test_addresses_and_paths_of_containers_become_those_of_this_machine(tmp_path
         made.text("link", "--key=/keys/s.key /my/keys") == f"--key={here}/link/keys/s.key /my/keys"
     )
     assert (here / "edge/edge.conf").read_text() == (
-        f"listen {edge}; pid {here}/edge/tmp/pid; server 127.0.0.1:{link};"
+        f"listen {edge}; pid {here}/edge/tmpfs/tmp/pid; server 127.0.0.1:{link};"
     )
     (here / "link/keys/a/b/s.key").touch()
     assert (here / "volumes/inner/s.key").exists(), "a volume below another mount"

@@ -190,18 +190,16 @@ class Services:
             if source.startswith("./"):
                 places[target] = own / Path(source).name
                 continue
-            places[target] = self.volume(source) if source else own / target.strip("/")
+            places[target] = self.volume(source) if source else own / "tmpfs" / target.strip("/")
             places[target].mkdir(parents=True, exist_ok=True)
-            for outer in places.keys() & {str(parent) for parent in Path(target).parents}:
-                self._nest(places[outer] / Path(target).relative_to(outer), places[target])
+            top = str(Path(*Path(target).parts[:2]))
+            if target != top:  # a folder of the image, which shows what is mounted below it
+                places[top] = own / top.strip("/")
+                link = own / target.strip("/")
+                link.parent.mkdir(parents=True, exist_ok=True)
+                if not link.is_symlink():
+                    link.symlink_to(places[target], target_is_directory=True)
         return places
-
-    @staticmethod
-    def _nest(inner: Path, place: Path) -> None:
-        """Let the folder of a mount show one that is mounted within it."""
-        inner.parent.mkdir(parents=True, exist_ok=True)
-        if not inner.is_symlink():
-            inner.symlink_to(place, target_is_directory=True)
 
     def _words(self, name: str, command: Sequence[str]) -> list[str]:
         first, *rest = (self.text(name, word) for word in command)
