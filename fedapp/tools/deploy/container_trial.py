@@ -227,7 +227,7 @@ def main() -> int:
     compose = APP / "docker" / "compose.yaml"
     try:
         with signals_as_exit():
-            made = Containers(compose_tool(), compose, "um-pfssl-trial")
+            made = Containers(compose_tool(), compose, "um-pfssl-trial", "demo")
             print(f"{' '.join(made.tool)}: {compose}, as {made.project}", flush=True)
             try:
                 try_all(made)

@@ -47,12 +47,14 @@ def engine_of(tool: Sequence[str]) -> str:
 class Containers:
     """The services of a compose file, under a project's name of their own.
 
+    profile: one whose services are there too (podman-compose must be told it, for `once` as well).
     Raises RunError where the tool or the engine fails, or a service does not get well.
     """
 
     tool: tuple[str, ...]
     file: Path
     project: str
+    profile: str
 
     @property
     def engine(self) -> str:
@@ -127,7 +129,8 @@ class Containers:
         said(*self._words("down", "-v"))
 
     def _words(self, *words: str) -> tuple[str, ...]:
-        return (*self.tool, "-p", self.project, "-f", str(self.file), *words)
+        where = ("-p", self.project, "-f", str(self.file), "--profile", self.profile)
+        return (*self.tool, *where, *words)
 
     def _id(self, name: str) -> str:
         """Return the id of a service's container; empty if there is none."""

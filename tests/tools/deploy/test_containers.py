@@ -46,7 +46,7 @@ def made(tmp_path, monkeypatch):
         (tmp_path / name).chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     says(tmp_path, "healthy")
-    return Containers(("podman-compose",), tmp_path / "compose.yaml", "trial")
+    return Containers(("podman-compose",), tmp_path / "compose.yaml", "trial", "more")
 
 
 def says(folder, health):
@@ -61,7 +61,7 @@ def asked(made, word):
 def test_a_service_is_started_after_those_it_needs_and_once(made):
     made.start("site")
     made.start("site")
-    start = f"podman-compose -p trial -f {made.file} up -d --no-deps"
+    start = f"podman-compose -p trial -f {made.file} --profile more up -d --no-deps"
     assert asked(made, "up") == [f"{start} {name}" for name in ("keys", "link", "site")]
     # Podman alone looks at nobody's health; and the oldest container is the service's.
     assert asked(made, "healthcheck") == [f"podman healthcheck run {n}" for n in ("link", "site")]
@@ -87,7 +87,8 @@ def test_removing_takes_what_bears_the_projects_name_and_no_more(made):
     made.start("link")
     made.remove()
     assert asked(made, "rm") == ["podman rm -f keys link"]
-    assert asked(made, "down") == [f"podman-compose -p trial -f {made.file} down -v"] * 2
+    down = f"podman-compose -p trial -f {made.file} --profile more down -v"
+    assert asked(made, "down") == [down] * 2
     mine = "--filter=label=com.docker.compose.project=trial"
     assert all(mine in line for line in asked(made, "ps"))
 
