@@ -213,7 +213,7 @@ def test_the_gateway_passes_on_the_fleet_api_and_health_alone():
 
 
 def test_the_documents_container_is_a_site_of_the_compose_file():
-    block = Document.read(ROOT / "docs/DEPLOY.md").block("Docker", 1).replace("\\\n", " ")
+    block = Document.read(ROOT / "docs/DEPLOY.md").block("Containers", 1).replace("\\\n", " ")
     options, command = block.split("um-pfssl:cpu")
     site, north = SERVICES["north"], READ["north"]
     wanted = [word for part in north.command for word in part.split("=", 1)]
