@@ -148,7 +148,7 @@ def test_each_service_sees_its_own_keys_only_and_cannot_change_them():
     assert seen == {site: {(f"{site}-keys", "/keys", False)} for site in SITES} | {
         name: {("server-keys", "/keys", False)} for name in (*ADMIN, "gateway")
     }
-    assert "/keys/ca" in SERVICES["certs"]["tmpfs"], "the CA's key is nowhere when the container ends"
+    assert "/keys/ca" in SERVICES["certs"]["tmpfs"], "the CA's key goes with the container"
 
 
 def test_each_site_sees_its_own_images_only_and_cannot_change_them():

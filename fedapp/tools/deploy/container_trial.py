@@ -43,8 +43,9 @@ _KEPT = "import pathlib, sys; print(*pathlib.Path('/site').rglob('*.safetensors'
 _RESULT = """
 import json, pathlib, sys
 folder = pathlib.Path(sys.argv[1])
-lines = (folder / "metrics.jsonl").read_text().splitlines() if folder.exists() else []
-rows = [json.loads(line) for line in lines]
+metrics = folder / "metrics.jsonl"
+lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
+rows = [json.loads(line) for line in lines if line.endswith("\\n")]
 found = {
     "accuracies": [row["mean_test_accuracy"] for row in rows],
     "skipped": [row["skipped"] for row in rows],
@@ -150,7 +151,9 @@ def _alone(made: Containers) -> dict[str, Any]:
 
 
 def _result(made: Containers, run: str) -> dict[str, Any]:
-    return _read(made.inside("superexec", "python", "-c", _RESULT, f"/runs/{run}").stdout)
+    done = made.inside("superexec", "python", "-c", _RESULT, f"/runs/{run}")
+    _must(done.returncode == 0, f"superexec: {run} cannot be read: {done.stdout.strip()}")
+    return _read(done.stdout)
 
 
 def _read(said: str) -> dict[str, Any]:
