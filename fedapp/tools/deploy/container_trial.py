@@ -87,7 +87,7 @@ def try_all(made: Containers) -> None:
         before = made.inside("north", "python", "-c", _KEPT).stdout
         made.do("north", "rm", "-f")
         made.start("north")
-        _must(bool(before.strip()), "north kept no model")
+        _must("/site/models/demo/north/model.safetensors" in before, "north kept no named model")
         _must(made.inside("north", "python", "-c", _KEPT).stdout == before, "north lost models")
 
 
