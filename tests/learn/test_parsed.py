@@ -89,7 +89,7 @@ def test_one_larger_than_the_memory_is_not_kept():
 
 
 def test_the_same_content_twice_counts_once():
-    digest, blob, schema = content(1)
+    digest, _, schema = content(1)
     parsed = Parsed()
     params = {"w": torch.ones(4)}
     parsed.put(digest, params, schema, PLAIN)
