@@ -22,7 +22,8 @@ WHOLE = {"flower", "deploy", "faults", "security", "golden"}
 """Folders of tests that run all rooms together; the others are named after a room."""
 MATHEMATICS = (
     "learn/uncertainty", "learn/losses", "learn/training", "learn/metrics", "learn/robust",
-    "learn/priors", "methods/um_pfssl/relation", "methods/um_pfssl/costs",
+    "learn/priors", "learn/bags",
+    "methods/um_pfssl/relation", "methods/um_pfssl/costs",
 )  # fmt: skip
 FLOWER = {
     "fedapp.messages.wire", "fedapp.tools.deploy.roster",
