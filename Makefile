@@ -9,7 +9,7 @@ BIN := .venv/bin
 STAMP := .venv/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo deploy-demo run test test-all lint format check bench results stop clean
+.PHONY: help env demo deploy-demo run test test-all lint format check bench results docs stop clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ bench: $(STAMP) ## all benchmarks, then docs/PERFORMANCE.md; ARGS="--quick" or A
 
 results: $(STAMP) ## tune and compare all methods (hours), then docs/RESULTS.md
 	$(BIN)/python -m bench.study
+
+docs: $(STAMP) ## the documentation site, in build/docs/index.html
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -b html docs build/docs
 
 stop: $(STAMP) ## end what a killed run of this checkout left behind
 	@$(BIN)/python -m fedapp.drivers.flower_local --stop

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedapp.experiment.presetfiles import sweeps
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.ground.text import percent
 from fedapp.tools.compare.command import compare, tune
-from fedapp.tools.compare.grid import read_grid, sweeps
+from fedapp.tools.compare.grid import read_grid
 from fedapp.tools.compare.tuning import as_file, chosen_values, laid_over, write_grid
 from fedapp.tools.report.looks import looks
 

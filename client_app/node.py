@@ -28,7 +28,7 @@ from fedapp.learn.scores import ScoreStore
 from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import Origin
 from fedapp.messages.store import ModelStore
-from fedapp.site.federation import federation_of
+from fedapp.site.federation import Keeps, federation_of
 from fedapp.site.private import PrivateParts
 from fedapp.site.site import Site
 
@@ -57,8 +57,12 @@ def open_site(
     place = _own_place(node_config)
     run = (place or out_root(experiment)) / origin.run
     folder = run / "sites" / f"site-{number}"
+    # Not below the place's folder of the run, which may be emptied.
+    kept = run / "models" if place is None else place / "models" / origin.run
     try:
         run.mkdir(mode=0o700, parents=True, exist_ok=True)  # as run folders are
+        if experiment.runtime.models:
+            kept.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise refused(folder, error) from error
@@ -68,7 +72,8 @@ def open_site(
     store = _pool(run / "pool") if shares else ModelStore(folder / "models")
     private = PrivateParts(folder / "private")
     federation = federation_of(experiment, {number: data} if data else {})
-    site = federation.site(number, experiment, store, scores, private, shares)
+    keeps = Keeps(kept, origin.run) if experiment.runtime.models else None
+    site = federation.site(number, experiment, store, scores, private, shares, keeps)
     if experiment.data.name == OWN:
         check_unchanged(folder / "data.sha256", site.data)
     return site, folder

@@ -7,6 +7,8 @@ def main() -> None:
     """Entry point; a package that is not installed is one line and exit code 2."""
     try:
         from fedapp.cli import main as command_line
+
+        command_line()  # commands import what they need themselves
     except ModuleNotFoundError as error:
         if (error.name or "fedapp").partition(".")[0] == "fedapp":
             raise  # a fault of ours
@@ -16,7 +18,6 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(2) from error
-    command_line()
 
 
 if __name__ == "__main__":

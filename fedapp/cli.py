@@ -1,34 +1,81 @@
-"""`fedapp`: run without Flower, compare, check or onboard a site, use a model, make keys."""
+"""`fedapp`: run without Flower, look, use a model, compare, join as a site, make keys.
 
+Each command imports what it needs itself: torch takes seconds, which neither `--help` nor the
+completion in a shell can wait for.
+"""
+
+import os
 import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.codehash import code_hash, versions
-from fedapp.experiment.config import load_experiment, parse_overrides
-from fedapp.experiment.presetfiles import headline, method_path, method_presets, presets
+from fedapp.experiment.completion import (
+    complete_grid,
+    complete_methods,
+    complete_override,
+    complete_preset,
+    complete_run,
+)
+from fedapp.experiment.presetfiles import (
+    headline,
+    method_path,
+    method_presets,
+    presets,
+    sweeps,
+)
+from fedapp.experiment.runpaths import runs_root
 from fedapp.ground.errors import ConfigError, FedAppError
-from fedapp.site.federation import federation_of
-from fedapp.tools.compare.command import compare as compare_grid
-from fedapp.tools.compare.command import tune as tune_grid
-from fedapp.tools.compare.grid import labels_of, seeds_of, sweeps
-from fedapp.tools.compare.job import Driver
-from fedapp.tools.deploy.certs import make_certs
-from fedapp.tools.models.command import predict, write_models
-from fedapp.tools.onboard.command import onboard_site as onboard_onto
-from fedapp.tools.onboard.plan import NewSite
+from fedapp.ground.extras import needs
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    help=__doc__.partition("\n")[0],
+)
+
+RUN, LOOK, USE, COMPARE, JOIN, SET_UP = "Run", "Look", "Use", "Compare", "Join", "Set up"
+"""Groups of commands, as `fedapp --help` shows them."""
 
 Preset = Annotated[
-    str, typer.Argument(help="a preset's name (see `fedapp presets`) or a YAML file")
+    str,
+    typer.Argument(
+        help="a preset's name (see `fedapp presets`) or a YAML file", autocompletion=complete_preset
+    ),
 ]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="settings to change, such as method.num_replaced=3")
+    list[str] | None,
+    typer.Argument(
+        help="settings to change, such as training.learning_rate=0.03",
+        autocompletion=complete_override,
+    ),
+]
+Grid = Annotated[
+    str,
+    typer.Argument(
+        help="a grid's YAML file, a sweep's name, or a preset and --methods",
+        autocompletion=complete_grid,
+    ),
+]
+Methods = Annotated[
+    str,
+    typer.Option(
+        help="methods, such as um_pfssl,fixavg; else all of the grid's",
+        autocompletion=complete_methods,
+    ),
+]
+Run = Annotated[
+    str, typer.Argument(help="a run: its name, or its folder", autocompletion=complete_run)
+]
+Model = Annotated[Path, typer.Argument(help="a model's folder, as `fedapp models` writes it")]
+Images = Annotated[Path, typer.Argument(help="a folder of images, or a CSV file with `path`")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="cells at a time; else a core each, as memory allows"),
 ]
 
 
@@ -48,31 +95,258 @@ def options(
     """Take the options that stand before a command."""
 
 
-@app.command()
-def run(preset: Preset, overrides: Overrides = None) -> None:
+@app.command(rich_help_panel=RUN)
+def run(
+    preset: Preset,
+    overrides: Overrides = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="end in the paper's terms, instead of plain words")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="the summary as JSON on standard output, all else on standard error"
+        ),
+    ] = False,
+) -> None:
     """Run an experiment in this process, without Flower: the same rounds, the same numbers."""
-    _, folder = run_loopback(load_experiment(preset, parse_overrides(overrides or [])))
-    print(f"To use the sites' models: fedapp models {folder}")
+    from fedapp.drivers.loopback import run_loopback
+    from fedapp.experiment.config import load_experiment, parse_overrides
+    from fedapp.experiment.records import pretty
+    from fedapp.server.endblock import end_block
+    from fedapp.server.paperblock import paper_block
+
+    # Whoever reads standard output as JSON must find nothing else there.
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        experiment = load_experiment(preset, parse_overrides(overrides or []))
+        summary, _ = run_loopback(experiment, paper_block if paper else end_block)
+    if as_json:
+        print(pretty(summary), end="")
 
 
-@app.command(epilog=f"Sweeps: {', '.join(sweeps())}")
-def compare(
-    grid: Annotated[
+@app.command("presets", rich_help_panel=RUN)
+def list_presets() -> None:
+    """List the presets, and the method presets that `method.preset=NAME` lays over them."""
+    from fedapp.experiment.config import load_experiment
+
+    for name in presets():
+        experiment = load_experiment(name)
+        print(
+            f"{name:24} {experiment.method.name}, {experiment.data.name}, "
+            f"{experiment.split.num_clients} sites, {experiment.rounds.num_rounds} rounds"
+        )
+    print()
+    for name in method_presets():
+        print(f"method.preset={name:26} {headline(method_path(name))}")
+
+
+@app.command(rich_help_panel=RUN)
+def manifest(
+    preset: Preset,
+    out: Annotated[Path, typer.Option("--out", "-o", help="file to write")],
+    overrides: Overrides = None,
+) -> None:
+    """Draw the split of a preset and save it, to be shared and cited (split.manifest=FILE)."""
+    from fedapp.experiment.config import load_experiment, parse_overrides
+    from fedapp.site.federation import federation_of
+
+    experiment = load_experiment(preset, parse_overrides(overrides or []))
+    split = federation_of(experiment).manifest
+    if split is None:
+        raise ConfigError("data.name = 'own': nobody deals the sites' images: there is no split")
+    split.save(out)
+    print(f"{out}: {len(split.site)} images, {split.num_clients} sites, digest {split.digest()}")
+
+
+@app.command(rich_help_panel=LOOK)
+def report(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            help="runs or one comparison: their names, or their folders",
+            autocompletion=complete_run,
+        ),
+    ],
+    site: Annotated[str, typer.Option(help="only this site's page, for the site to read")] = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="file to write; else in the run's folder")
+    ] = None,
+    reference: Annotated[
+        str, typer.Option(help="a comparison's method that the others are compared with")
+    ] = "",
+) -> None:
+    """Write a page of a run or of several side by side; of a comparison, tables and figures."""
+    from fedapp.tools.runreport.command import write_reports
+
+    for path in write_reports(runs, reference, site, out):
+        print(path)
+
+
+@app.command("watch", rich_help_panel=LOOK)
+def watch_run(
+    run: Annotated[
         str,
-        typer.Argument(help="a grid's YAML file, a sweep's name, or a preset and --methods"),
+        typer.Argument(
+            help="a run: its name, or its folder; else the newest", autocompletion=complete_run
+        ),
+    ] = "",
+    paper: Annotated[
+        bool, typer.Option("--paper", help="end in the paper's terms, instead of plain words")
+    ] = False,
+) -> None:
+    """Follow a run that goes on, from another terminal; of one that is over, show how it ended."""
+    from fedapp.tools.watch.command import watch
+
+    raise typer.Exit(watch(run, paper, Console()))
+
+
+@app.command("track", rich_help_panel=LOOK)
+def track_run(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="a run or a comparison: its name, or its folder; else the newest run",
+            autocompletion=complete_run,
+        ),
+    ] = "",
+    to: Annotated[
+        Literal["tensorboard", "mlflow"], typer.Option(help="what shows it")
+    ] = "tensorboard",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder of the event files, else in the run's; or of MLflow's store, else "
+            "MLFLOW_TRACKING_URI, else mlruns in your runs"
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="until the run is over")] = False,
+) -> None:
+    """Bring a run's rounds to TensorBoard or MLflow; again is as once. Its own files stay."""
+    from fedapp.tools.track.command import track
+
+    track(run, to, out, follow)
+
+
+@app.command("models", rich_help_panel=USE)
+def models_of(run: Run) -> None:
+    """Write every site's model of a simulated run, ready for use, to the folder models/ in it."""
+    from fedapp.tools.models.command import write_models
+
+    write_models(run, Console())
+
+
+@app.command("predict", rich_help_panel=USE)
+def predict_images(
+    model: Model,
+    images: Images,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="CSV file to write; else standard output")
+    ] = None,
+    coverage: Annotated[
+        float, typer.Option(help="share of prediction sets that are to hold the right class")
+    ] = 0.9,
+    sets: Annotated[
+        Literal["lac", "aps"], typer.Option(help="lac: smallest; aps: never empty")
+    ] = "lac",
+    passes: Annotated[int, typer.Option(min=1, help="dropout samples for the uncertainty")] = 20,
+) -> None:
+    """Classify images with a site's model: class, probability, uncertainty, prediction set."""
+    from fedapp.models.predict import Asked
+    from fedapp.tools.use.predict import predict
+
+    raise typer.Exit(predict(model, images, out, Asked(coverage, sets, passes)))
+
+
+@app.command("next-to-label", rich_help_panel=USE)
+def next_images(
+    model: Model,
+    images: Images,
+    out: Annotated[Path, typer.Option("--out", "-o", help="folder for the four files")],
+    count: Annotated[int, typer.Option(min=1, help="how many images")] = 50,
+) -> None:
+    """Choose the images to label first: CSV, Label Studio tasks and a contact sheet."""
+    from fedapp.tools.use.label import next_to_label
+
+    for line in next_to_label(model, images, count, out):
+        print(line)
+
+
+@app.command("labels", rich_help_panel=USE)
+def labels_from(
+    export: Annotated[Path, typer.Argument(help="what Label Studio exported, as JSON")],
+    data: Annotated[Path, typer.Option(help="the site's images: a folder or a CSV file")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="new CSV file, in the images' folder")],
+) -> None:
+    """Bring labels back from Label Studio: a site's table with them in it."""
+    from fedapp.tools.use.label import bring_back
+
+    for line in bring_back(export, data, out):
+        print(line)
+
+
+@app.command("export", rich_help_panel=USE)
+def export_model(
+    model: Model,
+    to: Annotated[Literal["onnx", "monai", "safetensors"], typer.Option(help="what to write")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="folder to write it to")],
+    images: Annotated[
+        Path | None, typer.Option(help="images to check the ONNX file with: a folder or CSV file")
+    ] = None,
+) -> None:
+    """Write a site's model for other programs: ONNX, a MONAI bundle or safetensors."""
+    from fedapp.tools.use.export import export
+
+    for line in export(model, to, out, images):
+        print(line)
+
+
+@app.command("site", rich_help_panel=USE)
+def show_site(
+    folder: Annotated[
+        Path | None, typer.Argument(help="a node's store-path, or a run's folder; else your runs")
+    ] = None,
+) -> None:
+    """Say which models this site has: of which run and round, why, how good, beside alone."""
+    from fedapp.tools.models.mine import show_site
+
+    show_site(folder or Path(os.environ.get("FEDAPP_SITES") or runs_root()), Console())
+
+
+@app.command(rich_help_panel=COMPARE)
+def advise(
+    data: Annotated[
+        str, typer.Argument(help="a preset's name or YAML file, or a folder of images by class")
     ],
     overrides: Overrides = None,
-    methods: Annotated[
-        str, typer.Option(help="methods to run, such as um_pfssl,fixavg; else all of the grid's")
-    ] = "",
+    seeds: Annotated[str, typer.Option(help="seeds, such as 0,1,2")] = "0,1,2",
+    out: Annotated[
+        Path | None, typer.Option(help="folder of the runs; else advise-<data> in your runs")
+    ] = None,
+    jobs: Jobs = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Say which method to take on your data, after short runs of the simple and recommended."""
+    from fedapp.experiment.config import parse_overrides
+    from fedapp.tools.advise.command import advise_on
+    from fedapp.tools.compare.grid import seeds_of
+
+    given, chosen = parse_overrides(overrides or []), seeds_of(seeds)
+    raise typer.Exit(advise_on(data, given, seeds=chosen, out=out, jobs=jobs, as_data=as_json))
+
+
+@app.command(rich_help_panel=COMPARE, epilog=f"Sweeps: {', '.join(sweeps())}")
+def compare(
+    grid: Grid,
+    overrides: Overrides = None,
+    methods: Methods = "",
     seeds: Annotated[str, typer.Option(help="seeds, such as 0,1,2; else the grid's")] = "",
     out: Annotated[
         Path | None, typer.Option(help="folder of the comparison; else compare-<grid> in your runs")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="cells at a time; else a core each, as memory allows")
-    ] = None,
-    driver: Annotated[Driver, typer.Option(help="what carries the messages")] = "loopback",
+    jobs: Jobs = None,
+    driver: Annotated[
+        Literal["loopback", "flower"], typer.Option(help="what carries the messages")
+    ] = "loopback",
     keep_models: Annotated[
         bool, typer.Option("--keep-models", help="keep the models of cells that are done")
     ] = False,
@@ -81,6 +355,10 @@ def compare(
 
     What was run before is kept, what was cut goes on.
     """
+    from fedapp.experiment.config import parse_overrides
+    from fedapp.tools.compare.command import compare as compare_grid
+    from fedapp.tools.compare.grid import labels_of, seeds_of
+
     code = compare_grid(
         grid,
         parse_overrides(overrides or []),
@@ -94,44 +372,44 @@ def compare(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(rich_help_panel=COMPARE)
 def tune(
-    grid: Annotated[str, typer.Argument(help="a YAML file or a sweep's name, with `tune` in it")],
+    grid: Grid,
     overrides: Overrides = None,
-    methods: Annotated[
-        str, typer.Option(help="methods to tune, such as um_pfssl,fixavg; else all of the grid's")
-    ] = "",
+    methods: Methods = "",
+    candidates: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="what to try for every method, such as training.learning_rate=0.01,0.1; else the "
+            "grid's `tune`, else five learning rates; may be repeated"
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="folder of the tuning; else tune-<grid> in your runs")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="cells at a time; else a core each, as memory allows")
-    ] = None,
+    jobs: Jobs = None,
 ) -> None:
     """Tune every method of a grid by one budget, on validation images; write the tuned grid.
 
     What was run before is kept, what was cut goes on.
     """
-    changes, labels = parse_overrides(overrides or []), labels_of(methods)
-    raise typer.Exit(tune_grid(grid, changes, methods=labels, out=out, jobs=jobs))
+    from fedapp.experiment.config import parse_overrides
+    from fedapp.tools.compare.command import tune as tune_grid
+    from fedapp.tools.compare.grid import labels_of
+    from fedapp.tools.compare.search import values_of
+
+    code = tune_grid(
+        grid,
+        parse_overrides(overrides or []),
+        methods=labels_of(methods),
+        values=values_of(candidates or []),
+        out=out,
+        jobs=jobs,
+    )
+    raise typer.Exit(code)
 
 
-@app.command()
-def report(
-    out: Annotated[Path, typer.Argument(help="folder of a comparison")],
-    reference: Annotated[
-        str, typer.Option(help="method that the others are compared with; else the grid's")
-    ] = "",
-) -> None:
-    """Write the tables and figures of a comparison anew."""
-    # Plots take seconds to import, which no other command needs.
-    from fedapp.tools.report.document import write_report
-
-    for path in write_report(out, reference):
-        print(path)
-
-
-@app.command("check")
+@app.command("check", rich_help_panel=JOIN)
 def check_site(
     data: Annotated[Path, typer.Argument(help="a site's images: a folder or a CSV file")],
     overrides: Overrides = None,
@@ -144,7 +422,7 @@ def check_site(
     ] = None,
 ) -> None:
     """Check a site's own data and machine before it joins. Exit code: 0 fit, 1 faults, 2 misuse."""
-    # torch and Pillow take seconds to import, which no other command should pay for.
+    from fedapp.experiment.config import load_experiment, parse_overrides
     from fedapp.tools.datacheck.command import Options, check
 
     experiment = load_experiment(preset, parse_overrides(overrides or [])) if preset else None
@@ -152,9 +430,9 @@ def check_site(
     raise typer.Exit(check(data, options, Console()))
 
 
-@app.command("onboard")
+@app.command("onboard", rich_help_panel=JOIN)
 def onboard_site(
-    run: Annotated[str, typer.Argument(help="a finished run: its name, or its folder")],
+    run: Run,
     overrides: Overrides = None,
     data: Annotated[
         Path | None, typer.Option(help="the new site's images: a folder or a CSV file")
@@ -166,60 +444,15 @@ def onboard_site(
     rounds: Annotated[int, typer.Option(min=1, help="rounds to train")] = 5,
 ) -> None:
     """Give a new site a model of its own from a finished run's models, on this machine alone."""
+    from fedapp.experiment.config import parse_overrides
+    from fedapp.tools.onboard.command import onboard_site as onboard_onto
+    from fedapp.tools.onboard.plan import NewSite
+
     new = NewSite(data, site_name, site)
     onboard_onto(run, new, rounds, parse_overrides(overrides or []), Console())
 
 
-@app.command("models")
-def models_of(
-    run: Annotated[str, typer.Argument(help="a finished run: its name, or its folder")],
-) -> None:
-    """Write every site's model of a simulated run, ready for use, to the folder models/ in it."""
-    write_models(run, Console())
-
-
-@app.command("predict")
-def predict_images(
-    model: Annotated[Path, typer.Argument(help="a folder that `fedapp models` wrote")],
-    images: Annotated[Path, typer.Argument(help="a folder of images, or a CSV file with `path`")],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="CSV file to write; else standard output")
-    ] = None,
-) -> None:
-    """Classify images with a site's model: file, class, probability, entropy."""
-    predict(model, images, out)
-
-
-@app.command("presets")
-def list_presets() -> None:
-    """List the presets, and the method presets that `method.preset=NAME` lays over them."""
-    for name in presets():
-        experiment = load_experiment(name)
-        print(
-            f"{name:24} {experiment.method.name}, {experiment.data.name}, "
-            f"{experiment.split.num_clients} sites, {experiment.rounds.num_rounds} rounds"
-        )
-    print()
-    for name in method_presets():
-        print(f"method.preset={name:26} {headline(method_path(name))}")
-
-
-@app.command()
-def manifest(
-    preset: Preset,
-    out: Annotated[Path, typer.Option("--out", "-o", help="file to write")],
-    overrides: Overrides = None,
-) -> None:
-    """Draw the split of a preset and save it, to be shared and cited (split.manifest=FILE)."""
-    experiment = load_experiment(preset, parse_overrides(overrides or []))
-    split = federation_of(experiment).manifest
-    if split is None:
-        raise ConfigError("data.name = 'own': nobody deals the sites' images: there is no split")
-    split.save(out)
-    print(f"{out}: {len(split.site)} images, {split.num_clients} sites, digest {split.digest()}")
-
-
-@app.command()
+@app.command(rich_help_panel=SET_UP)
 def certs(
     out: Annotated[Path, typer.Argument(help="folder for them; nothing in it is overwritten")],
     host: Annotated[
@@ -229,29 +462,38 @@ def certs(
     sites: Annotated[str, typer.Option(help="sites that get a key each")] = "north,south,west",
 ) -> None:
     """Make a trial's keys and certificates: a CA, the server's, a SuperNode key for each site."""
+    needs("app", "cryptography")
+    from fedapp.tools.compare.grid import labels_of
+    from fedapp.tools.deploy.certs import make_certs
+
     for line in make_certs(out, host or [], list(labels_of(sites) or ())):
         print(line)
 
 
-@app.command("sites")
+@app.command("sites", rich_help_panel=SET_UP)
 def list_sites(
     superlink: Annotated[
         str, typer.Argument(help="a connection of Flower's config.toml; else its default")
     ] = "",
 ) -> None:
     """List the sites that are registered at the server, by name, with state and number."""
-    # Flower takes a second to import.
+    needs("app", "flwr")
     from fedapp.tools.deploy.roster import sites_at
 
     Console().print(sites_at(superlink or None))
 
 
 def main() -> None:
-    """Entry point: an error of ours is one line and exit code 2."""
+    """Entry point: what a person can mend is one line and exit code 2."""
     try:
         app()
     except FedAppError as error:
         print(f"fedapp: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+    except OSError as error:
+        if error.filename is None:
+            raise  # nothing that another path would mend
+        print(f"fedapp: {error.filename}: {error.strerror}: name another path", file=sys.stderr)
         raise SystemExit(2) from error
 
 

@@ -1,6 +1,8 @@
 """Who may import whom: the rooms in their order (docs/ARCHITECTURE.md) and some rules more."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ PACKAGES = ("fedapp", "server_app", "client_app", "bench")
 ROOMS = (
     "fedapp.ground", "fedapp.messages", "fedapp.data", "fedapp.learn", "fedapp.methods",
     "fedapp.experiment", "fedapp.models", "fedapp.site", "client_app", "fedapp.server",
-    "server_app", "fedapp.drivers", "fedapp.tools", "fedapp.cli", "fedapp.__main__", "bench",
+    "server_app", "fedapp.drivers", "fedapp.tools", "fedapp.api", "fedapp.cli", "fedapp.__main__",
+    "bench",
 )  # fmt: skip
 """A module imports its own room and those before it."""
 SITES_SIDE = ("fedapp.site", "client_app")
@@ -18,11 +21,12 @@ SERVERS_SIDE = ("fedapp.server", "server_app")
 """Nothing passes between the two but messages."""
 OWN_SITE = ("server_app.strategy", "fedapp.site.servers")
 """But for the server's own site, which is a site in the server's process."""
-WHOLE = {"flower", "deploy", "faults", "security", "golden"}
+WHOLE = {"docs", "flower", "deploy", "faults", "security", "golden"}
 """Folders of tests that run all rooms together; the others are named after a room."""
 MATHEMATICS = (
-    "learn/uncertainty", "learn/losses", "learn/training", "learn/metrics", "learn/robust",
-    "learn/priors", "learn/bags",
+    "learn/uncertainty", "learn/pseudolabels", "learn/losses", "learn/training", "learn/metrics",
+    "learn/robust", "learn/priors", "learn/bags", "learn/keeping", "models/conformal",
+    "models/choose",
     "methods/um_pfssl/relation", "methods/um_pfssl/costs",
 )  # fmt: skip
 FLOWER = {
@@ -87,8 +91,17 @@ def below(*tops: str) -> list[str]:
 
 
 def test_every_module_imports_only_its_own_room_and_earlier_ones():
-    assert not FILES["fedapp"].read_text()
     assert [line for name in FILES if name != "fedapp" for line in wrong(name, IMPORTS[name])] == []
+
+
+def test_importing_fedapp_imports_nothing_else():
+    """What it offers stands in fedapp.api, which nothing inside imports."""
+    code = "import fedapp, sys; print(*[m for m in sys.modules if m.partition('.')[0] in {TOPS}])"
+    code = code.replace("{TOPS}", str({*PACKAGES, "torch", "numpy", "flwr", "pydantic"}))
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == ["fedapp"], done.stderr
+    inside = [name for name in FILES if name != "fedapp" and room(name) != room("fedapp.api")]
+    assert not [name for name in inside if any("fedapp.api" in i for i in IMPORTS[name])]
 
 
 @pytest.mark.parametrize(("name", "text"), [
@@ -136,8 +149,9 @@ def test_flower_is_imported_where_it_is_named():
     assert {name for name in FILES if "flwr" in outer(name)} == FLOWER
 
 
-def test_the_loopback_driver_reaches_no_flower():
-    reached, todo = set(), ["fedapp.drivers.loopback"]
+@pytest.mark.parametrize("start", ["fedapp.drivers.loopback", "fedapp.api.comparing"])
+def test_what_needs_no_flower_reaches_none(start):
+    reached, todo = set(), [start]
     while todo:
         name = todo.pop()
         if name in FILES and name not in reached:

@@ -19,13 +19,14 @@ from fedapp.data.arrays import read_arrays
 from fedapp.data.folder import list_images, read_images
 from fedapp.data.images import resize
 from fedapp.data.inputs import DataSet
+from fedapp.data.memory import GivenSites, given, in_memory
 from fedapp.ground import rng
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.functions import names_function
-from fedapp.ground.settings import OWN, DataSettings
+from fedapp.ground.settings import FOLDER, OWN, DataSettings
 
-NAMES: tuple[str, ...] = (*published.NAMES, "folder", OWN)
-"""Every value of `data.name` but a user's own, `package.module:function`."""
+NAMES: tuple[str, ...] = (*published.NAMES, FOLDER, OWN)
+"""Every value of `data.name` but a user's own: `package.module:function`, or given in memory."""
 
 _STALL_SECONDS = 30.0
 """A download that stays silent for longer has failed."""
@@ -51,11 +52,13 @@ def load_dataset(settings: DataSettings, seed: int) -> DataSet:
             "data.name = 'own': nobody holds all the images: use `fedapp run` or Flower, where "
             "every site reads its own"
         )
-    if name == "folder":
+    if name == FOLDER:
         listing = list_images(root)
         chosen = _draw(settings, len(listing.files), seed)
-        return read_images(listing, chosen, settings.image_size)
-    if names_function(name):
+        return read_images(listing, chosen, settings.image_size, settings.window)
+    if in_memory(name):
+        data = _pool(name)
+    elif names_function(name):
         data = read_arrays(name)
     else:
         data = published.read_digits() if name == "digits" else _read(settings, root)
@@ -69,6 +72,13 @@ def load_dataset(settings: DataSettings, seed: int) -> DataSet:
                 "leave it out"
             )
         data = replace(data, inputs=resize(data.inputs, settings.image_size))
+    return data
+
+
+def _pool(name: str) -> DataSet:
+    data = given(name)
+    if isinstance(data, GivenSites):
+        raise ConfigError(f"data.name = {name!r}: each site has data of its own: there is no pool")
     return data
 
 

@@ -1,11 +1,9 @@
-"""A folder of images as a data set: `<root>/<class>/*.{png,jpg,jpeg}`.
+"""A folder of images as a data set: `<root>/<class>/*.png`, or of another of `SUFFIXES`.
 
 `<root>/train/<class>/` and `<root>/test/<class>/` (and `val`) are pooled where the root holds
 nothing else.
 """
 
-import struct
-import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,15 +15,17 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from fedapp.data.dicom import DICOM, read_dicom
 from fedapp.data.images import MAX_SIDE, MIN_SIDE, channel_stats, resize
 from fedapp.data.inputs import DataSet
+from fedapp.data.raster import RASTER, read_raster
+from fedapp.data.stored import Stored, levels
 from fedapp.ground.errors import DataError, ImageError
 
-SUFFIXES = (".png", ".jpg", ".jpeg")
+SUFFIXES = RASTER + DICOM
+KINDS = "PNG, JPEG, TIFF or DICOM (.png, .jpg, .jpeg, .tif, .tiff, .dcm)"
+"""The same in words."""
 _SPLITS = {"train", "val", "test"}
-GREY = {"1", "L", "LA"}
-"""Pillow's modes of files that are grey."""
-_COLOUR = {"P", "RGB", "RGBA", "CMYK", "YCbCr"}
 
 _BATCH = 64
 """Files a thread decodes at a time: one by one, handing over costs as much as a small image."""
@@ -33,17 +33,6 @@ _BATCH = 64
 _THREADED_BYTES = 8192
 """Mean file size from which threads pay. Measured on 2 cores: 256-pixel JPEGs of 8 kB take 0.7 of
 the time of one thread, 32-pixel ones of 1 kB take 1.5, as threads then wait for the interpreter."""
-
-# What Pillow raises on damaged bytes, by format and kind of damage.
-_DECODE_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +61,9 @@ def list_images(root: Path) -> Listing:
     ]
     if not found:
         raise DataError(
-            f"{root}: no images of the form <class>/*.png, *.jpg or *.jpeg (train/ and test/ in "
-            "front are allowed): put them there, or set data.root or FEDAPP_DATA to their folder"
+            f"{root}: no images of the form <class>/*.png, or of {KINDS} (train/ "
+            "and test/ in front are allowed): put them there, or set data.root or FEDAPP_DATA to "
+            "their folder"
         )
     classes = tuple(sorted({name for name, _ in found}))
     number = {name: index for index, name in enumerate(classes)}
@@ -81,15 +71,17 @@ def list_images(root: Path) -> Listing:
     return Listing(tuple(file for _, file in found), labels, classes)
 
 
-def read_images(listing: Listing, chosen: NDArray[np.int64], side: int) -> DataSet:
+def read_images(
+    listing: Listing, chosen: NDArray[np.int64], side: int, window: str = ""
+) -> DataSet:
     """Decode the chosen files of a listing, int64 [n] positions, n >= 1, into one set.
 
     side: pixels to resize to, or 0: as stored, and then all must be equal. Grey if every file is
-    grey, else RGB. Transparency is dropped. `DataError` names the first file that is damaged or
-    does not fit.
+    grey, else RGB. Transparency is dropped. window: as `data.window`. `DataError` names the first
+    file that is damaged or does not fit.
     """
     files = [listing.files[i] for i in chosen.tolist()]
-    decoded = decode_all(files, side)
+    decoded = decode_all(files, side, window=window)
     first = decoded[0].shape[1:]
     for file, image in zip(files, decoded, strict=True):
         if image.shape[1:] != first:
@@ -106,12 +98,14 @@ def read_images(listing: Listing, chosen: NDArray[np.int64], side: int) -> DataS
     return DataSet(images, labels, listing.classes, mean, std)
 
 
-def decode_all(files: Sequence[Path], side: int, channels: int = 0) -> list[Tensor]:
+def decode_all(
+    files: Sequence[Path], side: int, channels: int = 0, window: str = ""
+) -> list[Tensor]:
     """Return the images in these files, each as `decode` returns it; several at a time."""
     with ThreadPoolExecutor(_threads(files)) as pool:
         # Where a file fails, the batches not yet begun are cancelled.
         batches = pool.map(
-            lambda batch: [decode(file, side, channels) for file in batch],
+            lambda batch: [decode(file, side, channels, window) for file in batch],
             (files[i : i + _BATCH] for i in range(0, len(files), _BATCH)),
         )
         return [image for batch in batches for image in batch]
@@ -152,31 +146,32 @@ def _entries(path: Path) -> list[Path]:
         ) from error
 
 
-def decode(file: Path, side: int, channels: int = 0) -> Tensor:
+def decode(file: Path, side: int, channels: int = 0, window: str = "") -> Tensor:
     """Return one image, uint8 [C, H, W], resized to `side` unless that is 0.
 
     channels: C, 1 or 3, to which the image is converted; 0: 1 if the file is grey, else 3.
-    `DataError` where the file is damaged or no 8-bit image.
+    window: as `data.window`. `ImageError` where the file cannot be used.
     """
-    try:
-        with Image.open(file) as opened:
-            mode, (width, height) = opened.mode, opened.size
-            if mode not in GREY | _COLOUR:
-                raise ImageError(f"{file}: pixels of type {mode!r}: save it as 8-bit grey or RGB")
-            if not side and not all(MIN_SIDE <= s <= MAX_SIDE for s in (height, width)):
-                raise ImageError(
-                    f"{file}: {height} x {width} pixels, each side must be in "
-                    f"[{MIN_SIDE}, {MAX_SIDE}]: set data.image_size to resize"
-                )
-            # Pillow warns of the direct way from a palette with transparency to RGB.
-            clear = mode == "P" and "transparency" in opened.info
-            image = opened.convert("RGBA") if clear else opened
-            grey = channels == 1 or (channels == 0 and mode in GREY)
-            pixels = np.array(image.convert("L" if grey else "RGB"))
-    except _DECODE_ERRORS as error:
-        reason = " ".join(str(error).split())
+    return fitted(read_stored(file), file, side, channels, window)
+
+
+def read_stored(file: Path) -> Stored:
+    """Read an image before its window. Raises ImageError where the file cannot be used."""
+    return (read_dicom if file.suffix.lower() in DICOM else read_raster)(file)
+
+
+def fitted(stored: Stored, file: Path, side: int, channels: int, window: str) -> Tensor:
+    """Return what `decode` does, of an image that has been read."""
+    height, width = stored.values.shape[:2]
+    if not side and not all(MIN_SIDE <= s <= MAX_SIDE for s in (height, width)):
         raise ImageError(
-            f"{file}: damaged or not an image ({reason}): replace it by a whole copy or remove it"
-        ) from error
+            f"{file}: {height} x {width} pixels, each side must be in "
+            f"[{MIN_SIDE}, {MAX_SIDE}]: set data.image_size to resize"
+        )
+    pixels = levels(stored, window, file)
+    if channels == 1 and not stored.grey:
+        pixels = np.array(Image.fromarray(pixels).convert("L"))
     tensor = torch.from_numpy(pixels.reshape(height, width, -1)).permute(2, 0, 1)
+    if channels == 3:
+        tensor = tensor.expand(3, -1, -1)
     return resize(tensor[None], side)[0] if side else tensor

@@ -5,16 +5,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import check_run, open_run
+from fedapp.experiment.runfolder import check_run
+from fedapp.experiment.runlock import sole_server
 from fedapp.ground.errors import ProtocolError
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import decode_answer, decode_request, encode
 from fedapp.messages.protocol import Incoming, Outgoing, Refusal, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
-from fedapp.server.assembly import Assembly, carry_out
+from fedapp.server.assembly import Assembly, Ending, carry_out
+from fedapp.server.endblock import end_block
 from fedapp.server.phases import Fetch
 from fedapp.server.standings import Row
-from fedapp.site.federation import Federation, federation_of
+from fedapp.site.federation import Federation, Keeps, federation_of
 from fedapp.site.private import PrivateParts
 from fedapp.site.servers import servers_site
 from fedapp.site.site import Site
@@ -25,6 +27,7 @@ class Loopback:
 
     The sites work on the server's own store, so no content is copied. sites_root: where each keeps
     what it shares with nobody. only: the sites that take part; None: all that the preset has.
+    keeps: where they keep their models for use; None: nowhere.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class Loopback:
         store: ModelStore,
         sites_root: Path,
         only: Sequence[int] | None = None,
+        keeps: Keeps | None = None,
     ) -> None:
         self._sites: dict[int, Site] = {
             k: federation.site(
@@ -43,6 +47,7 @@ class Loopback:
                 ScoreStore(),
                 PrivateParts(sites_root / f"site-{k}" / "private"),
                 shares_pool=True,
+                keeps=keeps,
             )
             for k in (range(experiment.split.num_clients) if only is None else only)
         }
@@ -79,18 +84,23 @@ def carried(incoming: Incoming) -> Incoming:
     return Incoming(decode_answer(head), incoming.payloads, len(head))
 
 
-def run_loopback(experiment: Experiment) -> tuple[Row, Path]:
-    """Run an experiment in this process; return its summary and its run folder."""
+def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Row, Path]:
+    """Run an experiment in this process; return its summary and its run folder.
+
+    ending: the words that are printed at the end.
+    """
     check_run(experiment)
     federation = federation_of(experiment)
-    folder = open_run(experiment, federation.manifest)
+    with sole_server(experiment, federation.manifest) as folder:
+        models = experiment.runtime.models
+        keeps = Keeps(folder.models_root, folder.path.name) if models else None
 
-    def transport(run: Assembly) -> Loopback:
-        return Loopback(experiment, federation, run.store, folder.sites_root)
+        def transport(run: Assembly) -> Loopback:
+            return Loopback(experiment, federation, run.store, folder.sites_root, keeps=keeps)
 
-    try:
-        return carry_out(experiment, folder, transport, servers_site), folder.path
-    except KeyboardInterrupt:
-        again = f"runtime.resume=true runtime.run_name={folder.path.name}"
-        print(f"\ninterrupted; go on with the same settings and {again}", file=sys.stderr)
-        raise
+        try:
+            return carry_out(experiment, folder, transport, servers_site, ending), folder.path
+        except KeyboardInterrupt:
+            again = f"runtime.resume=true runtime.run_name={folder.path.name}"
+            print(f"\ninterrupted; go on with the same settings and {again}", file=sys.stderr)
+            raise

@@ -62,6 +62,35 @@ _NAMED: dict[str, tuple[Callable[[], list[str]], Callable[[str], type]]] = {
 """Groups whose settings depend on their `name`: the names there are, and the class of one."""
 _DEFAULTS = {"model.name": DEFAULT_NETWORK}
 
+_SYNONYMS = {
+    word: key
+    for key, words in {
+        "training.learning_rate": "lr eta rate step_size",
+        "training.local_epochs": "epochs num_epochs local_ep",
+        "training.local_steps": "steps num_steps iterations",
+        "training.warmup_epochs": "warmup",
+        "training.batch_size": "batch bs batchsize",
+        "rounds.num_rounds": "rounds n_rounds communication_rounds comm_rounds server_rounds",
+        "rounds.sample_rate": "fraction_fit fraction participation client_fraction tau",
+        "rounds.deadline_s": "timeout deadline",
+        "split.num_clients": "clients sites num_sites n_clients hospitals nodes num_supernodes",
+        "split.dirichlet_alpha": "alpha dirichlet non_iid",
+        "split.label_share": "mu labels_share labelled labeled label_fraction",
+        "data.name": "dataset data_set",
+        "data.root": "data_dir datadir data_path",
+        "model.name": "network arch architecture",
+        "method.name": "algorithm strategy",
+        "method.helper_list_size": "helpers num_helpers n_helpers",
+        "method.num_replaced": "replaced num_new",
+        "method.proximal": "prox proximal_mu",
+        "runtime.device": "gpu cuda",
+        "runtime.run_name": "run_id run experiment_name",
+        "runtime.out": "output output_dir out_dir",
+    }.items()
+    for word in words.split()
+}
+"""What other programs and papers call a setting, for the hint at an unknown key."""
+
 
 @dataclass(frozen=True, config=CLOSED)
 class _Frame:
@@ -322,7 +351,9 @@ def _misplaced(values: Mapping[str, Any], valid: set[str], origin: Mapping[str, 
     for key in sorted(values.keys() - valid):
         group = key.partition(".")[0]
         if key in {*_GROUPS, *_NAMED}:
-            rule = f"must be a group of keys: {_listed(key, valid)}"
+            meant = _SYNONYMS.get(key)
+            hint = f"; did you mean '{meant}'?" if meant in valid else ""
+            rule = f"must be a group of keys: {_listed(key, valid)}{hint}"
         elif key in config_keys() or (group == "model" and ":" in str(values.get("model.name"))):
             named = values.get(f"{group}.name", _DEFAULTS.get(f"{group}.name"))
             rule = f"not a setting of {named}; valid: {_listed(group, valid)}"
@@ -374,6 +405,9 @@ def _is_number(value: object) -> bool:
 
 def _nearest_key(key: str, valid: Iterable[str]) -> str:
     """Return the advice for a dotted key that is not in `valid`; a key may lack its group."""
+    meant = _SYNONYMS.get(key.rpartition(".")[2].lower().replace("-", "_"))
+    if meant is not None and meant in valid:
+        return f"did you mean '{meant}'?"
     by_leaf = {name.rpartition(".")[2]: name for name in valid}
     whole = difflib.get_close_matches(key, valid, n=1, cutoff=0.7)
     leaf = difflib.get_close_matches(key.rpartition(".")[2], by_leaf, n=1)

@@ -26,6 +26,11 @@ def method_presets() -> list[str]:
     return sorted(path.stem for path in (CONF / "methods").glob("*.yaml"))
 
 
+def sweeps() -> list[str]:
+    """Return the names of the grids in `conf/sweeps/`, sorted."""
+    return sorted(path.stem for path in (CONF / "sweeps").glob("*.yaml"))
+
+
 def preset_path(preset: str) -> Path:
     """Return the file of a preset, by name or by path. Raises ConfigError where there is none."""
     if preset in presets():

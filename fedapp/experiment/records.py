@@ -1,6 +1,7 @@
 """The files of a run folder: written whole, read back.
 
 - metrics.jsonl: one JSON object per round, appended
+- sites.jsonl: one JSON object per round: what each site that answered said of itself, appended
 - traffic.csv: models and bytes by round, site, direction and kind, appended
 - per_site.csv: one row per site, at the end
 - evaluations.json: each site's latest confusion matrix and calibration sums, at the end
@@ -22,6 +23,8 @@ from fedapp.messages.ledger import COLUMNS
 
 Row = dict[str, Any]
 
+METRICS, SITES = "metrics.jsonl", "sites.jsonl"
+
 
 class Records:
     """What a run writes down, in its folder `path`."""
@@ -34,8 +37,11 @@ class Records:
 
         Raises StoreError where the disk refuses; the file then is as before.
         """
-        line = json.dumps(json_values(row), allow_nan=False) + "\n"
-        append_durable(self.path / "metrics.jsonl", line.encode())
+        self._append(METRICS, row)
+
+    def append_sites(self, row: Row) -> None:
+        """Add a round's row of its sites (it has "round"), as `append_metrics` does."""
+        self._append(SITES, row)
 
     def append_traffic(self, rows: Sequence[Sequence[int | str]]) -> None:
         """Add a round's rows of the ledger to traffic.csv. Raises StoreError as above."""
@@ -46,8 +52,18 @@ class Records:
 
     def metrics(self) -> list[Row]:
         """Return the rows of whole lines; a line cut by a crash, and what follows, is left out."""
+        return self._rows(METRICS)
+
+    def sites(self) -> list[Row]:
+        """Return the rows of sites.jsonl likewise; none of a run by a version that had none."""
+        return self._rows(SITES)
+
+    def _append(self, name: str, row: Row) -> None:
+        append_durable(self.path / name, _line(row).encode())
+
+    def _rows(self, name: str) -> list[Row]:
         try:
-            lines = (self.path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+            lines = (self.path / name).read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
             return []
         rows: list[Row] = []
@@ -97,9 +113,10 @@ class Records:
         return state
 
     def drop_rows_after(self, last: int) -> None:
-        """Cut metrics and traffic back to the last whole round."""
-        kept = [row for row in self.metrics() if row.get("round", math.inf) <= last]
-        self._rewrite("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+        """Cut metrics, sites and traffic back to the last whole round."""
+        for name in (METRICS, SITES):
+            kept = [row for row in self._rows(name) if row.get("round", math.inf) <= last]
+            self._rewrite(name, "".join(map(_line, kept)))
         path = self.path / "traffic.csv"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         whole = (line for line in lines[1:] if line.endswith("\n") and line[:1].isdigit())
@@ -150,6 +167,10 @@ def json_values(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def _line(row: Row) -> str:
+    return json.dumps(json_values(row), allow_nan=False) + "\n"
 
 
 def _csv(rows: Sequence[Row], first: str) -> str:

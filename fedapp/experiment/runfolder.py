@@ -5,6 +5,7 @@
 - manifest.safetensors: who holds which image, where the server knows it
 - what `records` writes, round by round and at the end
 - pool/, sites/: models, and the simulated sites' own stores
+- models/: the simulated sites' models for use
 - server.lock: held by the server that carries on the run
 """
 
@@ -50,6 +51,11 @@ class RunFolder(Records):
     def sites_root(self) -> Path:
         """Where simulated sites keep their own."""
         return self.path / "sites"
+
+    @property
+    def models_root(self) -> Path:
+        """Where they keep their models for use."""
+        return self.path / "models"
 
     @classmethod
     def create(

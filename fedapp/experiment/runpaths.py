@@ -1,20 +1,23 @@
 """Where run folders are, and what they are called."""
 
+import difflib
 import os
 import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedapp.experiment.experiment import Experiment
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import RunError
+
+if TYPE_CHECKING:  # it imports torch, for which the completion of a name cannot wait
+    from fedapp.experiment.experiment import Experiment
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 
 
-def out_root(experiment: Experiment) -> Path:
+def out_root(experiment: "Experiment") -> Path:
     """Return the folder of run folders: `runtime.out`, else $FEDAPP_OUT, else ~/um-pfssl-runs."""
     return Path(experiment.runtime.out).expanduser() if experiment.runtime.out else runs_root()
 
@@ -24,8 +27,8 @@ def runs_root() -> Path:
     return Path(os.environ.get("FEDAPP_OUT") or "~/um-pfssl-runs").expanduser()
 
 
-def peers_path(experiment: Experiment) -> Path:
-    """Return the folder of the run that `runtime.peers` names: a run of ours, else a path."""
+def peers_path(experiment: "Experiment") -> Path:
+    """Return the folder of the run that `runtime.peers` names: one in `out_root`, else a path."""
     named = experiment.runtime.peers
     ours = out_root(experiment) / named
     return ours if ours.is_dir() else Path(named).expanduser()
@@ -66,5 +69,36 @@ def taken(path: Path) -> str:
 
 def newest(root: Path) -> str:
     """Name the run that was started last."""
-    runs = sorted(root.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
-    return f"the newest is {runs[-1].parent.name}" if runs else "there are none yet"
+    names = _by_age(root, "run.json")
+    return f"the newest is {names[-1]}" if names else "there are none yet"
+
+
+def run_names(root: Path) -> list[str]:
+    """Return the names of the runs and comparisons in a folder of run folders, the oldest first."""
+    return _by_age(root, "run.json", "comparison.json")
+
+
+def find_run(named: str) -> Path:
+    """Return the folder of a run or a comparison: one of ours by its name, else by its path.
+
+    named: empty: our newest run. What the folder holds is not looked at. Raises RunError where
+    there is no such folder.
+    """
+    root = runs_root()
+    if not named:
+        names = _by_age(root, "run.json")
+        if not names:
+            raise RunError(f"{root}: no runs yet: begin one (fedapp run), or name a run's folder")
+        return root / names[-1]
+    for path in (root / named, Path(named).expanduser()):
+        if path.is_dir():
+            return path
+    close = difflib.get_close_matches(named, run_names(root), n=1)
+    hint = f"did you mean '{close[0]}'?" if close else newest(root)
+    raise RunError(f"'{named}': no such run in {root}, and no such folder; {hint}")
+
+
+def _by_age(root: Path, *marks: str) -> list[str]:
+    """Return the names of the folders that hold one of these files, the oldest file first."""
+    found = [path for mark in marks for path in root.glob(f"*/{mark}")]
+    return [path.parent.name for path in sorted(found, key=lambda path: path.stat().st_mtime)]

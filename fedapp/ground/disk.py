@@ -4,7 +4,10 @@ import errno
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from fedapp.ground.errors import StoreError
 from fedapp.ground.text import size
@@ -16,11 +19,21 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def write_atomic(path: Path, data: bytes, *, durable: bool, mode: int = 0o666) -> None:
+    """Write a file whole, as `written_whole` does. Raises StoreError as it does."""
+    with written_whole(path, durable=durable, mode=mode, needed=len(data)) as file:
+        file.write(data)
+
+
+@contextmanager
+def written_whole(
+    path: Path, *, durable: bool, mode: int = 0o666, needed: int = 0
+) -> Iterator[BinaryIO]:
     """Write a file by way of a temporary neighbour and a rename; its folder is made if absent.
 
     Readers and other writers of the same path see the old content or the new one, never a part.
     durable: the new content is on the disk before it takes the old one's place, so that not even a
     power cut loses both. mode: rights of the file from its first byte on, less the process's umask.
+    needed: its bytes, for the error; 0: nobody knows yet.
 
     Raises StoreError, naming the file, the free space and the remedy; the old content then stays.
     """
@@ -28,7 +41,7 @@ def write_atomic(path: Path, data: bytes, *, durable: bool, mode: int = 0o666) -
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(data)
+            yield file
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -37,7 +50,7 @@ def write_atomic(path: Path, data: bytes, *, durable: bool, mode: int = 0o666) -
             _sync(path.parent)
     except OSError as error:
         _discard(part)
-        raise refused(path, error, len(data)) from error
+        raise refused(path, error, needed) from error
     except BaseException:  # an interrupt leaves no half file either
         _discard(part)
         raise

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedapp.ground.errors import ConfigError, nearest, one_line
 
+_GIVEN: dict[str, Callable[..., Any]] = {}
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -25,14 +26,29 @@ def advice(name: str, names: Iterable[str]) -> str:
     return nearest(name, names)
 
 
+def give(function: Callable[..., Any]) -> str:
+    """Keep a function of this process under the name that it has in its module; return the name.
+
+    So one is found that no other process could import: of a notebook, or inside another function.
+    Raises ConfigError where it is no function, or has no name.
+    """
+    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__name__', '')}"
+    if not (inspect.isfunction(function) and names_function(name)):
+        raise ConfigError(f"{function!r}: must be a function with a name: write it with `def`")
+    _GIVEN[name] = function
+    return name
+
+
 def function_of(name: str) -> Callable[..., Any]:
-    """Import and return a function by its name in a setting.
+    """Return a function by its name in a setting: one that was given, or else by import.
 
     Raises ConfigError, to which the caller adds the setting, where the name has another form, or
     the module cannot be imported or has no such function.
     """
     if not names_function(name):
         raise ConfigError("must be package.module:function; correct the name")
+    if name in _GIVEN:
+        return _GIVEN[name]
     module, _, function = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), function, None)

@@ -84,7 +84,7 @@ class Progress:
         self._round_began = now
         accuracy = f"accuracy {percent(row.get('mean_test_accuracy'))} %"
         error = row.get("pseudo_label_error")
-        wrong = [] if error is None else [f"pseudo-label error {percent(error)} %"]
+        wrong = [] if error is None else [f"wrong pseudo-labels {percent(error)} %"]
         left = self._left(number)
         if self._bar is not None and self._task is not None:
             state = "  ".join([accuracy, *wrong, *left])
@@ -92,9 +92,11 @@ class Progress:
             return
         where = f"round {number:>{len(str(self._rounds))}}/{self._rounds}" if number else "warm-up"
         worst = percent(row.get("worst_decile_accuracy"))
-        skipped = [f"skipped {len(row['skipped'])}"] if row.get("skipped") else []
-        counts = [f"trained {row.get('trained', 0)}", *skipped]
-        self._say("  ".join([where, f"{accuracy} (worst decile {worst})", *wrong, *counts, *left]))
+        skipped = [f"{len(row['skipped'])} skipped"] if row.get("skipped") else []
+        counts = [f"{row.get('trained', 0)} sites trained", *skipped]
+        self._say(
+            "  ".join([where, f"{accuracy} (worst tenth of sites {worst})", *wrong, *counts, *left])
+        )
 
     def note(self, text: str) -> None:
         """Say something that deserves attention, such as a site that was skipped and why."""

@@ -4,6 +4,7 @@ Paper: "Uncertainty Minimization for Personalized Federated Semi-Supervised Lear
 The descriptions give unit and source; `conf/*.yaml` repeats them beside the values.
 """
 
+import math
 import re
 from typing import Annotated, Literal
 
@@ -17,6 +18,8 @@ CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 OWN = "own"
 """`data.name` where every site reads images of its own."""
+FOLDER = "folder"
+"""`data.name` of a folder of images, one folder for each class."""
 SITE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 """What a site may be called; it is also a folder's name."""
 _CLASS_NAME = r"[^/\\.\0][^/\\\0]{0,63}"
@@ -30,6 +33,9 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 
 Robust = Literal["none", "bounded", "median", "filtered"]
 """How a server averages; `fedapp.learn.robust` says how each works."""
+
+OWN_WINDOW = "dicom"
+"""`data.window` where each file's own window is to be used, which only DICOM files have."""
 
 SHIFT_KINDS = ("rotation", "brightness", "contrast", "blur", "noise")
 """What `split.feature_shift` can change; `fedapp.data.shift` says how."""
@@ -49,6 +55,9 @@ class DataSettings:
     """Images to use, drawn at random from train and test pooled; 0: all."""
     image_size: Annotated[int, Field(ge=0, le=224)] = 0
     """Side in pixels to resize to, 8 to 224 as far as the network allows it; 0: as stored."""
+    window: str = ""
+    """Of images with more than 8 bits, in files: the two values that become black and white, a
+    comma between; `dicom`: each file's own window; empty: there are no such images."""
 
     # What sites with data of their own (name = own) agree upon, since no one sees all their images.
     classes: str = ""
@@ -80,6 +89,12 @@ class DataSettings:
     def __post_init__(self) -> None:
         if 0 < self.image_size < 8:
             raise ValueError("image_size must be 0 (as stored) or in [8, 224]")
+        window_ends(self.window)
+        if self.window and self.name not in (OWN, FOLDER):
+            raise ValueError(
+                f"window is a setting of images in files: set name to {OWN!r} or {FOLDER!r} or "
+                "drop it"
+            )
         if self.name != OWN:
             for key in ("classes", "sites", "channels"):
                 if getattr(self, key):
@@ -104,6 +119,24 @@ class DataSettings:
                     f"{key}: {odd[0]!r}: must be at most 64 characters, none of them a slash; "
                     "of a site's name letters, digits, dot, dash and underscore"
                 )
+
+
+def window_ends(window: str) -> tuple[float, float] | None:
+    """Return the values of `data.window` that become black and white; None: it names none.
+
+    Raises ValueError where it is no window.
+    """
+    if window in ("", OWN_WINDOW):
+        return None
+    try:
+        low, high = map(float, window.split(","))
+    except ValueError:
+        low = high = math.nan
+    if not -math.inf < low < high < math.inf:
+        raise ValueError(
+            f"window must be two numbers, the lower first, such as '0, 4095', or {OWN_WINDOW!r}"
+        )
+    return low, high
 
 
 def _listed(text: str) -> tuple[str, ...]:
@@ -276,3 +309,5 @@ class RuntimeSettings:
     """Continue the run in the folder `run_name` from its last whole round."""
     peers: str = ""
     """A finished run, its name or folder, from whose models new sites start; empty: none."""
+    models: bool = True
+    """Each site keeps its best model for use; a comparison's cells do not: it costs up to 9 %."""

@@ -25,6 +25,10 @@ class Predictor:
     weight: float = 1.0
     class_mix: Tensor | None = None
 
+    def times_mix(self, plain: Tensor) -> Tensor:
+        """Return the network's probabilities [n, C] times the class mix, float64, rows sum to 1."""
+        return plain.double() if self.class_mix is None else weighted(plain, self.class_mix)
+
 
 def answer_of(
     predictors: Sequence[tuple[Network, Predictor]], images: Tensor, normalise: Normalise
@@ -33,9 +37,12 @@ def answer_of(
 
     predictors: at least one, each with the network that holds its tensors, on the images' device.
     """
-    weights = torch.tensor([one.weight for _, one in predictors], dtype=torch.float64)
-    answers = []
-    for network, one in predictors:
-        plain = predict(network, images, normalise)
-        answers.append(plain.double() if one.class_mix is None else weighted(plain, one.class_mix))
+    plain = [predict(network, images, normalise) for network, _ in predictors]
+    return combined([one for _, one in predictors], plain)
+
+
+def combined(predictors: Sequence[Predictor], plain: Sequence[Tensor]) -> Tensor:
+    """Return a site's answer, float32 [n, C]; plain: each network's probabilities [n, C]."""
+    weights = torch.tensor([one.weight for one in predictors], dtype=torch.float64)
+    answers = [one.times_mix(its) for one, its in zip(predictors, plain, strict=True)]
     return mixed(answers, weights).float()

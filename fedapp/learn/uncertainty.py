@@ -1,4 +1,4 @@
-"""MC-dropout probabilities and predictive entropy (paper, Eqs. 9 and 10)."""
+"""MC-dropout probabilities, predictive entropy (paper, Eqs. 9 and 10) and what it is made of."""
 
 from collections.abc import Callable
 
@@ -65,3 +65,19 @@ def entropy(probabilities: Tensor) -> Tensor:
     """
     out: Tensor = torch.special.entr(probabilities).sum(-1)
     return out
+
+
+def decomposed(samples: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the entropy of the mean answer, and the part of it that is the model's doubt.
+
+    samples: [S, n, C], answers of S drawn models, rows sum to 1. weights: [S], >= 0, sum to 1.
+
+    With p = sum_s w_s p_s the entropy H(p) is sum_s w_s H(p_s), doubt that each drawn model has
+    (images that could be either class), and the rest, the mutual information of answer and model:
+    how far they contradict each other, which more labels can mend (BALD, Houlsby et al. 2011;
+    Depeweg et al. 2018). Both float64 [n], in nats: H(p) in [0, ln C], the rest in [0, H(p)].
+    """
+    drawn, share = samples.double(), weights.double()
+    total = entropy(torch.einsum("s,snc->nc", share, drawn))
+    each = torch.einsum("s,sn->n", share, entropy(drawn))
+    return total, (total - each).clamp_min(0)  # below 0 by rounding only

@@ -12,7 +12,7 @@ from pydantic import FailFast, Field
 
 from fedapp.ground.settings import SITE_NAME
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of the message format; both sides refuse any other."""
 
 INITIAL_SITE = -1
@@ -49,7 +49,7 @@ MAX_SIDE = 2**16
 MAX_IMAGES = 2**31
 """Images of a kind at one site."""
 MAX_BINS = 64
-"""Calibration bins of an evaluation."""
+"""Bins of an evaluation's calibration, and of pseudo-labels' uncertainty."""
 MAX_ENTRIES = 32
 """Entries of a mapping: metrics, evaluations, roles."""
 MAX_SETTINGS = 256
@@ -139,6 +139,28 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class PseudoLabels:
+    """Counts of the pseudo-labels that a site learned from in a round.
+
+    by_class: [C]. by_uncertainty: [B], by normalised entropy H / ln C, in bins [i, i + 1) / B.
+    wrong_by_class, wrong_by_uncertainty: those of them that are wrong; empty on a real site, which
+        does not know.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    by_class: Annotated[tuple[Images, ...], *_Classes]
+    by_uncertainty: Annotated[tuple[Images, ...], *_Bins]
+    wrong_by_class: Annotated[tuple[Images, ...], *_Classes] = ()
+    wrong_by_uncertainty: Annotated[tuple[Images, ...], *_Bins] = ()
+
+    @property
+    def total(self) -> int:
+        """Number of pseudo-labels."""
+        return sum(self.by_class)
+
+
+@dataclass(frozen=True)
 class Task:
     """Work for one site in one round. `models` gives, for each role, the models it refers to.
 
@@ -202,6 +224,7 @@ class Reply:
     part: what was sent of its new model; None: the whole.
     contents: digests of its new contents of other roles.
     learned: whether it trained.
+    pseudo: the pseudo-labels that it learned from; None where its method fixes none for a round.
     """
 
     __pydantic_config__ = CLOSED
@@ -217,6 +240,7 @@ class Reply:
     part: Part | None = None
     contents: Annotated[Mapping[Name, Digest], _Entries] = field(default_factory=dict)
     learned: bool = False
+    pseudo: PseudoLabels | None = None
 
     def uploads(self, before: str) -> dict[str, str]:
         """Return the role of each content that comes along, and its digest.
@@ -320,6 +344,11 @@ class SiteFacts:
         if self.site == SERVER_SITE:
             return "the server's own site"
         return f"site {self.site} ({self.name})" if self.name else f"site {self.site}"
+
+    @property
+    def folder(self) -> str:
+        """Name of a folder of the site's own."""
+        return self.name or str(self.site)
 
     @property
     def mu(self) -> float:

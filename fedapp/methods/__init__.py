@@ -8,6 +8,8 @@ from typing import Any
 from fedapp.ground.errors import ConfigError
 from fedapp.methods.base import Method
 
+_GIVEN: dict[str, type[Method[Any]]] = {}
+
 
 def method_names() -> list[str]:
     """Return every method's name, sorted: the modules of this package but `base` and `_private`."""
@@ -15,11 +17,29 @@ def method_names() -> list[str]:
     return sorted(name for name in files if name != "base" and not name.startswith("_"))
 
 
+def give(method: type[Method[Any]]) -> str:
+    """Keep a method's class for this process, under its `name`; return the name.
+
+    Raises ConfigError where it is no method's class, or a method of this package has the name.
+    """
+    name = getattr(method, "name", None)
+    if not (isinstance(method, type) and issubclass(method, Method) and isinstance(name, str)):
+        raise ConfigError(
+            f"method {method!r}: must be a class made from fedapp.methods.base.Method, with `name`"
+        )
+    if name in method_names():
+        raise ConfigError(f"method {name!r}: there is one of this name: choose another")
+    _GIVEN[name] = method
+    return name
+
+
 def method_class(name: str) -> type[Method[Any]]:
-    """Return the class that `fedapp/methods/<name>.py` offers as `METHOD`.
+    """Return the class that was given, or that `fedapp/methods/<name>.py` offers as `METHOD`.
 
     Raises ConfigError where there is no such file or it offers no method.
     """
+    if name in _GIVEN:
+        return _GIVEN[name]
     names = method_names()
     if name not in names:
         close = difflib.get_close_matches(name, names, n=1)

@@ -79,11 +79,15 @@ class Averaging(Method[MethodState]):
 
     def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
         """Return the server's model or the site's own, with what the site keeps to itself."""
-        if self.answer == "common":
+        return self.single(self.answer, task, site)
+
+    def single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
+        """Return the one or the other."""
+        if answer == "common":
             site.load(task.models["server"][0])
         else:
             self.load_tuned(task, site)
-        return {self.answer: Predictor(site.params())}
+        return {answer: Predictor(site.params())}
 
     def load_tuned(self, task: Task, site: SiteContext) -> None:
         """Load the model that the site trained last; the server's where it has never learned."""

@@ -35,6 +35,7 @@ from fedapp.messages.protocol import (
     MODEL,
     Evaluation,
     ModelRef,
+    PseudoLabels,
     Reply,
     ScoredRef,
     SiteFacts,
@@ -148,10 +149,12 @@ class SiteReport:
     """What a site's rule produced. params: all of its new model; None: it did not change.
 
     sent: the names of the tensors of it that travel; the server and all others have the other
-        tensors of the task's first "server" model in their place. None: the whole model travels.
+    tensors of the task's first "server" model in their place. None: the whole model travels.
     contents: its new contents of other roles (`Method.roles`). learned: whether it trained.
     memory: the new tensors of `Method.memory`; None: they did not change.
-    evaluates_params: False where `evaluations` are of a model that the site never sends.
+    personal: the model that `evaluations` are of, where the site never sends it; None: `params`, or
+        the model that the task named.
+    pseudo: the pseudo-labels that it learned from, counted.
     """
 
     params: Params | None = None
@@ -161,8 +164,9 @@ class SiteReport:
     helpers: tuple[ScoredRef, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
-    evaluates_params: bool = True
+    personal: Params | None = None
     memory: Params | None = None
+    pseudo: PseudoLabels | None = None
 
 
 class Contents(Protocol):
@@ -303,6 +307,9 @@ class Method(ABC, Generic[State]):
     """Whether sites use other sites' models, so that those of an earlier run serve as well."""
     starts_common: ClassVar[bool] = False
     """Whether a new site needs nothing of an earlier run of the method but the server's model."""
+    joins_at: ClassVar[float] = 0
+    """First round whose answers other sites have a part in; a model of a round before is trained at
+    the site alone."""
     learns_from: ClassVar[frozenset[str]] = frozenset({LABELLED, UNLABELLED})
     """The parts of a site's data that it can learn from, of `fedapp.data.parts.TRAINING`."""
 
@@ -328,6 +335,13 @@ class Method(ABC, Generic[State]):
         """
         site.load(task.own)
         return {"own": Predictor(site.params())}
+
+    def single(self, answer: str, task: Task, site: SiteContext) -> Mapping[str, Predictor]:
+        """Return what gives one of `protocol.ANSWERS` that it measures; as `used` otherwise.
+
+        Most methods measure the answer that they use, and no other.
+        """
+        return self.used(task, site)
 
     def welcome(self, rnd: Round) -> Sequence[Task]:
         """Return what the round's newcomers do before it; most methods: nothing."""

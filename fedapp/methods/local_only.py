@@ -3,6 +3,7 @@
 The reference that a federated method must beat: same epochs, same draws, nothing sent to peers.
 """
 
+import math
 from collections.abc import Generator, Sequence
 from typing import ClassVar
 
@@ -26,6 +27,7 @@ class LocalOnly(Method[MethodState]):
     """No hyper-parameters of its own."""
 
     name: ClassVar[str] = "local_only"
+    joins_at: ClassVar[float] = math.inf
 
     def server_round(
         self, state: MethodState, rnd: Round

@@ -3,7 +3,7 @@
 Per mini-batch (their Algorithm 1, with one batch a step as in the official code): `inner_steps`
 descents of F(theta) + lambda / 2 ||theta - w||^2 give the personal theta, then
 w <- w - eta lambda (w - theta). A site sends w; theta is what it uses, and what is measured. It
-is not kept after that: of a run that is over, the server's w is all there is.
+is not the site's model after that: of a run that is over, the server has w alone.
 """
 
 from collections.abc import Generator, Sequence
@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedapp.ground.settings import CLOSED, Count, Positive
+from fedapp.learn.predictors import Predictor
 from fedapp.learn.training import Step, shortened
 from fedapp.messages.protocol import Reply, Task
 from fedapp.methods._averaging import ByObjective, averaged
@@ -50,9 +51,9 @@ class PFedMe(ByObjective):
         w = [tensor.detach().clone() for tensor in theta]
         with site.drawing(task):
             losses = [self.descend(step, theta, w, site) for step in self.steps(task, site)]
-        evaluations = site.evaluate("val", "test")
+        evaluations, personal = site.evaluate("val", "test"), site.params()
         if not losses:
-            return SiteReport(evaluations=evaluations)
+            return SiteReport(evaluations=evaluations, personal=personal)
         loss = site.finite(torch.stack(losses).mean().item(), task)
         with torch.no_grad():
             for tensor, value in zip(theta, w, strict=True):
@@ -62,8 +63,13 @@ class PFedMe(ByObjective):
             learned=True,
             metrics={"loss": loss},
             evaluations=evaluations,
-            evaluates_params=False,
+            personal=personal,
         )
+
+    def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
+        """Return theta where it is at hand; of a run that is over, the site's w."""
+        site.load(task.own)
+        return {"own": Predictor(site.params())}
 
     def descend(
         self, step: Step, theta: Sequence[Tensor], w: Sequence[Tensor], site: SiteContext

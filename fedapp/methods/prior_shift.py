@@ -31,6 +31,7 @@ from fedapp.learn.objectives import supervised
 from fedapp.learn.params import Params
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import class_mix, mixed, mixture_weights, weighted
+from fedapp.learn.pseudolabels import counted
 from fedapp.learn.training import Step, batches, descend, freeze_batch_norm, paired, repeated
 from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
 from fedapp.methods._averaging import WARM_UP, averaged, budget_of, work_of
@@ -100,8 +101,10 @@ class PriorShift(Method[Sure]):
         data = site.data
         taught = Taught.nothing(counts(site))
         metrics: dict[str, float] = {}
+        pseudo = None
         if self.pseudo_labels and task.action != WARM_UP and len(data.unlabelled):
             taught = self._taught(task, site)
+            pseudo = counted(taught.soft, data.audit, taught.kept)
             if data.audit is not None:
                 wrong, total = data.audit.pseudo_label_errors(taught.soft.argmax(1), taught.kept)
                 metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}
@@ -114,7 +117,7 @@ class PriorShift(Method[Sure]):
         learned_from = len(data.labels) + taught.worth * len(taught.kept)
         metrics |= {"loss": site.finite(loss, task), "learned_from": learned_from}
         alone = self._trained_alone(task, site)
-        return SiteReport(params, learned=True, metrics=metrics, memory=alone)
+        return SiteReport(params, learned=True, metrics=metrics, memory=alone, pseudo=pseudo)
 
     def _taught(self, task: Task, site: SiteContext) -> "Taught":
         """Return what the common model says of the site's unlabelled images."""
@@ -199,7 +202,7 @@ class PriorShift(Method[Sure]):
 
     def _report(self, task: Task, site: SiteContext) -> SiteReport:
         """Measure every answer that the site has, and the one that it uses."""
-        val, test = self._answers(task, site, site.data.val, site.data.test)
+        _, [val, test] = self._answers(task, site, site.data.val, site.data.test)
         every = [("val", name, a) for name, a in val.items()]
         every += [("test", name, a) for name, a in test.items()]
         results = {
@@ -218,16 +221,17 @@ class PriorShift(Method[Sure]):
 
     def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
         """Return the common model, the tuned one and the one trained alone, as far as used."""
-        [found] = self._answers(task, site, site.data.val)
-        val, mix = self._chosen(found), self.mix(task, site)
+        mix, [found] = self._answers(task, site, site.data.val)
+        val = self._chosen(found)
         trust = self._trust(val, site, deciding(site)).tolist()
-        refs = {"common": task.models["server"][0], "tuned": task.own}
         return {
-            name: Predictor(site.contents(refs[name]), weight, mix)
-            if name in refs
-            else Predictor(site.memory, weight)
+            name: _predictor(name, task, site, weight, mix)
             for name, weight in zip(val, trust, strict=True)
         }
+
+    def single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
+        """Return the common or the tuned model times the site's class mix, or the one alone."""
+        return {answer: _predictor(answer, task, site, 1.0, self.mix(task, site))}
 
     def _chosen(self, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return those of a site's answers that it uses."""
@@ -236,8 +240,10 @@ class PriorShift(Method[Sure]):
         name = self.answer if self.answer in answers else "common"
         return {name: answers[name]}
 
-    def _answers(self, task: Task, site: SiteContext, *sets: Tensor) -> list[dict[str, Tensor]]:
-        """Return every answer [n, C] that the site has to each set of images, by name."""
+    def _answers(
+        self, task: Task, site: SiteContext, *sets: Tensor
+    ) -> tuple[Tensor, list[dict[str, Tensor]]]:
+        """Return the site's class mix [C] and every answer [n, C] that it has to each set."""
         mix, common = self._common(task, site, *sets)
         answers = [{"common": found} for found in common]
         if task.own.version:
@@ -248,7 +254,7 @@ class PriorShift(Method[Sure]):
             site.model.load_state_dict(site.memory)
             for found, images in zip(answers, sets, strict=True):
                 found["alone"] = site.predicted(images).double()
-        return answers
+        return mix, answers
 
     def _common(self, task: Task, site: SiteContext, *sets: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the site's class mix [C], and the common answers times it to sets of images."""
@@ -300,6 +306,14 @@ class Taught:
         """Return what a site learns from labels alone, so many of each class [C]."""
         none = torch.empty(0, len(counts))
         return cls(class_mix(counts, none), torch.empty(0, dtype=torch.int64), none, 0.0)
+
+
+def _predictor(answer: str, task: Task, site: SiteContext, weight: float, mix: Tensor) -> Predictor:
+    """Return the network of an answer that the site has; the one alone takes no class mix."""
+    if answer == "alone":
+        return Predictor(site.memory, weight)
+    ref = task.models["server"][0] if answer == "common" else task.own
+    return Predictor(site.contents(ref), weight, mix)
 
 
 def counts(site: SiteContext) -> Tensor:

@@ -1,25 +1,35 @@
-"""A model card: what a person should know of a site's model before using it."""
+"""A model card: what a person should know of a site's model before using it.
+
+Markdown with the front matter that Hugging Face reads, and the fields of CHAI's applied model card,
+as health systems use them. What people must say is left to them and marked as such.
+"""
 
 from typing import Any
 
 import yaml
 
 from fedapp.ground.text import percent
+from fedapp.learn.keeping import USED, Candidate
 from fedapp.learn.metrics import FEW
-from fedapp.models.description import DESCRIPTION, TENSORS, Description, Measured, Part
+from fedapp.models.conformal import COVERAGE, caution
+from fedapp.models.description import DESCRIPTION, TENSORS, Description, Measured, Others, Part
 
 CARD = "README.md"
 
-_SAID = {
+SAID = {
+    USED: "the answer that the site used",
     "own": "the site's own model",
     "common": "the server's model",
     "tuned": "the site's model after it trained the server's last",
     "alone": "the model that the site trained alone, on its labelled images",
 }
+"""What the answers of a site are called; also the networks that they are made of."""
+FEW_VAL = 50
+"""Validation images below which a choice among models is mostly luck."""
 
 
 def card(description: Description) -> str:
-    """Return the card, Markdown with the front matter that Hugging Face reads."""
+    """Return the card."""
     origin, recipe, results = description.origin, description.model, description.results
     matter = yaml.safe_dump(_front_matter(description), sort_keys=False, allow_unicode=True)
     blocks = [
@@ -29,34 +39,55 @@ def card(description: Description) -> str:
         f"({origin.method}, round {origin.round}) for the data of one site. `{TENSORS}` holds "
         f"its tensors, `{DESCRIPTION}` all that is needed to use them:",
         "```\nfedapp predict THIS_FOLDER IMAGES --out answers.csv\n```",
+        _asked("Developer, contact", "who answers for this model, and how they are reached"),
+        _asked("Release", "date, version, stage (research, pilot, in use), approvals"),
         "## Intended use",
-        "*To be filled in by the people who answer for this model: what it is for, who may use it, "
-        "what it must not be used for, who checked it.* It has not been tested for any purpose.",
+        _asked(
+            "",
+            "what it is for, in which work flow, who may use it, on whose images, and who checked "
+            "it. It has not been tested for any purpose",
+        ),
+        _asked("Out of scope", "what it must not be used for"),
         "## Data",
         f"Trained at the site on {origin.labelled} labelled and {origin.unlabelled} unlabelled "
-        "images, and through the federation on what other sites learned from theirs. *To be filled "
-        "in: where the images come from, which people and devices they show, who labelled them.*",
-        f"Inputs: {_inputs(description)}. Classes: {', '.join(recipe.classes)}.",
+        "images, and through the federation on what other sites learned from theirs. Inputs: "
+        f"{_inputs(description)}. Classes: {', '.join(recipe.classes)}.",
+        _asked(
+            "", "where the images come from, which people and devices they show, who labelled them"
+        ),
         "## What answers",
         "\n".join(map(_part, recipe.parts)),
-        "## Results",
+        "## Why this model",
+        *_why(description),
+        "## Performance",
         "On labelled images of the same site that it did not learn from:",
         "\n".join(
             [
-                "| images | right / of | accuracy, % | 95 % interval (Wilson) |",
-                "|---|---|---|---|",
+                "| images | right / of | accuracy, % | 95 % interval | calibration error, % |",
+                "|---|---|---|---|---|",
                 _row("validation", results.val),
                 _row("test", results.test),
             ]
         ),
         _exact(description),
-        "## Limits",
+        *_others(description.others),
+        "## Limits and known risks",
         "\n".join(f"- {limit}" for limit in _limits(description)),
+        "## Bias",
+        "It was measured over all test images of the site together, not by groups of people.",
+        _asked("", "for whom it is worse: by age, sex, origin, device"),
+        "## Maintenance",
+        _asked("", "who watches how often it is right, how often, and when it is withdrawn"),
         "## Origin",
         f"Run `{origin.run}` (preset {origin.preset}, seed {origin.seed}), split "
         f"`{origin.split[:16]}`, code `{origin.code}`, torch {origin.versions.get('torch', '-')}.",
     ]
     return "\n\n".join(blocks) + "\n"
+
+
+def _asked(field: str, what: str) -> str:
+    """Return a field that only people can fill in."""
+    return f"{f'**{field}:** ' if field else ''}*To be filled in: {what}.*"
 
 
 def _front_matter(description: Description) -> dict[str, Any]:
@@ -88,12 +119,40 @@ def _inputs(description: Description) -> str:
 
 def _part(part: Part) -> str:
     mix = "" if part.class_mix is None else ", times the site's class mix"
-    return f"- {_SAID[part.name]}{mix}: {percent(part.weight)} %"
+    return f"- {SAID[part.name]}{mix}: {percent(part.weight)} %"
+
+
+def _why(description: Description) -> list[str]:
+    """Say by which rule the model was chosen, from what, and whether joining helped the site."""
+    choice = description.choice
+    rule = f"Chosen by the site itself: {choice.rule}."
+    head = "| round | answer | validation, right | test, right |\n|---|---|---|---|"
+    rows = [_candidate(one, description) for one in choice.candidates]
+    return [rule, "\n".join([head, *rows]), joined(choice.helped)]
+
+
+def joined(helped: bool | None) -> str:
+    """Say whether joining the federation helped a site, as far as its rule can tell."""
+    if helped is None:
+        return "Whether joining helped the site cannot be told."
+    if helped:
+        return "Joining helped, or did no harm: what the site trained alone is not better."
+    return "Joining did not help this site: the model that it trained alone is better, and is kept."
+
+
+def _candidate(one: Candidate, description: Description) -> str:
+    origin, answer = description.origin, description.choice.answer
+    kept = " **(kept)**" if (one.round, one.answer) == (origin.round, answer) else ""
+    alone = ", trained alone" if one.alone and one.answer != "alone" else ""
+    counts = (one.val_right, one.val_images), (one.test_right, one.test_images)
+    val, test = (f"{right} / {images}" if images else "-" for right, images in counts)
+    return f"| {one.round} | {SAID[one.answer]}{alone}{kept} | {val} | {test} |"
 
 
 def _row(name: str, found: Measured) -> str:
     ends = " to ".join(map(percent, found.interval)) if found.images else "-"
-    return f"| {name} | {found.right} / {found.images} | {percent(found.accuracy)} | {ends} |"
+    worth = f"{percent(found.accuracy)} | {ends} | {percent(found.calibration_error)}"
+    return f"| {name} | {found.right} / {found.images} | {worth} |"
 
 
 def _exact(description: Description) -> str:
@@ -103,17 +162,41 @@ def _exact(description: Description) -> str:
     return "These are the run's own numbers." if exact else f"Note: {note}."
 
 
+def _others(others: Others | None) -> list[str]:
+    """Tell how the models of all sites do, where that is known."""
+    if others is None:
+        return ["How the models of the other sites do is not known here."]
+    rows = ["| share of labels (mu) | sites | right / of | accuracy, % |", "|---|---|---|---|"]
+    for group in others.groups:
+        share = percent(group.right / group.images if group.images else None)
+        rows.append(
+            f"| {group.labels} | {group.sites} | {group.right} / {group.images} | {share} |"
+        )
+    return [
+        "The models of all sites of the run, on their own test images, by share of labels:",
+        "\n".join(rows),
+        f"Harmed by joining: of {others.compared} sites that also have a model trained alone, "
+        f"{others.harmed} keep one with fewer right test images.",
+    ]
+
+
 def _limits(description: Description) -> list[str]:
-    test = description.results.test
+    val, test = description.results.val, description.results.test
     limits = [
         "It answers for images like this site's: same devices, same kind of people, same mix of "
         "classes. Elsewhere it is untested.",
         "It always names one of its classes, for images of anything else too.",
-        "Nobody has checked whether its probabilities are right as often as they say.",
-        "A model can tell of the images that it learned from: it is as confidential as they are.",
+        "Nobody has checked whether its probabilities are right as often as they say, but by the "
+        "calibration error above.",
+        "A model can tell of the images that it learned from: it is as confidential as they are. "
+        "Neither clipping nor noise (`privacy`) protects what the site keeps.",
     ]
     if test.images < FEW:
         limits.insert(0, f"It was tested on {test.images} images only: that says next to nothing.")
+    if 0 < val.images < FEW_VAL:
+        limits.append(f"It was chosen by {val.images} validation images: another day, another one.")
+    if note := caution(description.calibration, COVERAGE):
+        limits.append(f"Prediction sets of a coverage of {COVERAGE:g}: {note}.")
     if len(description.model.parts) > 1:
         limits.append("The weights of its networks come from the validation images.")
     if any(part.class_mix is not None for part in description.model.parts):

@@ -1,8 +1,9 @@
 """`model.json`: how a site's model answers, where it comes from, and what it is worth."""
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -11,15 +12,19 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.errors import ConfigError, RunError, one_line
-from fedapp.ground.settings import CLOSED
-from fedapp.learn.metrics import wilson
+from fedapp.ground.settings import CLOSED, window_ends
+from fedapp.learn.keeping import Candidate
+from fedapp.learn.metrics import calibration_error, wilson
 from fedapp.learn.networks import Network, build_model, network_settings
 from fedapp.messages.protocol import Evaluation
+from fedapp.models.conformal import Calibration
 
 FORMAT: Final = 1
 """Version of model.json."""
 DESCRIPTION = "model.json"
 TENSORS = "model.safetensors"
+
+_NUMBERS = re.compile(r"(?<=: )\[[-+.,\seE\d]*\]")
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -48,7 +53,7 @@ class Recipe:
 
     network: its name and settings. inputs: shape of one input. images: whether these are images.
     mean, std: per channel, of pixels / 255; of numbers, as they are. precision: number format of
-    convolutions. sha256: of the file of tensors.
+    convolutions. sha256: of the file of tensors. window: as `data.window`, for the images.
     """
 
     network: dict[str, bool | int | float | str]
@@ -60,8 +65,10 @@ class Recipe:
     precision: Precision
     parts: Annotated[tuple[Part, ...], Field(min_length=1)]
     sha256: str
+    window: str = ""
 
     def __post_init__(self) -> None:
+        window_ends(self.window)
         if {len(self.mean), len(self.std)} != {self.inputs[0]}:
             raise ValueError(f"mean and std must have {self.inputs[0]} numbers, one per channel")
         if any(len(part.class_mix or self.classes) != len(self.classes) for part in self.parts):
@@ -84,7 +91,7 @@ class Origin:
 
     site, name: the site's number and, if it has one, its name. round: after which the model was
     taken. labelled, unlabelled: the site's training images. split: digest of who holds which image.
-    code: hash of the code that began the run. versions: of what a result may depend on.
+    code: hash of the code that made it. versions: of what a result may depend on.
     """
 
     run: str
@@ -110,19 +117,21 @@ class Origin:
 class Measured:
     """Right answers to a site's labelled images, with Wilson's 95 % interval.
 
-    accuracy: None without images.
+    accuracy: None without images. calibration_error: the expected one (Guo et al. 2017), in [0, 1].
     """
 
     images: _Count
     right: _Count
     accuracy: _Share | None
     interval: tuple[_Share, _Share]
+    calibration_error: _Share | None
 
     @classmethod
     def of(cls, found: Evaluation) -> Self:
         """Return what an evaluation says."""
         images, right = found.samples, found.correct
-        return cls(images, right, found.accuracy, wilson(right, images))
+        ends, error = wilson(right, images), calibration_error([found])
+        return cls(images, right, found.accuracy, ends, error)
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -140,17 +149,62 @@ class Results:
 
 
 @dataclass(frozen=True, config=CLOSED)
+class Chosen:
+    """Why it is this model, of all that the site could have kept (`fedapp.learn.keeping`).
+
+    answer: which of the site's answers it gives. rule: in words. helped: whether the rule prefers
+    what other sites had a part in to what the site trained alone; None: that cannot be told.
+    candidates: those that the rule still needs, with their right answers.
+    """
+
+    answer: str
+    rule: str
+    helped: bool | None
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Group:
+    """Sites of one share of labels: right answers of all their models to their own test images."""
+
+    labels: str
+    sites: _Count
+    right: _Count
+    images: _Count
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Others:
+    """The models of all sites of a run: known where they were simulated, not at a real site.
+
+    compared: sites that have a model trained alone too, and test images. harmed: those of them
+    whose kept model has fewer of these right than that one.
+    """
+
+    groups: tuple[Group, ...]
+    compared: _Count
+    harmed: _Count
+
+
+@dataclass(frozen=True, config=CLOSED)
 class Description:
-    """All of model.json."""
+    """All of model.json. calibration: a file written before there was any has none.
+
+    others: None where only this site's model is known.
+    """
 
     format: Literal[1]
     model: Recipe
     origin: Origin
     results: Results
+    choice: Chosen
+    calibration: Calibration = field(default_factory=Calibration)
+    others: Others | None = None
 
     def to_json(self) -> str:
-        """Return it as the file's text."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+        """Return it as the file's text; numbers in a row stand in one line."""
+        text = json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+        return _NUMBERS.sub(lambda row: " ".join(row[0].split()), text)
 
 
 def read_description(folder: Path) -> Description:
@@ -162,7 +216,7 @@ def read_description(folder: Path) -> Description:
     except OSError as error:
         raise RunError(
             f"{folder}: no model ({DESCRIPTION}: {error.strerror}): name a folder that "
-            "`fedapp models` wrote"
+            "holds one; `fedapp site` names them"
         ) from error
     except ValueError as error:
         raise damaged(path, "not JSON") from error

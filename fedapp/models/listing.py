@@ -3,18 +3,28 @@
 import csv
 import os
 from pathlib import Path
+from typing import NamedTuple
 
-from fedapp.data.folder import SUFFIXES
+from fedapp.data.folder import KINDS, SUFFIXES
 from fedapp.ground.errors import DataError
 
-COLUMN = "path"
+COLUMN, LABEL = "path", "label"
 
 
-def list_images(source: Path) -> list[tuple[str, Path]]:
-    """Return every image's name, as written in the answers, and its path; at least one.
+class Listed(NamedTuple):
+    """An image: its name as written in the answers, its file, its label; empty: none is known."""
+
+    name: str
+    path: Path
+    label: str = ""
+
+
+def list_images(source: Path) -> list[Listed]:
+    """Return every image, at least one.
 
     source: a folder, whose images are found in folders below it too, hidden ones apart, sorted by
-    name; or a CSV file with a column `path`, in its order, each as seen from the file's folder.
+    name; or a CSV file with a column `path`, in its order, each as seen from the file's folder, and
+    perhaps a column `label`.
     Raises DataError where there is no such thing, or no image.
     """
     if source.suffix.lower() == ".csv" and source.is_file():
@@ -25,13 +35,13 @@ def list_images(source: Path) -> list[tuple[str, Path]]:
         raise DataError(f"{source}: no such folder or CSV file: name one that holds images")
     if not found:
         raise DataError(
-            f"{source}: no images: name a folder of .png, .jpg or .jpeg files, or a CSV file with "
-            f"their paths in a column {COLUMN}"
+            f"{source}: no images: name a folder of images as {KINDS}, or a CSV "
+            f"file with their paths in a column {COLUMN}"
         )
     return found
 
 
-def _of_folder(folder: Path) -> list[tuple[str, Path]]:
+def _of_folder(folder: Path) -> list[Listed]:
     names = []
     for place, inner, files in os.walk(folder, onerror=_refused):
         inner[:] = [name for name in inner if not name.startswith(".")]
@@ -40,10 +50,10 @@ def _of_folder(folder: Path) -> list[tuple[str, Path]]:
             for name in files
             if not name.startswith(".") and name.lower().endswith(SUFFIXES)
         ]
-    return [(name, folder / name) for name in sorted(names)]
+    return [Listed(name, folder / name) for name in sorted(names)]
 
 
-def _of_table(table: Path) -> list[tuple[str, Path]]:
+def _of_table(table: Path) -> list[Listed]:
     try:
         lines = table.read_bytes().decode("utf-8-sig").splitlines()
         rows = csv.DictReader(lines, strict=True)
@@ -51,15 +61,17 @@ def _of_table(table: Path) -> list[tuple[str, Path]]:
         if COLUMN not in header:
             raise DataError(f"{table}: no column {COLUMN!r} in its first line: name it")
         rows.fieldnames = header
-        paths = [(row[COLUMN] or "").strip() for row in rows]
+        named = [[(row.get(name) or "").strip() for name in (COLUMN, LABEL)] for row in rows]
     except OSError as error:
         raise DataError(f"{table}: cannot be read ({error.strerror}): make it so") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{table}: not CSV in UTF-8 ({error}): save it as such") from error
-    found = [(path, table.parent / path) for path in paths if path]
-    for path, file in found:
-        if not file.is_file():
-            raise DataError(f"{table}: {path}: no such file: correct the path or remove the line")
+    found = [Listed(path, table.parent / path, label) for path, label in named if path]
+    for image in found:
+        if not image.path.is_file():
+            raise DataError(
+                f"{table}: {image.name}: no such file: correct the path or remove the line"
+            )
     return found
 
 

@@ -25,36 +25,39 @@ from fedapp.models.description import (
 class SiteModel:
     """A model, from its recipe and its file of tensors.
 
+    predictors: each with its network, on `device`, weights loaded.
+
     Raises ConfigError where the network cannot be had, ProtocolError where the tensors are others.
     """
 
     def __init__(self, recipe: Recipe, blob: bytes, device: torch.device) -> None:
-        self._recipe, self._device = recipe, device
+        self.recipe, self.device = recipe, device
         networks = [recipe.build() for _ in recipe.parts]
         one = schema_of(networks[0].state_dict())
         whole = {f"{part.prefix}{name}": of for part in recipe.parts for name, of in one.items()}
         tensors = from_bytes(blob, whole, TENSORS)
-        self._predictors: list[tuple[Network, Predictor]] = []
+        self.predictors: list[tuple[Network, Predictor]] = []
         for part, network in zip(recipe.parts, networks, strict=True):
             params = {name: tensors[f"{part.prefix}{name}"] for name in one}
             network.load_state_dict(params)
             mix = None
             if part.class_mix is not None:
                 mix = torch.tensor(part.class_mix, dtype=torch.float64)
-            self._predictors.append((network.to(device), Predictor(params, part.weight, mix)))
+            self.predictors.append((network.to(device), Predictor(params, part.weight, mix)))
 
     def probabilities(self, images: Tensor) -> Tensor:
         """Return the site's answer, float32 [n, C], rows summing to 1, on the CPU.
 
         images: [n, *inputs], n >= 0, as `normalise` takes them. Raises RunError where it is NaN.
         """
-        answers = answer_of(self._predictors, images.to(self._device), self._normalise)
+        answers = answer_of(self.predictors, images.to(self.device), self.normalise)
         if not bool(answers.isfinite().all()):
             raise RunError("the model answers NaN: use one of another round or site")
         return answers
 
-    def _normalise(self, images: Tensor) -> Tensor:
-        return normalise(images, self._recipe.mean, self._recipe.std)
+    def normalise(self, images: Tensor) -> Tensor:
+        """Return images [n, *inputs] as the networks take them, float32, on their device."""
+        return normalise(images, self.recipe.mean, self.recipe.std)
 
 
 def load_model(folder: Path, device: torch.device) -> tuple[SiteModel, Description]:

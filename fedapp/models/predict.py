@@ -1,8 +1,8 @@
-"""A model's answers to a person's images, as CSV."""
+"""A model's answers to a person's images, batch by batch, and as lines of CSV."""
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,57 +10,136 @@ import torch
 from torch import Tensor
 
 from fedapp.data.folder import decode_all
-from fedapp.ground.errors import DataError
+from fedapp.ground.errors import ConfigError, DataError
 from fedapp.learn.uncertainty import SCORING_BATCH
+from fedapp.models.conformal import COVERAGE, Calibration, Sets, prediction_sets
 from fedapp.models.description import Recipe
+from fedapp.models.listing import Listed
 from fedapp.models.model import SiteModel
+from fedapp.models.study import PASSES, study
 
-COLUMNS = ("file", "class", "probability", "entropy")
+COLUMNS = (
+    "file", "class", "probability", "entropy", "mutual_information", "set", "abstain",
+)  # fmt: skip
+BETWEEN = "|"
+"""Stands between the classes of a set."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to predict with. coverage: in (0, 1), of the sets. passes: dropout samples, >= 1."""
+
+    coverage: float = COVERAGE
+    sets: Sets = "lac"
+    passes: int = PASSES
+
+    def __post_init__(self) -> None:
+        if not 0 < self.coverage < 1:
+            raise ConfigError(
+                f"coverage is {self.coverage:g}, must lie between 0 and 1: write 0.9 for 90 %"
+            )
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of an image: its first class, with which probability in [0, 1].
+    """What a model says of an image.
 
-    entropy: of all its probabilities, in nats, in [0, ln C]: 0 is sure, ln C is no idea.
+    label: its most probable class, with which probability in [0, 1]. entropy, mutual_information:
+    nats (`study`). inside: the classes of its prediction set.
     """
 
-    file: str
+    image: Listed
     label: str
     probability: float
     entropy: float
+    mutual_information: float
+    inside: tuple[str, ...]
+
+    @property
+    def abstains(self) -> bool:
+        """Whether the set does not name exactly one class: a person should look."""
+        return len(self.inside) != 1
+
+
+@dataclass(frozen=True)
+class Unread:
+    """An image that cannot be used, and why, in one line."""
+
+    image: Listed
+    why: str
 
 
 def predictions(
-    model: SiteModel, recipe: Recipe, images: Sequence[tuple[str, Path]]
-) -> Iterator[list[Prediction]]:
-    """Yield the answers to images, by name and path, batch by batch and in their order.
+    model: SiteModel, calibration: Calibration, images: Sequence[Listed], asked: Asked
+) -> Iterator[list[Prediction | Unread]]:
+    """Yield the answers to images, batch by batch and in their order.
 
-    Raises DataError where the model takes no images, or one of them cannot be used.
+    Raises DataError where the model takes no images.
     """
+    classes = model.recipe.classes
+    for number, batch in enumerate(batches(images, model.recipe)):
+        found: dict[Listed, Prediction | Unread] = {one.image: one for one in batch.unread}
+        if batch.read:
+            said = study(model, batch.pixels, asked.passes, number)
+            top, label = said.probabilities.max(1)
+            inside = prediction_sets(said.probabilities, calibration, asked.sets, asked.coverage)
+            for row, image in enumerate(batch.read):
+                found[image] = Prediction(
+                    image=image,
+                    label=classes[int(label[row])],
+                    probability=float(top[row]),
+                    entropy=float(said.entropy[row]),
+                    mutual_information=float(said.mutual_information[row]),
+                    inside=tuple(classes[c] for c in inside[row].nonzero()[:, 0].tolist()),
+                )
+        yield [found[image] for image in batch.listed]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Images to be asked about together, those that could be read and those that could not.
+
+    pixels: uint8 [len(read), *inputs].
+    """
+
+    listed: Sequence[Listed]
+    read: Sequence[Listed]
+    pixels: Tensor
+    unread: Sequence[Unread]
+
+
+def batches(images: Sequence[Listed], recipe: Recipe) -> Iterator[Batch]:
+    """Yield images `SCORING_BATCH` at a time. Raises DataError where the model takes no images."""
     if not recipe.images:
         raise DataError(
             f"the model takes numbers of shape {list(recipe.inputs)}, no images: use it "
             "from Python (docs/USING_A_MODEL.md)"
         )
     for start in range(0, len(images), SCORING_BATCH):
-        batch = images[start : start + SCORING_BATCH]
-        answers = model.probabilities(read([path for _, path in batch], recipe))
-        top, label = answers.max(1)
-        entropy = torch.special.entr(answers.double()).sum(1)
-        yield [
-            Prediction(name, recipe.classes[c], p, h)
-            for (name, _), c, p, h in zip(
-                batch, label.tolist(), top.tolist(), entropy.tolist(), strict=True
-            )
-        ]
+        listed = images[start : start + SCORING_BATCH]
+        try:
+            whole = Batch(listed, listed, read([image.path for image in listed], recipe), ())
+        except DataError:
+            whole = _one_by_one(listed, recipe)  # one of them cannot be used: which?
+        yield whole
+
+
+def _one_by_one(listed: Sequence[Listed], recipe: Recipe) -> Batch:
+    good, pixels, unread = [], [], []
+    for image in listed:
+        try:
+            pixels.append(read([image.path], recipe))
+            good.append(image)
+        except DataError as error:
+            unread.append(Unread(image, str(error)))
+    return Batch(listed, good, torch.cat(pixels) if pixels else torch.empty(0), unread)
 
 
 def read(files: Sequence[Path], recipe: Recipe) -> Tensor:
     """Return images uint8 [n, *inputs], n >= 1, brought to size and channels as own data are."""
     channels, height, width = recipe.inputs
     side = height if height == width else 0  # a model of oblong images takes them as they are
-    decoded = decode_all(files, side, channels)
+    decoded = decode_all(files, side, channels, recipe.window)
     for file, image in zip(files, decoded, strict=True):
         if image.shape != recipe.inputs:
             raise DataError(
@@ -70,24 +149,17 @@ def read(files: Sequence[Path], recipe: Recipe) -> Tensor:
     return torch.stack(decoded)
 
 
-def as_csv(found: Sequence[Prediction]) -> str:
-    """Return predictions as lines of CSV, without the header."""
+def as_csv(found: Sequence[Prediction | Unread]) -> str:
+    """Return answers as lines of CSV, without the header; of an image not read, no class."""
     out = io.StringIO()
-    rows = csv.writer(out, lineterminator="\n")
-    rows.writerows((p.file, p.label, f"{p.probability:.6f}", f"{p.entropy:.6f}") for p in found)
+    csv.writer(out, lineterminator="\n").writerows(map(_row, found))
     return out.getvalue()
 
 
-def predict_all(
-    model: SiteModel,
-    recipe: Recipe,
-    images: Sequence[tuple[str, Path]],
-    told: Callable[[int], None],
-) -> str:
-    """Return the whole CSV. told: is told how many images are done."""
-    parts, done = [",".join(COLUMNS) + "\n"], 0
-    for found in predictions(model, recipe, images):
-        parts.append(as_csv(found))
-        done += len(found)
-        told(done)
-    return "".join(parts)
+def _row(one: Prediction | Unread) -> tuple[str, ...]:
+    if isinstance(one, Unread):
+        return one.image.name, "", "", "", "", "", "yes"
+    numbers = (one.probability, one.entropy, one.mutual_information)
+    abstain = "yes" if one.abstains else "no"
+    texts = [f"{number:.6f}" for number in numbers]
+    return one.image.name, one.label, *texts, BETWEEN.join(one.inside), abstain

@@ -1,6 +1,6 @@
 """A run put together: what every driver does before the first round and after the last one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,10 +9,14 @@ from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.progress import Progress
 from fedapp.messages.store import ModelStore
+from fedapp.models.folder import tell_of_others
 from fedapp.server.endblock import end_block
 from fedapp.server.engine import Engine
 from fedapp.server.phases import Carrier, Learner
 from fedapp.server.standings import Row
+
+Ending = Callable[[Row, Sequence[Row], Path], str]
+"""Puts a result into words: the summary, the rows of per_site.csv and the run's folder."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +34,13 @@ def carry_out(
     folder: RunFolder,
     carrier_of: Callable[[Assembly], Carrier],
     learner_of: Callable[[Experiment, ModelStore, Path], Learner],
+    ending: Ending = end_block,
 ) -> Row:
     """Run an experiment in its open folder, print how it ended, and return the summary.
 
     learner_of: opens the server's own site on the pool, with a folder for what it keeps to itself;
-    asked where the server holds labelled images (`split.server_share`). A folder in which no round
-    ended is removed after an error.
+    asked where the server holds labelled images (`split.server_share`). ending: the words at the
+    end. A folder in which no round ended is removed after an error.
     """
     try:
         with Progress() as progress:
@@ -49,5 +54,6 @@ def carry_out(
     except FedAppError:
         folder.discard_unless_begun()
         raise
-    print(end_block(summary, folder.per_site(), folder.path), flush=True)
+    tell_of_others(folder.models_root)  # of simulated sites; a real one's models are with it
+    print(ending(summary, folder.per_site(), folder.path), flush=True)
     return summary

@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from fedapp.data.memory import in_memory
 from fedapp.ground.errors import ProtocolError, RunError
 from fedapp.ground.settings import OWN, DataSettings
 from fedapp.learn.metrics import BINS
+from fedapp.learn.pseudolabels import UNCERTAINTY_BINS
 from fedapp.messages.protocol import (
     ANSWERS,
     EPSILON,
@@ -14,6 +16,7 @@ from fedapp.messages.protocol import (
     SEARCH,
     Evaluation,
     Incoming,
+    PseudoLabels,
     Refusal,
     Reply,
     SiteFacts,
@@ -61,6 +64,8 @@ def check_reply(task: Task, reply: Reply, facts: SiteFacts, roles: Collection[st
             raise ProtocolError(f"evaluation {part!r}; must be one of {sorted(_PARTS)}")
         _check_evaluation(part, result, len(facts.classes), getattr(facts, _PARTS[part]))
     _check_metrics(reply.metrics, facts)
+    if reply.pseudo is not None:
+        _check_pseudo(reply.pseudo, len(facts.classes), facts.unlabelled)
 
 
 def attributed(task: Task, incoming: Incoming) -> Incoming:
@@ -95,6 +100,25 @@ def _check_evaluation(part: str, result: Evaluation, classes: int, samples: int)
         for i, (n, c, s) in enumerate(zip(count, correct, sure, strict=True))
     ):
         raise ProtocolError(f"calibration bins of {part} hold what does not belong there")
+
+
+def _check_pseudo(pseudo: PseudoLabels, classes: int, unlabelled: int) -> None:
+    pairs = (
+        (pseudo.by_class, pseudo.wrong_by_class, classes),
+        (pseudo.by_uncertainty, pseudo.wrong_by_uncertainty, UNCERTAINTY_BINS),
+    )
+    for counts, wrong, length in pairs:
+        if len(counts) != length or len(wrong) not in {0, length}:
+            raise ProtocolError(
+                f"pseudo-labels counted in {len(counts)} groups, {len(wrong)} of wrong ones; must "
+                f"be {length} and {length} or none"
+            )
+        if sum(counts) != pseudo.total or sum(wrong) != sum(pseudo.wrong_by_class):
+            raise ProtocolError("pseudo-labels by uncertainty do not add up to those by class")
+        if any(w > n for n, w in zip(counts, wrong, strict=False)):
+            raise ProtocolError("more pseudo-labels wrong than there are")
+    if pseudo.total > unlabelled:
+        raise ProtocolError(f"{pseudo.total} pseudo-labels; it has {unlabelled} unlabelled images")
 
 
 def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts) -> None:
@@ -210,6 +234,8 @@ def unfit(facts: SiteFacts, data: DataSettings) -> str:
 
     Of a published data set the preset says nothing here: its sites can only be compared.
     """
+    if in_memory(data.name):
+        return ""  # they come from one program, which may have named them
     if data.name != OWN:
         return f"it has a name, {facts.name!r}, data of its own" if facts.name else ""
     names = data.site_names

@@ -1,253 +1,222 @@
-"""What a person reads when a run is over. Files hold shares in [0, 1], the screen shows percent."""
+"""What a person reads when a run is over, in plain words; `paperblock` has the paper's.
+
+Shares are shown with what they are shares of: a percentage of a few images is hardly a number.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from fedapp.ground.text import count, duration, percent, points, size
-from fedapp.learn.metrics import FEW, LABEL_GROUPS, label_group, wilson
-from fedapp.methods.um_pfssl.costs import saving
-from fedapp.server.standings import spread
-
-Row = dict[str, Any]
-
-SHOWN = 3
-"""Sites shown of those that gained and that lost most."""
-FEW_SITES = 10
-"""Runs of at most as many sites show each site's accuracy with its counts and its interval."""
-_NAMED = 4
-"""Sites named where a list of sites could be long."""
-_LABEL = 42
-"""Columns of what a line begins with."""
-_FILES = (
-    "summary.json",
-    "per_site.csv",
-    "metrics.jsonl",
-    "evaluations.json",
-    "traffic.csv",
-    "config.yaml",
-    "run.json",
-    "manifest.safetensors",
-    "checkpoint.json",
+from fedapp.experiment.runfolder import RunFolder
+from fedapp.ground.text import percent, size
+from fedapp.learn.metrics import label_group, wilson, worst_decile
+from fedapp.server.blocklines import (
+    FEW_SITES,
+    SHOWN,
+    Row,
+    brief,
+    exceptions,
+    known,
+    measured,
+    run_name,
+    some,
+    title,
+    untested,
 )
+
+_LABEL, _CELL = 48, 13
+"""Columns of what a line begins with, and of each of its numbers."""
+_GROUPS = ("under 10 %", "10 to 50 %", "over 50 %")
+"""Sites by the share of their training images that have a label (`metrics.label_group`)."""
+WARMUP, ALONE, COMMON, FINAL, VALIDATION = (
+    "warmup_accuracy",
+    "alone_accuracy",
+    "common_accuracy",
+    "final_accuracy",
+    "by_validation_accuracy",
+)
+"""Columns of per_site.csv."""
 
 
 def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
-    """Return the result of a run as plain text of 100 columns, paths apart.
-
-    At most 30 lines; of a run of at most `FEW_SITES` sites 14 more.
+    """Return the result of a run: at most 30 lines of 100 columns, paths and long names apart.
 
     summary: as in summary.json; per_site: as in per_site.csv; run: the run's folder. What was not
-    measured (a site without test images, a method without a bound) shows as a dash or not at all.
+    measured (a site without test images) shows as a dash or not at all.
     """
+    few = len(per_site) <= FEW_SITES
     blocks = [
-        [_title(summary)],
-        _accuracies(summary, per_site),
-        _answers(summary),
-        _by_site(per_site),
-        _by_labels(per_site),
-        _movers(per_site),
-        _costs(summary),
-        _exceptions(summary, per_site),
-        _files(run),
+        [title(summary)],
+        _overall(summary, per_site),
+        _by_site(per_site) if few else _by_labels(per_site),
+        [
+            *_kept(summary, per_site),
+            *_movers(per_site, few),
+            *([] if few else untested(summary, per_site)),
+            *exceptions(per_site),
+            *_costs(summary),
+        ],
+        _next(run),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def _title(summary: Row) -> str:
-    what = [
-        str(summary["method"]),
-        f"{summary['sites']} sites",
-        f"{summary['rounds']} rounds",
-        f"seed {summary['seed']}",
-        duration(summary.get("wall_seconds")),
-    ]
-    return f"{summary['preset']}: {', '.join(what)}"
-
-
-def _accuracies(summary: Row, per_site: Sequence[Row]) -> list[str]:
-    mean = summary.get("mean_test_accuracy") or {}
-    start = spread(_known(per_site, "warmup_accuracy"))
+def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
+    """Count right answers over all sites' images, beside the mean of the sites' own shares."""
+    mean, answers = summary.get("mean_test_accuracy") or {}, summary.get("answers") or {}
+    last, chosen = summary["rounds"], mean.get("best_by_validation_round")
+    best = ", best on validation"
     table = [
-        ("after warm-up", *(start[f"{of}_accuracy"] for of in _SPREAD)),
-        (
-            f"final, round {summary['rounds']}",
-            mean.get("final"),
-            summary.get("std_test_accuracy"),
-            summary.get("worst_decile_accuracy"),
-        ),
-        (
-            f"best, round {_or_dash(mean.get('best_round'))}",
-            mean.get("best"),
-            summary.get("best_std_test_accuracy"),
-            summary.get("best_worst_decile_accuracy"),
-        ),
-        (
-            f"best by validation, round {_or_dash(mean.get('best_by_validation_round'))}",
-            mean.get("best_by_validation"),
-            summary.get("by_validation_std_test_accuracy"),
-            summary.get("by_validation_worst_decile_accuracy"),
-        ),
+        ("after the warm-up", WARMUP, _mean(known(per_site, WARMUP))),
+        (f"after round {last}, the last{best * (last == chosen)}", FINAL, mean.get("final")),
     ]
-    head = _cells("Accuracy on the sites' own test images, %", "mean", "std", "worst decile")
-    return [head, *(_cells(f"  {label}", *map(percent, row)) for label, *row in table)]
-
-
-def _answers(summary: Row) -> list[str]:
-    """What the sites could answer with, where they have more than one answer."""
-    found = summary.get("answers") or {}
-    if len(found) < 2:
-        return []
-    head = _cells("What sites could answer with, mean, %", "final", "by validation")
-    return [head, *(_cells(f"  {_ANSWERS[name]}", *_both(row)) for name, row in found.items())]
-
-
-def _both(row: Row) -> tuple[str, str]:
-    return percent(row["final"]), percent(row["best_by_validation"])
-
-
-_ANSWERS = {
-    "common": "the server's model",
-    "tuned": "their own after local training",
-    "alone": "their own, trained alone",
-}
-_SPREAD = ("mean_test", "std_test", "worst_decile")
+    if chosen not in {None, last}:
+        chosen_mean = mean.get("best_by_validation")
+        table.append((f"after round {chosen}{best}", VALIDATION, chosen_mean))
+    for name, column, label in (
+        ("common", COMMON, "the server's average of all sites, at the end"),
+        ("alone", ALONE, "each site's model trained alone, at the end"),
+    ):
+        if name in answers:
+            table.append((label, column, answers[name]["final"]))
+    head = _cells("Right answers on the sites' own test images", "right / of", "%", "sites' mean")
+    rows = [(label, *_counted(per_site, column), percent(of)) for label, column, of in table]
+    return [head, *(_cells(f"  {label}", *values) for label, *values in rows)]
 
 
 def _by_site(per_site: Sequence[Row]) -> list[str]:
-    """Return counts and intervals: a percentage of a few images is hardly a number."""
-    if len(per_site) > FEW_SITES or not (measured := _measured(per_site)):
+    """Return a line for each site, that with the smallest share of labels first."""
+    if not measured(per_site):
         return []
-    lines = [_cells("By site, final", "right / of", "%", "95 % interval")]
-    for row in measured:
-        right, total = round(row["final_accuracy"] * row["test"]), row["test"]
-        low, high = wilson(right, total)
-        values = percent(row["final_accuracy"]), f"{percent(low)} to {percent(high)}"
-        lines.append(_cells(f"  {_who(row)}"[: _LABEL - 1], f"{right} / {total}", *values))
+    shown = [(WARMUP, "warm-up, %"), (ALONE, "alone, %"), (FINAL, "last, %")]
+    shown = [(column, head) for column, head in shown if known(per_site, column)]
+    heads = "".join(f"{head:>12}" for _, head in shown)
+    head = f"{'By site, few labels first':<26}{'labelled':>10}{heads}"
+    lines = [f"{head}{'right / of':>13}{'95 % interval':>15}"]
+    for row in sorted(per_site, key=lambda row: (row.get("mu") or 0.0, row["site"])):
+        shares = "".join(f"{percent(row.get(column)):>12}" for column, _ in shown)
+        line = f"{f'  {brief(row)}'[:20]:<21}{_labelled(row):>15}{shares}"
+        if (right := _right(row, FINAL)) is None:
+            line += "  no test images" if row.get("test") == 0 else ""
+        else:
+            low, high = map(percent, wilson(right, row["test"]))
+            line += f"{_of(right, row['test']):>13}{f'{low} to {high}':>15}"
+        lines.append(line)
     return lines
-
-
-def _measured(per_site: Sequence[Row]) -> list[Row]:
-    """Return the rows of sites whose final accuracy and its images are known."""
-    return [row for row in per_site if row.get("test") and row.get("final_accuracy") is not None]
 
 
 def _by_labels(per_site: Sequence[Row]) -> list[str]:
-    groups: dict[str, list[Row]] = {label: [] for label in LABEL_GROUPS}
+    """Return a line for each group of sites by their share of labels, and one for the worst."""
+    groups: dict[str, list[Row]] = {label: [] for label in _GROUPS}
     for row in per_site:
         if row.get("mu") is not None:
-            groups[LABEL_GROUPS[label_group(row["mu"])]].append(row)
-    lines = [_cells("By share of labels, %", "sites", "after warm-up", "final", "change")]
+            groups[_GROUPS[label_group(row["mu"])]].append(row)
+    lines = [_cells("By share of labelled images", "sites", "warm-up, %", "last, %", "right / of")]
     for label, rows in groups.items():
-        both = [row for row in rows if _gain(row) is not None]
-        values = ["-", "-", "-"]
-        if both:
-            start = fmean(row["warmup_accuracy"] for row in both)
-            end = fmean(row["final_accuracy"] for row in both)
-            values = [percent(start), percent(end), points(end - start)]
-        lines.append(_cells(f"  {label}", str(len(rows)), *values))
+        start, end = (percent(_mean(known(rows, column))) for column in (WARMUP, FINAL))
+        right_of, _ = _counted(rows, FINAL)
+        lines.append(_cells(f"  {label} labelled", str(len(rows)), start, end, right_of))
+    if final := known(per_site, FINAL):
+        before, tenth = known(per_site, WARMUP), max(len(final) // 10, 1)
+        worst = [percent(worst_decile(of)) if of else "-" for of in (before, final)]
+        lines.append(_cells("  the tenth of sites that does worst", str(tenth), *worst))
     return lines
 
 
-def _movers(per_site: Sequence[Row]) -> list[str]:
-    gains = [(gain, row) for row in per_site if (gain := _gain(row)) is not None]
-    gains.sort(key=lambda mover: (-mover[0], mover[1]["site"]))
-    best = [_mover(*mover) for mover in gains if mover[0] > 0][:SHOWN]
-    worst = [_mover(*mover) for mover in reversed(gains) if mover[0] < 0][:SHOWN]
-    return [
-        "Against the site's own warm-up model, points",
-        f"  gained most  {'  '.join(best) or 'none'}",
-        f"  lost most    {'  '.join(worst) or 'none'}",
-    ]
+def _kept(summary: Row, per_site: Sequence[Row]) -> list[str]:
+    """Say how good the models are that the sites keep, and whom joining did not help."""
+    found = summary.get("kept") or {}
+    if found.get("mean") is None:
+        return []
+    mean = percent(found["mean"])
+    lines = [f"Kept models         {mean} %: of each site the best by its own validation images"]
+    if found["told"]:
+        names = {str(row["site"]): brief(row) for row in per_site}
+        alone = [names[site] for site in found["alone"] if site in names]
+        who = f": {some(alone)}; they keep it" if alone else ""
+        count = f"{len(alone) or 'none'} of {found['told']} sites{who}"
+        lines.append(f"Better off alone    {count}")
+    return lines
 
 
-def _mover(gain: float, row: Row) -> str:
-    mu = "" if row.get("mu") is None else f" (mu {row['mu']:.2f})"
-    return f"{_who(row)} {points(gain)}{mu}"
+def _movers(per_site: Sequence[Row], few: bool) -> list[str]:
+    """Say which sites are worse off, and of many which gained most: in images."""
+    column, than = (ALONE, "alone") if known(per_site, ALONE) else (WARMUP, "warm-up")
+    moved = [(change, row) for row in per_site if (change := _images(row, column)) is not None]
+    moved.sort(key=lambda mover: (-mover[0] / mover[1]["test"], mover[1]["site"]))
+    lines = []
+    if not few:
+        gained = [mover for mover in moved if mover[0] > 0]
+        lines.append(f"Better than {than:<8}{_named(gained, len(moved))}")
+    worse = [mover for mover in reversed(moved) if mover[0] < 0]
+    if moved:
+        lines.append(f"Worse than {than:<9}{_named(worse, len(moved))}")
+    return lines
 
 
-def _who(row: Row) -> str:
-    return str(row.get("name") or f"site {row['site']}")
-
-
-def _brief(row: Row) -> str:
-    return str(row.get("name") or row["site"])
-
-
-def _untested_classes(row: Row) -> int:
-    """Return of how many classes a site has no test images; 0 where that is not known."""
-    known: int | None = row.get("test_classes")
-    return 0 if known is None else row["classes"] - known
+def _named(movers: Sequence[tuple[int, Row]], of: int) -> str:
+    if not movers:
+        return f"none of {of} sites"
+    named = [f"{brief(row)} {change:+d} of {row['test']}" for change, row in movers[:SHOWN]]
+    more = ", ..." if len(movers) > SHOWN else ""
+    return f"{len(movers)} of {of} sites, in images: {', '.join(named)}{more}"
 
 
 def _costs(summary: Row) -> list[str]:
-    down, up = summary.get("models_sent"), summary.get("models_up")
-    error = summary.get("pseudo_label_error")
-    lines = [
-        f"Pseudo-label error  {percent(error)}{'' if error is None else ' %, last measured'}",
-        f"Models sent         {count(down)} to sites, {count(up)} to the server",
-    ]
-    bound = summary.get("cost_bound_models")
-    total = None if down is None else down + (up or 0)
-    if bound is not None:
-        share = f"; sent: {percent(total / bound)} % of it" if bound and total is not None else ""
-        lines.append(f"  paper's bound     {count(bound)} models (Eq. 28){share}")
-        saved = saving(greedy := summary["cost_greedy_models"], bound)
-        kept = f"; the bound saves {count(saved)}" if saved > 0 else ""
-        lines.append(f"  greedy search     {count(greedy)} models (Eq. 27){kept}")
+    error, measuring = summary.get("pseudo_label_error"), summary.get("bytes_evaluation")
+    wrong = f"Wrong pseudo-labels {percent(error)} % in the last round that could count them"
     traffic = f"{size(summary.get('bytes_down'))} to sites, {size(summary.get('bytes_up'))}"
-    lines.append(f"Bytes sent          {traffic} to the server")
-    if measuring := summary.get("bytes_evaluation"):
-        lines.append(f"  for measuring     {size(measuring)}, not counted above")
+    more = f"; {size(measuring)} more to measure" if measuring else ""
+    sent = f"Sent                {traffic} to the server{more}"
+    return [*([] if error is None else [wrong]), sent]
+
+
+def _next(run: Path) -> list[str]:
+    """Say where all numbers are, and the commands that go on from here."""
+    name = run_name(run)
+    lines = [f"Files in {run}", f"Pictures: fedapp report {name}"]
+    if (models := RunFolder(run).models_root).is_dir():
+        lines[-1] += f"   answers: fedapp predict {models}/SITE IMAGES"
+    elif (run / "sites").is_dir():  # the run simulated the sites: what they hold is here too
+        lines[-1] += f"   the sites' models: fedapp models {name}"
     return lines
 
 
-def _exceptions(summary: Row, per_site: Sequence[Row]) -> list[str]:
-    untested = summary.get("sites_without_test_images")
-    if untested is None:
-        untested = [row["site"] for row in per_site if row.get("test") == 0]
-    skipped = [row for row in per_site if row.get("rounds_skipped")]
-    skipped.sort(key=lambda row: (-row["rounds_skipped"], row["site"]))
-    lines = []
-    if untested:
-        lines.append(f"No test images      sites {_some([str(site) for site in untested])}")
-    if len(per_site) <= FEW_SITES:
-        measured = _measured(per_site)
-        if few := [f"{_brief(row)} ({row['test']})" for row in measured if row["test"] < FEW]:
-            lines.append(f"Few test images     sites {_some(few)}: under {FEW}, mostly chance")
-        lacking = [(row, n) for row in measured if (n := _untested_classes(row))]
-        if partial := [f"{_brief(row)} ({n} of {row['classes']})" for row, n in lacking]:
-            lines.append(f"Classes untested    sites {_some(partial)}")
-    if skipped:
-        named = _some([f"{row['site']} ({row['rounds_skipped']})" for row in skipped])
-        lines.append(f"Skipped (rounds)    sites {named}")
-    return lines
+def _right(row: Row, column: str) -> int | None:
+    """Return how many test images were answered right; None where that is not known."""
+    if not row.get("test") or row.get(column) is None:
+        return None
+    right: int = round(row[column] * row["test"])
+    return right
 
 
-def _files(run: Path) -> list[str]:
-    there = [name for name in _FILES if (run / name).exists()]
-    return [f"Files in {run}", f"  {' '.join(there)}"] if there else [f"Files in {run}"]
-
-
-def _gain(row: Row) -> float | None:
-    """Return the final accuracy less the warm-up's, or None where one is unknown."""
-    start, end = row.get("warmup_accuracy"), row.get("final_accuracy")
+def _images(row: Row, column: str) -> int | None:
+    """Return the right answers at the end less those of another column; None where unknown."""
+    start, end = _right(row, column), _right(row, FINAL)
     return None if start is None or end is None else end - start
 
 
-def _known(rows: Sequence[Row], key: str) -> list[float]:
-    return [row[key] for row in rows if row.get(key) is not None]
+def _counted(rows: Sequence[Row], column: str) -> tuple[str, str]:
+    """Return the right answers of all sites together, and their share in percent."""
+    found = [(right, row["test"]) for row in rows if (right := _right(row, column)) is not None]
+    right, of = sum(right for right, _ in found), sum(of for _, of in found)
+    return (_of(right, of), percent(right / of)) if of else ("-", "-")
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+def _labelled(row: Row) -> str:
+    """Return how many of a site's training images have a label; else their share."""
+    if row.get("train") is None:
+        return "-" if row.get("mu") is None else f"{percent(row['mu'])} %"
+    return _of(row["labelled"], row["train"])
 
 
-def _or_dash(value: object) -> str:
-    return "-" if value is None else str(value)
+def _of(part: int, whole: int) -> str:
+    return f"{part} / {whole}"
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 def _cells(label: str, *values: str) -> str:
-    return f"{label:<{_LABEL}}" + "".join(f"{value:>14}" for value in values)
+    return f"{label:<{_LABEL}}" + "".join(f"{value:>{_CELL}}" for value in values)

@@ -15,7 +15,7 @@ from fedapp.ground.rng import numpy_stream
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.params import to_bytes
 from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import MODEL, SERVER_SITE, Reply, SiteFacts
+from fedapp.messages.protocol import MODEL, SERVER_SITE, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import Round, schemas
 from fedapp.server.arrivals import Arrivals
@@ -27,12 +27,14 @@ from fedapp.server.checks import (
     joinable,
     kind_of,
 )
+from fedapp.server.fall import fallen
+from fedapp.server.history import sites_row
 from fedapp.server.peers import adopt_peers
 from fedapp.server.phases import Carrier, Learner, Phases
 from fedapp.server.pool import ModelPool
 from fedapp.server.roundpool import RoundPool
 from fedapp.server.runstate import RunState, state_of
-from fedapp.server.standings import Row, Standings, fallen
+from fedapp.server.standings import Row, Standings
 
 
 @dataclass
@@ -66,7 +68,7 @@ class Engine:
         before: Row = {}
         for number in range(state.round + 1, rounds + 1):
             state.round = number
-            row = self._round(number, state)
+            row, sites = self._round(number, state)
             if warning := fallen(row, before):
                 self.progress.note(warning)
             if number == 1 and self.learner and not self._phases.server_learned:
@@ -74,7 +76,7 @@ class Engine:
             before = row
             state.wall_seconds = earlier + time.monotonic() - began
             row |= {**self._traffic(), "wall_seconds": round(state.wall_seconds, 3)}
-            self._record(row, state)
+            self._record(row, sites, state)
             self.progress.round_done(row)
         return self._finish(state)
 
@@ -168,7 +170,10 @@ class Engine:
 
     # --- one round --------------------------------------------------------------------------------
 
-    def _round(self, number: int, state: RunState) -> Row:
+    def _round(self, number: int, state: RunState) -> tuple[Row, Row]:
+        """Run a round; return its rows of `metrics.jsonl` and of `sites.jsonl`."""
+        began = time.monotonic()
+        seconds: dict[str, float] = {}
         self._admit(state, number, self.carrier.newcomers())
         standings = state.standings.sites
         sites = tuple(sorted(standings))
@@ -199,19 +204,33 @@ class Engine:
         every: list[Reply] = []
         skipped: dict[int, str] = {}
         if welcome := self.experiment.method.welcome(rnd) if rnd.newcomers else ():
-            every += self._phases.run(welcome, skipped)
+            every += self._timed(welcome, skipped, seconds)
         phases = self.experiment.method.server_round(state.server, rnd)
         try:
             tasks = next(phases)
             while True:
-                replies = self._phases.run(tasks, skipped)
+                replies = self._timed(tasks, skipped, seconds)
                 self._phases.check_turnout(tasks, {r.site for r in replies}, skipped)
                 every += replies
                 tasks = phases.send(replies)
         except StopIteration as stop:
             state.server = stop.value
         of_sites = [reply for reply in every if reply.site != SERVER_SITE]
-        return state.standings.close_round(number, of_sites, skipped)
+        seconds["server"] = time.monotonic() - began - sum(seconds.values())
+        joins_at = self.experiment.method.joins_at
+        row = state.standings.close_round(number, of_sites, skipped, joins_at)
+        return row, sites_row(number, of_sites, seconds)
+
+    def _timed(
+        self, tasks: Sequence[Task], skipped: dict[int, str], seconds: dict[str, float]
+    ) -> list[Reply]:
+        """Run a phase, and add to the seconds of its kind."""
+        began = time.monotonic()
+        replies = self._phases.run(tasks, skipped)
+        if tasks:  # a round may have nothing to tell or to ask
+            kind = " and ".join(sorted({task.action for task in tasks}))
+            seconds[kind] = seconds.get(kind, 0.0) + time.monotonic() - began
+        return replies
 
     def _cohort(self, number: int, sites: Sequence[int]) -> frozenset[int]:
         """Draw ceil(tau K) sites; the warm-up is everybody's."""
@@ -227,8 +246,9 @@ class Engine:
     def _traffic(self) -> Row:
         return dict(self.ledger.totals())
 
-    def _record(self, row: Row, state: RunState) -> None:
+    def _record(self, row: Row, sites: Row, state: RunState) -> None:
         self.folder.append_metrics(row)
+        self.folder.append_sites(sites)
         self.folder.append_traffic(self.ledger.close_round())
         plain: dict[str, Any] = {
             "round": state.round,

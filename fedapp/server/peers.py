@@ -23,7 +23,7 @@ from fedapp.server.runstate import RunState, state_of
 from fedapp.server.samesplit import check_same_split
 
 _SAME_DATA = tuple(
-    f"data.{key}" for key in ("name", "classes", "channels", "image_size", "mean", "std")
+    f"data.{key}" for key in ("name", "classes", "channels", "image_size", "window", "mean", "std")
 )
 """Settings of the data that decide what a model's input and output mean."""
 

@@ -10,13 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fedapp.learn.keeping import Choice, candidates
 from fedapp.learn.metrics import worst_decile
 from fedapp.messages.protocol import ANSWERS, Evaluation, Reply, SiteFacts
 
 Row = dict[str, Any]
-
-FAR = 0.1
-"""A fall, and a distance, of accuracies that a person is told of."""
 
 
 @dataclass
@@ -35,6 +33,7 @@ class Standing:
     rounds_skipped: int = 0
     epsilon: float | None = None
     joined: int = 0
+    choice: Choice = field(default_factory=Choice)
 
     def accuracy(self, part: str) -> float | None:
         """Accuracy on "val", "test" or "test_before"; None without images."""
@@ -47,8 +46,10 @@ class Standing:
             return None if self.facts.test else 0
         return sum(any(row) for row in self.latest["test"].confusion)
 
-    def take(self, reply: Reply) -> None:
+    def take(self, reply: Reply, joins_at: float) -> None:
         """Record a reply."""
+        apart = reply.learned and reply.round < joins_at
+        self.choice = self.choice.after(candidates(reply.round, reply.evaluations, apart))
         self.latest |= reply.evaluations
         self.epsilon = reply.metrics.get("epsilon", self.epsilon)
         if reply.round == 0:
@@ -75,10 +76,19 @@ class Standings:
         every = (self.sites[k].accuracy(part) for k in sorted(self.sites))
         return [a for a in every if a is not None]
 
-    def close_round(self, number: int, replies: Sequence[Reply], skipped: Mapping[int, str]) -> Row:
-        """Record a round's replies and return its row of `metrics.jsonl`."""
+    def close_round(
+        self,
+        number: int,
+        replies: Sequence[Reply],
+        skipped: Mapping[int, str],
+        joins_at: float = 0,
+    ) -> Row:
+        """Record a round's replies and return its row of `metrics.jsonl`.
+
+        joins_at: as `Method.joins_at`.
+        """
         for reply in replies:
-            self.sites[reply.site].take(reply)
+            self.sites[reply.site].take(reply, joins_at)
         for site in skipped:
             self.sites[site].rounds_skipped += 1
         error = _pseudo_label_error(replies)
@@ -156,6 +166,25 @@ class Standings:
             for number, site in sorted(self.sites.items())
         ]
 
+    def kept(self) -> Row:
+        """Return what the models are worth that sites keep by their validation images.
+
+        As far as the server can tell: a site keeps its model as it was before noise. mean: of
+        their accuracies on the sites' test images. told: sites whose images tell whether joining
+        helped. alone: those of them, with the round of the better model, that it did not.
+        """
+        choices = {k: site.choice for k, site in sorted(self.sites.items())}
+        tested = [kept for c in choices.values() if (kept := c.kept) and kept.test_images]
+        return {
+            "mean": _mean([kept.test_right / kept.test_images for kept in tested]),
+            "told": sum(c.helped is not None for c in choices.values()),
+            "alone": {
+                str(k): kept.round
+                for k, c in choices.items()
+                if c.helped is False and (kept := c.kept)
+            },
+        }
+
     def summary(self) -> Row:
         """Return the accuracy part of `summary.json`.
 
@@ -185,29 +214,12 @@ class Standings:
                 }
                 for answer, row in self.by_answer.items()
             },
+            "kept": self.kept(),
             "pseudo_label_error": self.pseudo_label_error,
             "sites_without_test_images": [
                 k for k, site in sorted(self.sites.items()) if not site.facts.test
             ],
         }
-
-
-def fallen(row: Row, before: Row) -> str:
-    """Return a warning where a round's average fell and is far below the models it is made of.
-
-    Both by more than `FAR`, on validation images; empty where it did not, or nothing is known. Such
-    a round says that one upload has spoilt the average.
-    """
-    common = row.get("mean_val_accuracy_common")
-    tuned = row.get("mean_val_accuracy_tuned")
-    last = before.get("mean_val_accuracy_common")
-    if common is None or tuned is None or last is None or common >= min(last, tuned) - FAR:
-        return ""
-    return (
-        f"round {row['round']}: the average is right on {100 * common:.0f} % of validation images, "
-        f"{100 * last:.0f} % a round before, the sites' own models on {100 * tuned:.0f} %; if it "
-        "stays so, look for a site whose training diverged, or lower training.learning_rate"
-    )
 
 
 def spread(accuracies: Sequence[float]) -> Row:

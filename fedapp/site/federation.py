@@ -1,21 +1,24 @@
 """The sites of an experiment, as one process sees them: loaded once and kept.
 
-They hold parts of one split data set, or each has images of its own (`data.name: own`).
+They hold parts of one split data set, or each has images of its own: on its disk (`data.name:
+own`), or given in memory.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from fedapp.data.datasets import data_root, load_dataset
 from fedapp.data.dealt import Dealt
 from fedapp.data.manifest import Manifest
+from fedapp.data.memory import GivenSites, given, in_memory
 from fedapp.data.own import OwnSites, Place, simulated_places
 from fedapp.data.own.deal import RULE as DEAL_RULE
 from fedapp.data.partition import partition
@@ -23,10 +26,12 @@ from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError
-from fedapp.ground.settings import OWN, DataSettings, SplitSettings
+from fedapp.ground.settings import OWN, DataSettings, SplitSettings, window_ends
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
+from fedapp.models.maker import Maker
+from fedapp.site.keeping import KeptModel
 from fedapp.site.private import PrivateParts
 from fedapp.site.site import Site
 
@@ -36,6 +41,13 @@ class Sites(Protocol):
 
     def site(self, k: int) -> SiteData:
         """Return the data of site k; the same value each time."""
+
+
+class Keeps(NamedTuple):
+    """Where the sites of a run keep their models for use: each in a folder of `root`."""
+
+    root: Path
+    run: str
 
 
 @dataclass(frozen=True)
@@ -61,9 +73,10 @@ class Federation:
         scores: ScoreStore,
         private: PrivateParts,
         shares_pool: bool = False,
+        keeps: Keeps | None = None,
     ) -> Site:
-        """Return a site that works on its part of the data."""
-        return Site(
+        """Return a site that works on its part of the data. keeps: its models for use; or not."""
+        site = Site(
             experiment=experiment,
             data=self.dealt.site(number),
             classes=self.classes,
@@ -74,6 +87,10 @@ class Federation:
             device=pick_device(experiment.runtime.device),
             shares_pool=shares_pool,
         )
+        if keeps is None:
+            return site
+        maker = Maker(keeps.run, experiment, facts := site.facts(), self.are_images)
+        return replace(site, keeper=KeptModel(keeps.root / facts.folder, maker))
 
 
 def federation_of(
@@ -85,6 +102,10 @@ def federation_of(
     """
     data, split, seed = experiment.data, experiment.split, experiment.seed
     device = str(pick_device(experiment.runtime.device))
+    if in_memory(data.name) and isinstance(sites := given(data.name), GivenSites):
+        federation = _given(sites, split.num_clients, device)
+        _check_views(experiment, federation)
+        return federation
     if data.name != OWN:
         federation = _federation(data, split, seed, device)
         _check_views(experiment, federation)
@@ -92,6 +113,17 @@ def federation_of(
     if not places:
         places = simulated_places(data_root(data.root), data, split.num_clients)
     return _own(tuple(sorted(places.items())), data, split, seed, device)
+
+
+@lru_cache(maxsize=1)
+def _given(sites: GivenSites, num_clients: int, device: str) -> Federation:
+    if num_clients != len(sites.sites):
+        raise ConfigError(
+            f"split.num_clients = {num_clients}: {len(sites.sites)} sites were given: make the two "
+            "equal"
+        )
+    there = sites.to(torch.device(device))
+    return Federation(there, sites.classes, None, sites.digest, sites.are_images)
 
 
 @lru_cache(maxsize=1)
@@ -109,6 +141,8 @@ def _own(
 def _rules_digest(data: DataSettings, split: SplitSettings, seed: int) -> str:
     """Return the SHA-256 of all that makes a site's files into its data, but for the files."""
     rules = [OWN, data.class_names, data.image_size, data.channels, data.mean, data.std]
+    if data.window:  # earlier runs had none; their digest stays as it was
+        rules.append(window_ends(data.window) or data.window)
     dealing = [DEAL_RULE, split.train_share, split.val_share, seed]
     return hashlib.sha256(json.dumps([rules, dealing]).encode()).hexdigest()
 

@@ -89,7 +89,7 @@ def privately(
     noisy = upload(shared, known, settings, key)
     params = {**report.params, **noisy}
     site.model.load_state_dict(params)
-    parts = set(report.evaluations) - {"test_before"} if report.evaluates_params else set()
+    parts = set(report.evaluations) - {"test_before"} if report.personal is None else set()
     cost = epsilon(settings.noise, count, settings.delta)
     log.info(
         "site %d, round %d: change of length %.3g, clip %g; %d models sent, epsilon %.4g",

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Protocol
 
 import torch
 
@@ -54,6 +55,13 @@ SCORES_KEPT = 64
 small: 10 kB for 250 images and 10 classes, where a model has 26 MB."""
 
 
+class Keeper(Protocol):
+    """Keeps what a site is to have of a run, at the site."""
+
+    def take(self, task: Task, report: SiteReport, site: SiteContext) -> None:
+        """Look at what a task brought: the report as it is before clipping and noise."""
+
+
 @dataclass(frozen=True)
 class Site:
     """One site, ready to work.
@@ -61,6 +69,7 @@ class Site:
     shares_pool: the store is the server's own pool, on the same machine: nothing is copied, and the
         server alone removes contents. Otherwise the store is this site's: it holds what its task
         names and no more (for UM-pFSSL M + R models), and trouble with it is this site's trouble.
+    keeper: sees what every task brought; None: nobody does.
     """
 
     experiment: Experiment
@@ -72,6 +81,7 @@ class Site:
     private_parts: PrivateParts
     device: torch.device
     shares_pool: bool = False
+    keeper: Keeper | None = None
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -123,6 +133,8 @@ class Site:
         # A matter of the log: a round that is done again finds its scores in hand.
         if scored := self.scores.computed - scored_before:
             log.info("site %d, round %d: %d models scored", task.site, task.round, scored)
+        if self.keeper is not None:
+            self.keeper.take(task, report, context)
         if self.experiment.privacy.clip and task.site != SERVER_SITE:  # the server's stays with it
             report = self._privately(task, report, context)
         return self._answer(task, report, context, {MEMORY_LOST: 1} if lost else {})
@@ -265,6 +277,7 @@ class Site:
             private=private,
             metrics={**report.metrics, **noted},
             evaluations=report.evaluations,
+            pseudo=report.pseudo,
         )
         return Incoming(answer, payloads)
 

@@ -32,7 +32,7 @@ def test_folders_by_class_and_unlabelled_images(tmp_path):
     image(tmp_path / "labelled" / "tumour" / "a.png")
     image(tmp_path / "labelled" / "normal" / "z.jpeg")
     image(tmp_path / "labelled" / "normal" / ".hidden.png")
-    (tmp_path / "labelled" / "normal" / "z.dcm").touch()
+    (tmp_path / "labelled" / "normal" / "z.nii").touch()
     (tmp_path / "README.txt").touch()
     assert names(tmp_path) == [
         ("labelled/normal/z.jpeg", "normal"),
@@ -40,7 +40,7 @@ def test_folders_by_class_and_unlabelled_images(tmp_path):
         ("labelled/tumour/b.JPG", "tumour"),
         ("unlabelled/u.png", ""),
     ]
-    assert list_own(tmp_path, CLASSES).passed_over == ("README.txt", "labelled/normal/z.dcm")
+    assert list_own(tmp_path, CLASSES).passed_over == ("README.txt", "labelled/normal/z.nii")
 
 
 def test_unlabelled_images_alone_will_do(tmp_path):
@@ -92,7 +92,8 @@ def test_links_may_stay_inside_but_not_lead_out(tmp_path):
     out = ": leads out of the data's folder: copy the images into the folder"
     assert said[:2] == [f"labelled/tumour{out}", f"unlabelled/file.png{out}"]
     assert (
-        said[2] == "unlabelled/loop.png: no file: put there a PNG or JPEG file (.png, .jpg, .jpeg)"
+        said[2] == "unlabelled/loop.png: no file: put there an image as PNG, JPEG, TIFF or DICOM "
+        "(.png, .jpg, .jpeg, .tif, .tiff, .dcm)"
     )
 
 
@@ -196,9 +197,9 @@ HEADER = "path,label\n"
          "folder"),
         (HEADER + "gone.png,normal\n",
          "labels.csv, line 2: gone.png: no such file: correct the path or remove the line"),
-        (HEADER + "a.dcm,normal\n",
-         "labels.csv, line 2: a.dcm: not a PNG or JPEG file (.png, .jpg, .jpeg): save the image as "
-         "one"),
+        (HEADER + "a.nii,normal\n",
+         "labels.csv, line 2: a.nii: not an image as PNG, JPEG, TIFF or DICOM (.png, .jpg, .jpeg, "
+         ".tif, .tiff, .dcm): save the image as one"),
         (HEADER + "a.png,normal\n./a.png,tumour\n",
          "labels.csv, line 3: a.png stands twice: keep one line"),
         (HEADER + "a.png,tumor\nb.png,tumor\n",

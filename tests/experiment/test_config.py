@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedapp.experiment import config
 from fedapp.experiment.config import (
     MACHINE_KEYS,
     config_keys,
@@ -138,7 +139,7 @@ def test_numbers_of_a_file_are_yaml_1_2(write):
          "override: split.bags = 3: um_pfssl cannot learn from bags; leave it out"),
         ({"data": 3},
          "override: data = 3: must be a group of keys: channels, classes, download, image_size, "
-         "mean, name, root, sites, std, subset"),
+         "mean, name, root, sites, std, subset, window"),
         ({"method__name": "local_only", "method__num_replaced": 1},
          "override: method.num_replaced = 1: not a setting of local_only; valid: name"),
         ({"method__helper_list_size": 21},
@@ -306,3 +307,42 @@ def test_models_of_an_earlier_run_count_as_helpers_too():
 def test_the_papers_list_serves_fewer_sites_too():
     few = load_experiment("fashion_mnist_small", {"split.num_clients": 3})
     assert few.method.helper_list_size == 5
+
+
+# --- what others call a setting -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("typed", "meant"), [
+    ("training.lr", "training.learning_rate"),
+    ("lr", "training.learning_rate"),
+    ("epochs", "training.local_epochs"),
+    ("Batch-Size", "training.batch_size"),
+    ("batch", "training.batch_size"),
+    ("clients", "split.num_clients"),
+    ("split.sites", "split.num_clients"),
+    ("alpha", "split.dirichlet_alpha"),
+    ("method.num_helpers", "method.helper_list_size"),
+    ("data.dataset", "data.name"),
+    ("gpu", "runtime.device"),
+])  # fmt: skip
+def test_another_word_for_a_setting_is_understood(typed: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"{typed} = 1: unknown key; did you mean '{meant}'"):
+        load_experiment("fashion_mnist_small", {"method.preset": "um_pfssl", typed: 1})
+
+
+def test_a_group_that_was_meant_as_a_setting_names_it() -> None:
+    with pytest.raises(ConfigError, match=r"must be a group of keys: .*mean 'rounds.num_rounds'"):
+        load_experiment("digits_demo", {"rounds": 4})
+
+
+def test_every_other_word_means_a_setting_and_is_none_itself() -> None:
+    assert set(config._SYNONYMS.values()) <= set(config.config_keys())
+    leaves = {key.rpartition(".")[2] for key in config.config_keys()}
+    # Names of own data's sites are rarer than their number.
+    assert leaves & set(config._SYNONYMS) == {"sites"}
+
+
+def test_a_word_is_not_taken_for_a_setting_that_the_method_lacks() -> None:
+    with pytest.raises(ConfigError, match="helpers = 3: unknown key; ") as error:
+        load_experiment("digits_demo", {"method.preset": "fedavg", "helpers": 3})
+    assert "helper_list_size" not in str(error.value)

@@ -205,6 +205,7 @@ def test_resume_drops_metrics_after_the_checkpoint(experiment: Experiment) -> No
     folder = open_run(named(experiment, "mine"))
     for number in range(4):
         folder.append_metrics({"round": number})
+        folder.append_sites({"round": number, "sites": {}})
         if number < 3:
             folder.save_checkpoint({"round": number})
     with (folder.path / "metrics.jsonl").open("a") as file:
@@ -217,6 +218,7 @@ def test_resume_drops_metrics_after_the_checkpoint(experiment: Experiment) -> No
     assert text == '{"round": 0}\n{"round": 1}\n{"round": 2}\n'
     again.append_metrics({"round": 3})
     assert [row["round"] for row in again.metrics()] == [0, 1, 2, 3]
+    assert [row["round"] for row in again.sites()] == [0, 1, 2]
 
 
 def test_resume_before_the_first_checkpoint_starts_over(experiment: Experiment) -> None:
@@ -361,7 +363,7 @@ def test_a_run_that_goes_on_has_one_server_and_its_records_are_left_alone(
 ) -> None:
     with sole_server(named(experiment, "mine")) as folder:
         folder.append_metrics({"round": 0})
-        with pytest.raises(RunError, match=r"mine: its run is still going on .*flwr stop"):
+        with pytest.raises(RunError, match=r"mine: its run is still going on; .*flwr stop\)"):
             with sole_server(named(experiment, "mine", resume=True)):
                 pass
         assert folder.metrics() == [{"round": 0}]

@@ -4,13 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load
 
 from fedapp.experiment.config import load_experiment
+from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model
 from fedapp.learn.params import digest_of
 from fedapp.methods.fedbn import FedBN
 from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.models.description import TENSORS, read_description
+from fedapp.models.model import load_model
+from fedapp.site.federation import federation_of
 from tests.flower.grids import preset
 from tests.flower.results import loopback, results
 from tests.flower.simulation import copy_of_app, simulate
@@ -61,6 +66,9 @@ def test_a_method_preset_with_private_parts_is_the_loopback_run_bit_for_bit(copy
     experiment = toy(UmPfssl(helper_list_size=2, num_replaced=1, mc_samples=2), tmp_path)
     flower, whole = run_both(copy, tmp_path, experiment, "method.preset=fixbn")
     assert results(flower) == results(whole)
+    for site in map(str, range(3)):
+        models = [folder / "models" / site / TENSORS for folder in (flower, whole)]
+        assert models[0].read_bytes() == models[1].read_bytes()
     state = json.loads((flower / "checkpoint.json").read_text())["state"]
     assert sorted(state["private"]) == ["0", "1", "2"]
     for site, digest in state["private"].items():
@@ -83,6 +91,18 @@ def test_no_batch_norm_is_in_any_message_between_machines(copy, tmp_path, monkey
     experiment = toy(FedBN(), tmp_path)
     flower, whole = run_both(copy, tmp_path, experiment)
     assert results(flower) == results(whole)
+
+    # The site's best model lies with the site, in a folder that nothing empties, and not here.
+    assert not (flower / "models").exists()
+    for site in map(str, range(3)):
+        there, here = tmp_path / "elsewhere/models/flower" / site, whole / "models" / site
+        model, description = load_model(there, torch.device("cpu"))
+        assert (there / TENSORS).read_bytes() == (here / TENSORS).read_bytes()
+        assert description.choice == read_description(here).choice
+        assert description.results.exact is True and description.others is None
+        data = federation_of(experiment).dealt.site(int(site))
+        found = evaluation(model.probabilities(data.test), data.test_labels)
+        assert found.correct == description.results.test.right
 
     network = build_model(experiment.model, (1, 8, 8), 10)
     kept = experiment.method.kept_private(network)

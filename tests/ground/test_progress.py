@@ -48,9 +48,9 @@ def test_plain_lines_in_a_log(clock: Clock) -> None:
     assert file.getvalue().splitlines() == [
         "resuming after round 3",
         "digits_demo: 10 sites, 20 rounds",
-        "warm-up  accuracy 81.2 % (worst decile 50.0)  trained 10",
-        "round  1/20  accuracy 81.2 % (worst decile 50.0)  pseudo-label error 12.3 %  trained 9"
-        "  skipped 1  38 s left",
+        "warm-up  accuracy 81.2 % (worst tenth of sites 50.0)  10 sites trained",
+        "round  1/20  accuracy 81.2 % (worst tenth of sites 50.0)  wrong pseudo-labels 12.3 %"
+        "  9 sites trained  1 skipped  38 s left",
     ]
 
 
@@ -74,7 +74,7 @@ def test_a_resumed_run_counts_from_its_own_start(clock: Clock) -> None:
     clock.now += 3.0
     progress.round_done(row(20))
     ends = [line.rsplit("  ", 1)[-1] for line in file.getvalue().splitlines()[1:]]
-    assert ends == ["6 s left", "3 s left", "trained 10"]
+    assert ends == ["6 s left", "3 s left", "10 sites trained"]
 
 
 def test_phases_speak_in_a_log_only_when_it_is_long_silent(clock: Clock) -> None:
@@ -91,7 +91,9 @@ def test_unknown_numbers_and_no_rounds(clock: Clock) -> None:
     with progress:
         progress.started("x", 0, 1)
         progress.round_done({"round": 0, "mean_test_accuracy": None})
-    assert file.getvalue().splitlines()[-1] == ("warm-up  accuracy - % (worst decile -)  trained 0")
+    assert file.getvalue().splitlines()[-1] == (
+        "warm-up  accuracy - % (worst tenth of sites -)  0 sites trained"
+    )
 
 
 def test_a_note_is_one_line_of_plain_text(clock: Clock) -> None:
@@ -128,7 +130,7 @@ def test_a_bar_on_a_terminal(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> N
     assert "a note before the start" in text
     assert "digits [demo]" in text
     assert "1/20" in text
-    assert "accuracy 81.2 %  pseudo-label error 50.0 %  38 s left" in text
+    assert "accuracy 81.2 %  wrong pseudo-labels 50.0 %  38 s left" in text
     assert "site 3 skipped in round 2: late" in text
     assert text.rstrip("\n").count("\x1b[?25h") == 1  # the cursor is back
 

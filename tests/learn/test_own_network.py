@@ -77,10 +77,12 @@ def test_a_broken_contract_names_the_member(function, says):
     assert text.startswith(f"model.name = '{name}': ") and len(text.splitlines()) == 1
 
 
-def test_the_documents_example_is_a_network(tmp_path, monkeypatch):
+def test_the_documents_examples_are_networks(tmp_path, monkeypatch):
     text = (Path(__file__).parents[2] / "docs" / "NETWORKS.md").read_text()
-    [code] = re.findall(r"```py\n(.*?)```", text, re.S)
-    (tmp_path / "documented_nets.py").write_text(code)
+    code = re.findall(r"```py\n(.*?)```", text, re.S)
+    (tmp_path / "documented_nets.py").write_text("\n".join(code))
     monkeypatch.syspath_prepend(tmp_path)
     settings = network_settings("documented_nets:small", {"units": 8})
     assert build_model(settings, (1, 8, 8), 3).features == 8
+    in_row = network_settings("documented_nets:row", {"units": 8})
+    assert build_model(in_row, (5,), 3).features == 8

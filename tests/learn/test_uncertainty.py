@@ -11,6 +11,7 @@ from fedapp.ground.rng import seeded
 from fedapp.learn.networks.resnet9 import ResNet9
 from fedapp.learn.uncertainty import (
     CACHE_BATCH,
+    decomposed,
     dropout_sample,
     entropy,
     features_of,
@@ -154,3 +155,27 @@ def test_scoring_leaves_batch_norm_alone():
     statistics = model.res2[1].norm.running_mean.clone()
     mc_probabilities(model, pictures(3), 2, scale)
     assert torch.equal(statistics, model.res2[1].norm.running_mean)
+
+
+def test_what_entropy_is_made_of_by_hand():
+    """Two models: (1, 0) and (1/2, 1/2). H(3/4, 1/4), less half of ln 2, is their contradiction."""
+    total, mutual = decomposed(torch.tensor([[[1.0, 0.0]], [[0.5, 0.5]]]), torch.tensor([0.5, 0.5]))
+    wanted = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert total.item() == pytest.approx(wanted)
+    assert mutual.item() == pytest.approx(wanted - math.log(2) / 2)
+
+
+def test_models_that_agree_have_no_mutual_information():
+    one = torch.rand(4, 3)
+    one /= one.sum(1, keepdim=True)
+    total, mutual = decomposed(one.expand(5, 4, 3), torch.full((5,), 0.2))
+    torch.testing.assert_close(total, entropy(one.double()))
+    assert mutual.max() < 1e-6
+
+
+def test_sure_models_that_contradict_each_other_have_nothing_else():
+    """And a model of weight 0 does not count."""
+    sure = torch.eye(3)[[0, 1, 2], None]
+    total, mutual = decomposed(sure, torch.tensor([0.5, 0.5, 0.0]))
+    assert total.item() == mutual.item() == pytest.approx(math.log(2))
+    assert decomposed(sure, torch.tensor([1.0, 0.0, 0.0]))[1].item() == 0

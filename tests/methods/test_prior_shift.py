@@ -470,7 +470,7 @@ def test_an_images_own_label_changes_nothing_about_its_answer(data):
 def test_the_used_answer_is_the_mixture_that_it_says():
     site = context(with_val(5), START, memory=OTHER)
     task = replace(MEASURE, private="c" * 64)
-    val, test = PriorShift()._answers(task, site, site.data.val, site.data.test)
+    _, [val, test] = PriorShift()._answers(task, site, site.data.val, site.data.test)
     assert list(val) == list(test) == ["common", "tuned", "alone"]
     weights = PriorShift()._trust(val, site, torch.arange(5))
     wanted = sum(w * answers for w, answers in zip(weights, test.values(), strict=True))

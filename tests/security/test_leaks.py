@@ -21,7 +21,7 @@ from tests.small import small
 
 FILES = {
     "config.yaml", "run.json", "metrics.jsonl", "traffic.csv", "per_site.csv", "summary.json",
-    "checkpoint.json", "evaluations.json",
+    "checkpoint.json", "evaluations.json", "sites.jsonl",
 }  # fmt: skip
 ROUND = {
     "round", "mean_test_accuracy", "std_test_accuracy", "worst_decile_accuracy",
@@ -29,6 +29,7 @@ ROUND = {
     "pseudo_label_error", "skipped", "wall_seconds", "models_sent", "models_up", "bytes_up",
     "bytes_down", "bytes_evaluation",
 }  # fmt: skip
+SAID = {"val", "test", "test_before", "learned", "loss", "helpers", "pseudo"}
 SITE = {
     "site", "mu", "train", "labelled", "val", "test", "classes", "test_classes",
     "warmup_accuracy", "final_accuracy",
@@ -93,6 +94,12 @@ def test_what_is_written_are_sums_over_a_sites_images(ran):
         row = json.loads(line)
         assert row.keys() <= ROUND
         assert all(not isinstance(value, list) for value in row.values())
+    for line in (path / "sites.jsonl").read_text().splitlines():
+        for said in json.loads(line)["sites"].values():
+            assert said.keys() <= SAID
+            pseudo = said.get("pseudo", {})
+            assert all(len(counts) == 10 for counts in pseudo.values())  # classes, bins
+            assert all(len(said[part]) == 2 for part in said.keys() & {"val", "test"})
     assert set(columns(path / "per_site.csv")) == SITE
     assert columns(path / "traffic.csv") == list(COLUMNS)
     for site in json.loads((path / "evaluations.json").read_text()).values():

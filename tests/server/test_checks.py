@@ -8,7 +8,16 @@ import torch
 from fedapp.ground.errors import ProtocolError, RunError
 from fedapp.ground.settings import DataSettings
 from fedapp.learn.metrics import BINS, evaluation
-from fedapp.messages.protocol import MODEL, ModelRef, Part, Reply, ScoredRef, SiteFacts, Task
+from fedapp.messages.protocol import (
+    MODEL,
+    ModelRef,
+    Part,
+    PseudoLabels,
+    Reply,
+    ScoredRef,
+    SiteFacts,
+    Task,
+)
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.server.checks import agreed, check_reply, check_same_sites, joinable, kind_of
 from fedapp.server.standings import Standing, Standings
@@ -33,6 +42,7 @@ HONEST = Reply(
     ("f" * 64,),
     {"pseudo_wrong": 1.0, "pseudo_total": 4.0, "loss": 0.3},
     {"test": TEST, "test_before": TEST, "val": VAL},
+    pseudo=PseudoLabels((3, 1), (4, *[0] * 9), (1, 0), (1, *[0] * 9)),
 )
 
 
@@ -53,7 +63,19 @@ def bins(**changes):
     return {"evaluations": {"test": replace(TEST, **changes)}}
 
 
+def pseudo(by_class, first_bin, wrong=(), bins=10):
+    """Pseudo-labels that are all in the first bin of uncertainty, `wrong` ones by class."""
+    wrong_bins = (sum(wrong), *[0] * (bins - 1)) if wrong else ()
+    return {"pseudo": PseudoLabels(by_class, (first_bin, *[0] * (bins - 1)), wrong, wrong_bins)}
+
+
 LIES = {
+    "pseudo-labels of a third class": (pseudo((2, 1, 1), 4), "counted in 3 groups"),
+    "pseudo-labels in other bins": (pseudo((3, 1), 4, bins=9), "counted in 9 groups"),
+    "more pseudo-labels than images": (pseudo((3, 2), 5), "5 pseudo-labels; it has 4"),
+    "other sums": (pseudo((3, 1), 3), "do not add up"),
+    "more wrong of a class": (pseudo((3, 1), 4, (1, 2)), "more pseudo-labels wrong"),
+    "wrong of one class only": (pseudo((3, 1), 4, (1,)), "1 of wrong ones"),
     "unknown role": ({"contents": {"prototypes": "f" * 64}}, "sent prototypes; its method has"),
     "model as content": ({"contents": {MODEL: "f" * 64}}, "sent model; its method has"),
     "no base": ({"part": Part("e" * 64, "f" * 64)}, "whose base its task does not name"),

@@ -69,6 +69,11 @@ def rows(folder):
     return [{k: v for k, v in json.loads(line).items() if k != "wall_seconds"} for line in lines]
 
 
+def said(folder):
+    """What the sites said of themselves, without the clock."""
+    return [{**row, "seconds": sorted(row["seconds"])} for row in folder.sites()]
+
+
 RESULTS = ("mean_test_accuracy", "std_test_accuracy", "pseudo_label_error", "mean_val_accuracy")
 
 
@@ -130,6 +135,19 @@ def test_a_run_cut_in_a_round_resumes_to_the_same_bits(run, cut):
     _, resumed = run("cut", runtime__resume=True)
     assert results(resumed) == results(whole)
     assert uploads(resumed) == uploads(whole)
+    assert said(resumed) == said(whole)
+
+
+def test_what_sites_said_adds_up_to_the_rounds_rows(run):
+    _, folder = run()
+    for row, sites in zip(rows(folder), folder.sites(), strict=True):
+        assert sites["round"] == row["round"]
+        assert sum(site.get("learned", False) for site in sites["sites"].values()) == row["trained"]
+        labels = [site["pseudo"] for site in sites["sites"].values() if "pseudo" in site]
+        if labels:
+            wrong = sum(sum(each["wrong_by_class"]) for each in labels)
+            total = sum(sum(each["by_uncertainty"]) for each in labels)
+            assert wrong / total == row["pseudo_label_error"]
 
 
 def test_resume_refuses_another_experiment(run):

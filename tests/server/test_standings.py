@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from fedapp.messages.protocol import Evaluation, Reply, SiteFacts
-from fedapp.server.standings import Standing, Standings, fallen
+from fedapp.server.fall import fallen
+from fedapp.server.standings import Standing, Standings
 
 
 def evaluation(right, of):

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedapp.data.folder import KINDS
 from fedapp.data.own.faults import Fault, Kind
 
-IMAGE = "a PNG or JPEG file (.png, .jpg, .jpeg)"
+IMAGE = f"an image as {KINDS}"
 
 
 @dataclass(frozen=True)

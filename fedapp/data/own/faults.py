@@ -18,6 +18,7 @@ class Kind(StrEnum):
     LAYOUT = "its folder or its labels.csv is not laid out as docs/OWN_DATA.md says"
     LABEL = "it has labels that are not in data.classes"
     FILE = "it has images that are absent, damaged or outside its folder"
+    DEPTH = "its images have more than 8 bits, and data.window does not say how to show them"
     SPLIT = "its split is not one that docs/OWN_DATA.md allows"
 
 

@@ -1,13 +1,14 @@
 """A site's images and labels before any image is opened, and all that is wrong with them.
 
 DATA is a folder with `labelled/<class>/*.png` and `unlabelled/*.png`, or one with a `labels.csv`,
-or that CSV file itself. Images are PNG or JPEG files.
+or that CSV file itself. Images are files of `data.folder.SUFFIXES`.
 """
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedapp.data.folder import KINDS
 from fedapp.data.own.entries import Listing
 from fedapp.data.own.faults import Fault, Kind
 from fedapp.data.own.folders import LABELLED, UNLABELLED, list_folders
@@ -38,7 +39,7 @@ def list_own(data: Path, classes: Sequence[str]) -> Listing:
         return _only(Fault(Kind.LAYOUT, str(data), what, remedy))
     if not listing.entries and not listing.faults:
         what = f"no images, that is no {LABELLED}/<class>/*.png, {UNLABELLED}/*.png or {TABLE}"
-        return _only(Fault(Kind.LAYOUT, str(data), what, "put them there; .jpg and .jpeg do too"))
+        return _only(Fault(Kind.LAYOUT, str(data), what, f"put them there, as {KINDS}"))
     entries = tuple(sorted(listing.entries, key=lambda entry: entry.name))
     return Listing(entries, listing.faults, listing.passed_over)
 

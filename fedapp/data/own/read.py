@@ -13,6 +13,7 @@ from fedapp.data.own.faults import Fault, Kind, OwnDataError
 from fedapp.data.own.listing import list_own
 from fedapp.data.parts import LABELLED, UNLABELLED, Part
 from fedapp.data.sites import SiteData
+from fedapp.data.stored import DepthError
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.settings import DataSettings, SplitSettings
 
@@ -100,7 +101,7 @@ def _read(
         raise OwnDataError(place.name, listing.faults)
     entries, side, channels = listing.entries, settings.image_size, settings.channels
     try:
-        decoded = decode_all([entry.path for entry in entries], side, channels)
+        decoded = decode_all([entry.path for entry in entries], side, channels, settings.window)
     except DataError as error:
         raise OwnDataError(place.name, [_damage(place, error)]) from error
     dealt = deal(entries, split, seed, place.name, [content_of(image) for image in decoded])
@@ -129,6 +130,7 @@ def _read(
 
 def _damage(place: Place, error: DataError) -> Fault:
     """Return the fault that `decode` found: its message names file, rule and remedy."""
+    kind = Kind.DEPTH if isinstance(error, DepthError) else Kind.FILE
     where, _, rest = str(error).removeprefix(f"{place.data}/").partition(": ")
     what, _, remedy = rest.rpartition(": ")
-    return Fault(Kind.FILE, where, what, remedy)
+    return Fault(kind, where, what, remedy)

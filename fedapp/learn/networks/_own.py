@@ -19,20 +19,27 @@ from torch import Tensor, nn
 from fedapp.ground.errors import ConfigError, one_line
 from fedapp.ground.functions import function_of
 from fedapp.ground.settings import CLOSED
+from fedapp.learn.networks._row import InRow, ends_in_head
 from fedapp.learn.networks.base import Network, NetworkSettings
 
-_FORM = "def function(inputs: tuple[int, ...], num_classes: int, ...settings) -> Network"
+_FORM = (
+    "def function(inputs: tuple[int, ...], num_classes: int, ...settings) -> Network "
+    "or nn.Sequential"
+)
 _PACKED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-@lru_cache  # one class for one name, so that equal settings are equal
 def own_class(name: str) -> type[NetworkSettings]:
     """Return a class of settings made from a function's signature.
 
     Every parameter after the first two is a setting, of the type and default written there. Raises
     ConfigError where the function cannot be had or is not of this form.
     """
-    function = function_of(name)
+    return _class_of(name, function_of(name))
+
+
+@lru_cache  # one class for one function, so that equal settings are equal
+def _class_of(name: str, function: Callable[..., Any]) -> type[NetworkSettings]:
     try:
         hints = get_type_hints(function)
         _, _, *parameters = inspect.signature(function).parameters.values()
@@ -40,8 +47,8 @@ def own_class(name: str) -> type[NetworkSettings]:
         raise ConfigError(f"must be `{_FORM}` ({one_line(error, 200)})") from error
     made = hints.get("return")
     # The return type also keeps every function that was not written for this from being called.
-    if not (isinstance(made, type) and issubclass(made, Network)):
-        raise ConfigError(f"its return type must be Network or a class made from it: `{_FORM}`")
+    if not (isinstance(made, type) and issubclass(made, (Network, nn.Sequential))):
+        raise ConfigError(f"its return type must be Network or nn.Sequential: `{_FORM}`")
     if odd := [p.name for p in parameters if p.name not in hints or p.kind in _PACKED]:
         raise ConfigError(f"parameter {odd[0]!r} is a setting: write its type, as in `rate: float`")
     # `model.weights` is a file of this machine, which no digest of settings has.
@@ -77,12 +84,17 @@ def _called(
     settings: dict[str, Any],
 ) -> Any:
     try:
-        return function(inputs, num_classes, **settings)
+        network = function(inputs, num_classes, **settings)
     except Exception as error:  # a user's own code may raise anything
         raise ConfigError(
             f"model.name = {name!r}: it failed for inputs {list(inputs)} and {num_classes} "
             f"classes ({type(error).__name__}: {one_line(error, 300)}); mend it there"
         ) from error
+    if not isinstance(network, nn.Sequential):
+        return network
+    if not ends_in_head(network):
+        raise _broken(name, "the function", "must return a row that ends in Dropout and Linear")
+    return InRow(network)
 
 
 def check_contract(name: str, network: object, inputs: tuple[int, ...], num_classes: int) -> None:

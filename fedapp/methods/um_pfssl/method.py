@@ -22,6 +22,7 @@ from fedapp.ground.rng import seeded
 from fedapp.ground.settings import CLOSED, Count, NonNegative
 from fedapp.learn.metrics import predict
 from fedapp.learn.params import Params, weighted_mean
+from fedapp.learn.pseudolabels import counted
 from fedapp.learn.scores import Score, ScoreKey
 from fedapp.learn.training import recalibrate
 from fedapp.learn.uncertainty import mc_probabilities
@@ -62,6 +63,7 @@ class UmPfssl(Method[HelperLists]):
     name: ClassVar[str] = "um_pfssl"
     state: ClassVar[type[MethodState]] = HelperLists
     asks_peers: ClassVar[bool] = True
+    joins_at: ClassVar[float] = 1
 
     helper_list_size: Annotated[int, Field(ge=1, le=64)] = PAPER_M
     """M, models in a site's list, its own included, one of a site at most; 1: no helpers."""
@@ -214,12 +216,14 @@ class UmPfssl(Method[HelperLists]):
 
         images, targets = data.labelled, site.one_hot(data.labels)
         metrics: dict[str, float] = {}
+        pseudo = None
         has_voters = answers and (helpers or task.own.version > 0)
         if self.pseudo_labels and len(data.unlabelled) and has_voters:
             published = self.label_variant == "published"
             soft, _ = least_uncertain(answers) if published else most_informative(answers)
             images = torch.cat([images, data.unlabelled])
             targets = torch.cat([targets, soft.to(targets)])
+            pseudo = counted(soft, data.audit)
             if data.audit is not None:
                 wrong, total = data.audit.pseudo_label_errors(soft.argmax(1))
                 metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}
@@ -235,6 +239,7 @@ class UmPfssl(Method[HelperLists]):
             helpers=helpers,
             metrics=metrics,
             evaluations=evaluations,
+            pseudo=pseudo,
         )
 
     def _mean(self, task: Task, site: SiteContext, members: Sequence[ScoredRef]) -> Params:

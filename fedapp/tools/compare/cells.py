@@ -124,6 +124,7 @@ def _cell(grid: Grid, setting: Setting, method: str, seed: int, out: Path) -> Ce
         "seed": seed,
         "runtime.out": str(folder.parent),
         "runtime.run_name": folder.name,
+        "runtime.models": False,
     }
     experiment = load_experiment(setting.preset, overrides)
     return Cell(setting.name, method, seed, setting.preset, overrides, experiment, folder)

@@ -79,6 +79,13 @@ class Collection:
         """The rows of results.csv."""
         return [self.result(cell) for cell in self._cells if cell in self._read]
 
+    @property
+    def sites(self) -> list[Row]:
+        """The rows of sites.csv."""
+        return [
+            row for cell in self._cells for row in self._read.get(cell, {}).get("sites.csv", ())
+        ]
+
     def result(self, cell: Cell) -> Row:
         """Return the row of results.csv of a cell that is done."""
         return self._read[cell]["results.csv"][0]

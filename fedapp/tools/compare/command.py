@@ -1,14 +1,18 @@
 """`fedapp compare` and `fedapp tune`: a grid in, cells run, files and a table out."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.runpaths import runs_root
+from fedapp.tools.compare.cells import build_cells
+from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.execute import INTERRUPTED, execute
 from fedapp.tools.compare.grid import read_grid
 from fedapp.tools.compare.job import Driver
 from fedapp.tools.compare.overview import overview, tuning_overview
+from fedapp.tools.compare.search import budget, searched
 from fedapp.tools.compare.tuning import candidates, judge, tuning_grid, write_tuned
 
 
@@ -30,7 +34,7 @@ def compare(
     Raises ConfigError and RunError before anything is started: every cell is built and checked.
     """
     grid = read_grid(name, overrides, methods, seeds)
-    out = _folder(out, f"compare-{grid.name}")
+    out = folder_of(out, f"compare-{grid.name}")
     code, collection, files = execute(
         grid, out, jobs, driver, latent_seed=grid.seeds[0], keep_models=keep_models
     )
@@ -42,6 +46,7 @@ def compare(
 
         names = [setting.name for setting in grid.settings]
         print(f"\n{overview(collection.results, names, list(grid.methods), len(grid.seeds))}")
+        print("\n".join(_told(collection, names)))
         files += write_report(out)
     _say_files(out, files)
     return code
@@ -52,17 +57,22 @@ def tune(
     overrides: Mapping[str, Scalar],
     *,
     methods: Sequence[str] = (),
+    values: Mapping[str, Sequence[Scalar]] = MappingProxyType({}),
     out: Path | None = None,
     jobs: int | None = None,
 ) -> int:
-    """Run all candidates of a grid's `tune`, and write the grid with the best; return as `compare`.
+    """Run all candidates of a grid, and write the grid with the best; return as `compare`.
 
+    values: what to try for every method, instead of the grid's `tune` (`search.searched`).
     The grid is written only when every candidate has its result.
     """
-    grid = read_grid(name, overrides, methods)
+    grid = searched(read_grid(name, overrides, methods), values)
     tried = candidates(grid)
-    out = _folder(out, f"tune-{grid.name}")
-    code, collection, files = execute(tuning_grid(grid, tried), out, jobs, "loopback")
+    out = folder_of(out, f"tune-{grid.name}")
+    plan = tuning_grid(grid, tried)
+    rounds = [cell.experiment.rounds.num_rounds for cell in build_cells(plan, out)]
+    print(budget(grid, len(rounds), sum(rounds)), flush=True)
+    code, collection, files = execute(plan, out, jobs, "loopback")
     if code:
         return code
     judged = judge(tried, collection.results)
@@ -73,9 +83,17 @@ def tune(
     return 0
 
 
-def _folder(out: Path | None, name: str) -> Path:
-    root = Path(os.environ.get("FEDAPP_OUT") or "~/um-pfssl-runs").expanduser()
-    return (out.expanduser() if out else root / name).absolute()
+def folder_of(out: Path | None, name: str) -> Path:
+    """Return the folder of a comparison: the one that is asked for, else of this name in yours."""
+    return (out.expanduser() if out else runs_root() / name).absolute()
+
+
+def _told(collection: Collection, settings: Sequence[str]) -> list[str]:
+    """Return what each setting's numbers can tell, a line each."""
+    from fedapp.tools.compare.telling import in_words, telling, units_of  # scipy takes long
+
+    found = {name: telling(units_of(collection.sites, name)) for name in settings}
+    return [f"{name}: {in_words(told)}" for name, told in found.items() if told is not None]
 
 
 def _say_files(out: Path, files: Sequence[Path]) -> None:

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,17 +13,20 @@ from filelock import FileLock, Timeout
 
 from fedapp.drivers import flower_local
 from fedapp.drivers.workers import SHARE, free_ram, measured, start_measuring
+from fedapp.experiment.atwork import COMPARISON, LOOK_S
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import ConfigError, RunError
+from fedapp.ground.extras import needs
 from fedapp.ground.text import duration, percent, size
 from fedapp.tools.compare.board import Board
 from fedapp.tools.compare.cells import Cell, build_cells
 from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.earlier import check_cells
 from fedapp.tools.compare.grid import Grid
-from fedapp.tools.compare.job import Driver
-from fedapp.tools.compare.runner import Runner
+from fedapp.tools.compare.job import Driver, Job
+from fedapp.tools.compare.runner import Runner, make_ready, remove_models
+from fedapp.tools.compare.work import do
 
 INTERRUPTED = 130
 """Exit code of what Ctrl-C ended."""
@@ -81,6 +84,32 @@ def execute(
     return (1 if runner.failed else 0), collection, files
 
 
+def execute_here(grid: Grid, out: Path) -> Collection:
+    """Run a grid's cells that are not done one by one in this process; return what came out.
+
+    For data and code that no other process has. Models are removed at the end. Raises as `execute`
+    does, and with the error of a cell that fails; the same call goes on after it.
+    """
+    cells = build_cells(grid, out)
+    with _alone(out):
+        for warning in check_cells(cells):
+            print(f"warning: {warning}")
+        collection = Collection(grid, cells, out)
+        for cell in cells:
+            if cell.state() != "done":
+                if note := make_ready(cell):
+                    print(note)
+                cell.log.parent.mkdir(parents=True, exist_ok=True)
+                with cell.log.open("a", encoding="utf-8") as log, redirect_stdout(log):
+                    do(Job.of(cell, "loopback", latent=False))
+                collection.write()
+                print(f"{cell.name}: {_outcome(collection.result(cell))}")
+        for cell in cells:
+            remove_models(cell)
+        collection.write()
+    return collection
+
+
 def _check_driver(driver: Driver, jobs: int | None) -> None:
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: must be at least 1")
@@ -90,6 +119,7 @@ def _check_driver(driver: Driver, jobs: int | None) -> None:
         raise ConfigError(
             f"--jobs {jobs}: must be 1 with --driver flower: it simulates several sites at a time"
         )
+    needs("app", "flwr")
     app = Path(flower_local.__file__).resolve().parents[2]
     if not (app / "server_app").is_dir():
         raise RunError(f"{app}: holds no Flower app; run this from a checkout of the project")
@@ -126,16 +156,16 @@ def _outcome(result: Mapping[str, Any]) -> str:
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
     """Let one comparison at a time work in a folder."""
-    lock = FileLock(out / ".lock")
+    lock = FileLock(out / COMPARISON)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=LOOK_S)
     except Timeout as error:
         raise RunError(
             f"{out}: another comparison is at work there: wait for it, or give another --out"
         ) from error
     except OSError as error:
-        raise refused(out / ".lock", error) from error
+        raise refused(out / COMPARISON, error) from error
     try:
         yield
     finally:

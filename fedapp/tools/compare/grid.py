@@ -28,6 +28,7 @@ what the cells vary.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fedapp.experiment.presetfiles import (
@@ -39,6 +40,7 @@ from fedapp.experiment.presetfiles import (
     presets,
     read_yaml,
     source_of,
+    sweeps,
     yaml_path,
 )
 from fedapp.ground.errors import ConfigError, nearest
@@ -57,6 +59,7 @@ _RESERVED = {
     "runtime.out": "is the comparison's own: give --out",
     "runtime.run_name": "is the comparison's own: leave it out",
     "runtime.resume": "is the comparison's own: leave it out, cells go on by themselves",
+    "runtime.models": "is the comparison's own: run a cell's config.yaml with it to have models",
 }
 
 
@@ -197,14 +200,9 @@ class Grid:
         return [label for label, c in self.methods.items() if c.get("method.preset") == preset]
 
 
-def sweeps() -> list[str]:
-    """Return the names of the grids in `conf/sweeps/`, sorted."""
-    return sorted(path.stem for path in (CONF / "sweeps").glob("*.yaml"))
-
-
 def read_grid(
     name: str,
-    given: Mapping[str, Scalar] | None = None,
+    given: Mapping[str, Scalar] = MappingProxyType({}),
     methods: Sequence[str] = (),
     seeds: Sequence[int] = (),
 ) -> Grid:
@@ -231,17 +229,33 @@ def read_grid(
         origin, plain = f"preset {name}", {"preset": anywhere(name), "methods": list(methods)}
     else:
         origin = source_of(path)
-    near = path.parent
+    return grid_of(plain, path.stem, origin, path.parent, given, methods, seeds)
+
+
+def grid_of(
+    plain: Mapping[str, Any],
+    name: str,
+    origin: str,
+    near: Path = Path(),
+    given: Mapping[str, Scalar] = MappingProxyType({}),
+    methods: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+) -> Grid:
+    """Return the grid that plain values describe, as a file holds them.
+
+    origin: what errors call it. near: the folder in which the files that it names are looked for
+    first. given, methods, seeds: as of `read_grid`. Raises ConfigError, a line for each problem.
+    """
     file = parse(plain, origin)
     listed = _by_label(file.methods, near)
     named = _chosen(listed, methods) if methods else listed
     found = file.settings or {"base": SettingFile()}
     grid = Grid(
-        name=path.stem,
+        name=name,
         origin=origin,
-        title=file.title or path.stem,
+        title=file.title or name,
         common=file.common,
-        given=given or {},
+        given=given,
         settings=tuple(
             Setting(
                 label,

@@ -92,11 +92,8 @@ class Runner:
             waiting.remove(cell)
 
     def _process(self, cell: Cell) -> subprocess.Popen[str]:
-        if cell.state() == "begun" and not cell.parents and not can_resume(cell):
-            self._board.note(f"{cell.name}: its checkpoint is damaged; it starts again")
-            rmtree(cell.folder)
-        elif cell.state() == "new" and cell.folder.exists():  # cut while it was being made
-            rmtree(cell.folder)
+        if note := make_ready(cell):
+            self._board.note(note)
         job = Job.of(cell, self._driver, self._wants_latent(cell))
         env = {**os.environ, "PYTHONUNBUFFERED": "1"}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_CODE), env.get("PYTHONPATH")]))
@@ -147,8 +144,7 @@ class Runner:
         needed = {p for cell in self._cells if cell not in self._done for p in cell.parents}
         for cell in cells or self._cells:
             if cell in self._done and cell not in needed and not self._lacks_latent(cell):
-                rmtree(cell.folder / "pool", ignore_errors=True)
-                rmtree(cell.folder / "sites", ignore_errors=True)
+                remove_models(cell)
 
     def _wants_latent(self, cell: Cell) -> bool:
         return cell.seed == self._latent_seed and not cell.parents
@@ -174,6 +170,22 @@ class Runner:
         except FileNotFoundError:
             return 0
         return self._rows[cell][1]
+
+
+def make_ready(cell: Cell) -> str:
+    """Remove what a cell cannot go on from; return why, where a person should know; else empty."""
+    if cell.state() == "begun" and not cell.parents and not can_resume(cell):
+        rmtree(cell.folder)
+        return f"{cell.name}: its checkpoint is damaged; it starts again"
+    if cell.state() == "new" and cell.folder.exists():  # cut while it was being made
+        rmtree(cell.folder)
+    return ""
+
+
+def remove_models(cell: Cell) -> None:
+    """Remove the models of a cell that nothing needs any more."""
+    rmtree(cell.folder / "pool", ignore_errors=True)
+    rmtree(cell.folder / "sites", ignore_errors=True)
 
 
 def end(processes: Sequence[subprocess.Popen[str]]) -> None:

@@ -56,9 +56,7 @@ class Judged:
 def candidates(grid: Grid) -> list[Candidate]:
     """Return what a grid's `tune` tries. Raises ConfigError, a line for each problem."""
     tune = grid.tune
-    if tune is None:
-        remedy = "say what to try, as conf/sweeps/results_cifar10.yaml does"
-        raise ConfigError(f"{grid.origin}: tune: is missing; {remedy}")
+    assert tune is not None
     if lines := _problems(grid, tune):
         raise ConfigError("\n".join(lines))
     return [

@@ -9,6 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from fedapp.data.dicom import is_dicom
+from fedapp.data.folder import KINDS
 from fedapp.data.own import Listing, list_own
 from fedapp.data.own.copies import together
 from fedapp.data.own.deal import deal
@@ -19,6 +21,7 @@ from fedapp.ground.settings import OWN, SplitSettings
 from fedapp.tools.datacheck import machine
 from fedapp.tools.datacheck.copies import findings_of_copies
 from fedapp.tools.datacheck.counts import Counts
+from fedapp.tools.datacheck.depth import kinds
 from fedapp.tools.datacheck.enough import expected, findings_of_classes, findings_of_test
 from fedapp.tools.datacheck.findings import Finding, note, of_listing
 from fedapp.tools.datacheck.images import findings_of, look_at, sizes
@@ -57,20 +60,21 @@ def check(data: Path, options: Options, console: Console) -> int:
         counts = Counts(entries, parts, classes)
         console.print(counts.table(hide_below))
         facts.insert(0, ("images", sizes(looks)))
+        facts.insert(1, ("kinds", kinds([look.seen.depth for look in looks if look.seen])))
         if accuracy := expected(entries, parts, hide_below):
-            facts.insert(1, ("accuracy", accuracy))
+            facts.insert(2, ("accuracy", accuracy))
         groups = together(entries, contents)
         findings += [
             *findings_of(looks, settings),
             *findings_of_copies(entries, parts, contents, hide_below),
             *counts.findings(),
             *findings_of_classes(entries, parts, groups, classes, hide_below),
-            *findings_of_test(parts),
+            *findings_of_test(entries, parts, hide_below),
         ]
         if experiment and not options.site_name and not any(e.part for e in listing.entries):
             remedy = "the site's own split will differ a little; give its name with --site-name"
             findings.append(note("no site named", remedy))
-    findings += [*_passed_over(listing), *machines]
+    findings += [*_passed_over(listing, data), *machines]
     if settings is None:
         remedy = "labels, sizes and split are not compared; give the server's with --preset"
         findings.append(note("no preset named", remedy))
@@ -118,13 +122,17 @@ def _runs(experiment: Experiment | None) -> Path:
     return Path(os.environ.get("FEDAPP_OUT") or "~/um-pfssl-runs")
 
 
-def _passed_over(listing: Listing) -> list[Finding]:
+def _passed_over(listing: Listing, data: Path) -> list[Finding]:
     if not listing.passed_over:
         return []
     endings = Counter(Path(name).suffix.lower() or "none" for name in listing.passed_over)
     said = ", ".join(f"{ending} ({count})" for ending, count in endings.most_common(5))
     what = f"{endings.total()} files are passed over, by ending: {said}"
-    return [note(what, "images must be .png, .jpg or .jpeg; save others as PNG")]
+    found = [note(what, f"images must be {KINDS}; save others as PNG")]
+    if nameless := [name for name in listing.passed_over if is_dicom(data / name)]:
+        text = f"{nameless[0]} is a DICOM file, and so may others be that are passed over"
+        found.append(note(text, "let their names end in .dcm"))
+    return found
 
 
 def _print(console: Console, facts: Sequence[tuple[str, str]], findings: Sequence[Finding]) -> None:

@@ -1,5 +1,6 @@
 """Whether every class can be learned and measured, and how sure an accuracy will be."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from fedapp.data.own import Entry
@@ -7,6 +8,9 @@ from fedapp.data.own.copies import Group
 from fedapp.data.own.deal import ENOUGH, TEST, TRAIN, VAL
 from fedapp.learn.metrics import FEW, wilson
 from fedapp.tools.datacheck.findings import Finding, note, shown
+
+FEW_OF_CLASS = 5
+"""Test images of a class below which its share of right answers says next to nothing."""
 
 _USES = {TRAIN: "training", VAL: "validation", TEST: "test"}
 
@@ -69,9 +73,28 @@ def expected(entries: Sequence[Entry], parts: Sequence[str], hide_below: int) ->
     )
 
 
-def findings_of_test(parts: Sequence[str]) -> list[Finding]:
-    """Return whether there are too few test images to tell a good model from a bad one."""
-    if not 0 < sum(part == TEST for part in parts) < FEW:
-        return []
-    remedy = "chance decides which of two models looks better here; label more images"
-    return [note(f"fewer than {FEW} test images", remedy)]
+def findings_of_test(
+    entries: Sequence[Entry], parts: Sequence[str], hide_below: int
+) -> list[Finding]:
+    """Return whether test images are too few to tell a good model from a bad one, class by class.
+
+    hide_below: smallest count that is shown.
+    """
+    pairs = zip(entries, parts, strict=True)
+    counted = Counter(entry.label for entry, part in pairs if part == TEST)
+    found = []
+    if 0 < counted.total() < FEW:
+        remedy = "chance decides which of two models looks better here; label more images"
+        found.append(note(f"fewer than {FEW} test images", remedy))
+    # A smaller number than hide_below must not show through.
+    least = max(FEW_OF_CLASS, hide_below)
+    if few := sorted(name for name, count in counted.items() if count < least):
+        low, _ = wilson(FEW_OF_CLASS - 1, FEW_OF_CLASS - 1)
+        remedy = (
+            f"nothing can be said of these by themselves: {FEW_OF_CLASS - 1} of "
+            f"{FEW_OF_CLASS - 1} right is {100 * low:.0f} to 100 %; label more"
+        )
+        found.append(
+            note(f"fewer than {least} test images of class {', '.join(map(repr, few))}", remedy)
+        )
+    return found

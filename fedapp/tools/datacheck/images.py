@@ -5,41 +5,50 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from fedapp.data.folder import GREY, decode
+from fedapp.data.folder import fitted, read_stored
 from fedapp.data.images import MAX_SIDE
 from fedapp.data.own import Entry
 from fedapp.data.own.copies import content_of
-from fedapp.ground.errors import DataError
+from fedapp.data.stored import DepthError
+from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.settings import DataSettings
+from fedapp.tools.datacheck.depth import Depth, depth_of, findings_of_depth
 from fedapp.tools.datacheck.findings import Finding, fault, note
 
 
 @dataclass(frozen=True)
-class Look:
-    """One image as it lies there. content: `content_of` it at the agreed size.
+class Seen:
+    """An image that can be read. size: width and height in pixels."""
 
-    broken, remedy: why it cannot be read, and what to do; then it has no content. Else empty.
+    size: tuple[int, int]
+    grey: bool
+    depth: Depth
+
+
+@dataclass(frozen=True)
+class Look:
+    """One image as it lies there. content: `content_of` it at the agreed size; empty: unknown.
+
+    seen: None where it cannot be read; fault: why.
     """
 
-    entry: Entry
     content: str = ""
-    size: tuple[int, int] = (0, 0)
-    grey: bool = True
-    broken: str = ""
-    remedy: str = ""
+    seen: Seen | None = None
+    fault: Finding | None = None
 
 
 def look_at(
     entries: Sequence[Entry], settings: DataSettings | None, console: Console
 ) -> list[Look]:
     """Open every image as a run would; shows how far it is on a terminal."""
-    side, channels = (settings.image_size, settings.channels) if settings else (MAX_SIDE, 0)
+    agreed = (MAX_SIDE, 0, "")
+    if settings:
+        agreed = (settings.image_size, settings.channels, settings.window)
     with ThreadPoolExecutor() as pool:
-        looks: Iterable[Look] = pool.map(lambda entry: _look(entry, side, channels), entries)
+        looks: Iterable[Look] = pool.map(lambda entry: _look(entry, *agreed), entries)
         if console.is_terminal:
             looks = track(looks, "reading images", len(entries), console=console, transient=True)
         return list(looks)
@@ -47,18 +56,19 @@ def look_at(
 
 def findings_of(looks: Sequence[Look], settings: DataSettings | None) -> list[Finding]:
     """Return what is wrong or odd about the images; settings: what the sites agreed upon."""
-    broken = [look for look in looks if look.broken]
-    whole = [look for look in looks if not look.broken]
-    found = [fault(f"{look.entry.name}: {look.broken}", look.remedy) for look in broken]
+    # One library that is not there is one fault, of however many images.
+    found = list(dict.fromkeys(look.fault for look in looks if look.fault))
+    whole = [look.seen for look in looks if look.seen]
+    found += findings_of_depth([seen.depth for seen in whole], settings)
     if settings is None:
         return found
     side = settings.image_size
-    if settings.channels == 1 and (some := _how_many([not look.grey for look in whole])):
+    if settings.channels == 1 and (some := _how_many([not seen.grey for seen in whole])):
         found.append(note(f"{some} images are in colour", "they are turned to grey when read"))
-    if some := _how_many([min(look.size) < side for look in whole]):
+    if some := _how_many([min(seen.size) < side for seen in whole]):
         text = f"{some} images are smaller than {side} x {side} pixels"
         found.append(note(text, "they are enlarged, which adds no detail"))
-    if some := _how_many([max(look.size) > 1.1 * min(look.size) for look in whole]):
+    if some := _how_many([max(seen.size) > 1.1 * min(seen.size) for seen in whole]):
         text = f"{some} images are longer than wide or wider than long by over 10 %"
         found.append(note(text, "they are squeezed to squares; cut them square if shapes matter"))
     return found
@@ -66,7 +76,7 @@ def findings_of(looks: Sequence[Look], settings: DataSettings | None) -> list[Fi
 
 def sizes(looks: Sequence[Look]) -> str:
     """Say how large the images are, width x height in pixels."""
-    counted = Counter(look.size for look in looks if not look.broken)
+    counted = Counter(look.seen.size for look in looks if look.seen)
     if not counted:
         return "none could be read"
     if len(counted) == 1:
@@ -90,15 +100,22 @@ def _area(size: tuple[int, int]) -> int:
     return size[0] * size[1]
 
 
-def _look(entry: Entry, side: int, channels: int) -> Look:
+def _look(entry: Entry, side: int, channels: int, window: str) -> Look:
     try:
-        content = content_of(decode(entry.path, side, channels))
-        with Image.open(entry.path) as opened:  # reads its head alone
-            return Look(entry, content, opened.size, opened.mode in GREY)
+        stored = read_stored(entry.path)
+        height, width = stored.values.shape[:2]
+        seen = Seen((width, height), stored.grey, depth_of(stored))
+        image = fitted(stored, entry.path, side, channels, window)
+        return Look(content_of(image), seen)
+    except DepthError:
+        return Look(seen=seen)  # `findings_of_depth` says it once for all
     except DataError as error:
         _, _, rest = str(error).removeprefix(str(entry.path)).partition(": ")
         what, _, remedy = rest.rpartition(": ")
-        return Look(entry, broken=what, remedy=remedy)
+        return Look(fault=fault(f"{entry.name}: {what}", remedy))
+    except ConfigError as error:
+        what, _, remedy = str(error).partition(": ")
+        return Look(fault=fault(f"DICOM files, but {what}", remedy))
     except OSError as error:
         remedy = "let the user who runs the node read it"
-        return Look(entry, broken=f"cannot be read ({error.strerror})", remedy=remedy)
+        return Look(fault=fault(f"{entry.name}: cannot be read ({error.strerror})", remedy))

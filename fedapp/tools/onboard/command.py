@@ -1,13 +1,13 @@
 """`fedapp onboard` as a person sees it: the rounds, then what the new site has gained."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runpaths import runs_root
+from fedapp.experiment.runfolder import RunFolder
+from fedapp.experiment.runpaths import find_run
 from fedapp.ground.progress import Progress
 from fedapp.ground.text import percent
 from fedapp.messages.protocol import SiteFacts
@@ -20,8 +20,7 @@ def onboard_site(
     run: str, new: NewSite, rounds: int, overrides: Mapping[str, Scalar], console: Console
 ) -> None:
     """Onboard a site onto the run of this name or folder, and show what came of it."""
-    ours = runs_root() / run
-    finished = finished_run(ours if ours.is_dir() else Path(run).expanduser())
+    finished = finished_run(find_run(run))
     plan = plan_for(finished, new, rounds, overrides)
     with Progress() as progress:
         done = onboard(finished, plan, progress)
@@ -47,6 +46,10 @@ def show(done: Onboarded, console: Console) -> None:
             "measured here. Label some (docs/OWN_DATA.md) before you rely on it.",
             soft_wrap=True,
         )
+    kept = RunFolder(done.folder).models_root / facts.folder
+    console.print(
+        f"the best by its validation images, for use: {kept}", highlight=False, soft_wrap=True
+    )
     files = (str(done.folder / name) for name in (*done.files, RESULT))
     for line in (*done.comparison.notes(), *files):
         console.print(line, highlight=False, soft_wrap=True)

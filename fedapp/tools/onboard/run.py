@@ -18,7 +18,7 @@ from fedapp.messages.store import ModelStore
 from fedapp.server.engine import Engine
 from fedapp.server.peers import Finished
 from fedapp.server.pool import ModelPool
-from fedapp.site.federation import federation_of
+from fedapp.site.federation import Keeps, federation_of
 from fedapp.tools.onboard import among_peers, from_common
 from fedapp.tools.onboard.measure import Comparison, Ended
 from fedapp.tools.onboard.plan import Plan
@@ -54,7 +54,14 @@ def onboard(run: Finished, plan: Plan, progress: Progress) -> Onboarded:
     store = ModelStore(folder.pool_root)
     try:
         progress.note(f"run folder {folder.path}")
-        transport = Loopback(experiment, federation, store, folder.sites_root, only=[site])
+        transport = Loopback(
+            experiment,
+            federation,
+            store,
+            folder.sites_root,
+            only=[site],
+            keeps=Keeps(folder.models_root, folder.path.name),
+        )
         [facts] = transport.introduce()
         Engine(experiment, transport, folder, store, progress, Ledger()).run()
     except FedAppError:

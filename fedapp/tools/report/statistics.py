@@ -3,15 +3,18 @@
 Pure functions of numbers; accuracies and differences are shares, as everywhere in the files.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, stdev
+from typing import TypeVar
 
 from scipy.stats import t as student
 
 CONFIDENCE = 0.95
-"""Of every interval."""
+"""Of every interval, unless another is asked for."""
+
+Unit = TypeVar("Unit", bound=Hashable)
 
 _ROUNDING = 1e-12
 """A spread of shares below this is floating point's, not the seeds'."""
@@ -30,7 +33,7 @@ class Mean:
 class Difference:
     """Mean of n >= 1 paired differences, first less second.
 
-    low, high: ends of the 95 % t-interval; p: of the two-sided paired t-test. Both None where the
+    low, high: ends of the t-interval; p: of the two-sided paired t-test. Both None where the
     differences do not vary (one pair, or a method against itself): then t has nothing to divide by.
     """
 
@@ -63,13 +66,15 @@ def mean_sd(values: Iterable[float]) -> Mean | None:
     return Mean(fmean(listed), stdev(listed) if len(listed) > 1 else None, len(listed))
 
 
-def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Difference | None:
-    """Compare two methods over the seeds that both have; None where there is none.
+def paired_difference(
+    first: Mapping[Unit, float], second: Mapping[Unit, float], confidence: float = CONFIDENCE
+) -> Difference | None:
+    """Compare two methods over the units, such as seeds, that both have; None where there is none.
 
     Mean d and sample deviation s of the differences: the interval is
-    d -+ t(0.975, n - 1) s / sqrt(n), p that of t = d sqrt(n) / s.
+    d -+ t((1 + confidence) / 2, n - 1) s / sqrt(n), p that of t = d sqrt(n) / s.
     """
-    differences = [value - second[seed] for seed, value in first.items() if seed in second]
+    differences = [value - second[unit] for unit, value in first.items() if unit in second]
     summary = mean_sd(differences)
     if summary is None:
         return None
@@ -77,7 +82,7 @@ def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -
         return Difference(summary.value, summary.n)
     error = summary.sd / sqrt(summary.n)
     freedom = summary.n - 1
-    reach = float(student.ppf((1 + CONFIDENCE) / 2, freedom)) * error
+    reach = float(student.ppf((1 + confidence) / 2, freedom)) * error
     p = 2 * float(student.sf(abs(summary.value) / error, freedom))
     return Difference(summary.value, summary.n, summary.value - reach, summary.value + reach, p)
 

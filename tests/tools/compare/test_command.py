@@ -16,7 +16,9 @@ from typer.testing import CliRunner
 
 from fedapp import cli
 from fedapp.drivers import workers
+from fedapp.drivers.loopback import run_loopback
 from fedapp.drivers.workers import Need
+from fedapp.experiment.config import load_experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.tools.compare import execute, runner
@@ -174,7 +176,7 @@ def test_the_command_line(tmp_path: Path, pretend, monkeypatch: pytest.MonkeyPat
 def test_help_says_what_the_arguments_are():
     found = CliRunner().invoke(cli.app, ["compare", "--help"], env={"COLUMNS": "200"})
     assert "a grid's YAML file, a sweep's name, or a preset and --methods" in found.output
-    assert "settings to change, such as method.num_replaced=3" in found.output
+    assert "settings to change, such as training.learning_rate=0.03" in found.output
 
 
 # --- how many at a time ---------------------------------------------------------------------------
@@ -254,7 +256,7 @@ def test_a_cell_gives_the_numbers_of_fedapp_run(tmp_path: Path):
     do(Job.of(cell, "loopback", latent=False))
     words = {k: v for k, v in cell.overrides.items() if not k.startswith("runtime.")}
     words |= {"runtime.out": str(tmp_path / "runs"), "runtime.device": "cpu"}
-    _, folder = cli.run_loopback(cli.load_experiment(cell.preset, words))
+    _, folder = run_loopback(load_experiment(cell.preset, words))
     assert rows(folder) == rows(cell.folder)
 
 

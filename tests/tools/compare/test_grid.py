@@ -7,11 +7,11 @@ import pytest
 from yaml import safe_dump as dump
 
 from fedapp.experiment.config import experiment_digest, load_experiment
-from fedapp.experiment.presetfiles import method_presets, presets
+from fedapp.experiment.presetfiles import method_presets, presets, sweeps
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ConfigError
 from fedapp.tools.compare.cells import build_cells
-from fedapp.tools.compare.grid import MIX, labels_of, read_grid, seeds_of, sweeps
+from fedapp.tools.compare.grid import MIX, labels_of, read_grid, seeds_of
 from tests.tools.compare.tiny import SET, cells, grid, grid_file
 
 ROOT = Path(__file__).parents[3]

@@ -8,11 +8,12 @@ import yaml
 from typer.testing import CliRunner
 
 from fedapp import cli
+from fedapp.experiment.presetfiles import sweeps
 from fedapp.ground.errors import ConfigError
 from fedapp.tools.compare import runner
 from fedapp.tools.compare.cells import build_cells
 from fedapp.tools.compare.command import tune
-from fedapp.tools.compare.grid import read_grid, sweeps
+from fedapp.tools.compare.grid import read_grid
 from fedapp.tools.compare.overview import tuning_overview
 from fedapp.tools.compare.tuning import candidates, judge, tuned, tuning_grid
 from tests.tools.compare.tiny import grid, grid_file, stand_in
@@ -101,11 +102,6 @@ def test_a_candidate_that_answers_nan_never_wins(tmp_path: Path):
 def test_an_unfair_plan_is_refused(tmp_path: Path, changes, line):
     with pytest.raises(ConfigError, match=line):
         candidates(grid(tmp_path, tune={**TUNE, **changes}))
-
-
-def test_a_grid_without_a_plan_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="tune: is missing"):
-        candidates(grid(tmp_path))
 
 
 def test_values_that_no_setting_takes_are_refused_before_anything_runs(tmp_path: Path):

@@ -160,7 +160,7 @@ def test_copies_are_dealt_together_and_counted(tmp_path):
 def test_a_class_that_is_not_in_every_part_is_named(tmp_path):
     table(tmp_path, *(f"{k}.png,one" for k in range(60)), "x.png,two", "y.png,two")
     _, output = said(tmp_path)
-    [rare] = [note for note in findings(output, "note") if "class 'two'" in note]
+    [rare] = [note for note in findings(output, "note") if note.startswith("class 'two'")]
     assert rare == (
         "class 'two': no validation images | it has 2 groups (patients, or images without one), 3 "
         "that are mostly of this class are needed; label more"
@@ -178,6 +178,19 @@ def test_how_sure_an_accuracy_will_be(tmp_path):
     assert "fewer than 20 test images" in output
     assert "test images;" in said(tmp_path, hide_below=12)[1]
     assert "test images;" not in said(tmp_path, hide_below=13)[1]
+
+
+def test_classes_with_few_test_images_are_named(tmp_path):
+    """Of 60, 20 and 5 images 12, 4 and 1 are for testing; Wilson's interval of 4 of 4 is 51 %."""
+    names = ["one"] * 60 + ["two"] * 20 + ["nought"] * 5
+    table(tmp_path, *(f"{k}.png,{name}" for k, name in enumerate(names)))
+    few = [note for note in findings(said(tmp_path)[1], "note") if "test images of" in note]
+    assert few == [
+        "fewer than 5 test images of class 'nought', 'two' | nothing can be said of these by "
+        "themselves: 4 of 4 right is 51 to 100 %; label more"
+    ]
+    hidden = said(tmp_path, hide_below=20)[1]
+    assert "fewer than 20 test images of class 'nought', 'one', 'two'" in hidden
 
 
 def test_with_enough_of_every_class_nothing_is_said(tmp_path):
@@ -221,7 +234,7 @@ def test_no_training_images(tmp_path):
 def test_odd_images_are_noted(tmp_path):
     for k in range(3):
         image(tmp_path / "unlabelled" / f"{k}.png", k, "RGB", (40, 8 + k))
-    (tmp_path / "unlabelled" / "scan.dcm").touch()
+    (tmp_path / "unlabelled" / "scan.nii").touch()
     wanted = experiment(tmp_path, data=agreed(image_size=32))
     code, output = said(tmp_path, experiment=wanted)
     assert code == 0
@@ -231,7 +244,7 @@ def test_odd_images_are_noted(tmp_path):
         "all images are smaller than 32 x 32 pixels",
         "all images are longer than wide or wider than long by over 10 %",
     ]
-    assert "1 files are passed over, by ending: .dcm (1)" in notes
+    assert "1 files are passed over, by ending: .nii (1)" in notes
     assert "3 sizes from 40 x 8 to 40 x 10 pixels" in output
 
 

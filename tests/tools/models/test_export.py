@@ -31,7 +31,7 @@ PARTS = {"recommended": {"common", "tuned", "alone"}, "fedavg": {"common"}, "um_
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory):
-    """Return a function: preset -> the folder of a run of it, its models written."""
+    """Return a function: preset -> the folder of a run of it, its last models written anew."""
     done = {}
 
     def run(preset):
@@ -41,7 +41,8 @@ def run_of(tmp_path_factory):
                 **SHRUNK, "rounds.num_rounds": 2, "method.preset": preset, "runtime.out": str(out),
             }  # fmt: skip
             done[preset] = loopback(load_experiment("digits_demo", overrides))
-            list(export(finished_run(done[preset])))
+            shutil.rmtree(done[preset] / "models")
+            export(finished_run(done[preset]))
         return done[preset]
 
     return run
@@ -84,11 +85,14 @@ def test_the_description_has_the_runs_counts_and_digests(run_of):
         for part in ("val", "test"):
             confusion = reported[str(site)][part]["confusion"]
             images, right = sum(map(sum, confusion)), sum(confusion[c][c] for c in range(10))
+            bins = reported[str(site)][part]
+            gaps = zip(bins["bin_correct"], bins["bin_confidence"], strict=True)
             assert found["results"][part] == {
                 "images": images,
                 "right": right,
                 "accuracy": right / images,
                 "interval": list(wilson(right, images)),
+                "calibration_error": pytest.approx(sum(abs(a - b) for a, b in gaps) / images),
             }
         origin = found["origin"]
         assert (origin["split"], origin["code"]) == (begun["manifest"], begun["code"])
@@ -130,13 +134,13 @@ def test_a_network_alone_keeps_the_names_of_its_tensors_and_a_head_kept_at_home_
 
 
 def test_a_model_that_the_run_did_not_keep_says_so(run_of):
-    """pFedMe measures theta and keeps w."""
+    """pFedMe measures theta; of a run that is over there is w."""
     run = run_of("pfedme")
     result = CliRunner().invoke(app, ["models", str(run)])
     assert result.exit_code == 0 and result.stdout.count("Note: it does not answer as the run") == 1
     found = [described(run, site)["results"] for site in SITES]
     assert not any(results["exact"] for results in found)
-    assert all("pFedMe's theta" in results["note"] for results in found)
+    assert all("did not keep what it measured" in results["note"] for results in found)
     for site, results in zip(SITES, found, strict=True):
         model, data = load_model(run / f"models/{site}", CPU)[0], sites_data(run, site)
         right = (model.probabilities(data.test).argmax(1) == data.test_labels).sum()
@@ -147,7 +151,8 @@ def test_the_card_has_its_front_matter_and_leaves_the_use_to_people(run_of):
     text = (run_of("recommended") / "models/0/README.md").read_text()
     assert text.startswith("---\nlibrary_name: um-pfssl\n")
     assert "pipeline_tag: image-classification" in text and "type: accuracy" in text
-    assert "*To be filled in by the people who answer for this model" in text
+    for field in ("Developer, contact", "Release", "Out of scope"):
+        assert f"**{field}:** *To be filled in:" in text
     assert "license" not in text
 
 
@@ -166,7 +171,7 @@ def copied(run_of, tmp_path):
 
 def refused(run):
     with pytest.raises(FedAppError) as caught:
-        list(export(finished_run(run)))
+        export(finished_run(run))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -180,6 +185,7 @@ def test_a_run_that_is_not_over_is_refused(copied):
 
 def test_a_run_whose_models_or_private_parts_are_gone_is_refused(copied):
     run = copied("fedper")
+    shutil.rmtree(run / "models")
     shutil.rmtree(run / "sites")
     assert "sites/site-0, what the site kept to itself, is gone" in refused(run)
     shutil.rmtree(run / "pool")

@@ -18,6 +18,7 @@ from fedapp.messages.store import ModelStore
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedper import FedPer
 from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.models.model import load_model
 from fedapp.server.peers import finished_run
 from fedapp.server.pool import ModelPool
 from fedapp.tools.onboard.among_peers import AmongPeers, Peer, together
@@ -278,6 +279,17 @@ def test_the_run_folder_holds_the_comparison(onboarded):
     assert (written["run"], written["site"], written["test"]) == ("first", 3, 6)
     assert len(written["accuracy_by_round"]) == 3 and len(written["accuracy"]["peers"]) == 3
     assert (done.folder / "summary.json").exists()
+
+
+def test_the_best_of_its_rounds_is_kept_for_use_as_of_any_run(onboarded):
+    """Without labels there is nothing that it trained alone: joining is not judged."""
+    _, plan, done = onboarded
+    model, found = load_model(done.folder / "models/3", torch.device("cpu"))
+    data, choice = site_data(plan.experiment, 3), found.choice
+    right = int((model.probabilities(data.test).argmax(1) == data.test_labels).sum())
+    assert right == found.results.test.right == round(6 * done.rounds[found.origin.round])
+    assert max(c.val_right for c in choice.candidates) - found.results.val.right < 1
+    assert choice.helped is None and not any(c.alone for c in choice.candidates)
 
 
 def test_without_test_images_it_says_that_nothing_can_be_measured(finished, tmp_path):

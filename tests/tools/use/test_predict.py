@@ -13,45 +13,17 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fedapp.cli import app
-from fedapp.data.inputs import DataSet
-from fedapp.data.published import read_digits
 from fedapp.ground.errors import FedAppError
 from fedapp.models import predict
+from fedapp.models.conformal import calibrated, prediction_sets
 from fedapp.models.model import load_model
 from fedapp.server.peers import finished_run
 from fedapp.site.federation import federation_of
-from fedapp.tools.deploy.demo_images import SITES, write_sites
-from fedapp.tools.models.export import export
-from tests.flower.results import loopback
-from tests.own import agreed, experiment, image
+from fedapp.tools.deploy.demo_images import SITES
+from tests.imagefiles import dicom, raster, twelve_bits
+from tests.own import image
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Three sites with digits of their own as PNG files, their run, and their models."""
-    root = tmp_path_factory.mktemp("demo")
-    pool = read_digits()
-    some = slice(0, 300)
-    chosen = DataSet(pool.inputs[some], pool.labels[some], pool.classes, pool.mean, pool.std)
-    write_sites(root / "images", chosen)
-    data = agreed(
-        root=str(root / "images"), classes=", ".join(pool.classes), sites=", ".join(SITES)
-    )
-    folder = loopback(experiment(root, data=data, runtime__out=str(root / "runs")))
-    list(export(finished_run(folder)))
-    return folder
-
-
-@pytest.fixture
-def model(run):
-    return run / "models" / "north"
-
-
-@pytest.fixture
-def images(run):
-    return run.parents[1] / "images"
 
 
 def invoked(*arguments):
@@ -74,6 +46,28 @@ def pixels(files):
     return torch.from_numpy(np.stack([np.array(Image.open(file)) for file in files]))[:, None]
 
 
+def test_deep_images_are_read_by_the_models_window(model, images, tmp_path):
+    """The same values with 12 bits give the same answers, once the model names their window."""
+    files = sorted((images / "west" / "scans").iterdir())[:20]
+    for file in files:
+        deep = twelve_bits(np.array(Image.open(file)))
+        dicom(tmp_path / "dicom" / f"{file.stem}.dcm", deep)
+        raster(tmp_path / "png" / file.name, deep)
+        raster(tmp_path / "levels" / file.name, np.array(Image.open(file)))
+    assert "data.window is not set" in refused(model, tmp_path / "png")
+    shutil.copytree(model, tmp_path / "model")
+    description = json.loads((tmp_path / "model" / "model.json").read_text())
+    assert description["model"]["window"] == ""
+    description["model"]["window"] = "0, 4095"
+    (tmp_path / "model" / "model.json").write_text(json.dumps(description))
+    answers = [
+        [(row["class"], row["probability"]) for row in rows(found.stdout)]
+        for found in (invoked(tmp_path / "model", tmp_path / kind)
+                      for kind in ("dicom", "png", "levels"))
+    ]  # fmt: skip
+    assert answers[0] == answers[1] == answers[2] and len(answers[0]) == 20
+
+
 def test_a_model_is_named_after_its_site(run):
     assert sorted(path.name for path in (run / "models").iterdir()) == sorted(SITES)
 
@@ -89,8 +83,8 @@ def test_answers_are_the_models_own_to_the_same_images(model, images, tmp_path):
     for row, answer in zip(found, answers.double(), strict=True):
         assert row["class"] == description.model.classes[int(answer.argmax())]
         assert float(row["probability"]) == pytest.approx(float(answer.max()), abs=1e-6)
-        entropy = -sum(p * math.log(p) for p in answer.tolist() if p)
-        assert float(row["entropy"]) == pytest.approx(entropy, abs=1e-6)
+        assert 0 <= float(row["mutual_information"]) <= float(row["entropy"]) <= math.log(10)
+    assert any(float(row["mutual_information"]) > 0.01 for row in found)
 
 
 def test_files_are_read_as_the_sites_own_data_are(run, model, images):
@@ -167,14 +161,16 @@ def test_a_model_of_numbers_takes_no_images(model, images, tmp_path):
 
 def test_images_of_another_kind_are_refused_by_name(model, tmp_path):
     Image.fromarray(np.zeros((9, 9), np.uint16)).save(tmp_path / "deep.png")
-    assert "deep.png: pixels of type 'I;16': save it as 8-bit" in refused(model, tmp_path)
+    assert "deep.png: 16-bit PNG, values 0 to 0, but data.window is not set" in refused(
+        model, tmp_path
+    )
     (tmp_path / "deep.png").write_bytes(b"no image")
     assert "deep.png: damaged or not an image" in refused(model, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "content", "says"), [
     ("labels.csv", "file,label\na.png,1\n", "no column 'path' in its first line"),
-    ("labels.csv", "path\n", "no images: name a folder of .png"),
+    ("labels.csv", "path\n", "no images: name a folder of images"),
     ("labels.csv", "path\ngone.png\n", "labels.csv: gone.png: no such file: correct the path"),
     ("labels.csv", b"path\n\xff\n", "not CSV in UTF-8"),
     ("notes.txt", "none", "no such folder or CSV file"),
@@ -186,11 +182,93 @@ def test_a_table_that_names_no_images_is_refused(model, tmp_path, name, content,
 
 
 def test_a_folder_without_images_is_refused(model, tmp_path):
-    assert "no images: name a folder of .png" in refused(model, tmp_path)
+    assert "no images: name a folder of images" in refused(model, tmp_path)
 
 
-def test_nothing_is_written_where_an_image_cannot_be_used(model, tmp_path):
+def test_an_image_that_cannot_be_used_has_an_empty_row_and_the_others_answers(model, tmp_path):
     image(tmp_path / "in" / "a.png")
     (tmp_path / "in" / "b.png").write_bytes(b"no image")
-    refused(model, tmp_path / "in", "--out", tmp_path / "answers.csv")
-    assert not (tmp_path / "answers.csv").exists()
+    image(tmp_path / "in" / "c.png", 9)
+    result = invoked(model, tmp_path / "in", "--out", tmp_path / "answers.csv")
+    assert result.exit_code == 1
+    assert "1 images cannot be used; the first: " in result.stderr and "b.png" in result.stderr
+    found = rows((tmp_path / "answers.csv").read_text())
+    assert [bool(row["class"]) for row in found] == [True, False, True]
+    assert list(found[1].values()) == ["b.png", "", "", "", "", "", "yes"]
+    (tmp_path / "in" / "b.png").unlink()
+    alone = rows(invoked(model, tmp_path / "in").stdout)
+    assert [r["class"] for r in alone] == [found[0]["class"], found[2]["class"]]
+
+
+def test_nothing_is_written_where_no_image_can_be_used(model, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "b.png").write_bytes(b"no image")
+    says = refused(model, tmp_path / "in", "--out", tmp_path / "answers.csv")
+    assert "no image can be used; the first: " in says
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+# --- sets and uncertainty -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sets", ["lac", "aps"])
+def test_sets_are_those_of_the_models_calibration(model, images, sets):
+    found = rows(invoked(model, images / "north", "--sets", sets, "--coverage", "0.7").stdout)
+    loaded, description = load_model(model, CPU)
+    pictures = pixels([images / "north" / row["file"] for row in found])
+    inside = prediction_sets(
+        loaded.probabilities(pictures), description.calibration, sets, 0.7
+    ).tolist()
+    for row, one in zip(found, inside, strict=True):
+        names = [name for name, held in zip(description.model.classes, one, strict=True) if held]
+        assert row["set"] == "|".join(names)
+        assert row["abstain"] == ("no" if len(names) == 1 else "yes")
+
+
+def test_the_models_calibration_is_that_of_its_validation_images(run, model):
+    data = federation_of(finished_run(run).experiment).dealt.site(0).parts["val"]
+    loaded, description = load_model(model, CPU)
+    assert description.calibration == calibrated(loaded.probabilities(data.inputs), data.labels)
+    assert description.calibration.images == len(data.labels) > 0
+    card = (model / "README.md").read_text()
+    assert f"weak: {len(data.labels)} calibration images only" in card
+
+
+def test_a_model_written_before_there_was_a_calibration_has_sets_of_all_classes(
+    model, images, tmp_path
+):
+    copy = shutil.copytree(model, tmp_path / "copy")
+    plain = json.loads((copy / "model.json").read_text())
+    del plain["calibration"]
+    (copy / "model.json").write_text(json.dumps(plain))
+    result = invoked(copy, images / "north")
+    assert result.exit_code == 0
+    assert "the model has no calibration images: every set holds all classes" in result.stderr
+    everything = "|".join(plain["model"]["classes"])
+    assert {(r["set"], r["abstain"]) for r in rows(result.stdout)} == {(everything, "yes")}
+
+
+def test_numbers_in_a_row_stand_in_one_line_of_the_description(model):
+    text = (model / "model.json").read_text()
+    assert '"inputs": [ 1, 8, 8 ],' in text and len(text.splitlines()) < 120
+
+
+def test_a_table_with_labels_is_measured(model, images):
+    table = images / "west" / "labels.csv"
+    result = invoked(model, table)
+    labels = {row["path"]: row["label"] for row in rows(table.read_text()) if row["label"]}
+    found = {row["file"]: row for row in rows(result.stdout) if row["file"] in labels}
+    right = sum(found[name]["class"] == label for name, label in labels.items())
+    covered = sum(label in found[name]["set"].split("|") for name, label in labels.items())
+    said = " ".join(result.stderr.split())
+    assert f"right {right} of {len(labels)} (" in said
+    assert f"label in the set {covered} of {len(labels)} (" in said and "asked 90.0 %" in said
+
+
+@pytest.mark.parametrize("coverage", ["0", "1", "90", "-0.5"])
+def test_a_coverage_that_is_no_share_is_refused(model, images, coverage):
+    assert "must lie between 0 and 1" in refused(model, images, "--coverage", coverage)
+
+
+def test_the_same_images_have_the_same_uncertainty_again(model, images):
+    assert invoked(model, images / "north").stdout == invoked(model, images / "north").stdout

@@ -1,0 +1,120 @@
+"""Methods compared from a program, on the same splits, starts and numbers of mini-batches."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from fedapp.api.data import Federation
+from fedapp.api.runs import Data, OwnMethod, OwnNetwork, asked, choice, silent
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.ground.errors import ConfigError, RunError
+from fedapp.tools.compare.collect import Collection
+from fedapp.tools.compare.command import folder_of
+from fedapp.tools.compare.execute import INTERRUPTED, execute, execute_here
+from fedapp.tools.compare.grid import Grid, grid_of
+from fedapp.tools.compare.overview import overview
+from fedapp.tools.compare.telling import Telling, in_words, telling, units_of
+
+SETTING = "base"
+"""What the one setting of such a comparison is called in its files."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of a comparison; `print` shows it.
+
+    folder: with results.csv, sites.csv, rounds.csv (`fedapp report FOLDER` draws them). rows: a
+    method each, the columns below; accuracies are shares in [0, 1], of each site's own test inputs
+    at the round chosen by validation.
+
+    - method, seeds (how many), accuracy (mean over sites and seeds), sd (over seeds; None of one)
+    - difference: from the method with the highest accuracy; low, high: its interval, at 95 % for
+      all methods together, over sites and seeds; None where there is none, as of that method itself
+    """
+
+    folder: Path
+    rows: list[dict[str, Any]]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def compare(
+    data: Data,
+    methods: Sequence[OwnMethod],
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    network: OwnNetwork | None = None,
+    settings: Mapping[str, Scalar] | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Comparison:
+    """Run methods x seeds and return what came out; cells that were run before are kept.
+
+    methods: names of method presets, YAML files, or classes of one's own. out: folder; None:
+    `compare-<data>` in your runs, data in memory by the first digits of their SHA-256. Others: as
+    of `run`.
+
+    A preset with the project's own methods and network runs several cells at a time, in processes;
+    what only this process has (data in memory, own code) runs in it, one cell after the other.
+
+    Raises FedAppError, in one line for each thing that is wrong, and where a cell failed.
+    """
+    if isinstance(methods, str) or not methods:
+        raise ConfigError(f"methods: {methods!r}: must be a list, such as ['local_only', 'fedavg']")
+    chosen = [choice(method) for method in methods]
+    labels = {str(label): one for one in chosen for label in one.values()}
+    preset, common = asked(data, None, network, settings or {}, None)
+    plain = {"preset": preset, "set": common, "methods": labels, "seeds": list(seeds)}
+    grid = grid_of(plain, _called(data), "compare")
+    folder = folder_of(None if out is None else Path(out), f"compare-{grid.name}")
+    here = isinstance(data, Federation) or not all(isinstance(m, str) for m in methods)
+    with silent(quiet):
+        collection = _carried_out(grid, folder, here or callable(network))
+    told = telling(units_of(collection.sites, SETTING))
+    text = overview(collection.results, [SETTING], list(grid.methods), len(grid.seeds))
+    words = f"\n{in_words(told)}" if told else ""
+    return Comparison(folder, _rows(collection, grid, told), text + words)
+
+
+def _called(data: Data) -> str:
+    """Return what a comparison on these data is called: by preset, or by their SHA-256."""
+    if isinstance(data, Federation):
+        return f"memory-{str(data.settings['data.name']).rpartition('_')[2][:8]}"
+    return Path(data).stem
+
+
+def _carried_out(grid: Grid, folder: Path, here: bool) -> Collection:
+    if here:
+        return execute_here(grid, folder)
+    code, collection, _ = execute(grid, folder, None, "loopback")
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    if code:
+        raise RunError(f"{folder}: a cell failed: its log, beside its folder in cells/, says why")
+    return collection
+
+
+def _rows(collection: Collection, grid: Grid, told: Telling | None) -> list[dict[str, Any]]:
+    rows = []
+    for method in grid.methods:
+        found = [
+            accuracy
+            for result in collection.results
+            if result["method"] == method
+            and (accuracy := result["selected_test_accuracy"]) is not None
+        ]
+        difference = told.differences.get(method) if told else None
+        rows.append({
+            "method": method,
+            "seeds": len(found),
+            "accuracy": fmean(found) if found else None,
+            "sd": stdev(found) if len(found) > 1 else None,
+            "difference": difference.value if difference else 0.0 if told else None,
+            "low": difference.low if difference else None,
+            "high": difference.high if difference else None,
+        })  # fmt: skip
+    return rows

@@ -1,0 +1,201 @@
+"""A federation's data from a program's own tensors, arrays and data sets."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from fedapp.api.tensors import Labelled, Unlabelled, labelled, stats, unlabelled
+from fedapp.data.inputs import DataSet
+from fedapp.data.memory import Given, GivenSites, give
+from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL, Part
+from fedapp.data.sites import SiteData
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.ground.errors import DataError
+from fedapp.ground.settings import SITE_NAME
+from fedapp.messages.protocol import MAX_CLASSES
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """What one site has; what it lacks is left out.
+
+    labelled, unlabelled: to learn from, one of them at least. val: to choose a round and an answer
+    by. test: to measure by. name: letters, digits, dot, dash and underscore; empty: its number.
+
+    Inputs are [n, ...]: uint8 [n, C, H, W] images, C 1 or 3, sides of 8 to 224 pixels; or numbers,
+    floating point [n, D], [n, C, L] or [n, C, H, W]. Labels are integers from 0. A part is a pair
+    of inputs and labels (`unlabelled`: inputs), as tensors or arrays; or a data set of PyTorch's
+    (`torch.utils.data.Dataset`) of (input, label), whose inputs may be Pillow's images.
+    """
+
+    labelled: Labelled | None = None
+    unlabelled: Unlabelled | None = None
+    val: Labelled | None = None
+    test: Labelled | None = None
+    name: str = ""
+
+
+class Federation:
+    """All sites' data, in memory.
+
+    A run's config.yaml says that they were given so, and their SHA-256: a run goes on with the same
+    data alone.
+
+    sites: one or more, all of one shape of inputs; either all have a name or none. classes: their
+    names, in the order of the labels; None: those of a data set (`.classes`), else the labels.
+
+    Inputs are standardised per channel (of a table: per column) by mean and standard deviation over
+    all sites' training inputs. Raises DataError, which names the site and the part.
+    """
+
+    def __init__(self, sites: Sequence[Site], *, classes: Sequence[str] | None = None) -> None:
+        if not sites:
+            raise DataError("no sites: give one or more")
+        read = [_Read.of(site, number) for number, site in enumerate(sites)]
+        parts = [part for site in sites for part in vars(site).values()]
+        names = _class_names(classes or _named_by(parts), [t for one in read for t in one.labels])
+        given = _given_sites(read, names)
+        self._keep(given, {"split.num_clients": len(sites)}, given.sites[0].inputs)
+
+    @classmethod
+    def dealt(
+        cls,
+        data: Labelled,
+        *,
+        sites: int = 10,
+        alpha: float = 0.5,
+        label_share: float = 0.5,
+        classes: Sequence[str] | None = None,
+    ) -> Self:
+        """Return one labelled data set dealt to simulated sites, as docs/CHOICES.md says.
+
+        data: as a part of `Site`. alpha: above 0, how even the mixes of classes are; small: few
+        classes a site. label_share: in (0, 0.5], mean share of a site's training inputs whose label
+        it may see. What else there is to say of the split is in the settings of `run` (`split.*`).
+
+        Raises DataError where the data are not as `Site` has them.
+        """
+        inputs, labels = labelled(data, "data")
+        names = _class_names(classes or _named_by([data]), [labels])
+        federation = cls.__new__(cls)
+        chosen: dict[str, Scalar] = {
+            "split.num_clients": sites,
+            "split.dirichlet_alpha": float(alpha),
+            "split.label_share": float(label_share),
+        }
+        pool = DataSet(inputs, labels, names, *stats([inputs]))
+        federation._keep(pool, chosen, tuple(inputs.shape[1:]))
+        return federation
+
+    def _keep(self, given: Given, chosen: Mapping[str, Scalar], inputs: tuple[int, ...]) -> None:
+        name, self._given = give(given)
+        self.settings: dict[str, Scalar] = {"data.name": name, **chosen}
+        """Settings of a run that the data decide."""
+        self.inputs = inputs
+        """Shape of one input."""
+        self.classes = given.classes
+        """The classes' names, in the order of the labels."""
+
+    @property
+    def brings_sites(self) -> bool:
+        """Whether each site has data of its own; else one set is dealt to them."""
+        return isinstance(self._given, GivenSites)
+
+
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """A site's parts that are there, as checked tensors."""
+
+    name: str
+    known: Mapping[str, tuple[Tensor, Tensor]]
+    unlabelled: Tensor | None
+
+    @classmethod
+    def of(cls, site: Site, number: int) -> Self:
+        if not isinstance(site, Site):
+            kind = type(site).__name__
+            raise DataError(f"site {number}: {kind}, must be a fedapp.Site: make it one")
+        if site.name and not re.fullmatch(SITE_NAME, site.name):
+            raise DataError(
+                f"site {site.name!r}: a name is at most 64 letters, digits, dots, dashes and "
+                "underscores: choose another"
+            )
+        called = f"site {site.name or number}"
+        given = {part: getattr(site, part) for part in (LABELLED, VAL, TEST)}
+        known = {p: labelled(g, f"{called}: {p}") for p, g in given.items() if g is not None}
+        rest = site.unlabelled
+        read = cls(
+            site.name, known, None if rest is None else unlabelled(rest, f"{called}: {UNLABELLED}")
+        )
+        if not read.training:
+            raise DataError(
+                f"{called}: nothing to learn from: give it labelled or unlabelled inputs"
+            )
+        return read
+
+    @property
+    def training(self) -> list[Tensor]:
+        """Inputs to learn from."""
+        found = [self.known[LABELLED][0]] if LABELLED in self.known else []
+        return found if self.unlabelled is None else [*found, self.unlabelled]
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """All inputs, part by part."""
+        rest = [] if self.unlabelled is None else [self.unlabelled]
+        return [*(inputs for inputs, _ in self.known.values()), *rest]
+
+    @property
+    def labels(self) -> list[Tensor]:
+        """All labels, part by part."""
+        return [labels for _, labels in self.known.values()]
+
+
+def _named_by(parts: Sequence[object]) -> Sequence[str]:
+    """Return the classes that a data set names, as torchvision's do; empty: none does."""
+    named = (getattr(part, "classes", None) for part in parts)
+    return next((names for names in named if isinstance(names, list | tuple)), ())
+
+
+def _class_names(classes: Sequence[str], labels: Sequence[Tensor]) -> tuple[str, ...]:
+    """Return the classes' names, or numbers where none are given, checked against the labels."""
+    low = min((int(one.min()) for one in labels), default=0)
+    high = max((int(one.max()) for one in labels), default=0)
+    if low < 0 or high >= MAX_CLASSES:
+        rule = f"must be 0 to {MAX_CLASSES - 1}: number the classes from 0"
+        raise DataError(f"labels are {low} to {high}, {rule}")
+    names = tuple(map(str, classes or range(high + 1)))
+    if high >= len(names):
+        raise DataError(
+            f"labels go up to {high}, but {len(names)} classes are named: name them all"
+        )
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise DataError(
+            f"classes are {list(names)}, must be two or more, all different: correct it"
+        )
+    return names
+
+
+def _given_sites(read: Sequence[_Read], classes: tuple[str, ...]) -> GivenSites:
+    names = [one.name for one in read]
+    if any(names) and len(set(names) - {""}) < len(names):
+        raise DataError(f"sites are named {names}: give each a name of its own, or none a name")
+    kinds = {(str(t.dtype), tuple(t.shape[1:])) for one in read for t in one.inputs}
+    if len(kinds) > 1:
+        listed = " and ".join(f"{kind} {list(shape)}" for kind, shape in sorted(kinds))
+        raise DataError(f"sites have inputs of {listed}, must be of one kind: make them alike")
+    training = [inputs for one in read for inputs in one.training]
+    mean, std = stats(training)
+    none = training[0][:0]
+    absent = (none, torch.empty(0, dtype=torch.int64))
+    made = []
+    for number, one in enumerate(read):
+        parts = {part: Part(*one.known.get(part, absent)) for part in (LABELLED, VAL, TEST)}
+        parts[UNLABELLED] = Part(none if one.unlabelled is None else one.unlabelled)
+        # No audit: what an unlabelled input shows is not known.
+        made.append(SiteData(number, parts, len(classes), mean, std, None, one.name))
+    return GivenSites(tuple(made), classes, none.dtype == torch.uint8)

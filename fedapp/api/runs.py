@@ -1,0 +1,221 @@
+"""A run from a program, and what came of it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from os import devnull
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedapp.api.data import Federation
+from fedapp.api.tensors import Inputs, as_inputs
+from fedapp.drivers.loopback import run_loopback
+from fedapp.experiment.config import load_experiment
+from fedapp.experiment.presetfiles import CONF, Scalar
+from fedapp.experiment.runfolder import RunFolder
+from fedapp.experiment.runpaths import runs_root
+from fedapp.ground import functions
+from fedapp.ground.devices import pick_device
+from fedapp.ground.errors import ConfigError, DataError, RunError, nearest
+from fedapp.learn.networks import Network
+from fedapp.methods import give as give_method
+from fedapp.methods.base import Method
+from fedapp.models.description import DESCRIPTION
+from fedapp.models.model import load_model as load_site_model
+from fedapp.server.peers import finished_run
+from fedapp.tools.models.export import export
+
+Data = Federation | str | Path
+"""Data in memory; else a preset: its name (`fedapp presets`) or a YAML file."""
+OwnNetwork = str | Callable[..., Network | nn.Sequential]
+"""A network's name, or a function of one's own (docs/NETWORKS.md)."""
+OwnMethod = str | type[Method[Any]]
+"""A method preset's name or YAML file, or a class of one's own (docs/WRITE_A_METHOD.md)."""
+
+IN_MEMORY = CONF / "python" / "in_memory.yaml"
+"""The settings of a run on data in memory, where nothing else is said."""
+
+
+class Model:
+    """A site's model, ready to answer."""
+
+    def __init__(self, folder: Path | str, device: str = "auto") -> None:
+        self.folder = Path(folder)
+        self._model, description = load_site_model(self.folder, pick_device(device))
+        self._recipe = description.model
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of `probabilities`."""
+        return self._recipe.classes
+
+    def probabilities(self, inputs: Inputs) -> Tensor:
+        """Return the probability of each class, float32 [n, C], rows summing to 1.
+
+        inputs: [n, ...], of the shape and kind (uint8 images, or numbers) that the model was
+        trained on, neither scaled nor standardised. Raises DataError where they are others.
+        """
+        given = as_inputs(inputs, "inputs")
+        kind = "uint8" if self._recipe.images else "float32"
+        if tuple(given.shape[1:]) != self._recipe.inputs or str(given.dtype) != f"torch.{kind}":
+            shape = ", ".join(map(str, self._recipe.inputs))
+            raise DataError(
+                f"inputs are {given.dtype} {list(given.shape)}, the model takes {kind} "
+                f"[n, {shape}]: convert them"
+            )
+        return self._model.probabilities(given)
+
+    def predict(self, inputs: Inputs) -> list[str]:
+        """Return the name of each input's most probable class; as `probabilities`."""
+        return [self.classes[c] for c in self.probabilities(inputs).argmax(1).tolist()]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, read when asked. Accuracies are shares in [0, 1]; None: not measured."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """What it is called among your runs."""
+        return self.folder.name
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says. Raises RunError while the run is not over."""
+        found: dict[str, Any] | None = RunFolder(self.folder).read_json("summary.json")
+        if found is None:
+            raise RunError(f"{self.folder}: {self._cut()}")
+        return found
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean over sites of the accuracy on their own test inputs after the last round."""
+        value: float | None = self.summary["mean_test_accuracy"]["final"]
+        return value
+
+    @property
+    def per_site(self) -> list[dict[str, Any]]:
+        """A row for each site: name, share of labels `mu`, counts, accuracies, and more."""
+        return RunFolder(self.folder).per_site()
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """A row for each round; 0 is the warm-up."""
+        return RunFolder(self.folder).metrics()
+
+    def model(self, site: int | str) -> Model:
+        """Return a site's model, by the site's number or name.
+
+        It is written first where no one has (`models/` in the folder); that needs the run's data.
+        Raises RunError where there is no such site, or the run is not over, DataError where the
+        data were in memory and are not given.
+        """
+        folder = RunFolder(self.folder).models_root / str(site)
+        if not (folder / DESCRIPTION).is_file():
+            for _ in export(finished_run(self.folder)):
+                pass
+        if not (folder / DESCRIPTION).is_file():
+            there = sorted(path.name for path in RunFolder(self.folder).models_root.iterdir())
+            raise RunError(f"{self.folder}: no site {site!r}: {nearest(str(site), there)}")
+        return Model(folder)
+
+    def _cut(self) -> str:
+        return f"the run is not over: {RunFolder(self.folder).going_on()}"
+
+
+def run(
+    data: Data,
+    method: OwnMethod | None = None,
+    *,
+    network: OwnNetwork | None = None,
+    settings: Mapping[str, Scalar] | None = None,
+    seed: int | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Run a federation in this process and return what came of it.
+
+    data: in memory, or a preset. method, network: None: as the preset says; of data in memory the
+    recommended method, and ResNet-9 for images, a perceptron for anything else. settings: any
+    others, by the names of the command line, such as {"rounds.num_rounds": 5}; a run that was cut
+    goes on with runtime.resume and runtime.run_name. quiet: print nothing.
+
+    Raises FedAppError, in one line for each thing that is wrong.
+    """
+    experiment = load_experiment(*asked(data, method, network, settings or {}, seed))
+    if isinstance(data, Federation) and (rule := experiment.model.misfit(data.inputs)):
+        raise ConfigError(f"inputs of shape {list(data.inputs)}: {rule}")
+    with silent(quiet):
+        _, folder = run_loopback(experiment)
+    return Run(folder.absolute())
+
+
+def open_run(run: str | Path) -> Run:
+    """Return a run by its name among your runs, or by its folder. Raises RunError without one."""
+    ours = runs_root() / run
+    folder = ours if ours.is_dir() else Path(run).expanduser()
+    if not (folder / "run.json").is_file():
+        there = sorted(path.parent.name for path in runs_root().glob("*/run.json"))
+        hint = nearest(str(run), there) if there else f"there are none in {runs_root()} yet"
+        raise RunError(f"run {str(run)!r}: no such run and no run's folder; {hint}")
+    return Run(folder.absolute())
+
+
+def load_model(folder: str | Path, device: str = "auto") -> Model:
+    """Return a site's model from its folder, which `fedapp models` or `Run.model` wrote.
+
+    device: "auto" (a GPU where there is one), "cpu" or "cuda". Raises RunError where the folder is
+    not whole.
+    """
+    return Model(folder, device)
+
+
+def asked(
+    data: Data,
+    method: OwnMethod | None,
+    network: OwnNetwork | None,
+    settings: Mapping[str, Scalar],
+    seed: int | None,
+) -> tuple[str, dict[str, Scalar]]:
+    """Return the preset and the overrides that the arguments of `run` stand for."""
+    chosen: dict[str, Scalar] = {} if seed is None else {"seed": seed}
+    if network is not None:
+        chosen["model.name"] = network if isinstance(network, str) else functions.give(network)
+    if method is not None:
+        chosen |= choice(method)
+    if isinstance(data, Federation):
+        given = data.settings
+        if network is None and len(data.inputs) != 3:
+            chosen["model.name"] = "mlp"
+        for key in settings:
+            if data.brings_sites and key.startswith(("data.", "split.")):
+                raise ConfigError(f"settings: {key}: the sites bring their own data: leave it out")
+        preset, chosen = str(IN_MEMORY), {**given, **chosen}
+    elif isinstance(data, str | Path):
+        preset = str(data)
+    else:
+        kind = type(data).__name__
+        raise ConfigError(f"data: {kind}, must be a fedapp.Federation or a preset: make it one")
+    if twice := [key for key in settings if key in chosen]:
+        raise ConfigError(f"settings: {twice[0]}: is given by another argument: keep one")
+    return preset, {**chosen, **settings}
+
+
+def choice(method: OwnMethod) -> dict[str, Scalar]:
+    """Return the override that chooses a method. Raises ConfigError where it is none."""
+    if isinstance(method, str):
+        return {"method.preset": method}
+    return {"method.name": give_method(method)}
+
+
+@contextmanager
+def silent(wanted: bool) -> Iterator[None]:
+    """Send standard output nowhere, if wanted; warnings, which go elsewhere, stay."""
+    if not wanted:
+        yield
+        return
+    with open(devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        yield

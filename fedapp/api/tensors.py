@@ -1,0 +1,116 @@
+"""What a program gives, as checked tensors: of tensors, arrays and data sets of PyTorch's."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fedapp.data.images import channel_stats
+from fedapp.data.inputs import check_inputs, number_stats
+from fedapp.ground.errors import DataError
+
+Inputs = Tensor | NDArray[Any]
+"""[n, ...]: uint8 [n, C, H, W] are images; floating point [n, D], [n, C, L], [n, C, H, W] numbers,
+which become float32."""
+Labelled = tuple[Inputs, Inputs | Sequence[int]] | Dataset[Any]
+"""Inputs and as many labels, integers from 0; or a data set of such pairs."""
+Unlabelled = Inputs | Dataset[Any]
+"""Inputs; or a data set of inputs, or of pairs whose labels are not looked at."""
+
+
+def as_inputs(given: object, what: str) -> Tensor:
+    """Return inputs as uint8 or float32 [n, ...], on the CPU; `what` names them in errors.
+
+    Raises DataError where they are neither tensor nor array, or of another type.
+    """
+    if isinstance(given, np.ndarray) and given.dtype.kind in "uif":
+        given = torch.from_numpy(np.ascontiguousarray(given))
+    if isinstance(given, Tensor) and given.dtype == torch.uint8:
+        return given.detach().cpu().contiguous()
+    if isinstance(given, Tensor) and given.is_floating_point():
+        return given.detach().cpu().float().contiguous()
+    kind = getattr(given, "dtype", type(given).__name__)
+    raise DataError(f"{what}: {kind}, must be a tensor or array of uint8 or floats: convert it")
+
+
+def labelled(given: object, what: str) -> tuple[Tensor, Tensor]:
+    """Return inputs, as `DataSet` has them, and their labels, int64 [n]. Raises DataError."""
+    if isinstance(given, Dataset):
+        pairs = [_pair(item, what) for item in _items(given, what)]
+        given = (_stacked([one for one, _ in pairs], what), [label for _, label in pairs])
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise DataError(
+            f"{what}: must be inputs and labels, or a data set of such pairs: give both"
+        )
+    inputs = _checked(as_inputs(given[0], f"{what}: inputs"), what)
+    try:
+        labels = torch.as_tensor(given[1]).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{what}: labels must be integers, one per input: convert them") from error
+    whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    if not whole or labels.shape != inputs.shape[:1]:
+        raise DataError(
+            f"{what}: labels are {labels.dtype} {list(labels.shape)}, must be integers "
+            f"[{len(inputs)}], one per input: correct them"
+        )
+    return inputs, labels.long()
+
+
+def unlabelled(given: object, what: str) -> Tensor:
+    """Return inputs as `DataSet` has them. Raises DataError."""
+    if isinstance(given, Dataset):
+        items = _items(given, what)
+        given = _stacked([i[0] if isinstance(i, tuple | list) else i for i in items], what)
+    return _checked(as_inputs(given, what), what)
+
+
+def stats(inputs: Sequence[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation per channel, over all of them, as `normalise` has them."""
+    pool = torch.cat(list(inputs))
+    return channel_stats(pool) if pool.dtype == torch.uint8 else number_stats(pool)
+
+
+def _items(data: Dataset[Any], what: str) -> list[Any]:
+    of: Any = data
+    # By `len`, where there is one: such a data set need not end its iteration by itself.
+    items = [of[k] for k in range(len(of))] if hasattr(of, "__len__") else list(of)
+    if not items:
+        raise DataError(f"{what}: the data set is empty: leave it out")
+    return items
+
+
+def _pair(item: Any, what: str) -> tuple[object, int]:
+    try:
+        one, label = item
+        return one, int(label)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{what}: a data set's items must be (input, label): make it so") from error
+
+
+def _stacked(items: Iterable[object], what: str) -> Tensor:
+    try:
+        return torch.stack([_one(item, what) for item in items])
+    except RuntimeError as error:
+        raise DataError(f"{what}: the inputs differ in shape or type: make them alike") from error
+
+
+def _one(item: object, what: str) -> Tensor:
+    if not isinstance(item, Image.Image):
+        return as_inputs(item, f"{what}: an input")
+    if item.mode not in ("L", "RGB"):
+        raise DataError(f"{what}: an image of mode {item.mode}, must be L or RGB: convert it")
+    pixels = torch.from_numpy(np.array(item))
+    return pixels[None] if item.mode == "L" else pixels.permute(2, 0, 1)
+
+
+def _checked(inputs: Tensor, what: str) -> Tensor:
+    try:
+        check_inputs(inputs)
+    except DataError as error:
+        raise DataError(f"{what}: {error}") from error
+    return inputs

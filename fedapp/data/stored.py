@@ -1,0 +1,66 @@
+"""An image as its file holds it, and what becomes of it by the window that all sites agree upon."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedapp.data.window import Levels, Ramp, Values, Window
+from fedapp.ground.errors import ImageError
+from fedapp.ground.settings import OWN_WINDOW, window_ends
+
+
+class DepthError(ImageError):
+    """An image has more than 8 bits, and the agreed window does not say which values to show."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """An image before its window. kind: what a person calls it, such as "16-bit PNG".
+
+    values: uint8 [H, W] or [H, W, 3] (RGB): levels to be used as they are; of any other type, and
+        then finite and [H, W]: grey values, which need a window.
+    window: the file's own; None: it has none.
+    inverted: the file says that its high values are dark.
+    """
+
+    kind: str
+    values: Values
+    window: Window | None = None
+    inverted: bool = False
+
+    @property
+    def grey(self) -> bool:
+        """Whether it has no colours."""
+        return self.values.ndim == 2
+
+    @property
+    def deep(self) -> bool:
+        """Whether its values need a window."""
+        return self.values.dtype != np.uint8
+
+
+def levels(stored: Stored, window: str, file: Path) -> Levels:
+    """Return what a network sees: uint8 of the values' shape.
+
+    window: as `data.window`. Images of 8 bits are taken as they are, unless the files' own windows
+    are asked for. Raises DepthError, which names the file, where there is no window for it.
+    """
+    wanted = stored.window if window == OWN_WINDOW else None
+    if wanted is None and stored.deep:
+        ends = window_ends(window)
+        if ends is None:
+            raise _no_window(stored, window, file)
+        wanted = Ramp(*ends)
+    shown: Levels = stored.values if wanted is None else wanted(stored.values)
+    return 255 - shown if stored.inverted else shown
+
+
+def _no_window(stored: Stored, window: str, file: Path) -> DepthError:
+    low, high = stored.values.min(), stored.values.max()
+    lacking = "it has no window of its own" if window else "data.window is not set"
+    return DepthError(
+        f"{file}: {stored.kind}, values {low:g} to {high:g}, but {lacking}: set data.window to the "
+        "two values that are to be black and white, the same for all sites (`fedapp check` "
+        "suggests some), or save the image with 8 bits"
+    )

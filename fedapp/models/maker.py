@@ -1,0 +1,132 @@
+"""From the networks that give a site's answer to a model for use: described, measured, as bytes."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from fedapp.experiment.codehash import code_hash, versions
+from fedapp.experiment.config import MACHINE_KEYS
+from fedapp.experiment.experiment import Experiment
+from fedapp.ground.devices import pick_dtype
+from fedapp.learn.metrics import evaluation
+from fedapp.learn.networks import NetworkSettings
+from fedapp.learn.params import digest_of
+from fedapp.learn.predictors import Predictor
+from fedapp.messages.protocol import Evaluation, SiteFacts
+from fedapp.methods.base import SiteContext
+from fedapp.models.conformal import calibrated
+from fedapp.models.description import (
+    FORMAT,
+    Chosen,
+    Description,
+    Measured,
+    Origin,
+    Precision,
+    Recipe,
+    Results,
+)
+from fedapp.models.model import SiteModel, in_parts
+
+INEXACT = (
+    "it does not answer as the run measured: the run did not keep what it measured, or this "
+    "machine computes other bits; val and test are of this model"
+)
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes models of one site of a run. are_images: whether its inputs are."""
+
+    run: str
+    experiment: Experiment
+    facts: SiteFacts
+    are_images: bool
+
+    def make(
+        self,
+        site: SiteContext,
+        networks: Mapping[str, Predictor],
+        reported: Mapping[str, Evaluation],
+        number: int,
+        choice: Chosen,
+    ) -> tuple[Description, bytes]:
+        """Return the description and the bytes of the model that these networks are.
+
+        reported: what the run measured of it, by part. number: the round after which it was taken.
+        The model is read back from its bytes and measured on the site's images.
+        """
+        blob, parts = in_parts(networks)
+        recipe = Recipe(
+            network=_network(self.experiment.model),
+            classes=self.facts.classes,
+            inputs=self.facts.inputs,
+            images=self.are_images,
+            mean=site.data.mean,
+            std=site.data.std,
+            precision=_name_of(pick_dtype(self.experiment.runtime.precision, site.device)),
+            parts=parts,
+            sha256=digest_of(blob),
+            window=self.experiment.data.window,
+        )
+        answers = _answers(SiteModel(recipe, blob, site.device), site)
+        results, calibration = _results(answers, reported), calibrated(*answers["val"])
+        origin = self._origin(number)
+        return Description(FORMAT, recipe, origin, results, choice, calibration), blob
+
+    def _origin(self, number: int) -> Origin:
+        code, used = _here()
+        return Origin(
+            run=self.run,
+            preset=self.experiment.name,
+            method=self.experiment.method.name,
+            round=number,
+            seed=self.experiment.seed,
+            site=self.facts.site,
+            name=self.facts.name,
+            labelled=self.facts.labelled,
+            unlabelled=self.facts.unlabelled,
+            split=self.facts.split_digest,
+            code=code,
+            versions=used,
+        )
+
+
+@lru_cache(maxsize=1)
+def _here() -> tuple[str, dict[str, str]]:
+    """Return the code that runs here and the versions of what it uses, read once a process."""
+    return code_hash()[1], versions()
+
+
+def _answers(model: SiteModel, site: SiteContext) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return a model's probabilities of the site's validation and test images, and the labels."""
+    parts = {part: site.labelled_part(part) for part in ("val", "test")}
+    return {part: (model.probabilities(images), labels) for part, (images, labels) in parts.items()}
+
+
+def _results(
+    answers: Mapping[str, tuple[Tensor, Tensor]], reported: Mapping[str, Evaluation]
+) -> Results:
+    """Sum up what a model answers, beside what the run reported of it."""
+    found = {part: evaluation(*both) for part, both in answers.items()}
+    exact = found["test"] == reported.get("test") if found["test"].samples else None
+    if exact is not False and "val" in reported:
+        # These images decide a mixture's weights; the run measured it on halves of them in turn.
+        found["val"] = reported["val"]
+    val, test = Measured.of(found["val"]), Measured.of(found["test"])
+    return Results(exact, INEXACT if exact is False else "", val, test)
+
+
+def _name_of(precision: torch.dtype) -> Precision:
+    return "bfloat16" if precision == torch.bfloat16 else "float32"
+
+
+def _network(settings: NetworkSettings) -> dict[str, bool | int | float | str]:
+    """Return a network's name and settings, without what is of this machine alone."""
+    fields = asdict(settings)  # type: ignore[call-overload]
+    return {
+        "name": settings.name,
+        **{key: "" if f"model.{key}" in MACHINE_KEYS else of for key, of in fields.items()},
+    }

@@ -1,0 +1,25 @@
+"""A fall of the average that a person is told of."""
+
+from collections.abc import Mapping
+from typing import Any
+
+FAR = 0.1
+"""A fall, and a distance, of accuracies."""
+
+
+def fallen(row: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+    """Return a warning where a round's average fell and is far below the models it is made of.
+
+    Both by more than `FAR`, on validation images; empty where it did not, or nothing is known. Such
+    a round says that one upload has spoilt the average.
+    """
+    common = row.get("mean_val_accuracy_common")
+    tuned = row.get("mean_val_accuracy_tuned")
+    last = before.get("mean_val_accuracy_common")
+    if common is None or tuned is None or last is None or common >= min(last, tuned) - FAR:
+        return ""
+    return (
+        f"round {row['round']}: the average is right on {100 * common:.0f} % of validation images, "
+        f"{100 * last:.0f} % a round before, the sites' own models on {100 * tuned:.0f} %; if it "
+        "stays so, look for a site whose training diverged, or lower training.learning_rate"
+    )

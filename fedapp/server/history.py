@@ -1,0 +1,43 @@
+"""A round's row of `sites.jsonl`: what each site that answered said of itself, in counts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fedapp.messages.protocol import MEMORY_LOST, Reply
+
+Row = dict[str, Any]
+
+
+def sites_row(number: int, replies: Sequence[Reply], seconds: Mapping[str, float]) -> Row:
+    """Return the row of round `number`; its size goes by the sites that answered.
+
+    replies: of all phases, in their order: what a site says twice counts as said last. seconds: of
+    each kind of phase, and of the server itself.
+
+    Of a site: `[right, of]` of each evaluation by its name, `learned`, `loss`, `helpers` as
+    `[site, relation]`, `pseudo` as `protocol.PseudoLabels`, `memory_lost`; each where it was said.
+    """
+    sites: dict[str, Row] = {}
+    for reply in replies:
+        sites.setdefault(str(reply.site), {}).update(_said(reply))
+    return {
+        "round": number,
+        "seconds": {phase: round(spent, 3) for phase, spent in seconds.items()},
+        "sites": dict(sorted(sites.items(), key=lambda item: int(item[0]))),
+    }
+
+
+def _said(reply: Reply) -> Row:
+    said: Row = {part: [found.correct, found.samples] for part, found in reply.evaluations.items()}
+    if reply.learned:
+        said["learned"] = True
+    if "loss" in reply.metrics:
+        said["loss"] = round(reply.metrics["loss"], 5)
+    if reply.helpers:
+        said["helpers"] = [[h.model.site, round(h.score, 4)] for h in reply.helpers]
+    if reply.pseudo is not None:
+        said["pseudo"] = asdict(reply.pseudo)
+    if reply.metrics.get(MEMORY_LOST):
+        said[MEMORY_LOST] = True
+    return said

@@ -1,0 +1,102 @@
+"""The best of a run's models, kept at the site for use: nothing here is sent to anybody.
+
+After every task that measured, the rule of `fedapp.learn.keeping` looks at what the site can answer
+with. The folder always holds the model that it chooses of all so far: a site does not know which
+round is the last. What it chooses from is in the folder too, so that a run that is resumed, or a
+round that is done again, ends with the same bytes.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedapp.ground.errors import RunError
+from fedapp.learn.keeping import BLIND, RULE, USED, Candidate, Choice, candidates
+from fedapp.learn.params import Params, without
+from fedapp.messages.protocol import ModelRef, Task
+from fedapp.methods.base import SiteContext, SiteReport
+from fedapp.models.description import DESCRIPTION, Chosen, Description, read_description
+from fedapp.models.folder import write_model
+from fedapp.models.maker import Maker
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """Keeps a site's model in a folder of its own.
+
+    The first task of a run, of round 0, begins anew: an earlier run of the same name is over.
+    """
+
+    folder: Path
+    maker: Maker
+
+    def take(self, task: Task, report: SiteReport, site: SiteContext) -> None:
+        """Keep what a task brought where the rule chooses it. Raises StoreError."""
+        apart = report.learned and task.round < self.maker.experiment.method.joins_at
+        new = candidates(task.round, report.evaluations, apart)
+        if not new:
+            return
+        held = self._held() if task.round else None
+        choice = Choice(held.choice.candidates if held else ()).after(new)
+        kept = choice.kept
+        if kept in new and (held is None or kept not in held.choice.candidates):
+            self._keep(kept, choice, task, report, site)
+        elif held is not None and choice.candidates != held.choice.candidates:
+            why = replace(held.choice, helped=choice.helped, candidates=choice.candidates)
+            write_model(self.folder, replace(held, choice=why, others=None))
+
+    def _held(self) -> Description | None:
+        """Return what the folder holds; None where that is nothing, or damaged."""
+        if not (self.folder / DESCRIPTION).exists():
+            return None
+        try:
+            return read_description(self.folder)
+        except RunError as error:
+            log.warning("%s; the site begins to keep anew", error)
+            return None
+
+    def _keep(
+        self, kept: Candidate, choice: Choice, task: Task, report: SiteReport, site: SiteContext
+    ) -> None:
+        """Write the answer's networks with all that is known of them."""
+        method, used = self.maker.experiment.method, kept.answer == USED
+        when, context = as_measured(task, report, site)
+        found = method.used(when, context) if used else method.single(kept.answer, when, context)
+        ending = "" if used else f"_{kept.answer}"
+        reported = {
+            part: report.evaluations[f"{part}{ending}"]
+            for part in ("val", "test")
+            if f"{part}{ending}" in report.evaluations
+        }
+        why = Chosen(
+            kept.answer, RULE if kept.val_images else BLIND, choice.helped, choice.candidates
+        )
+        write_model(self.folder, *self.maker.make(site, found, reported, kept.round, why))
+        log.info(
+            "site %d: the model of round %d is its best so far, right on %d of %d validation "
+            "images; it is in %s%s",
+            task.site, kept.round, kept.val_right, kept.val_images, self.folder,
+            "; the site trained it alone: joining has not helped yet" * (choice.helped is False),
+        )  # fmt: skip
+
+
+def as_measured(task: Task, report: SiteReport, site: SiteContext) -> tuple[Task, SiteContext]:
+    """Return a task and a context in which the site's own model is the one that was measured.
+
+    A report's evaluations are of what the site's rule has just made; the task names what was there
+    before. The new model is in no store yet, and would be rounded there (`transport.precision`).
+    """
+    params = report.params if report.personal is None else report.personal
+    memory = site.memory if report.memory is None else report.memory
+    if params is None:
+        return task, replace(site, memory=memory)
+    own = replace(task.own, version=task.own.version + 1)
+    shared, before = without(params, site.kept), site.contents
+    kept = {name: params[name] for name in site.kept}
+
+    def contents(ref: ModelRef) -> Params:
+        return shared if ref == own else before(ref)
+
+    return replace(task, own=own), replace(site, contents=contents, kept=kept, memory=memory)

@@ -1,0 +1,56 @@
+"""What `fedapp advise` runs: the candidates at a small budget, on a person's own data."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedapp.data.folder import list_images
+from fedapp.experiment.config import load_experiment
+from fedapp.experiment.presetfiles import CONF, Scalar, anywhere, presets, yaml_path
+from fedapp.ground.errors import ConfigError, nearest
+from fedapp.tools.compare.grid import Grid, grid_of
+
+CANDIDATES = ("local_only", "fedavg", "fedavg_ft", "recommended")
+"""Method presets, the simplest first."""
+SETTING = "base"
+"""What the one setting is called in the comparison's files."""
+ROUNDS, STEPS, SAMPLED = 5, 25, 0.5
+"""Budget: at most so many rounds, of so many mini-batches a site, with at least this share of the
+sites in each. It does not grow with the data, but for reading and measuring them."""
+FOLDERS = CONF / "python" / "in_memory.yaml"
+"""The preset of a folder of images; as of data that a program gives."""
+SIDE = 32
+"""Pixels to which a folder's images are brought, unless told otherwise."""
+
+
+def plan(data: str, given: Mapping[str, Scalar], seeds: Sequence[int]) -> tuple[Grid, str]:
+    """Return what to run, and the words of the command line that run it in full.
+
+    data: a preset, by name or file, or a folder of images by class. given: overrides, which go over
+    the budget. Raises ConfigError where there is no such thing, DataError where a folder has no
+    images.
+    """
+    if Path(data).is_dir() and data not in presets():
+        list_images(Path(data))  # else every run would say that there are none
+        base, name = str(FOLDERS), Path(data).absolute().name or "images"
+        own: dict[str, Scalar] = {
+            "data.name": "folder",
+            "data.root": str(Path(data).absolute()),
+            "data.image_size": SIDE,
+        }
+    elif data in presets() or yaml_path(data) is not None:
+        base, name, own = anywhere(data), Path(data).stem, {}
+    else:
+        raise ConfigError(
+            f"'{data}': no such preset, YAML file or folder; {nearest(data, presets())}"
+        )
+    asked = {**own, **given}
+    full = load_experiment(base, {**asked, "method.preset": CANDIDATES[-1]})
+    budget: dict[str, Scalar] = {
+        "rounds.num_rounds": min(full.rounds.num_rounds, ROUNDS),
+        "rounds.sample_rate": max(full.rounds.sample_rate, SAMPLED),
+        "training.local_steps": full.training.local_steps or STEPS,
+    }
+    common = {**budget, **asked}
+    plain = {"preset": base, "set": common, "methods": list(CANDIDATES), "seeds": list(seeds)}
+    words = [base, *(f"{key}={value}" for key, value in asked.items())]
+    return grid_of(plain, name, "advise"), " ".join(f"'{w}'" if " " in w else w for w in words)

@@ -1,0 +1,107 @@
+"""Advice as a person reads it, and as JSON."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from fedapp.ground.text import duration, percent, points
+from fedapp.tools.advise.rule import MARGIN, Advice
+from fedapp.tools.compare.telling import Units
+
+NAMES = {
+    "local_only": "each site alone",
+    "fedavg": "plain average",
+    "fedavg_ft": "average, then fine-tuned",
+    "recommended": "recommended",
+}
+"""Candidate -> what a person calls it."""
+MANY_LABELS = 0.9
+"""Mean share of labels from which learning from unlabelled images has little to add."""
+
+
+def table(found: Mapping[str, Units], advice: Advice, costs: Mapping[str, float]) -> list[str]:
+    """Return a line for each candidate. costs: seconds of one run of it, mean over seeds."""
+    head = f"less {NAMES[advice.method]}, points"
+    lines = [f"{'':26}{'accuracy, %':>12}{head:>44}{'one run':>14}"]
+    for name, units in found.items():
+        difference, cost = advice.differences.get(name), duration(costs[name])
+        text = ""
+        if difference is not None:
+            text = points(difference.value)
+            if difference.low is not None and difference.high is not None:
+                text += f" ({points(difference.low)} to {points(difference.high)})"
+        accuracy = percent(fmean(units.values()))
+        lines.append(f"{NAMES[name]:26}{accuracy:>12}{text:>44}{cost:>14}")
+    return lines
+
+
+def reason(advice: Advice, test_images: int, shares: Sequence[float]) -> list[str]:
+    """Return the recommendation and why, a sentence each.
+
+    test_images: of all sites together, under one seed. shares: of labels, site by site.
+    """
+    name, margin = NAMES[advice.method], f"{100 * MARGIN:.0f} point"
+    lines = _sure(advice, name, margin) if advice.clear else _unsure(advice, name, test_images)
+    if len(shares) == 1:
+        lines.append(
+            "There is one site: nobody to learn from. Train on its own data, without this."
+        )
+    elif shares and fmean(shares) >= MANY_LABELS:
+        lines.append(
+            "Nearly all images have a label: what this program does with unlabelled images adds "
+            "little here."
+        )
+    return lines
+
+
+def _sure(advice: Advice, name: str, margin: str) -> list[str]:
+    if not advice.over:
+        return [f"Take: {name}. Nothing else that was tried can be more than {margin} better."]
+    return [
+        f"Take: {name}. It is better than {_named(advice.over)}, beyond chance.",
+        f"Nothing else that was tried can be more than {margin} better.",
+    ]
+
+
+def _unsure(advice: Advice, name: str, test_images: int) -> list[str]:
+    if advice.over:
+        first = f"Take: {name}. It is better than {_named(advice.over)}, beyond chance."
+    else:
+        first = f"Cannot tell: nothing is shown to be better than {name}."
+    seen = ""
+    if advice.reach is not None:
+        seen = f": differences smaller than {100 * advice.reach:.1f} points are not seen"
+    return [
+        first,
+        f"{test_images:,} test images a seed cannot tell it from {_named(advice.rivals)}{seen}.",
+        f"Highest so far: {NAMES[advice.highest]}.",
+        "More seeds (--seeds), or more images that are labelled for testing, tell more.",
+    ]
+
+
+def _named(candidates: Sequence[str]) -> str:
+    return ", ".join(NAMES[candidate] for candidate in candidates)
+
+
+def as_json(
+    found: Mapping[str, Units], advice: Advice, costs: Mapping[str, float], test_images: int
+) -> dict[str, Any]:
+    """Return all of it as JSON can hold it; accuracies and differences are shares."""
+    return {
+        "method": advice.method,
+        "clear": advice.clear,
+        "better_than": list(advice.over),
+        "rivals": list(advice.rivals),
+        "highest": advice.highest,
+        "reach": advice.reach,
+        "test_images": test_images,
+        "candidates": {
+            name: {
+                "accuracy": fmean(units.values()),
+                "seconds": costs[name],
+                **({} if (d := advice.differences.get(name)) is None else
+                   {"difference": d.value, "low": d.low, "high": d.high}),
+            }
+            for name, units in found.items()
+        },
+    }  # fmt: skip

@@ -1,0 +1,73 @@
+"""`fedapp site`: what a site has of the runs that it took part in, from its own folder alone."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from fedapp.ground.errors import RunError
+from fedapp.ground.text import percent
+from fedapp.learn.keeping import Choice
+from fedapp.models.card import SAID, joined
+from fedapp.models.description import Description, Measured, read_description
+from fedapp.models.folder import model_folders
+
+_PLACES = ("models", "models/*", "*/models")
+"""Where folders of models lie, as seen from a run, a node's store-path and a folder of runs."""
+
+
+def kept_models(folder: Path) -> list[Path]:
+    """Return the folders of the models that lie below a folder, by name.
+
+    Raises RunError where there are none.
+    """
+    roots = {folder, *(root for place in _PLACES for root in folder.glob(place))}
+    found = {path for root in roots for path in model_folders(root)}
+    if not found:
+        raise RunError(
+            f"{folder}: no models of a site: name a node's store-path, a run's folder, or the "
+            "folder that holds your runs"
+        )
+    return sorted(found)
+
+
+def show_site(folder: Path, console: Console) -> None:
+    """Print every model that is kept below a folder: which, why, what it is worth.
+
+    Raises RunError where there is none, or one is damaged.
+    """
+    for path in kept_models(folder):
+        for line in lines_of(path, read_description(path)):
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.print()
+
+
+def lines_of(folder: Path, description: Description) -> list[str]:
+    """Return what a person reads of one model."""
+    origin, choice, results = description.origin, description.choice, description.results
+    alone = Choice(choice.candidates).alone
+    table = [
+        ("model", str(folder)),
+        ("kept", f"{SAID[choice.answer]}, round {origin.round}"),
+        ("why", choice.rule),
+        ("validation", _worth(results.val)),
+        ("test", _worth(results.test)),
+    ]
+    if alone is not None:
+        counts = (
+            f"{alone.val_right} of {alone.val_images} validation and {alone.test_right} of "
+            f"{alone.test_images} test images right"
+        )
+        table.append(("trained alone", f"round {alone.round}: {counts}"))
+    table.append(("joining", joined(choice.helped)))
+    title = f"{origin.run}: site {origin.called}, {origin.method}"
+    return [title, *(f"  {name:14}{text}" for name, text in table)]
+
+
+def _worth(found: Measured) -> str:
+    if not found.images:
+        return "no labelled images: how good it is cannot be measured here"
+    ends = " to ".join(map(percent, found.interval))
+    return (
+        f"{found.right} of {found.images} images right, {percent(found.accuracy)} % "
+        f"(95 % interval {ends})"
+    )

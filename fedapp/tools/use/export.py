@@ -1,0 +1,89 @@
+"""`fedapp export` as a person sees it: a site's model for programs other than this one."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.errors import ConfigError
+from fedapp.models.card import CARD, card
+from fedapp.models.description import TENSORS, Description
+from fedapp.models.listing import list_images
+from fedapp.models.model import SiteModel, load_model
+from fedapp.models.predict import batches
+from fedapp.tools.use.monai_bundle import write_bundle
+from fedapp.tools.use.onnx_file import TOLERANCE, difference, to_onnx
+
+Form = Literal["onnx", "monai", "safetensors"]
+CONFIG = "config.json"
+CHECKED = 64
+"""Real images that a file is checked with."""
+
+
+def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str]:
+    """Write a model's folder as ONNX, a MONAI bundle or safetensors; return what to tell a person.
+
+    images: a folder or CSV file, whose first images the ONNX file is checked with as well. Raises
+    ConfigError where the model is none of images but a bundle is asked for, or the extra is not
+    installed; RunError where the file does not answer as the model; and as `load_model` does.
+    """
+    _, description = load_model(folder, torch.device("cpu"))
+    blob = (folder / TENSORS).read_bytes()
+    if form == "safetensors":
+        write_atomic(out / TENSORS, blob, durable=False)
+        text = json.dumps(config(description), indent=2, ensure_ascii=False) + "\n"
+        write_atomic(out / CONFIG, text.encode(), durable=False)
+        write_atomic(out / CARD, card(description).encode(), durable=False)
+        return [f"{out}: {TENSORS}, {CONFIG}, {CARD}"]
+    # A graph has one number format; bfloat16 is for speed on a GPU.
+    recipe = replace(description.model, precision="float32")
+    model = SiteModel(recipe, blob, torch.device("cpu"))
+    if form == "monai" and not recipe.images:
+        raise ConfigError("--to monai: the model takes numbers, no images: use --to onnx")
+    given = _some(model, images)
+    onnx = to_onnx(model)
+    worst = difference(onnx, model, given)
+    if form == "onnx":
+        write_atomic(out / "model.onnx", onnx, durable=False)
+        write_atomic(out / CARD, card(description).encode(), durable=False)
+    else:
+        write_bundle(out, model, description, onnx)
+    real = f" and {sum(map(len, given))} real" if given else ""
+    return [
+        f"{out}: {'model.onnx' if form == 'onnx' else 'configs/, models/, docs/'}",
+        f"checked under onnxruntime with 10 made-up{real} inputs: largest difference of a "
+        f"probability {worst:.1g} (allowed {TOLERANCE:g})",
+    ]
+
+
+def config(description: Description) -> dict[str, Any]:
+    """Return config.json: names as in those of timm and transformers, and how the parts mix."""
+    recipe = description.model
+    return {
+        "model_type": "um-pfssl",
+        "network": recipe.network,
+        "num_classes": len(recipe.classes),
+        "id2label": {str(number): name for number, name in enumerate(recipe.classes)},
+        "label2id": {name: number for number, name in enumerate(recipe.classes)},
+        "input_size": list(recipe.inputs),
+        "rescale_factor": 1 / 255 if recipe.images else 1.0,
+        "image_mean": list(recipe.mean),
+        "image_std": list(recipe.std),
+        "parts": [
+            {"prefix": one.prefix, "weight": one.weight, "class_mix": one.class_mix}
+            for one in recipe.parts
+        ],
+    }
+
+
+def _some(model: SiteModel, images: Path | None) -> Sequence[Tensor]:
+    """Return real images to check with, at most `CHECKED`."""
+    if images is None:
+        return ()
+    chosen = list_images(images)[:CHECKED]
+    return [batch.pixels for batch in batches(chosen, model.recipe) if len(batch.read)]

@@ -1,0 +1,95 @@
+"""`fedapp next-to-label` and `fedapp labels`: to a person who labels images, and back."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from fedapp.ground.devices import pick_device
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.errors import DataError
+from fedapp.ground.text import count as counted
+from fedapp.models.choose import candidates, spread
+from fedapp.models.description import Description
+from fedapp.models.listing import list_images
+from fedapp.models.model import SiteModel, load_model
+from fedapp.models.predict import Asked, Prediction, batches, predictions
+from fedapp.models.study import embedding
+from fedapp.tools.use.bar import counting
+from fedapp.tools.use.label_studio import interface, labelled_table, read_labels, tasks
+from fedapp.tools.use.sheet import contact_sheet
+
+TABLE, TASKS, INTERFACE, SHEET = "next.csv", "tasks.json", "interface.xml", "contact_sheet.png"
+
+
+def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str]:
+    """Write which of the images to label first, four files in `out`; return what to tell a person.
+
+    Images that have a label in the CSV file are passed over. Raises DataError where no image
+    without a label can be used, and as `list_images` and `load_model` do.
+    """
+    model, description = load_model(folder, pick_device("auto"))
+    listed = list_images(images)
+    open_ones = [image for image in listed if not image.label]
+    asked: list[Prediction] = []
+    with counting("images", len(open_ones)) as done:
+        for found in predictions(model, description.calibration, open_ones, Asked()):
+            asked += [one for one in found if isinstance(one, Prediction)]
+            done(len(found))
+    if not asked:
+        raise DataError(f"{images}: no image without a label that can be used: name others")
+    chosen = _chosen(model, asked, count)
+    root = images.parent if images.is_file() else images
+    _write(out, chosen, root, description)
+    lines = [
+        f"{out}: {TABLE}, {TASKS} and {INTERFACE} (Label Studio), {SHEET}",
+        f"{len(chosen)} of {counted(len(asked))} images without a label chosen",
+    ]
+    if passed := len(listed) - len(open_ones):
+        lines.append(f"{counted(passed)} images with a label were passed over")
+    if unread := len(open_ones) - len(asked):
+        lines.append(f"{counted(unread)} images cannot be used; `fedapp predict` names the first")
+    return lines
+
+
+def bring_back(export: Path, data: Path, out: Path) -> list[str]:
+    """Write a site's table with the labels of an export; return what to tell a person.
+
+    Raises DataError where `out` is there already, and as `read_labels`, `labelled_table` do.
+    """
+    labels, notes = read_labels(export)
+    if out.exists():
+        raise DataError(f"{out}: is there already: name a new file; the old table stays as it is")
+    write_atomic(out, labelled_table(data, labels, out).encode(), durable=True)
+    return [f"{out}: {len(labels)} new labels; give it as the site's data (data-path)", *notes]
+
+
+def _chosen(model: SiteModel, asked: Sequence[Prediction], count: int) -> list[Prediction]:
+    """Return `count` images, unsure ones that are unlike each other, in the order of choice."""
+    doubt = torch.tensor([one.mutual_information for one in asked])
+    even = torch.tensor([one.entropy for one in asked])
+    some = [asked[place] for place in candidates(doubt, even, count).tolist()]
+    points = [
+        embedding(model, batch.pixels)
+        for batch in batches([one.image for one in some], model.recipe)
+    ]
+    return [some[place] for place in spread(torch.cat(points), count).tolist()]
+
+
+def _write(out: Path, chosen: Sequence[Prediction], root: Path, description: Description) -> None:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("rank", "file", "class", "probability", "entropy", "mutual_information"))
+    for rank, one in enumerate(chosen, start=1):
+        numbers = (one.probability, one.entropy, one.mutual_information)
+        rows.writerow((rank, one.image.name, one.label, *(f"{n:.6f}" for n in numbers)))
+    name = f"{description.origin.run}-{description.origin.called}"
+    for file, data in {
+        TABLE: text.getvalue().encode(),
+        TASKS: tasks(chosen, root, name).encode(),
+        INTERFACE: interface(description.model.classes).encode(),
+        SHEET: contact_sheet(chosen, description.model),
+    }.items():
+        write_atomic(out / file, data, durable=False)

@@ -1,0 +1,101 @@
+"""A site's whole answer as an ONNX file, and the check that it is the same answer."""
+
+import json
+import warnings
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedapp.experiment.codehash import versions
+from fedapp.ground.errors import RunError, one_line
+from fedapp.ground.extras import needs
+from fedapp.ground.rng import torch_stream
+from fedapp.models.graph import Answer
+from fedapp.models.model import SiteModel
+
+TOLERANCE: Final = 1e-4
+"""Largest difference of a probability between the file under onnxruntime and torch."""
+INPUT, OUTPUT = "pixels", "probabilities"
+
+
+def to_onnx(model: SiteModel) -> bytes:
+    """Return the model as ONNX: `Answer`, any number of images at a time.
+
+    model: in float32, on the CPU. Raises ConfigError without the extra `onnx`, RunError where the
+    network has a layer that ONNX has not.
+    """
+    onnx = needs("onnx", "onnx")
+    needs("onnx", "onnxscript")
+    example, batch = made_up(model, 2), torch.export.Dim("batch")
+    try:
+        with warnings.catch_warnings():
+            # torch's exporter warns of what torch itself will change.
+            warnings.simplefilter("ignore")
+            graph = torch.export.export(
+                Answer(model), (example,), dynamic_shapes={"inputs": {0: batch}}
+            ).run_decompositions({torch.ops.aten.adaptive_max_pool2d.default: _global_max})
+            program: Any = torch.onnx.export(
+                graph, (example,), dynamo=True, verbose=False,
+                input_names=[INPUT], output_names=[OUTPUT],
+            )  # fmt: skip
+    except Exception as error:  # of torch's many kinds, and a user's own network may raise anything
+        raise RunError(
+            f"the network cannot be written as ONNX ({type(error).__name__}: "
+            f"{one_line(error, 200)}): use --to safetensors, or layers that ONNX has"
+        ) from error
+    found = program.model_proto
+    recipe = model.recipe
+    onnx.helper.set_model_props(found, {
+        "classes": json.dumps(recipe.classes, ensure_ascii=False),
+        "inputs": f"{'uint8' if recipe.images else 'float32'} [n, {_shape(recipe.inputs)}]",
+        "um-pfssl": versions().get("um-pfssl", ""),
+        "sha256": recipe.sha256,
+    })  # fmt: skip
+    onnx.checker.check_model(found, full_check=True)
+    blob: bytes = found.SerializeToString()
+    return blob
+
+
+def difference(blob: bytes, model: SiteModel, given: Sequence[Tensor]) -> float:
+    """Return the largest difference of a probability between an ONNX file and a model.
+
+    given: batches of inputs, besides which one, two and seven made up ones are asked about. Raises
+    RunError where it exceeds `TOLERANCE`.
+    """
+    runtime = needs("onnx", "onnxruntime")
+    session = runtime.InferenceSession(blob, providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for batch in (*(made_up(model, count) for count in (1, 2, 7)), *given):
+        [found] = session.run([OUTPUT], {INPUT: batch.numpy()})
+        apart = np.abs(found - model.probabilities(batch).numpy())
+        worst = max(worst, float(np.nan_to_num(apart, nan=1.0).max()))
+    if worst > TOLERANCE:
+        raise RunError(
+            f"the ONNX file answers otherwise than the model: a probability differs by {worst:.1g},"
+            f" at most {TOLERANCE:g} is allowed: nothing was written; use --to safetensors"
+        )
+    return worst
+
+
+def made_up(model: SiteModel, count: int) -> Tensor:
+    """Return random inputs of a model, [count, *inputs]: pixels uint8, or numbers float32."""
+    stream = torch_stream(0, "made-up inputs", count)
+    shape = (count, *model.recipe.inputs)
+    if model.recipe.images:
+        return torch.randint(0, 256, shape, dtype=torch.uint8, generator=stream)
+    return torch.randn(shape, generator=stream)
+
+
+def _global_max(x: Tensor, size: list[int]) -> tuple[Tensor, Tensor]:
+    """Stand in for adaptive max pooling to one place, which ONNX lacks; the places are unused."""
+    if list(size) != [1, 1]:
+        raise ValueError(f"adaptive max pooling to {list(size)} places")
+    out = x.amax((2, 3), keepdim=True)
+    return out, torch.zeros_like(out, dtype=torch.int64)
+
+
+def _shape(inputs: tuple[int, ...]) -> str:
+    return ", ".join(map(str, inputs))

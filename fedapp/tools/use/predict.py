@@ -1,0 +1,107 @@
+"""`fedapp predict` as a person sees it."""
+
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from fedapp.ground.devices import pick_device
+from fedapp.ground.disk import written_whole
+from fedapp.ground.errors import DataError
+from fedapp.ground.text import count, duration, percent
+from fedapp.models.conformal import caution
+from fedapp.models.listing import list_images
+from fedapp.models.model import load_model
+from fedapp.models.predict import COLUMNS, Asked, Prediction, Unread, as_csv, predictions
+from fedapp.tools.use.bar import counting
+
+UNREAD = 1
+"""Exit code where some images could not be used."""
+
+
+def predict(model: Path, images: Path, out: Path | None, asked: Asked) -> int:
+    """Write a model's answers to images to a CSV file, or to standard output, as they come.
+
+    Returns the exit code. What was found is said on standard error. Raises DataError where not one
+    image can be used, and as `list_images` and `load_model` do.
+    """
+    loaded, description = load_model(model, pick_device("auto"))
+    listed, tally, began = list_images(images), Tally(asked), time.monotonic()
+    target: AbstractContextManager[BinaryIO]
+    target = nullcontext(sys.stdout.buffer) if out is None else written_whole(out, durable=False)
+    with target as file, counting("images", len(listed)) as done:
+        file.write((",".join(COLUMNS) + "\n").encode())
+        for found in predictions(loaded, description.calibration, listed, asked):
+            file.write(as_csv(found).encode())
+            tally.add(found)
+            done(len(found))
+        if len(tally.unread) == len(listed):
+            raise DataError(f"no image can be used; the first: {tally.unread[0].why}")
+    where = "" if out is None else f"{out}: "
+    taken = duration(time.monotonic() - began)
+    print(f"{where}{count(len(listed))} images in {taken}", file=sys.stderr)
+    for line in tally.lines(caution(description.calibration, asked.coverage)):
+        print(line, file=sys.stderr)
+    return UNREAD if tally.unread else 0
+
+
+@dataclass
+class Tally:
+    """What is said at the end: of all images, and of those whose label the CSV file has."""
+
+    asked: Asked
+    read: int = 0
+    single: int = 0
+    labelled: int = 0
+    right: int = 0
+    covered: int = 0
+    single_labelled: int = 0
+    single_right: int = 0
+    unread: list[Unread] = field(default_factory=list)
+
+    def add(self, found: Iterable[Prediction | Unread]) -> None:
+        """Count a batch."""
+        for one in found:
+            if isinstance(one, Unread):
+                self.unread.append(one)
+                continue
+            self.read += 1
+            self.single += not one.abstains
+            if label := one.image.label:
+                self.labelled += 1
+                self.right += one.label == label
+                self.covered += label in one.inside
+                self.single_labelled += not one.abstains
+                self.single_right += one.inside == (label,)
+
+    def lines(self, note: str) -> list[str]:
+        """Return it as lines. note: what a person must know of the sets."""
+        asked = f"{percent(self.asked.coverage)} %"
+        lines = [
+            f"sets of {asked} coverage ({self.asked.sets}): one class for {count(self.single)} "
+            f"images; a person should look at the other {count(self.read - self.single)}"
+        ]
+        if note:
+            lines.append(f"sets: {note}")
+        if self.labelled:
+            shares = (
+                f"right {_of(self.right, self.labelled)}",
+                f"label in the set {_of(self.covered, self.labelled)}, asked {asked}",
+                f"right where the set has one class {_of(self.single_right, self.single_labelled)}",
+            )
+            lines.append(f"images with a label: {'; '.join(shares)}")
+            lines.append(
+                "that says how new images will fare if the model learned from none of them"
+            )
+        if self.unread:
+            first = self.unread[0].why
+            lines.append(f"{count(len(self.unread))} images cannot be used; the first: {first}")
+        return lines
+
+
+def _of(part: int, whole: int) -> str:
+    share = f" ({percent(part / whole)} %)" if whole else ""
+    return f"{part} of {whole}{share}"

@@ -1,0 +1,134 @@
+"""Data in memory: what is taken, what is refused in a line, and that a run knows its own again."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, TensorDataset
+
+from fedapp import FedAppError, Federation, Site
+from fedapp.data.memory import GivenSites, digest_of, given, in_memory
+from fedapp.ground.errors import DataError
+
+ROWS = torch.arange(24, dtype=torch.float32).view(8, 3)
+LABELS = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
+PIXELS = torch.arange(4 * 64, dtype=torch.uint8).view(4, 1, 8, 8)
+
+
+class Pictures(Dataset):
+    """As torchvision's data sets are: Pillow's images, and names of the classes."""
+
+    classes = ["cat", "dog"]  # noqa: RUF012
+
+    def __init__(self, mode="L"):
+        self.mode = mode
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, k):
+        return Image.new(self.mode, (9, 8), 40 * k if self.mode == "L" else (k, 0, 7)), k % 2
+
+
+def kept(federation):
+    return given(federation.settings["data.name"])
+
+
+def test_tensors_arrays_and_data_sets_are_the_same_data():
+    digests = {
+        digest_of(kept(Federation.dealt(data)))
+        for data in (
+            (ROWS, LABELS),
+            (ROWS.numpy(), LABELS.numpy()),
+            (ROWS.double(), LABELS.tolist()),
+            TensorDataset(ROWS, LABELS),
+        )
+    }
+    assert len(digests) == 1
+
+
+def test_the_name_of_the_data_is_their_content():
+    first, same = Federation.dealt((ROWS, LABELS)), Federation.dealt((ROWS.clone(), LABELS))
+    name = first.settings["data.name"]
+    assert in_memory(name) and name == same.settings["data.name"]
+    others = [
+        Federation.dealt((ROWS + 1, LABELS)),
+        Federation.dealt((ROWS, 1 - LABELS)),
+        Federation.dealt((ROWS, LABELS), classes=["a", "b"]),
+        Federation.dealt((ROWS.view(8, 3, 1), LABELS)),
+        Federation([Site(labelled=(ROWS, LABELS))]),
+    ]
+    assert len({name, *(other.settings["data.name"] for other in others)}) == 6
+
+
+def test_equal_data_stay_as_long_as_one_holds_them():
+    first = Federation.dealt((ROWS * 5, LABELS))
+    Federation.dealt((ROWS * 5, LABELS))  # and lets go of it
+    assert torch.equal(kept(first).inputs, ROWS * 5)
+
+
+def test_what_nobody_holds_any_more_is_not_kept():
+    name = Federation.dealt((ROWS * 7, LABELS)).settings["data.name"]
+    with pytest.raises(DataError, match="given in memory: give the same data again"):
+        given(name)
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3)])
+def test_a_data_set_of_pictures_becomes_pixels_and_names_its_classes(mode, channels):
+    federation = Federation.dealt(Pictures(mode))
+    data = kept(federation)
+    assert data.inputs.shape == (3, channels, 8, 9) and data.inputs.dtype == torch.uint8
+    assert data.inputs[2, 0, 0, 0] == (80 if mode == "L" else 2)
+    assert federation.classes == ("cat", "dog") and federation.inputs == (channels, 8, 9)
+
+
+def test_sites_keep_their_parts_and_are_standardised_by_their_training_inputs():
+    half = (ROWS[4:], LABELS[4:])
+    federation = Federation(
+        [
+            Site(labelled=(ROWS[:2], LABELS[:2]), unlabelled=ROWS[2:4], test=half),
+            Site(unlabelled=TensorDataset(ROWS[:4], LABELS[:4]), val=half),
+        ],
+        classes=["no", "yes"],
+    )  # fmt: skip
+    sites = kept(federation)
+    assert isinstance(sites, GivenSites) and federation.brings_sites
+    first, second = sites.sites
+    assert [len(part) for part in first.parts.values()] == [2, 0, 4, 2]
+    assert torch.equal(second.unlabelled, ROWS[:4]) and second.labelled.shape == (0, 3)
+    assert first.mean == second.mean == tuple(ROWS[:4].mean(0).tolist())
+    assert first.audit is None and first.mu == 0.5 and second.mu == 0.0
+
+
+PAIR = (ROWS, LABELS)
+
+
+@pytest.mark.parametrize(("wrong", "says"), [
+    (lambda: Federation([]), "no sites"),
+    (lambda: Federation([PAIR]), "site 0: tuple, must be a fedapp.Site"),
+    (lambda: Federation([Site(test=PAIR)]), "site 0: nothing to learn from"),
+    (lambda: Federation([Site(PAIR, name="a/b")]), "site 'a/b': a name is"),
+    (lambda: Federation([Site(PAIR, name="a"), Site(PAIR)]), "give each a name"),
+    (lambda: Federation([Site(PAIR, name="a"), Site(PAIR, name="a")]), "give each a name"),
+    (lambda: Federation([Site(PAIR), Site((ROWS[:, :2], LABELS))]), "must be of one kind"),
+    (lambda: Federation([Site(PAIR, test=(PIXELS, [0] * 4), name="a")]), "must be of one kind"),
+    (lambda: Federation([Site((ROWS, LABELS[:3]), name="north")]), "site north: labelled: labels"),
+    (lambda: Federation.dealt(ROWS), "must be inputs and labels"),
+    (lambda: Federation.dealt((ROWS, LABELS.float())), "must be integers"),
+    (lambda: Federation.dealt((ROWS, ["a"] * 8)), "must be integers"),
+    (lambda: Federation.dealt((ROWS, LABELS - 1)), "number the classes from 0"),
+    (lambda: Federation.dealt(PAIR, classes=["one"]), "2|name them all"),
+    (lambda: Federation.dealt(PAIR, classes=["one", "one"]), "all different"),
+    (lambda: Federation.dealt((ROWS, LABELS * 0)), "two or more"),
+    (lambda: Federation.dealt((ROWS.long(), LABELS)), "torch.int64, must be"),
+    (lambda: Federation.dealt((np.array(["x"] * 8), LABELS)), "must be a tensor or array"),
+    (lambda: Federation.dealt((PIXELS[:, 0], [0, 1, 0, 1])), "must be uint8"),
+    (lambda: Federation.dealt((ROWS / 0, LABELS)), "NaN or infinity"),
+    (lambda: Federation.dealt(TensorDataset(ROWS)), r"items must be \(input, label\)"),
+    (lambda: Federation.dealt(TensorDataset(ROWS[:0], LABELS[:0])), "is empty"),
+    (lambda: Federation.dealt(Pictures("CMYK")), "mode CMYK"),
+])  # fmt: skip
+def test_what_cannot_be_used_is_refused_in_a_line(wrong, says):
+    with pytest.raises(FedAppError, match=says) as error:
+        wrong()
+    assert len(str(error.value).splitlines()) == 1

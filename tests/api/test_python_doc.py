@@ -1,0 +1,30 @@
+"""docs/PYTHON.md: every example runs as it stands, in a process of its own, and says something."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = re.findall(r"^```py\n(.*?)^```", (ROOT / "docs/PYTHON.md").read_text(), re.M | re.S)
+
+
+def test_there_are_four_of_about_ten_lines():
+    assert len(EXAMPLES) == 4
+    for example in EXAMPLES:
+        assert sum(bool(line.strip()) for line in example.splitlines()) <= 17
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(4))
+def test_an_example_runs(example, tmp_path):
+    program = tmp_path / "example.py"
+    program.write_text(example)
+    env = os.environ | {"FEDAPP_OUT": str(tmp_path / "runs"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, program], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout and not done.stderr

@@ -1,0 +1,48 @@
+"""Every command that a page shows is there: its name, its options, its module, its target."""
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import typer
+
+from fedapp.cli import app
+from tests.docs.pages import PAGES, ROOT, blocks, prose
+
+COMMANDS = typer.main.get_command(app).commands
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+
+
+def shown(page: Path, start: str) -> list[list[str]]:
+    """The words after `start`, of each place of a page where a command begins with it."""
+    lines = "\n".join(text for _, text in blocks(page)).replace("\\\n", " ").splitlines()
+    code = [*lines, *re.findall(r"`([^`]+)`", prose(page))]
+    begins = [re.match(rf"\s*(?:\S+/bin/)?{start} ([^#|;]+)", line) for line in code]
+    return [found[1].split() for found in begins if found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_are_there(page):
+    for name, *words in shown(page, "fedapp"):
+        if name.startswith("-"):
+            continue
+        assert name in COMMANDS or name == "COMMAND", f"{page.name}: fedapp {name}"
+        options = {o for p in COMMANDS[name].params for o in p.opts} if name in COMMANDS else set()
+        used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert used <= options | {"--help"}, f"{page.name}: fedapp {name}: {used - options}"
+    for module, *_ in shown(page, "python3? -m"):
+        assert find_spec(module), f"{page.name}: python -m {module}"
+    for target, *_ in shown(page, "make"):
+        if re.fullmatch(r"[a-z-]+", target):
+            assert target in TARGETS, f"{page.name}: make {target}"
+
+
+def test_they_are_looked_at():
+    """The search finds what is known to be there."""
+    deploy = shown(ROOT / "docs/DEPLOY.md", "fedapp")
+    assert ["sites", "hospitals"] in deploy
+    assert any(words[:1] == ["check"] and "--server" in words for words in deploy)
+    modules = [words[0] for words in shown(ROOT / "docs/CHOICES.md", "python3? -m")]
+    assert "bench.helper_choice" in modules
+    assert ["deploy-demo"] in shown(ROOT / "docs/DEPLOY.md", "make")

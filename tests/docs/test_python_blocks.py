@@ -1,0 +1,59 @@
+"""The Python that pages show does what they say."""
+
+import pytest
+
+import fedapp.methods
+from fedapp.drivers.loopback import run_loopback
+from fedapp.experiment.config import load_experiment
+from tests.docs.pages import blocks
+
+SMALL = {
+    "data.subset": 200,
+    "split.num_clients": 3,
+    "training.warmup_epochs": 2,
+    "training.local_epochs": 1,
+    "rounds.num_rounds": 2,
+    "runtime.device": "cpu",
+}
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a page's blocks of Python to a module that can be imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def written(page, module):
+        texts = [text for language, text in blocks(page) if language == "py"]
+        (tmp_path / f"{module}.py").write_text("\n".join(texts))
+
+    return written
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a small experiment; return the sites' evaluations as they are written."""
+
+    def evaluations(**over):
+        settings = {**SMALL, "runtime.out": str(tmp_path / "runs"), **over}
+        _, folder = run_loopback(load_experiment("digits_demo", settings))
+        return (folder / "evaluations.json").read_text()
+
+    return evaluations
+
+
+def test_the_method_is_local_only(write, run, tmp_path, monkeypatch):
+    write("docs/WRITE_A_METHOD.md", "alone")
+    monkeypatch.setattr(fedapp.methods, "__path__", [*fedapp.methods.__path__, str(tmp_path)])
+    small = {"model.width": 2}
+    assert run(**small, **{"method.name": "alone"}) == run(**small, **{"method.name": "local_only"})
+
+
+def test_the_arrays_are_learned_from(write, run):
+    write("docs/OWN_ARRAYS.md", "hospital")
+    over = {"data.name": "hospital:blood_counts", "data.image_size": 0, "model.name": "mlp"}
+    assert '"confusion"' in run(**over)
+
+
+def test_the_network_learns(write, run):
+    write("docs/NETWORKS.md", "nets")
+    assert '"confusion"' in run(**{"model.name": "nets:small", "model.units": 8})

@@ -1,0 +1,62 @@
+"""docs/TUTORIAL.md as written, in a folder of its own.
+
+`sh` blocks are run, `text` blocks are what the one before must have printed. A block that begins
+with a file's name in a comment is that file. Accuracies are compared within the spread of runs.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedapp.data import published
+from tests.docs.pages import ROOT, blocks
+
+FEW = 60
+"""Images of 1,000: how far another processor's rounding may move an accuracy."""
+
+
+DATA = Path(os.environ.get("FEDAPP_DATA", "/nonexistent"))
+"""Read here: no test sees the developer's own."""
+HERE = all((DATA / file).exists() for file, _ in published.source("fashion_mnist").files)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not HERE, reason="needs Fashion-MNIST in $FEDAPP_DATA")
+def test_the_tutorial_does_what_it_says(tmp_path):
+    bin_folder = Path(sys.executable).parent
+    environment = os.environ | {
+        "PATH": f"{bin_folder}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "FEDAPP_DATA": str(DATA),
+        "FEDAPP_OUT": str(tmp_path / "runs"),
+        "COLUMNS": "120",
+    }
+    said, told, rights = "", "", []
+    for language, text in blocks("docs/TUTORIAL.md"):
+        if named := re.match(r"# ([\w.]+)\n", text):
+            (tmp_path / named[1]).write_text(text)
+        elif language == "sh":
+            script = f"RUNS={tmp_path}/runs\n{text}"
+            done = subprocess.run(
+                ["bash", "-e", "-c", script],
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+            )
+            assert done.returncode == 0, f"{text}{done.stdout}{done.stderr}"
+            said = done.stdout
+            rights += re.findall(r"(\d+) of 1000 right", said)
+        elif language == "text":
+            assert said == text
+        else:
+            told += text
+    on_the_page = re.findall(r"(\d+) of 1000 right", told)
+    together, alone = map(int, rights)
+    assert [together, alone] == pytest.approx(list(map(int, on_the_page)), abs=FEW)
+    assert together > alone + FEW

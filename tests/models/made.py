@@ -1,0 +1,88 @@
+"""Models for use without a run: networks of arbitrary weights, and mixtures of them."""
+
+from pathlib import Path
+
+import torch
+
+from fedapp.data.inputs import normalise
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.rng import seeded
+from fedapp.learn.networks import build_model, network_settings
+from fedapp.learn.networks.base import Network
+from fedapp.learn.params import digest_of
+from fedapp.learn.predictors import Predictor
+from fedapp.models.conformal import Calibration
+from fedapp.models.description import (
+    DESCRIPTION,
+    FORMAT,
+    TENSORS,
+    Description,
+    Measured,
+    Origin,
+    Recipe,
+    Results,
+)
+from fedapp.models.model import SiteModel, in_parts
+
+CPU = torch.device("cpu")
+MIXTURE = {"common": 0.5, "tuned": 0.3, "alone": 0.2}
+"""The networks of the recommended method's answer, by name, and weights for them."""
+SMALL = {"name": "resnet9", "width": 4}
+
+
+def pictures(count, inputs=(1, 8, 8), seed=0):
+    source = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, *inputs), dtype=torch.uint8, generator=source)
+
+
+def recipe_of(
+    network=SMALL, inputs=(1, 8, 8), classes=4, weights=None, images=True, dtype="float32"
+) -> tuple[Recipe, bytes]:
+    """One network, or one for each of `weights`, of which all but the last have a class mix."""
+    weights = weights or {"own": 1.0}
+    channels, names = inputs[0], list(weights)
+    mean, std = (0.4,) * channels, (0.3,) * channels
+    mix = torch.arange(1.0, classes + 1, dtype=torch.float64)
+    mix /= mix.sum()
+    predictors = {}
+    for number, (name, weight) in enumerate(weights.items()):
+        with seeded(CPU, number, "made"):
+            one = build_model(network_settings(network["name"], {
+                key: of for key, of in network.items() if key != "name"
+            }), inputs, classes)  # fmt: skip
+            _settle(one, inputs, images, mean, std)
+        used = None if len(names) == 1 or name == names[-1] else mix
+        predictors[name] = Predictor(one.state_dict(), weight, used)
+    blob, parts = in_parts(predictors)
+    recipe = Recipe(
+        network=dict(network), classes=tuple(f"class {c}" for c in range(classes)), inputs=inputs,
+        images=images, mean=mean, std=std, precision=dtype, parts=parts, sha256=digest_of(blob),
+    )  # fmt: skip
+    return recipe, blob
+
+
+def _settle(network: Network, inputs, images, mean, std) -> None:
+    """Give batch norms statistics, as after some training: those of a new one are 0 and 1."""
+    given = pictures(16, inputs, 9) if images else torch.randn(16, *inputs)
+    network.train()
+    with torch.no_grad():
+        for _ in range(30):
+            network(normalise(given, mean, std))
+
+
+def model_of(**choices) -> SiteModel:
+    recipe, blob = recipe_of(**choices)
+    return SiteModel(recipe, blob, CPU)
+
+
+def written(folder: Path, calibration: Calibration | None = None, **choices) -> Path:
+    """Write a model's folder."""
+    recipe, blob = recipe_of(**choices)
+    nothing = Measured(0, 0, None, (0.0, 1.0))
+    origin = Origin("made", "made", "made", 3, 0, 0, "north", 9, 0, "", "", {})
+    description = Description(
+        FORMAT, recipe, origin, Results(None, "", nothing, nothing), calibration or Calibration()
+    )
+    write_atomic(folder / TENSORS, blob, durable=False)
+    write_atomic(folder / DESCRIPTION, description.to_json().encode(), durable=False)
+    return folder

@@ -1,0 +1,103 @@
+"""The wheel in an environment of its own, outside the checkout, without the extra `app`."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TINY = ["rounds.num_rounds=1", "training.local_steps=2", "data.image_size=0"]
+ABSENT = ("flwr", "ray", "cryptography")
+"""What the extra `app` brings."""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Build the wheel; hatchling comes from the package index."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "-w", folder, ROOT]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode and "hatchling" in done.stderr:
+        pytest.skip("no package index here to build with")
+    assert done.returncode == 0, done.stderr
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """Install it beside what this environment has, which spares gigabytes, but for `ABSENT`."""
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home, with_pip=False)
+    packages = next(home.glob("lib/python*/site-packages"))
+    python = home / "bin" / "python"
+    target = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--quiet"]
+    subprocess.run([*target, wheel], check=True)
+    (packages / "others.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    for name in ABSENT:
+        (packages / f"{name}.py").write_text(f"raise ModuleNotFoundError(name={name!r})\n")
+    return home / "bin"
+
+
+@pytest.fixture
+def fedapp(installed, tmp_path):
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    env |= {"FEDAPP_OUT": str(tmp_path / "runs")}
+
+    def call(*words):
+        command = [installed / words[0], *words[1:]]
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    return call
+
+
+def test_the_wheel_says_which_extras_there_are(wheel):
+    with zipfile.ZipFile(wheel) as file:
+        names = file.namelist()
+        [text] = [file.read(n).decode() for n in names if n.endswith("/METADATA")]
+    metadata = Parser().parsestr(text)
+    extras = {"app", "dicom", "docs", "dev", "onnx", "track"}
+    assert set(metadata.get_all("Provides-Extra")) == extras
+    needed = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
+    assert not [line for line in needed if re.match("|".join(ABSENT), line)]
+    presets = {f"fedapp/{path.relative_to(ROOT)}" for path in (ROOT / "conf").rglob("*.yaml")}
+    assert presets <= set(names) and "fedapp/py.typed" in names
+
+
+def test_the_command_works_without_flower(fedapp):
+    said = fedapp("fedapp", "--version")
+    assert re.fullmatch(r"um-pfssl \d+\.\d+\.\d+, code [0-9a-f]{16}\n", said.stdout), said.stderr
+    assert "digits_demo" in fedapp("fedapp", "presets").stdout
+    ran = fedapp("fedapp", "run", "digits_demo", *TINY)
+    assert ran.returncode == 0 and "Accuracy on the sites' own test images" in ran.stdout
+    few = ["--methods", "local_only,fedavg", "--seeds", "0"]
+    compared = fedapp("fedapp", "compare", "small", *few, *TINY)
+    assert compared.returncode == 0 and "cannot be told" in compared.stdout, compared.stderr
+
+
+def test_an_example_of_docs_python_works_without_flower(fedapp, tmp_path):
+    text = (ROOT / "docs/PYTHON.md").read_text()
+    example = re.search(r"^```py\n(.*?)^```", text, re.M | re.S)
+    (tmp_path / "example.py").write_text(example[1])
+    done = fedapp("python", "example.py")
+    assert done.returncode == 0 and done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("words", [
+    ["certs", "keys"],
+    ["sites"],
+    ["compare", "small", "--driver", "flower"],
+])  # fmt: skip
+def test_what_needs_the_extra_says_so_in_a_line(fedapp, words):
+    done = fedapp("fedapp", *words)
+    assert done.returncode == 2
+    remedy = r"fedapp: \w+ is not installed: pip install 'um-pfssl\[app\]'.*\n"
+    assert re.fullmatch(remedy, done.stderr)

@@ -1,0 +1,104 @@
+"""`fedapp advise` as a person sees it: what is run, the words, JSON, going on, bad input."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedapp.ground.errors import ConfigError, DataError
+from fedapp.tools.advise.command import advise_on
+from fedapp.tools.advise.plan import CANDIDATES, plan
+from fedapp.tools.advise.rule import advise
+from fedapp.tools.advise.words import NAMES, as_json, reason, table
+
+SITES = range(12)
+FOUND = {
+    "local_only": {(0, k): 0.5 + 0.01 * (k % 3) for k in SITES},
+    "fedavg": {(0, k): 0.7 + 0.01 * (k % 4) for k in SITES},
+    "fedavg_ft": {(0, k): 0.71 + 0.05 * (k % 2) for k in SITES},
+    "recommended": {(0, k): 0.9 + 0.01 * (k % 3) for k in SITES},
+}
+COSTS = dict.fromkeys(FOUND, 61.0)
+
+
+def test_a_preset_is_run_at_a_small_budget_with_the_persons_settings_over_it():
+    grid, words = plan("fashion_mnist", {"data.subset": 500}, [0, 1])
+    assert grid.common == {
+        "rounds.num_rounds": 5, "rounds.sample_rate": 0.5, "training.local_steps": 25,
+        "data.subset": 500,
+    }  # fmt: skip
+    assert tuple(grid.methods) == CANDIDATES and grid.seeds == (0, 1)
+    assert words == "fashion_mnist data.subset=500"
+    own, _ = plan("digits_demo", {"rounds.num_rounds": 9}, [0])
+    assert own.common["rounds.num_rounds"] == 9 and own.common["rounds.sample_rate"] == 0.5
+
+
+def test_a_folder_of_images_is_dealt_to_simulated_sites(tmp_path):
+    with pytest.raises(DataError, match="no images of the form"):
+        plan(str(tmp_path), {}, [0])
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.png").touch()
+    grid, words = plan(str(tmp_path), {"split.num_clients": 4}, [0])
+    assert grid.common["data.name"] == "folder" and grid.common["data.root"] == str(tmp_path)
+    assert f"data.root={tmp_path}" in words and grid.name == tmp_path.name
+
+
+@pytest.mark.parametrize(("data", "given", "says"), [
+    ("digit_demo", {}, "no such preset, YAML file or folder; did you mean 'digits_demo'"),
+    ("digits_demo", {"rounds.rounds": 1}, "rounds.num_rounds"),
+    ("digits_demo", {"method.name": "ditto"}, "keep one of the two"),
+])  # fmt: skip
+def test_bad_input_is_a_line(data, given, says):
+    with pytest.raises(ConfigError, match=says) as error:
+        plan(data, given, [0])
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_the_words_of_a_clear_case():
+    advice = advise(FOUND)
+    lines = table(FOUND, advice, COSTS)
+    assert len(lines) == 5 and "90.0" not in lines[1] and "1 min 01 s" in lines[1]
+    first, second = reason(advice, 900, [0.5] * 12)
+    assert first.startswith("Take: recommended. It is better than each site alone, plain average")
+    assert second == "Nothing else that was tried can be more than 1 point better."
+
+
+def test_the_words_where_nothing_can_be_told_or_nothing_is_needed():
+    noisy = {"local_only": FOUND["local_only"], "fedavg": {
+        unit: 0.55 + 0.3 * (-1) ** unit[1] for unit in FOUND["local_only"]
+    }}  # fmt: skip
+    first, second, third, _ = reason(advise(noisy), 1200, [0.3] * 12)
+    assert first == "Cannot tell: nothing is shown to be better than each site alone."
+    assert second.startswith("1,200 test images a seed cannot tell it from plain average: diff")
+    assert third == "Highest so far: plain average."
+    equal = {"local_only": FOUND["local_only"], "fedavg": FOUND["local_only"]}
+    text, labels = reason(advise(equal), 10, [1.0] * 12)
+    assert text.startswith("Take: each site alone. Nothing else")
+    assert labels.startswith("Nearly all images have a label")
+    assert "There is one site" in reason(advise(equal), 10, [0.2])[1]
+
+
+def test_json_holds_all_of_it():
+    found = json.loads(json.dumps(as_json(FOUND, advise(FOUND), COSTS, 900)))
+    assert (found["method"], found["clear"], found["test_images"]) == ("recommended", True, 900)
+    assert list(found["candidates"]) == list(NAMES)
+    assert found["candidates"]["local_only"]["difference"] == pytest.approx(-0.4)
+
+
+@pytest.mark.slow
+def test_on_a_folder_it_advises_and_goes_on(tmp_path, capsys):
+    draw = np.random.default_rng(0)
+    for label, level in (("dark", 40), ("bright", 160)):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        for k in range(60):
+            pixels = draw.integers(level, level + 60, (10, 10)).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / label / f"{k}.png")
+    small = {"split.num_clients": 3, "rounds.num_rounds": 1, "training.local_steps": 2}
+    asked = {"seeds": [0, 1], "out": tmp_path / "out", "jobs": 2}
+    assert advise_on(str(tmp_path / "images"), {**small, "model.width": 4}, **asked) == 0
+    said = capsys.readouterr().out
+    assert "each site alone" in said and "In full: fedapp run" in said
+    again = advise_on(str(tmp_path / "images"), {**small, "model.width": 4}, **asked, as_data=True)
+    found = json.loads(capsys.readouterr().out)
+    assert again == 0 and set(found["candidates"]) == set(CANDIDATES)

@@ -1,0 +1,42 @@
+"""A site's page: its own numbers, and nothing by which another site could be told."""
+
+import pytest
+
+from fedapp.ground.errors import RunError
+from fedapp.tools.runreport.reading import read_run
+from fedapp.tools.runreport.sitepage import site_page
+from tests.tools.runreport.pages import check
+from tests.tools.runreport.written import write_run
+
+
+def test_a_site_sees_its_own_numbers(tmp_path):
+    text = check(site_page(read_run(write_run(tmp_path)), "east")).text
+    assert "Right on 3 more of 5 images than its own warm-up model: that may be chance." in text
+    assert "4 of 5 80.0 37.6 to 96.4" in text
+    assert "10 pseudo-labels, 3 of them wrong (30.0 %)." in text
+    assert "Its model for use is not written yet: fedapp models mine." in text
+
+
+def test_a_site_sees_nothing_of_another(tmp_path):
+    run = read_run(write_run(tmp_path))
+    for name, others in (("east", ("north", "west")), ("north", ("east", "west"))):
+        text = site_page(run, name)
+        assert not any(other in text for other in others)
+
+
+def test_numbers_of_others_leave_a_page_of_few_sites_as_it_is(tmp_path):
+    run = read_run(write_run(tmp_path))
+    before = site_page(run, "east")
+    for row in run.history.values():
+        row["sites"]["1"] = {"test": [5, 5]}
+    assert site_page(run, "east") == before
+    assert "with fewer than 5 each could be told" in before
+
+
+def test_a_site_is_found_by_number_too_and_its_models_folder_is_named(tmp_path):
+    folder = write_run(tmp_path)
+    (folder / "models" / "west").mkdir(parents=True)
+    text = check(site_page(read_run(folder), "2")).text
+    assert "models/west in the run's folder" in text
+    with pytest.raises(RunError, match="--site '9'"):
+        site_page(read_run(folder), "9")

@@ -1,0 +1,195 @@
+"""Files for other programs give the model's answers: every network, mixtures, numbers, bundles."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from fedapp.cli import app
+from fedapp.ground.errors import FedAppError
+from fedapp.learn.networks import network_names
+from fedapp.models.graph import Answer
+from fedapp.models.model import load_model
+from fedapp.tools.use import onnx_file
+from tests.models.made import CPU, MIXTURE, model_of, pictures, written
+from tests.own import image
+
+INPUTS = {"fedsiam_mnist": (1, 28, 28), "fedul_mnist": (3, 28, 28), "resnet18": (3, 32, 32)}
+SETTINGS = {"resnet9": {"width": 4}}
+
+
+def invoked(*arguments):
+    return CliRunner().invoke(app, ["export", *map(str, arguments)])
+
+
+def refused(*arguments):
+    result = invoked(*arguments)
+    assert isinstance(result.exception, FedAppError), result.output
+    return str(result.exception)
+
+
+def answers(file, pixels):
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    return session.run(None, {"pixels": pixels.numpy()})[0]
+
+
+# --- the graph ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("choices", [
+    {}, {"weights": MIXTURE}, {"inputs": (3, 8, 8)},
+    {"network": {"name": "mlp"}, "inputs": (5,), "images": False},
+    {"network": {"name": "mlp"}, "inputs": (2, 5), "images": False, "weights": MIXTURE},
+])  # fmt: skip
+def test_the_graph_gives_the_models_probabilities(choices):
+    model = model_of(**choices)
+    given = onnx_file.made_up(model, 9)
+    with torch.no_grad():
+        found = Answer(model)(given)
+    torch.testing.assert_close(found, model.probabilities(given), atol=1e-6, rtol=0)
+
+
+# --- ONNX -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", network_names())
+def test_every_network_is_the_same_under_onnxruntime(name, tmp_path):
+    inputs = INPUTS.get(name, (1, 16, 16))
+    network = {"name": name, **SETTINGS.get(name, {})}
+    folder = written(tmp_path / "model", network=network, inputs=inputs)
+    assert invoked(folder, "--to", "onnx", "-o", tmp_path / "out").exit_code == 0
+    pixels = pictures(5, inputs, seed=4)
+    wanted = load_model(folder, CPU)[0].probabilities(pixels).numpy()
+    for count in (1, 5):
+        found = answers(tmp_path / "out/model.onnx", pixels[:count])
+        assert np.abs(found - wanted[:count]).max() < onnx_file.TOLERANCE
+
+
+def test_a_mixture_is_one_file_with_its_classes(tmp_path):
+    folder = written(tmp_path / "model", weights=MIXTURE)
+    for level in range(3):
+        image(tmp_path / "in" / f"{level}.png", 80 * level)
+    result = invoked(folder, "--to", "onnx", "-o", tmp_path / "out", "--images", tmp_path / "in")
+    assert result.exit_code == 0, result.output
+    assert "10 made-up and 3 real inputs: largest difference" in result.stdout
+    found = onnx.load(tmp_path / "out/model.onnx")
+    said = {prop.key: prop.value for prop in found.metadata_props}
+    assert json.loads(said["classes"]) == [f"class {c}" for c in range(4)]
+    assert said["inputs"] == "uint8 [n, 1, 8, 8]"
+    pixels = pictures(11, seed=6)
+    wanted = load_model(folder, CPU)[0].probabilities(pixels).numpy()
+    assert np.abs(answers(tmp_path / "out/model.onnx", pixels) - wanted).max() < 1e-5
+
+
+def test_a_model_of_numbers_and_of_bfloat16_is_exported_in_float32(tmp_path):
+    folder = written(
+        tmp_path / "model", network={"name": "mlp"}, inputs=(5,), images=False, dtype="bfloat16"
+    )
+    assert invoked(folder, "--to", "onnx", "-o", tmp_path / "out").exit_code == 0
+    numbers = torch.randn(6, 5)
+    wanted = load_model(folder, CPU)[0].probabilities(numbers).numpy()
+    found = answers(tmp_path / "out/model.onnx", numbers)
+    assert 0 < np.abs(found - wanted).max() < 0.05  # bfloat16 has eight bits
+    assert "takes numbers, no images" in refused(folder, "--to", "monai", "-o", tmp_path / "b")
+
+
+def test_a_file_that_answers_otherwise_is_not_written(tmp_path, monkeypatch):
+    folder = written(tmp_path / "model", network={"name": "mlp"}, inputs=(1, 8, 8))
+    monkeypatch.setattr(onnx_file, "TOLERANCE", -1.0)
+    assert "nothing was written" in refused(folder, "--to", "onnx", "-o", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_extra_one_line_says_which_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    folder = written(tmp_path / "model")
+    says = refused(folder, "--to", "onnx", "-o", tmp_path / "out")
+    assert "pip install 'um-pfssl[onnx]'" in says
+
+
+def test_a_network_that_onnx_cannot_hold_is_refused_in_one_line(tmp_path, monkeypatch):
+    folder = written(tmp_path / "model")
+    monkeypatch.setattr(onnx_file, "_global_max", lambda x, size: x.item())
+    says = refused(folder, "--to", "onnx", "-o", tmp_path / "out")
+    assert "cannot be written as ONNX" in says and "\n" not in says
+
+
+# --- safetensors ----------------------------------------------------------------------------------
+
+
+def test_tensors_and_their_config_are_enough_for_another_program(tmp_path):
+    folder = written(tmp_path / "model", weights=MIXTURE)
+    assert invoked(folder, "--to", "safetensors", "-o", tmp_path / "out").exit_code == 0
+    said = json.loads((tmp_path / "out/config.json").read_text())
+    tensors = load_file(tmp_path / "out/model.safetensors")
+    assert [part["weight"] for part in said["parts"]] == list(MIXTURE.values())
+    assert all(f"{part['prefix']}head.weight" in tensors for part in said["parts"])
+    assert said["id2label"]["1"] == "class 1" and said["input_size"] == [1, 8, 8]
+
+
+# --- MONAI ----------------------------------------------------------------------------------------
+
+KEYS = {
+    "version", "monai_version", "pytorch_version", "numpy_version", "required_packages_version",
+    "task", "description", "authors", "copyright", "network_data_format",
+}  # fmt: skip
+TENSOR_KEYS = {
+    "type", "format", "num_channels", "spatial_shape", "dtype", "value_range", "is_patch_data",
+    "channel_def",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    root = tmp_path_factory.mktemp("bundle")
+    written(root / "model", weights=MIXTURE)
+    assert invoked(root / "model", "--to", "monai", "-o", root / "out").exit_code == 0
+    return root
+
+
+def test_a_bundle_has_what_the_specification_asks_for(bundle):
+    files = {str(f.relative_to(bundle / "out")) for f in bundle.glob("out/*/*")}
+    assert files >= {"configs/metadata.json", "configs/inference.json", "docs/README.md",
+                     "models/model.pt", "models/model.onnx"}  # fmt: skip
+    said = json.loads((bundle / "out/configs/metadata.json").read_text())
+    assert said.keys() >= KEYS
+    formats = said["network_data_format"]
+    for one in (formats["inputs"]["image"], formats["outputs"]["pred"]):
+        assert one.keys() >= TENSOR_KEYS
+        assert len(one["channel_def"]) == one["num_channels"]
+    state = torch.load(bundle / "out/models/model.pt", weights_only=True)
+    model, _ = load_model(bundle / "model", CPU)
+    again = Answer(model)
+    again.load_state_dict(state)
+
+
+def test_monai_runs_the_bundle(bundle):
+    """Where MONAI is installed: FEDAPP_MONAI is its folder, or empty. Same classes as ours."""
+    where = os.environ.get("FEDAPP_MONAI")
+    if where is None:
+        pytest.skip("FEDAPP_MONAI is not set")
+    for level in range(4):
+        image(bundle / "in" / f"{level}.png", 60 * level, size=(8, 8))
+    command = [
+        sys.executable, "-m", "monai.bundle", "run",
+        "--config_file", "configs/inference.json", "--dataset_dir", str(bundle / "in"),
+    ]  # fmt: skip
+    subprocess.run(command, cwd=bundle / "out", check=True, env={**os.environ, "PYTHONPATH": where})
+    lines = (bundle / "out/predictions.csv").read_text().splitlines()
+    model, _ = load_model(bundle / "model", CPU)
+    wanted = model.probabilities(
+        torch.stack([torch.full((1, 8, 8), 60 * level, dtype=torch.uint8) for level in range(4)])
+    )
+    assert len(lines) == 5 and Path(lines[1].split(",")[0]).name == "0.png"
+    found = [float(line.rsplit(",", 1)[1]) for line in lines[1:]]
+    assert found == pytest.approx(wanted.max(1).values.tolist(), abs=1e-4)
