@@ -28,7 +28,6 @@ from fedapp.experiment.presetfiles import (
     presets,
     sweeps,
 )
-from fedapp.experiment.runpaths import runs_root
 from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.ground.extras import needs
 
@@ -71,7 +70,7 @@ Methods = Annotated[
 Run = Annotated[
     str, typer.Argument(help="a run: its name, or its folder", autocompletion=complete_run)
 ]
-Model = Annotated[Path, typer.Argument(help="a model's folder, as `fedapp models` writes it")]
+Model = Annotated[Path, typer.Argument(help="a model's folder; `fedapp site` names them")]
 Images = Annotated[Path, typer.Argument(help="a folder of images, or a CSV file with `path`")]
 Jobs = Annotated[
     int | None,
@@ -229,10 +228,24 @@ def track_run(
 
 @app.command("models", rich_help_panel=USE)
 def models_of(run: Run) -> None:
-    """Write every site's model of a simulated run, ready for use, to the folder models/ in it."""
+    """Check the models that the sites of a simulated run kept; make those that are gone anew."""
     from fedapp.tools.models.command import write_models
 
     write_models(run, Console())
+
+
+@app.command("site", rich_help_panel=USE)
+def show_site(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="a node's store-path, or a run's name or folder; else your runs"),
+    ] = None,
+) -> None:
+    """Say which models this site has: of which run and round, why, how good, beside alone."""
+    from fedapp.experiment.runpaths import runs_root
+    from fedapp.tools.models.mine import show_site
+
+    show_site(folder or Path(os.environ.get("FEDAPP_SITES") or runs_root()), Console())
 
 
 @app.command("predict", rich_help_panel=USE)
@@ -298,18 +311,6 @@ def export_model(
 
     for line in export(model, to, out, images):
         print(line)
-
-
-@app.command("site", rich_help_panel=USE)
-def show_site(
-    folder: Annotated[
-        Path | None, typer.Argument(help="a node's store-path, or a run's folder; else your runs")
-    ] = None,
-) -> None:
-    """Say which models this site has: of which run and round, why, how good, beside alone."""
-    from fedapp.tools.models.mine import show_site
-
-    show_site(folder or Path(os.environ.get("FEDAPP_SITES") or runs_root()), Console())
 
 
 @app.command(rich_help_panel=COMPARE)

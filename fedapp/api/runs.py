@@ -110,16 +110,16 @@ class Run:
     def model(self, site: int | str) -> Model:
         """Return a site's model, by the site's number or name.
 
-        It is written first where no one has (`models/` in the folder); that needs the run's data.
+        The one that it kept; where that is gone it is made anew, which needs the run's data.
         Raises RunError where there is no such site, or the run is not over, DataError where the
         data were in memory and are not given.
         """
-        folder = RunFolder(self.folder).models_root / str(site)
+        root = RunFolder(self.folder).models_root
+        folder = root / str(site)
         if not (folder / DESCRIPTION).is_file():
-            for _ in export(finished_run(self.folder)):
-                pass
+            export(finished_run(self.folder))
         if not (folder / DESCRIPTION).is_file():
-            there = sorted(path.name for path in RunFolder(self.folder).models_root.iterdir())
+            there = sorted(path.name for path in root.iterdir())
             raise RunError(f"{self.folder}: no site {site!r}: {nearest(str(site), there)}")
         return Model(folder)
 
@@ -165,7 +165,7 @@ def open_run(run: str | Path) -> Run:
 
 
 def load_model(folder: str | Path, device: str = "auto") -> Model:
-    """Return a site's model from its folder, which `fedapp models` or `Run.model` wrote.
+    """Return a site's model from its folder, as `fedapp site` names them.
 
     device: "auto" (a GPU where there is one), "cpu" or "cuda". Raises RunError where the folder is
     not whole.

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.text import percent, size
 from fedapp.learn.metrics import label_group, wilson, worst_decile
 from fedapp.server.blocklines import (
@@ -50,10 +49,10 @@ def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
         _overall(summary, per_site),
         _by_site(per_site) if few else _by_labels(per_site),
         [
-            *_kept(summary, per_site),
             *_movers(per_site, few),
             *([] if few else untested(summary, per_site)),
             *exceptions(per_site),
+            *_kept(summary, per_site),
             *_costs(summary),
         ],
         _next(run),
@@ -123,22 +122,6 @@ def _by_labels(per_site: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _kept(summary: Row, per_site: Sequence[Row]) -> list[str]:
-    """Say how good the models are that the sites keep, and whom joining did not help."""
-    found = summary.get("kept") or {}
-    if found.get("mean") is None:
-        return []
-    mean = percent(found["mean"])
-    lines = [f"Kept models         {mean} %: of each site the best by its own validation images"]
-    if found["told"]:
-        names = {str(row["site"]): brief(row) for row in per_site}
-        alone = [names[site] for site in found["alone"] if site in names]
-        who = f": {some(alone)}; they keep it" if alone else ""
-        count = f"{len(alone) or 'none'} of {found['told']} sites{who}"
-        lines.append(f"Better off alone    {count}")
-    return lines
-
-
 def _movers(per_site: Sequence[Row], few: bool) -> list[str]:
     """Say which sites are worse off, and of many which gained most: in images."""
     column, than = (ALONE, "alone") if known(per_site, ALONE) else (WARMUP, "warm-up")
@@ -162,6 +145,19 @@ def _named(movers: Sequence[tuple[int, Row]], of: int) -> str:
     return f"{len(movers)} of {of} sites, in images: {', '.join(named)}{more}"
 
 
+def _kept(summary: Row, per_site: Sequence[Row]) -> list[str]:
+    """Say what the models are worth that sites keep, and which sites joining did not help."""
+    found = summary.get("kept") or {}
+    if found.get("mean") is None:
+        return []
+    lines = [f"Kept for use        {percent(found['mean'])} % right, the sites' mean"]
+    if found["told"]:
+        alone = [brief(row) for row in per_site if str(row["site"]) in found["alone"]]
+        who = f": {some(alone)}, which keep their model alone" if alone else ""
+        lines.append(f"Not helped          {_of(len(alone), found['told'])} sites{who}")
+    return lines
+
+
 def _costs(summary: Row) -> list[str]:
     error, measuring = summary.get("pseudo_label_error"), summary.get("bytes_evaluation")
     wrong = f"Wrong pseudo-labels {percent(error)} % in the last round that could count them"
@@ -174,12 +170,9 @@ def _costs(summary: Row) -> list[str]:
 def _next(run: Path) -> list[str]:
     """Say where all numbers are, and the commands that go on from here."""
     name = run_name(run)
-    lines = [f"Files in {run}", f"Pictures: fedapp report {name}"]
-    if (models := RunFolder(run).models_root).is_dir():
-        lines[-1] += f"   answers: fedapp predict {models}/SITE IMAGES"
-    elif (run / "sites").is_dir():  # the run simulated the sites: what they hold is here too
-        lines[-1] += f"   the sites' models: fedapp models {name}"
-    return lines
+    # Where the run simulated the sites, their models are here too.
+    models = f"   the sites' models: fedapp site {name}" if (run / "models").is_dir() else ""
+    return [f"Files in {run}", f"Pictures: fedapp report {name}{models}"]
 
 
 def _right(row: Row, column: str) -> int | None:

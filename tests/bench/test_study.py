@@ -126,7 +126,13 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr(study, "tune", found.tune)
     monkeypatch.setattr(study, "compare", found.compare)
     monkeypatch.setattr(grids, "CONF", tmp_path / "conf")
+    for module in (grids, study):
+        monkeypatch.setattr(module, "sweeps", lambda: sweeps_in(tmp_path))
     return found
+
+
+def sweeps_in(folder: Path) -> list[str]:
+    return sorted(path.stem for path in (folder / "conf" / "sweeps").glob("*.yaml"))
 
 
 def write_sweeps(folder: Path, **named: Mapping[str, Any]) -> None:

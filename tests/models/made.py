@@ -7,6 +7,7 @@ import torch
 from fedapp.data.inputs import normalise
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.rng import seeded
+from fedapp.learn.keeping import USED
 from fedapp.learn.networks import build_model, network_settings
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import digest_of
@@ -16,6 +17,7 @@ from fedapp.models.description import (
     DESCRIPTION,
     FORMAT,
     TENSORS,
+    Chosen,
     Description,
     Measured,
     Origin,
@@ -78,10 +80,15 @@ def model_of(**choices) -> SiteModel:
 def written(folder: Path, calibration: Calibration | None = None, **choices) -> Path:
     """Write a model's folder."""
     recipe, blob = recipe_of(**choices)
-    nothing = Measured(0, 0, None, (0.0, 1.0))
+    nothing = Measured(0, 0, None, (0.0, 1.0), None)
     origin = Origin("made", "made", "made", 3, 0, 0, "north", 9, 0, "", "", {})
     description = Description(
-        FORMAT, recipe, origin, Results(None, "", nothing, nothing), calibration or Calibration()
+        FORMAT,
+        recipe,
+        origin,
+        Results(None, "", nothing, nothing),
+        Chosen(USED, "made", None, ()),
+        calibration or Calibration(),
     )
     write_atomic(folder / TENSORS, blob, durable=False)
     write_atomic(folder / DESCRIPTION, description.to_json().encode(), durable=False)

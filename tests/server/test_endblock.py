@@ -47,7 +47,7 @@ def test_the_whole_block_of_few_sites(tmp_path: Path, monkeypatch: pytest.Monkey
     """Of 10 and 40 images: 5 + 10 right, 6 + 30, 7 + 32, 5 + 28, 8 + 20; Wilson, z = 1.96."""
     monkeypatch.setenv("FEDAPP_OUT", str(tmp_path))
     run = tmp_path / "trial"
-    (run / "sites").mkdir(parents=True)
+    (run / "models").mkdir(parents=True)
     expected = f"""\
 three_hospitals: prior_shift, 3 sites, 20 rounds, seed 0, 1 min 42 s
 
@@ -70,7 +70,7 @@ Wrong pseudo-labels 12.3 % in the last round that could count them
 Sent                12.3 MB to sites, 2.0 MB to the server; 4.0 kB more to measure
 
 Files in {run}
-Pictures: fedapp report trial   the sites' models: fedapp models trial"""
+Pictures: fedapp report trial   the sites' models: fedapp site trial"""
     assert end_block(SUMMARY, HOSPITALS, run) == expected
 
 

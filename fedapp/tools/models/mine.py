@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedapp.experiment.runpaths import find_run
 from fedapp.ground.errors import RunError
 from fedapp.ground.text import percent
 from fedapp.learn.keeping import Choice
@@ -31,11 +32,11 @@ def kept_models(folder: Path) -> list[Path]:
 
 
 def show_site(folder: Path, console: Console) -> None:
-    """Print every model that is kept below a folder: which, why, what it is worth.
+    """Print every model that is kept below a folder, or a run of this name: which, why, how good.
 
     Raises RunError where there is none, or one is damaged.
     """
-    for path in kept_models(folder):
+    for path in kept_models(folder if folder.is_dir() else find_run(str(folder))):
         for line in lines_of(path, read_description(path)):
             console.print(line, highlight=False, soft_wrap=True, markup=False)
         console.print()

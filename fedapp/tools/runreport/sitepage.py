@@ -172,6 +172,6 @@ def _model(run: RunRecord, site: SiteRecord) -> Block:
     line = (
         f"Its model for use: models/{called} in the run's folder."
         if there
-        else f"Its model for use is not written yet: fedapp models {run.name}."
+        else f"Its model for use is not here: fedapp models {run.name} makes it anew."
     )
     return Block("Its model", "Where the site's model is.", lines=[line])

@@ -250,7 +250,7 @@ def test_a_model_written_before_there_was_a_calibration_has_sets_of_all_classes(
 
 def test_numbers_in_a_row_stand_in_one_line_of_the_description(model):
     text = (model / "model.json").read_text()
-    assert '"inputs": [ 1, 8, 8 ],' in text and len(text.splitlines()) < 120
+    assert '"inputs": [ 1, 8, 8 ],' in text and len(text.splitlines()) < 240
 
 
 def test_a_table_with_labels_is_measured(model, images):
