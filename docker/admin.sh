@@ -1,5 +1,6 @@
 #!/bin/sh
-# What the administrator does, with Flower's own commands: `admin.sh register`, `admin.sh demo`.
+# What the administrator does, with Flower's own commands: `admin.sh register`, `admin.sh demo
+# [NAME [SETTINGS]]`: a run's name, and what it sets anew, such as "rounds.num_rounds=6".
 # APP: folder of the app; SUPERLINK: its host:port; KEYS: the server's keys; RUNS: the runs' folder.
 set -eu
 
@@ -26,8 +27,9 @@ register) # the public key of every site; those that are registered stay so
     fedapp sites hospitals
     ;;
 demo) # train on the three sites' own digits; the end of the log is the result
-    name=demo-$(date +%Y%m%d-%H%M%S)
-    flwr run "$APP" hospitals --stream --run-config "preset='digits_sites' runtime.run_name='$name'"
+    name=${2:-demo-$(date +%Y%m%d-%H%M%S)}
+    config="preset='digits_sites' runtime.run_name='$name' ${3:-}"
+    flwr run "$APP" hospitals --stream --run-config "$config"
     # Flower's command also ends well when the run does not.
     [ -f "$RUNS/$name/summary.json" ] || {
         echo "the run $name did not reach its end; see the log above" >&2

@@ -37,7 +37,17 @@ def torch_stream(seed: int, purpose: str, *parts: Key) -> torch.Generator:
 @contextmanager
 def seeded(device: torch.device, seed: int, purpose: str, *parts: Key) -> Iterator[None]:
     """Seed torch's global generators (dropout draws from them) and restore them afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(key(seed, purpose, *parts))
+    number = key(seed, purpose, *parts)
+    if device.type == "cuda":
+        with torch.random.fork_rng(devices=[device]):
+            torch.manual_seed(number)
+            yield
+        return
+    # Not torch.manual_seed: without a GPU that formats a stack trace at every call.
+    generator = torch.default_generator
+    state = generator.get_state()
+    generator.manual_seed(number)
+    try:
         yield
+    finally:
+        generator.set_state(state)

@@ -203,7 +203,7 @@ class SplitSettings:
 
 @dataclass(frozen=True, config=CLOSED)
 class TrainSettings:
-    """Local training: SGD with momentum (paper, Sec. VI-A)."""
+    """Local training: SGD with momentum (paper, Sec. VI-A), or as another paper has it."""
 
     local_epochs: NonNegative = 5
     """E, passes over a site's training images per round."""
@@ -219,6 +219,9 @@ class TrainSettings:
     learning_rate: Positive = 1e-4
     """eta."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Of SGD."""
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    """How a step follows from a gradient; begins anew in each task. pFedMe has steps of its own."""
     batches: Literal["joint", "paired"] = "joint"
     """joint: drawn from labelled and unlabelled images together; paired: B of each a step."""
     augment: Literal["none", "weak"] = "none"

@@ -6,6 +6,7 @@ from itertools import chain, islice
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.losses import soft_target_loss
@@ -126,15 +127,14 @@ def descend(
     settings: TrainSettings,
     penalty: Callable[[], Tensor] | None = None,
 ) -> float | None:
-    """Minimise each step's loss, plus `penalty`, in place by SGD with momentum.
+    """Minimise each step's loss, plus `penalty`, in place by `settings.optimiser`.
 
     Gradients are at most `LONGEST_GRADIENT` long. Returns the mean loss over the steps without the
     penalty, None without steps. Dropout draws from torch's global generator: call it inside
     `rng.seeded`.
     """
     parameters = list(model.parameters())
-    fused = parameters[0].is_cuda
-    optimiser = torch.optim.SGD(parameters, settings.learning_rate, settings.momentum, fused=fused)
+    optimiser = _optimiser(parameters, settings)
     losses = []
     for step in steps:
         loss = step()
@@ -144,6 +144,13 @@ def descend(
         nn.utils.clip_grad_norm_(parameters, LONGEST_GRADIENT)
         optimiser.step()
     return torch.stack(losses).mean().item() if losses else None  # the only sync
+
+
+def _optimiser(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer:
+    rate, fused = settings.learning_rate, parameters[0].is_cuda
+    if settings.optimiser == "adam":
+        return torch.optim.Adam(parameters, rate, fused=fused)
+    return torch.optim.SGD(parameters, rate, settings.momentum, fused=fused)
 
 
 def shortened(gradients: Sequence[Tensor]) -> list[Tensor]:

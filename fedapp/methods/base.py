@@ -26,7 +26,7 @@ from fedapp.ground.rng import numpy_stream, seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.metrics import evaluation, predict
 from fedapp.learn.networks.base import Network
-from fedapp.learn.params import Params, Schema, schema_of, without
+from fedapp.learn.params import Params, Schema, assign, schema_of, without
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.training import View, train
@@ -198,7 +198,7 @@ class SiteContext:
 
     def load(self, ref: ModelRef) -> None:
         """Load a model into the network, with what this site keeps to itself."""
-        self.model.load_state_dict({**self.contents(ref), **self.kept})
+        assign(self.model, {**self.contents(ref), **self.kept})
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 images, or float32 numbers -> float32, scaled per channel."""

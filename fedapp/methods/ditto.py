@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.objectives import copies, pull, supervised
-from fedapp.learn.params import Params
+from fedapp.learn.params import Params, assign
 from fedapp.learn.training import descend
 from fedapp.messages.protocol import Task
 from fedapp.methods._averaging import FromLabelled, work_of
@@ -52,7 +52,7 @@ class Ditto(FromLabelled):
     def load_tuned(self, task: Task, site: SiteContext) -> None:
         """Load v_k; the server's model at a site that has never trained it."""
         if task.private:
-            site.model.load_state_dict(site.memory)
+            assign(site.model, site.memory)
         else:
             super().load_tuned(task, site)
 
@@ -61,7 +61,7 @@ class Ditto(FromLabelled):
         site.load(task.models["server"][0])
         weights: Sequence[Tensor] = list(site.model.parameters())
         penalty = partial(pull, weights, copies(weights), self.attachment)
-        site.model.load_state_dict(site.memory)
+        assign(site.model, site.memory)
         with site.drawing(task):
             loss = descend(site.model, supervised(work_of(task, site)), site.training, penalty)
         site.finite(loss or 0.0, task)

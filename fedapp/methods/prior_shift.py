@@ -28,7 +28,7 @@ from fedapp.ground.settings import CLOSED, Share
 from fedapp.learn.losses import soft_target_loss
 from fedapp.learn.metrics import evaluation, wilson
 from fedapp.learn.objectives import supervised
-from fedapp.learn.params import Params
+from fedapp.learn.params import Params, assign
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import class_mix, mixed, mixture_weights, weighted
 from fedapp.learn.pseudolabels import counted
@@ -150,7 +150,7 @@ class PriorShift(Method[Sure]):
         """Train the site's own model on its labelled images, and return it."""
         if not self.alone or not len(site.data.labels):
             return None
-        site.model.load_state_dict(site.memory)
+        assign(site.model, site.memory)
         work = replace(
             work_of(task, site),
             shuffle=site.stream("alone-shuffle", task),
@@ -251,7 +251,7 @@ class PriorShift(Method[Sure]):
             for found, images in zip(answers, sets, strict=True):
                 found["tuned"] = weighted(site.predicted(images), mix)
         if self.alone and task.private and len(site.data.labels):
-            site.model.load_state_dict(site.memory)
+            assign(site.model, site.memory)
             for found, images in zip(answers, sets, strict=True):
                 found["alone"] = site.predicted(images).double()
         return mix, answers

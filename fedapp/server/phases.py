@@ -13,7 +13,8 @@ from typing import Protocol
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ProtocolError, RunError, StoreError
 from fedapp.ground.progress import Progress
-from fedapp.learn.params import Schema, digest_of, from_bytes, part_from_bytes, to_bytes
+from fedapp.learn.params import Params, Schema, digest_of, from_bytes, part_from_bytes, to_bytes
+from fedapp.learn.parsed import PARSED
 from fedapp.messages.codec import encode
 from fedapp.messages.ledger import EVALUATION, MESSAGE, Ledger
 from fedapp.messages.protocol import (
@@ -269,19 +270,21 @@ class Phases:
         }
         named = {**reply.contents, MODEL: reply.model}
         # The pool refuses one that is wrong; of several, those before it must not count either.
-        if len(contents) > 1 and any(digest_of(b) != named[role] for role, b in contents.items()):
+        blobs = {role: blob for role, (blob, _) in contents.items()}
+        if len(blobs) > 1 and any(digest_of(b) != named[role] for role, b in blobs.items()):
             raise ProtocolError("one of its uploads is not the content it names")
-        for role, blob in contents.items():
+        for role, (blob, params) in contents.items():
+            # Known as read only after the pool has compared name and content.
             self.pool.upload(task.site, named[role], blob, self.state.round, role)
+            PARSED.put(named[role], params, self.schemas[role], self.experiment.transport)
         return reply
 
-    def _content(self, task: Task, reply: Reply, role: str, blob: bytes) -> bytes:
-        """Check an upload; return it, or the whole model where a part was sent."""
+    def _content(self, task: Task, reply: Reply, role: str, blob: bytes) -> tuple[bytes, Params]:
+        """Check an upload; return it, or the whole model where a part was sent, and as read."""
         owner, transport = f"site {task.site}'s upload", self.experiment.transport
         schema = self.schemas[role]
         if role != MODEL or reply.part is None:
-            from_bytes(blob, schema, owner, transport)
-            return blob
+            return blob, from_bytes(blob, schema, owner, transport)
         part = part_from_bytes(blob, schema, owner, transport)
         try:
             base = from_bytes(self.pool.get(reply.part.base), schema, "its base", transport)
@@ -289,7 +292,8 @@ class Phases:
             raise ProtocolError(
                 f"the server lost the model its part belongs to: {error}"
             ) from error
-        return to_bytes({**base, **part}, transport)
+        whole = {**base, **part}
+        return to_bytes(whole, transport), whole
 
     def _facts(self, site: int) -> SiteFacts:
         if site == SERVER_SITE and self.learner is not None:

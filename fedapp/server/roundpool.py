@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from fedapp.ground.settings import Robust, TransportSettings
-from fedapp.learn.params import Params, Schema, from_bytes, to_bytes, weighted_mean
+from fedapp.learn.params import Params, Schema, to_bytes, weighted_mean
+from fedapp.learn.parsed import PARSED
 from fedapp.learn.robust import agreement, products, robust_mean
 from fedapp.messages.protocol import MODEL, SERVER_SITE, ModelRef
 from fedapp.server.pool import ModelPool
@@ -79,4 +80,4 @@ class RoundPool:
 
     def _params(self, ref: ModelRef) -> Params:
         owner = f"model of site {ref.site}"
-        return from_bytes(self.pool.get(ref.digest), self.schema, owner, self.transport)
+        return PARSED.get(ref.digest, self.pool.get, self.schema, owner, self.transport)

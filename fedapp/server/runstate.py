@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -35,9 +36,15 @@ class RunState:
 
     def to_plain(self) -> dict[str, Any]:
         """Return the state as JSON can hold it."""
-        plain: dict[str, Any] = TypeAdapter(RunState).dump_python(self, mode="json")
+        plain: dict[str, Any] = _adapter().dump_python(self, mode="json")
         own = TypeAdapter(type(self.server)).dump_python(self.server, mode="json")
         return {**plain, "server": own}
+
+
+@cache
+def _adapter() -> TypeAdapter[RunState]:
+    """Return what writes and reads a state; making it takes longer than using it."""
+    return TypeAdapter(RunState)
 
 
 def state_of(checkpoint: Mapping[str, Any], method: Method[Any]) -> RunState:
@@ -46,7 +53,7 @@ def state_of(checkpoint: Mapping[str, Any], method: Method[Any]) -> RunState:
         plain = checkpoint["state"]
         own = TypeAdapter(method.state).validate_json(json.dumps(plain["server"]))
         rest = json.dumps({**plain, "server": {}})
-        state = replace(TypeAdapter(RunState).validate_json(rest), server=own)
+        state = replace(_adapter().validate_json(rest), server=own)
     except (KeyError, ValidationError) as error:
         raise RunError(
             f"checkpoint.json does not hold a state of this version ({error!r:.200}); "

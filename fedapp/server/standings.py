@@ -7,7 +7,7 @@ counts all sites that were ever evaluated.
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedapp.learn.keeping import Choice, candidates
@@ -129,7 +129,7 @@ class Standings:
     def evaluations(self) -> Row:
         """Return every site's latest evaluation sums, as JSON can hold them."""
         return {
-            str(number): {part: asdict(result) for part, result in sorted(site.latest.items())}
+            str(number): {part: vars(result) for part, result in sorted(site.latest.items())}
             for number, site in sorted(self.sites.items())
         }
 

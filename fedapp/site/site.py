@@ -27,6 +27,7 @@ from fedapp.learn.params import (
     to_bytes,
     without,
 )
+from fedapp.learn.parsed import PARSED
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import (
@@ -147,8 +148,9 @@ class Site:
         network, method = self._network(), self.experiment.method
 
         def contents(ref: ModelRef) -> Params:
-            blob, owner = self.store.get(ref.digest), f"{ref.role} of site {ref.site}"
-            return from_bytes(blob, self._shared[ref.role], owner, self.experiment.transport)
+            schema, owner = self._shared[ref.role], f"{ref.role} of site {ref.site}"
+            transport = self.experiment.transport
+            return PARSED.get(ref.digest, self.store.get, schema, owner, transport)
 
         kept = method.kept_private(network)
         own, lost = self._own(task, network, kept)
@@ -212,7 +214,7 @@ class Site:
             if not (ref and schema) or len(blob) > max_bytes(schema) or digest_of(blob) != digest:
                 raise ProtocolError(f"content {digest[:12]} from the server is not what it names")
             owner = f"{ref.role} of site {ref.site} from the server"
-            from_bytes(blob, schema, owner, transport)
+            PARSED.put(digest, from_bytes(blob, schema, owner, transport), schema, transport)
             self.store.put(blob)
         first = next((ref for ref in task.refs() if ref.version == 0), None)
         if first is not None and not self.store.has(first.digest):

@@ -1,7 +1,7 @@
 """docs/DEPLOY.md as written: its commands, run on four homes in place of four machines.
 
 Names, ports and `/data` are replaced by what holds here; rounds are few and the network is small.
-Docker's commands and `make deploy-demo` are tried elsewhere (test_docker_files, test_topology).
+Containers' commands and `make deploy-demo` are tried elsewhere (test_docker_files, test_topology).
 """
 
 import json
@@ -24,7 +24,7 @@ from tests.flower.results import rows
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SITES = ("north", "south", "west")
-TRIED_ELSEWHERE = {"Try it on one machine first", "Docker"}
+TRIED_ELSEWHERE = {"Try it on one machine first", "Containers", "The whole federation"}
 SMALL = {
     "classes: .*": "classes: first, second, third",
     "image_size: .*": "image_size: 16",

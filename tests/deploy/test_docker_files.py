@@ -47,7 +47,11 @@ def test_the_base_is_an_exact_version_given_once():
     [python, torch, wheels] = every("ARG")
     assert re.fullmatch(r"PYTHON=3\.\d+\.\d+-slim-\w+", python)
     assert (torch, wheels) == ("TORCH=cpu", "TORCH_WHEELS=")
-    assert [line.split()[0] for line in every("FROM")] == ["python:${PYTHON}"] * 2
+    assert [line.split()[0] for line in every("FROM")] == [
+        "docker.io/library/python:${PYTHON}",
+        "dependencies",
+        "docker.io/library/python:${PYTHON}",
+    ]
 
 
 def test_the_image_runs_as_a_numbered_user_who_owns_the_places_of_volumes():
@@ -55,7 +59,7 @@ def test_the_image_runs_as_a_numbered_user_who_owns_the_places_of_volumes():
     assert not {"root", "0"} & set(re.split(r"[\s:]", every("USER")[-1]))
     [made] = [line for line in every("RUN") if "useradd" in line]
     targets = {target for service in READ.values() for target in service.mounts}
-    for path in targets - {"/tmp", "/etc/gateway.conf"}:
+    for path in targets - {"/tmp", "/keys/ca", "/etc/gateway.conf"}:
         assert path in made.split("install -d -o app -g app -m 0700 ")[1].split()
 
 
@@ -66,8 +70,9 @@ def test_the_last_stage_installs_nothing_and_carries_no_builder():
 
 def test_every_package_is_bound_by_the_tested_versions():
     installs = [line for line in every("RUN") if "pip install" in line]
-    assert len(installs) == 2
-    assert all("-c constraints.txt" in line for line in installs)
+    assert len(installs) == 3
+    assert all("-c constraints.txt" in line for line in installs[:2])
+    assert "--no-deps" in installs[2], "the project alone: all it needs is in the layers before"
     assert [line for line in every("ENV") if "PIP_NO_CACHE_DIR=1" in line]
 
 
@@ -94,7 +99,7 @@ def test_what_is_copied_exists_and_is_let_through_to_the_builder():
 def test_images_are_pinned_and_the_variant_is_one_choice():
     for name, service in SERVICES.items():
         if name == "gateway":
-            pinned = r"nginxinc/nginx-unprivileged:\d+\.\d+\.\d+-alpine"
+            pinned = r"docker\.io/nginxinc/nginx-unprivileged:\d+\.\d+\.\d+-alpine"
             assert re.fullmatch(pinned, service["image"])
         else:
             assert service["image"] == "um-pfssl:${TORCH:-cpu}"
@@ -122,30 +127,34 @@ def test_only_the_gateway_touches_both_networks_and_inside_is_closed():
         assert SERVICES[name]["network_mode"] == "none"
 
 
-def test_each_service_sees_its_own_keys_only_and_cannot_change_them():
-    seen = {}
-    for name, service in SERVICES.items():
-        for volume in service["volumes"]:
-            if isinstance(volume, dict) and volume["source"] == "keys":
-                assert volume["read_only"] is True
-                seen[name] = volume["volume"]["subpath"]
-            elif str(volume).startswith("keys"):
-                assert name == "certs"
-    assert seen == {site: f"trial/sites/{site}" for site in SITES} | {
-        name: "trial/server" for name in (*ADMIN, "gateway")
+def mounted(word):
+    """Whose volumes of keys or images each service sees: (volume, place, may write)."""
+    return {
+        name: {
+            (source, place, "ro" not in options)
+            for volume in service["volumes"]
+            for source, place, *options in [volume.split(":")]
+            if source.endswith(f"-{word}")
+        }
+        for name, service in SERVICES.items()
     }
 
 
+def test_each_service_sees_its_own_keys_only_and_cannot_change_them():
+    seen = mounted("keys")
+    made = {("server-keys", "/keys/server", True)}
+    assert seen.pop("certs") == made | {(f"{s}-keys", f"/keys/sites/{s}", True) for s in SITES}
+    assert seen.pop("images") == set()
+    assert seen == {site: {(f"{site}-keys", "/keys", False)} for site in SITES} | {
+        name: {("server-keys", "/keys", False)} for name in (*ADMIN, "gateway")
+    }
+    assert "/keys/ca" in SERVICES["certs"]["tmpfs"], "the CA's key goes with the container"
+
+
 def test_each_site_sees_its_own_images_only_and_cannot_change_them():
-    seen = {}
-    for name, service in SERVICES.items():
-        for volume in service["volumes"]:
-            if isinstance(volume, dict) and volume["source"] == "images":
-                assert volume["read_only"] is True and volume["target"] == "/data"
-                seen[name] = volume["volume"]["subpath"]
-            elif str(volume).startswith("images"):
-                assert name == "images"
-    assert seen == {site: site for site in SITES}
+    seen = {name: volumes for name, volumes in mounted("images").items() if volumes}
+    assert seen.pop("images") == {(f"{site}-images", f"/images/{site}", True) for site in SITES}
+    assert seen == {site: {(f"{site}-images", "/data", False)} for site in SITES}
 
 
 def test_tls_and_keys_are_on_everywhere():
@@ -164,8 +173,7 @@ def test_three_sites_have_a_name_of_the_demos_preset_and_a_store_each():
     assert SITES == names == demo_images.SITES
     configs = [w for site in SITES for w in SERVICES[site]["command"] if "node-config" in w]
     assert configs == [f'--node-config=site-name="{s}" data-path="/data"' for s in SITES]
-    stores = [v for site in SITES for v in SERVICES[site]["volumes"] if isinstance(v, str)]
-    assert stores == [f"{site}:/site" for site in SITES]
+    assert all(f"{site}:/site" in SERVICES[site]["volumes"] for site in SITES)
 
 
 def test_a_superlink_restart_ends_no_run():
@@ -181,11 +189,8 @@ def test_what_stays_up_has_a_health_check_and_what_runs_once_has_none():
 
 
 def test_volumes_and_networks_are_declared_and_used():
-    used = {s.split("/")[0] for service in READ.values() for s in service.mounts.values()} - {
-        "",
-        ".",
-    }
-    assert used == set(COMPOSE["volumes"])
+    used = {source for service in READ.values() for source in service.mounts.values()}
+    assert used - {"", "./gateway.conf"} == set(COMPOSE["volumes"])
 
 
 def test_the_gpu_file_adds_gpus_to_the_sites_and_nothing_else():
@@ -208,7 +213,7 @@ def test_the_gateway_passes_on_the_fleet_api_and_health_alone():
 
 
 def test_the_documents_container_is_a_site_of_the_compose_file():
-    block = Document.read(ROOT / "docs/DEPLOY.md").block("Docker", 1).replace("\\\n", " ")
+    block = Document.read(ROOT / "docs/DEPLOY.md").block("Containers", 1).replace("\\\n", " ")
     options, command = block.split("um-pfssl:cpu")
     site, north = SERVICES["north"], READ["north"]
     wanted = [word for part in north.command for word in part.split("=", 1)]

@@ -28,7 +28,10 @@ METHODS = {
 def test_loopback_simulation_and_supernodes_agree_to_the_bit(made, tmp_path, method):
     tiny, name = TINY | METHODS[method], f"deployed-{method}"
     # Where all sites are in one process, it finds their images below one folder.
-    here = {"runtime.out": str(tmp_path / "runs"), "data.root": str(made.volume("images"))}
+    here = {
+        "runtime.out": str(tmp_path / "runs"),
+        "data.root": str(made.place("images", "/images")),
+    }
     own = {**tiny, **here, "runtime.run_name": "alone"}
     alone = loopback(load_experiment("digits_sites", own))
     pairs = [f"{key}={value}" for key, value in (tiny | here).items()]

@@ -15,7 +15,7 @@ def two_services(tmp_path):
     (tmp_path / "compose.yaml").write_text(
         "services:\n"
         "  link: {command: [serve, --host=0.0.0.0, --port=8000], expose: ['8000'],\n"
-        "    volumes: [{source: keys, target: /keys, volume: {subpath: a/b}}]}\n"
+        "    volumes: ['inner:/keys/a/b']}\n"
         "  edge: {command: [proxy], expose: ['8443'], volumes: ['./edge.conf:/etc/edge.conf:ro'],\n"
         "    tmpfs: [/tmp], depends_on: {link: {condition: service_healthy}}}\n"
         "  site: {command: [join, edge:8443], expose: ['9094'], volumes: ['store:/site']}\n"
@@ -39,13 +39,13 @@ def test_addresses_and_paths_of_containers_become_those_of_this_machine(tmp_path
         == f"127.0.0.1:{edge} {here}/volumes/store/x /sites"
     )
     assert (
-        made.text("link", "--key=/keys/s.key /my/keys")
-        == f"--key={here}/volumes/keys/a/b/s.key /my/keys"
+        made.text("link", "--key=/keys/s.key /my/keys") == f"--key={here}/link/keys/s.key /my/keys"
     )
     assert (here / "edge/edge.conf").read_text() == (
-        f"listen {edge}; pid {here}/edge/tmp/pid; server 127.0.0.1:{link};"
+        f"listen {edge}; pid {here}/edge/tmpfs/tmp/pid; server 127.0.0.1:{link};"
     )
-    assert not (here / "volumes/keys/a").exists(), "who makes the keys makes the folder"
+    (here / "link/keys/a/b/s.key").touch()
+    assert (here / "volumes/inner/s.key").exists(), "a volume below another mount"
 
 
 def test_a_service_that_is_left_out_is_answered_for(tmp_path):
@@ -67,8 +67,8 @@ def test_it_reads_what_the_compose_file_says():
     )
     assert site.mounts == {
         "/tmp": "",
-        "/keys": "keys/trial/sites/south",
-        "/data": "images/south",
+        "/keys": "south-keys",
+        "/data": "south-images",
         "/site": "south",
     }
     assert site.health[:2] == ("python", "-c")
@@ -89,6 +89,6 @@ def test_the_demo_of_the_compose_file_trains_three_sites_and_shows_the_result(ma
     for site in SITES:  # each kept models in a place of its own, and answered by a resident worker
         assert list(made.volume(site).rglob("*.safetensors")), site
         assert "is ready" in made.log(site) and "without a resident worker" not in made.log(site)
-    keys = list(made.volume("keys").rglob("*.key"))
-    assert len(keys) == 5
+    keys = [p for who in ("server", *SITES) for p in made.volume(f"{who}-keys").rglob("*.key")]
+    assert len(keys) == 4
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}

@@ -85,15 +85,15 @@ class Captured:
 
     def __init__(self, made, members):
         self._made = made
-        self.keys = {name: self.key(f"sites/{name}/supernode.key") for name in ("north", "south")}
+        self.keys = {name: self.key(name) for name in ("north", "south")}
         self.nodes = {}  # Flower lists no names: a node is the one as which its key may speak
         for name, key in self.keys.items():
             mine = [n for n in members if self.send(self.headers(key), node=int(n)) == 200]
             assert len(mine) == 1
             self.nodes[name] = int(mine[0])
 
-    def key(self, path):
-        file = self._made.volume("keys") / "trial" / path
+    def key(self, site):
+        file = self._made.volume(f"{site}-keys") / "supernode.key"
         return serialization.load_ssh_private_key(file.read_bytes(), None)
 
     def headers(self, key, age_s=0.0, shown=None):
@@ -119,7 +119,7 @@ class Captured:
             f"https://{self._made.addresses[name]}/v1/fleet/{path}",
             content=body.SerializeToString(),
             headers={**headers, "content-type": PROTOBUF_MEDIA_TYPE},
-            verify=ssl.create_default_context(cafile=self._made.volume("keys") / "trial/ca/ca.crt"),
+            verify=ssl.create_default_context(cafile=self._made.volume("server-keys") / "ca.crt"),
             trust_env=False,
         )
         return answer.status_code
@@ -168,7 +168,7 @@ class TestACapturedRequest:
 class TestTheGateway:
     def ask(self, made, path, data=b""):
         url = f"https://{made.addresses['gateway:8443']}{path}"
-        context = ssl.create_default_context(cafile=made.volume("keys") / "trial/ca/ca.crt")
+        context = ssl.create_default_context(cafile=made.volume("server-keys") / "ca.crt")
         direct = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
         )
@@ -195,7 +195,7 @@ class TestTheGateway:
         home.mkdir()
         (home / "config.toml").write_text(
             f'[superlink.outside]\naddress = "{made.addresses["gateway:8443"]}"\n'
-            f'root-certificates = "{made.volume("keys")}/trial/ca/ca.crt"\n'
+            f'root-certificates = "{made.volume("server-keys")}/ca.crt"\n'
         )
         key = "/site/other/server/supernodes/north.pub"
         command = ["flwr", "supernode", "register", key, "outside"]

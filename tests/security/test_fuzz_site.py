@@ -111,9 +111,15 @@ class Asked:
             assert answer.model == request.own.digest and answer.held == (request.own.digest,)
 
     def nothing_strays(self):
-        """Every file lies in this site's folder of some run, and holds what it is named after."""
+        """Every file lies in this site's folder of some run, and holds what it is named after.
+
+        Or in its folder of models for use, of some run too.
+        """
         for path in (self.root / "sites").rglob("*"):
             parts = path.relative_to(self.root / "sites").parts
+            if parts[0] == "models":
+                assert parts[2:3] in {(), (str(ME),)}
+                continue
             assert parts[1:3] == ("sites", f"site-{ME}")[: len(parts) - 1]
             assert not path.name.startswith(".") or path.name == ".keep"
             if path.suffix == ".safetensors" and "models" in parts:

@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from fedapp.ground.rng import seeded
 from fedapp.ground.settings import CLOSED, Count, NonNegative
 from fedapp.learn.metrics import predict
-from fedapp.learn.params import Params, weighted_mean
+from fedapp.learn.params import Params, assign, weighted_mean
 from fedapp.learn.pseudolabels import counted
 from fedapp.learn.scores import Score, ScoreKey
 from fedapp.learn.training import recalibrate
@@ -209,7 +209,7 @@ class UmPfssl(Method[HelperLists]):
         answers = [self._score(member.model, site).probabilities for member in members]
 
         mean = self._mean(task, site, members) if self.aggregation else site.contents(task.own)
-        site.model.load_state_dict(mean)
+        assign(site.model, mean)
         if self.recalibrate:
             recalibrate(site.model, torch.cat([data.labelled, data.unlabelled]), site.normalise)
         before = site.evaluate("test")["test"]

@@ -44,7 +44,7 @@ class Service:
     environment: Mapping[str, str]
     ports: tuple[str, ...]
     mounts: Mapping[str, str]
-    """Path in the container -> volume/subfolder, ./file of the compose folder, or "" (fresh)."""
+    """Path in the container -> volume, ./file of the compose folder, or "" (fresh)."""
     after: Mapping[str, str]
     """Service that must come first -> started, healthy or completed_successfully."""
     health: tuple[str, ...]
@@ -54,11 +54,7 @@ class Service:
         """Read a service of a compose file, in the forms of them that docker/compose.yaml uses."""
         mounts = {path: "" for path in plain.get("tmpfs", ())}
         for mount in plain.get("volumes", ()):
-            if isinstance(mount, str):
-                source, target = mount.split(":")[:2]
-            else:
-                source, target = mount["source"], mount["target"]
-                source += f"/{mount.get('volume', {}).get('subpath', '')}"
+            source, target = mount.split(":")[:2]
             mounts[target] = source
         after = plain.get("depends_on", {}).items()
         return cls(
@@ -107,6 +103,10 @@ class Services:
     def volume(self, name: str) -> Path:
         """Return the folder of a volume."""
         return self._folder / "volumes" / name
+
+    def place(self, name: str, path: str) -> Path:
+        """Return the folder that stands for a mount of a service."""
+        return self._places[name][path]
 
     def log(self, name: str) -> str:
         """Return what a service has said."""
@@ -190,9 +190,15 @@ class Services:
             if source.startswith("./"):
                 places[target] = own / Path(source).name
                 continue
-            places[target] = self.volume(source) if source else own / target.strip("/")
-            if "/" not in source:  # a subfolder of a volume is another service's to make
-                places[target].mkdir(parents=True, exist_ok=True)
+            places[target] = self.volume(source) if source else own / "tmpfs" / target.strip("/")
+            places[target].mkdir(parents=True, exist_ok=True)
+            top = str(Path(*Path(target).parts[:2]))
+            if target != top:  # a folder of the image, which shows what is mounted below it
+                places[top] = own / top.strip("/")
+                link = own / target.strip("/")
+                link.parent.mkdir(parents=True, exist_ok=True)
+                if not link.is_symlink():
+                    link.symlink_to(places[target], target_is_directory=True)
         return places
 
     def _words(self, name: str, command: Sequence[str]) -> list[str]:

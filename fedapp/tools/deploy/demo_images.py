@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from PIL import Image
 
@@ -25,6 +26,8 @@ _TURNS = {
     True: ("south", "west", "south", "north", "south", "west", "south", "north"),
 }
 """Whose the next image of a class is, for the lower and the upper half of the classes."""
+_WHOLE = ".whole"
+"""Hidden file in a site's folder that is written last; whoever reads images passes over it."""
 _LABELLED_EVERY = {"north": 1, "south": 5, "west": 5}
 
 
@@ -51,16 +54,19 @@ def write_sites(folder: Path, images: DataSet) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Command line; see the module's docstring. Sites that are there are left as they are."""
+    """Command line; see the module's docstring. Sites that are there are left as they are.
+
+    A site's folder may be there and empty: a container's volume.
+    """
     folder = Path(arguments[0])
-    if all((folder / site).is_dir() for site in SITES):
+    wanted = [site for site in SITES if not (folder / site / _WHOLE).exists()]
+    if not wanted:
         return
-    made = folder / "unfinished"
-    shutil.rmtree(made, ignore_errors=True)
-    write_sites(made, read_digits())
-    for site in SITES:
-        (made / site).rename(folder / site)
-    made.rmdir()
+    with TemporaryDirectory() as made:
+        write_sites(Path(made), read_digits())
+        for site in wanted:
+            shutil.copytree(Path(made, site), folder / site, dirs_exist_ok=True)
+            (folder / site / _WHOLE).touch()
 
 
 if __name__ == "__main__":

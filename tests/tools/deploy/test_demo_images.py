@@ -50,7 +50,11 @@ def test_a_second_start_changes_nothing_and_a_broken_one_is_mended(folder, tmp_p
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     demo_images.main([str(folder)])
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    (tmp_path / "unfinished/north").mkdir(parents=True)
+    (tmp_path / "north/labelled/0").mkdir(parents=True)
+    (tmp_path / "north/labelled/0/0.png").write_bytes(b"half an im")
     demo_images.main([str(tmp_path)])
     names = {path.relative_to(tmp_path) for path in tmp_path.rglob("*.png")}
+    assert (tmp_path / "north/labelled/0/0.png").read_bytes() == (
+        folder / "north/labelled/0/0.png"
+    ).read_bytes()
     assert names == {path.relative_to(folder) for path in before if path.suffix == ".png"}

@@ -1,0 +1,104 @@
+"""What a site learns from bags whose class proportions are known, and whose labels are not.
+
+Written for a mini-batch of n inputs, C classes and the M bags of one site. Bag m holds a share
+pibar_m of the site's inputs, its classes have the proportions Pi_m: [M, C], rows sum to 1; a row of
+zeros is a bag that the site lacks. pi: [C], above 0, sums to 1: how often each class is to occur
+where the model answers.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedapp.learn.networks.base import Network
+
+PLUS = 0.4
+"""Least probability of a label that FedPL trusts by itself."""
+EXACT = 1e-12
+"""Below this a difference of two float64 numbers near 1 is rounding."""
+TINY = 1e-7
+"""Below this a probability is not told from 0, so that its logarithm stays finite."""
+
+
+def transition(proportions: Tensor, shares: Tensor, prior: Tensor) -> Tensor:
+    """Return diag(pibar) Pi diag(1 / pi), float64 [M, C] (FedUL, Theorem 1).
+
+    proportions: Pi. shares: pibar, [M]. prior: pi.
+    """
+    return shares.double()[:, None] * proportions.double() / prior.double()
+
+
+def bag_posterior(answers: Tensor, matrix: Tensor) -> Tensor:
+    """Return Q = P(bag | x), [n, M], rows sum to 1 (FedUL, Theorem 1).
+
+    answers: eta = P(y | x) [n, C] where classes occur as pi says. matrix: `transition` [M, C].
+    """
+    raw = answers @ matrix.to(answers).T
+    return raw / raw.sum(1, keepdim=True)
+
+
+def bag_loss(logits: Tensor, bag: Tensor, matrix: Tensor, double_softmax: bool = False) -> Tensor:
+    """Return the mean of -ln Q_m, m being each input's bag: a proper loss for P(y | x).
+
+    logits: [n, C], of P(y | x). bag: int64 [n], none of them a bag of zeros. double_softmax: take Q
+    for logits, as the authors' code does; its minimum is not the true Q.
+    """
+    if double_softmax:
+        return F.cross_entropy(bag_posterior(torch.softmax(logits, 1), matrix), bag)
+    log_answers, columns = F.log_softmax(logits, 1), matrix.sum(0)
+    terms = log_answers + matrix.log().to(logits)[bag]
+    # Where the columns sum to 1, so do the terms of all bags. Left out, it is exactly cross entropy
+    # when every bag is a class.
+    even = bool((columns - 1).abs().max() < EXACT)
+    total = 0 if even else torch.logsumexp(log_answers + columns.log().to(logits), 1)
+    return (total - torch.logsumexp(terms, 1)).mean()
+
+
+def condition(proportions: Tensor) -> float:
+    """Return the condition number of Pi, at least 1: how much an error in P(bag | x) grows.
+
+    Of the classes that occur in the bags: of the others they say nothing, and ask nothing. Infinite
+    where its rank is below their number: then no classifier follows from the bags.
+    """
+    occurring = proportions.double()[:, proportions.sum(0) > 0]
+    values = torch.linalg.svdvals(occurring)
+    if len(values) < occurring.shape[1] or values[-1] <= values[0] * 1e-9:
+        return float("inf")
+    return float(values[0] / values[-1])
+
+
+def proportion_loss(logits: Tensor, proportions: Tensor) -> Tensor:
+    """Return -sum_k pi_k ln mean_x p_k(x): learning from label proportions, of one bag.
+
+    logits: [n, C], n >= 1, of the bag's inputs. proportions: [C], the bag's. The least value is the
+    proportions' entropy, where the mean answer equals them.
+    """
+    mean = torch.softmax(logits, 1).mean(0).clamp_min(TINY)
+    return -(proportions.to(mean) * mean.log()).sum()
+
+
+def adversarial_loss(
+    model: Network, inputs: Tensor, logits: Tensor, radius: float, start: Tensor, tiny: float = 1e-6
+) -> Tensor:
+    """Return mean KL(p(x) || p(x + r)), r the worst step of length `radius` (VAT, Miyato 2019).
+
+    inputs: normalised [n, ...]. logits: the model's to them, [n, C]; no gradient flows through
+    them. start: a random direction for each input; one power iteration with steps `tiny` finds r.
+    The model should leave batch-norm statistics alone meanwhile.
+    """
+    wanted = torch.softmax(logits.detach(), 1)
+
+    def divergence(step: Tensor) -> Tensor:
+        answers = F.log_softmax(model(inputs + step), 1)
+        return F.kl_div(answers, wanted, reduction="batchmean")
+
+    step = (tiny * _unit(start)).requires_grad_()
+    [gradient] = torch.autograd.grad(divergence(step), step)
+    return divergence(radius * _unit(gradient))
+
+
+def _unit(steps: Tensor) -> Tensor:
+    """Return each input's step, scaled to length 1."""
+    length = steps.flatten(1).norm(dim=1).clamp_min(1e-12)
+    scaled: Tensor = steps / length.view(-1, *[1] * (steps.dim() - 1))
+    return scaled

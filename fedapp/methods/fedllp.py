@@ -1,0 +1,74 @@
+"""FedLLP (Dulac-Arnold et al. 2019, federated): a bag's mean answer is to equal its proportions.
+
+A step is one bag, whole. With `vat` above 0 it is FedLLP-VAT (Tsai and Lin 2020): answers are also
+to stay the same under the worst small change of an image.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from fedapp.data.parts import BAGS
+from fedapp.ground.settings import CLOSED
+from fedapp.learn.bags import adversarial_loss, proportion_loss
+from fedapp.learn.training import Step, freeze_batch_norm
+from fedapp.messages.protocol import Task
+from fedapp.methods._averaging import work_of
+from fedapp.methods._bagged import FromBags, bags_of
+from fedapp.methods.base import SiteContext
+
+
+@dataclass(frozen=True, config=CLOSED)
+class FedLLP(FromBags):
+    """Two hyper-parameters of the consistency term, and those of all methods with bags."""
+
+    name: ClassVar[str] = "fedllp"
+
+    vat: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the consistency term; 0: FedLLP. The paper's: 0.0005 on MNIST, 0.05 on CIFAR-10."""
+    radius: Annotated[float, Field(gt=0)] = 0.01
+    """Length of the change of a normalised image; the paper's: 0.01 on MNIST, 6 on CIFAR-10."""
+
+    def bag_steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
+        """One bag a step, in a new order each pass; a bag of one image says nothing of a mean."""
+        bags, images, work = bags_of(site.data), site.data.parts[BAGS].inputs, work_of(task, site)
+        directions = site.stream("vat", task)
+        sizes = torch.bincount(bags.bag, minlength=len(bags.proportions)).tolist()
+        members = bags.bag.argsort(stable=True).split(sizes)
+        work.begin(max(sizes))
+
+        def loss(number: int) -> Tensor:
+            inputs = site.normalise(work.view(images[members[number]]))
+            logits = site.model(inputs)
+            total = proportion_loss(logits, bags.proportions[number])
+            if not self.vat:
+                return total
+            start = torch.randn(inputs.shape, generator=directions).to(inputs)
+            with frozen_norms(site):
+                found = adversarial_loss(site.model, inputs, logits, self.radius, start)
+            return total + self.vat * found
+
+        def epoch() -> Iterator[Step]:
+            order = torch.randperm(len(sizes), generator=work.shuffle)
+            yield from (partial(loss, number) for number in order.tolist() if sizes[number] > 1)
+
+        return work.passes(epoch)
+
+
+@contextmanager
+def frozen_norms(site: SiteContext) -> Iterator[None]:
+    """Leave batch-norm statistics alone; the network is in training mode before and after."""
+    freeze_batch_norm(site.model)
+    try:
+        yield
+    finally:
+        site.model.train()
+
+
+METHOD = FedLLP

@@ -1,0 +1,251 @@
+"""FedUL and its baselines at a site: where they are supervised learning, and what each step is."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedapp.data.parts import Bags, Part
+from fedapp.experiment.config import load_experiment
+from fedapp.ground.errors import DataError
+from fedapp.learn.networks import initial_params
+from fedapp.learn.predictors import Predictor
+from fedapp.learn.priors import weighted
+from fedapp.messages.protocol import EVALUATE, ModelRef, Task
+from fedapp.methods import method_class
+from fedapp.methods._bagged import own_mix
+from fedapp.methods.fedavg import FedAvg
+from fedapp.methods.fedllp import FedLLP
+from fedapp.methods.fedpl import FedPL
+from fedapp.methods.fedprox import FedProx
+from fedapp.methods.fedul import FedUL
+from tests.flower.grids import MemoryGrid, preset, serve, sites
+from tests.flower.results import loopback, results, rows
+from tests.methods.conformance import (
+    PIXELS,
+    assert_close,
+    assert_same,
+    context,
+    data_of,
+    digits_like,
+    trainable,
+)
+
+W_T = ModelRef(-2, 1, "a" * 64)
+TASK = Task(0, 1, "train", ModelRef(0, 0, "b" * 64), {"server": (W_T,)})
+WARM = Task(0, 0, "warmup", ModelRef(0, 0, "b" * 64), {"server": (W_T,)})
+MEASURE = Task(0, 1, EVALUATE, ModelRef(0, 0, "b" * 64), {"server": (W_T,)})
+START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
+ROWS = torch.tensor([[0.6, 0.2, 0.2], [0.2, 0.6, 0.2], [0.2, 0.2, 0.6], [0.4, 0.4, 0.2]]).double()
+
+
+def bagged(bag, proportions=ROWS, labelled=0, unlabelled=0):
+    """A site whose images are in these bags."""
+    part = Part(digits_like(len(bag), 1), Bags(bag, proportions))
+    return data_of(labelled, unlabelled).with_parts(bags=part)
+
+
+def trained(method, data, task=TASK, **training):
+    return method.site_round(task, context(data, START, **training))
+
+
+# --- FedUL ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [{}, {"local_epochs": 3, "batch_size": 4, "momentum": 0.9}])
+def test_where_bags_are_classes_it_is_fedavg_bit_for_bit(training):
+    """FU1: the same images, one with a bag of each class, one with labels."""
+    label = torch.arange(12) % 3
+    from_bags = trained(FedUL(), bagged(label, torch.eye(3).double()), **training)
+    images = Part(digits_like(12, 1), label)
+    labelled = trained(FedAvg(), data_of(0).with_parts(labelled=images), **training)
+    assert_same(from_bags.params, labelled.params)
+
+
+def test_a_site_with_labels_alone_learns_from_them_corrected_by_its_mix():
+    """At an even mix the correction is a constant, so it is FedAvg."""
+    assert_close(
+        trained(FedUL(), data_of(6)).params, trained(FedAvg(), data_of(6)).params, atol=1e-5
+    )
+
+
+def test_a_site_with_nothing_sends_nothing():
+    assert trained(FedUL(), data_of(0, 4)).params is None
+
+
+def test_bags_that_do_not_tell_the_classes_apart_are_refused():
+    even = torch.full((4, 3), 1 / 3, dtype=torch.float64)
+    with pytest.raises(DataError, match=r"site 0: its 4 bags do not tell 3 classes apart .* give"):
+        trained(FedUL(), bagged(torch.arange(8) % 4, even))
+
+
+def test_the_proximal_term_is_fedprox_and_the_l1_term_is_the_sign():
+    label = torch.arange(12) % 3
+    data = bagged(label, torch.eye(3).double())
+    images = data_of(0).with_parts(labelled=Part(digits_like(12, 1), label))
+    pulled = trained(FedUL(proximal=0.5), data, local_epochs=2)
+    assert_same(pulled.params, trained(FedProx(proximal=0.5), images, local_epochs=2).params)
+    plain, sparse = trained(FedUL(), data), trained(FedUL(l1=0.01), data)
+    for name, start in START.items():
+        if name in trainable(context(data, START).model):
+            torch.testing.assert_close(
+                plain.params[name] - sparse.params[name],
+                0.1 * 0.01 * start.sign(),
+                atol=1e-6,
+                rtol=0,
+            )
+
+
+def test_local_norms_are_those_of_fedbn():
+    model = context(data_of(), START).model
+    kept = method_class("fedbn")().kept_private(model)
+    assert FedUL(local_norms=True).kept_private(model) == kept and kept
+    assert FedUL().kept_private(model) == frozenset()
+
+
+# --- the personal answer --------------------------------------------------------------------------
+
+
+def test_a_site_knows_its_mix_from_bags_and_labels():
+    """Two bags of 4 images, (.5, .25, .25) and (0, 1, 0), and a label of class 0, and one even."""
+    rows = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]]).double()
+    data = bagged(torch.tensor([0] * 4 + [1] * 4), rows, labelled=1)
+    wanted = torch.tensor([3, 5, 1]).double() + 1 / 3
+    torch.testing.assert_close(own_mix(data, torch.empty(0, 3)), wanted / wanted.sum())
+
+
+def test_the_personal_answer_is_the_common_one_times_the_mix():
+    data = bagged(torch.tensor([0] * 7 + [1, 2, 3]))
+    site = context(data, START)
+    plain = FedUL().site_round(MEASURE, site).evaluations
+    found = FedUL(personal=True).site_round(MEASURE, site).evaluations
+    assert found["test_common"] == plain["test_common"] == plain["test"]
+    site.load(W_T)
+    mix = own_mix(data, torch.empty(0, 3))
+    answers = weighted(site.predicted(data.test), mix)
+    right = int((answers.argmax(1) == data.test_labels).sum())
+    assert found["test"].correct == right
+    [used] = FedUL(personal=True).used(MEASURE, site).values()
+    assert isinstance(used, Predictor)
+    torch.testing.assert_close(used.class_mix, mix)
+
+
+# --- FedLLP ---------------------------------------------------------------------------------------
+
+
+def test_a_step_is_one_bag():
+    """Two bags of three images: two steps a pass, each the entropy's distance, by hand."""
+    data = bagged(torch.tensor([0, 1, 0, 1, 0, 1]), ROWS[:2])
+    site = context(data, START)
+    site.load(W_T)
+    losses = [step().item() for step in FedLLP().steps(TASK, site)]
+    assert len(losses) == 2
+    site.load(W_T)
+    site.model.train()
+    by_hand = []
+    for number in (0, 1):
+        images = site.normalise(data.parts["bags"].inputs[number::2])
+        mean = torch.softmax(site.model(images), 1).mean(0)
+        by_hand.append(-(ROWS[number] * mean.double().log()).sum().item())
+    assert sorted(losses) == pytest.approx(sorted(by_hand), rel=1e-4)
+
+
+def test_a_bag_of_one_image_and_an_empty_bag_are_passed_over():
+    data = bagged(torch.tensor([0, 0, 0, 2]))
+    assert len(list(FedLLP().steps(TASK, context(data, START)))) == 1
+
+
+def test_the_consistency_term_leaves_the_statistics_alone():
+    """The running statistics after a step are those of FedLLP; the weights are not."""
+    data = bagged(torch.arange(12) % 4)
+    plain = trained(FedLLP(), data, batch_size=64).params
+    vat = trained(FedLLP(vat=5.0, radius=1.0), data, batch_size=64).params
+    names = [n for n in START if n.endswith("num_batches_tracked")]
+    assert names and all(torch.equal(plain[n], vat[n]) for n in names)
+    assert any(not torch.equal(plain[n], vat[n]) for n in START)
+
+
+# --- FedPL ----------------------------------------------------------------------------------------
+
+
+def test_in_the_warm_up_a_bags_most_frequent_class_is_the_label():
+    """As supervised learning from those labels."""
+    bag = torch.arange(12) % 3
+    found = trained(FedPL(), bagged(bag, ROWS[:3]), WARM, warmup_epochs=1)
+    images = data_of(0).with_parts(labelled=Part(digits_like(12, 1), bag))
+    wanted = trained(FedAvg(), images, WARM, warmup_epochs=1)
+    assert_same(found.params, wanted.params)
+
+
+def test_afterwards_sure_and_unsure_images_are_mixed():
+    """With the images themselves as logits: labels, pairs and loss by hand."""
+    x = torch.tensor([[9.0, 0.0, 0.0], [0.0, 0.1, 0.0], [0.0, 0.0, 9.0]])
+    site = context(data_of(), START)
+    object.__setattr__(site, "model", torch.nn.Identity())
+    sure, label = torch.tensor([True, False, True]), torch.tensor([0, 1, 2])
+    found = FedPL()._mixed(site, x, sure, label, 0.25)
+    blended = 0.25 * x[:1] + 0.75 * x[1:2]
+    wanted = F.cross_entropy(x[[0, 2]], label[[0, 2]])
+    wanted += 0.3 * 0.25 * F.cross_entropy(blended, torch.tensor([0]))
+    wanted += 0.3 * 0.75 * F.cross_entropy(blended, torch.tensor([1]))
+    assert found.item() == pytest.approx(wanted.item())
+    assert FedPL(mix_logits=True)._mixed(site, x, sure, label, 0.25).item() == pytest.approx(
+        wanted.item()
+    )  # the network is the identity: mixing images is mixing answers
+
+
+def test_without_both_kinds_nothing_is_learned():
+    """w_0 is unsure of everything."""
+    start = {name: torch.zeros_like(tensor) for name, tensor in START.items()}
+    site = context(bagged(torch.arange(8) % 4), start)
+    assert FedPL().site_round(TASK, site).params is None
+
+
+# --- in a federation ------------------------------------------------------------------------------
+
+OVER = {
+    "split.num_clients": 3,
+    "split.bags": 12,
+    "model.width": 4,
+    "model.dropout": 0.0,
+    "training.warmup_epochs": 2,
+    "training.warmup_rounds": 1,
+    "training.local_epochs": 2,
+    "training.batch_size": 16,
+    "training.learning_rate": 0.003,
+    "training.optimiser": "adam",
+    "rounds.num_rounds": 3,
+    "rounds.sample_rate": 1.0,
+    "runtime.device": "cpu",
+}
+"""Over digits_demo."""
+
+
+def federation(name, out, run="run", **over):
+    fixed = {"method.name": name, "runtime.out": str(out), "runtime.run_name": run}
+    return load_experiment("digits_demo", {**OVER, **fixed, **over})
+
+
+@pytest.fixture
+def one_process(monkeypatch):
+    """Be the process of a Flower run."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.mark.parametrize("name", ["fedul", "fedllp", "fedpl"])
+def test_loopback_and_flower_give_the_same_bits(tmp_path, name, one_process):
+    short = {"rounds.num_rounds": 1, "data.subset": 300, "training.local_epochs": 1}
+    short |= {"method.personal": True} if name == "fedul" else {}
+    here = loopback(federation(name, tmp_path / "loopback", **short))
+    experiment = federation(name, tmp_path / "flower", **short)
+    (tmp_path / "flower").mkdir()
+    grid = MemoryGrid(sites({"preset": preset(experiment, tmp_path)}, 3))
+    _, there = serve(experiment, grid)
+    assert results(here) == results(there.path)
+
+
+def test_it_learns_from_bags_alone(tmp_path):
+    """Ten classes, chance 10 %: what labels would teach, without one."""
+    last = rows(loopback(federation("fedul", tmp_path, **{"rounds.num_rounds": 6})))[-1]
+    assert last["mean_test_accuracy"] > 0.5
