@@ -1,4 +1,4 @@
-"""docs/PYTHON.md and README: every example runs as it stands, in a process of its own, and prints."""
+"""docs/PYTHON.md and README: every example runs as it stands, in a process of its own."""
 
 import os
 import re

@@ -1,7 +1,6 @@
 """The Python that pages show does what they say."""
 
 import pytest
-
 import torch
 
 import fedapp.methods
