@@ -20,7 +20,6 @@ from fedapp.models.description import (
     read_description,
 )
 
-
 NEXT = f"{TENSORS}.next"
 """New tensors, from when they are written until the description that names them is."""
 
