@@ -26,6 +26,8 @@ Unlabelled = Inputs | Dataset[Any]
 def as_inputs(given: object, what: str) -> Tensor:
     """Return inputs as uint8 or float32 [n, ...], on the CPU; `what` names them in errors.
 
+    They may be the given memory itself.
+
     Raises DataError where they are neither tensor nor array, or of another type.
     """
     if isinstance(given, np.ndarray) and given.dtype.kind in "uif":
