@@ -107,6 +107,15 @@ def test_a_damaged_or_lost_folder_is_begun_anew(tmp_path, caplog):
     assert read_description(folder / "models/0").origin.round == 2
 
 
+def test_a_damaged_model_does_not_keep_a_run_from_saying_how_it_ended(tmp_path, caplog, capsys):
+    folder = run(tmp_path, "fedavg", rounds__num_rounds=1)
+    (folder / "models/0/model.json").write_text("{")
+    capsys.readouterr()
+    run(tmp_path, "fedavg", rounds__num_rounds=1, runtime__resume=True)
+    assert "models/0/model.json: damaged" in caplog.text
+    assert "Files in" in capsys.readouterr().out
+
+
 def test_a_site_that_joining_does_not_help_keeps_its_model_alone_and_says_so(tmp_path, caplog):
     """UM-pFSSL falls far below the warm-up in these short runs."""
     caplog.set_level("INFO", logger="fedapp")
