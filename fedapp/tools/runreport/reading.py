@@ -171,19 +171,12 @@ def read_run(path: Path) -> RunRecord:
         path=path,
         settings=read_yaml(path / "config.yaml"),
         facts=records.read_json("run.json") or {},
-        rounds=_of_rounds(records.metrics()),
+        rounds=records.metrics(),
         history={
-            row["round"]: row
-            for row in _of_rounds(records.sites())
-            if isinstance(row.get("sites"), dict)
+            row["round"]: row for row in records.sites() if isinstance(row.get("sites"), dict)
         },
         summary=records.read_json("summary.json"),
         sites=sites,
         standings=standings,
         state=state,
     )
-
-
-def _of_rounds(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that say of which round they are: a damaged one may not."""
-    return [row for row in rows if isinstance(row.get("round"), int)]
