@@ -42,6 +42,7 @@ def test_a_relative_folder_and_the_home_folder(
     monkeypatch.setenv("HOME", str(tmp_path))
     assert find_run("mine") == Path("mine")
     assert find_run("~/here/mine") == tmp_path / "here" / "mine"
+    assert find_run(".") == Path(), "where one stands, not the folder of runs"
 
 
 def test_without_a_name_it_is_the_newest_run(root: Path) -> None:
