@@ -81,8 +81,8 @@ def run_names(root: Path) -> list[str]:
 def find_run(named: str) -> Path:
     """Return the folder of a run or a comparison: one of ours by its name, else by its path.
 
-    named: empty: our newest run. What the folder holds is not looked at. Raises RunError where
-    there is no such folder.
+    named: empty: our newest run; what begins with a dot is a path, as no name does. What the folder
+    holds is not looked at. Raises RunError where there is no such folder.
     """
     root = runs_root()
     if not named:

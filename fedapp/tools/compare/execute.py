@@ -79,8 +79,12 @@ def execute(
             return INTERRUPTED, collection, files
         for fault in collection.split_faults():
             board.note(f"warning: {fault}")
+    alike: dict[str, list[Cell]] = {}
     for cell, reason in runner.failed.items():
-        print(f"failed: {cell.name}: {reason}\n  its log: {cell.log}", file=sys.stderr)
+        alike.setdefault(reason, []).append(cell)
+    for reason, (cell, *more) in alike.items():
+        others = f" and {len(more)} more" if more else ""
+        print(f"failed: {cell.name}{others}: {reason}\n  its log: {cell.log}", file=sys.stderr)
     return (1 if runner.failed else 0), collection, files
 
 

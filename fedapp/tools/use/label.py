@@ -27,8 +27,8 @@ TABLE, TASKS, INTERFACE, SHEET = "next.csv", "tasks.json", "interface.xml", "con
 def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str]:
     """Write which of the images to label first, four files in `out`; return what to tell a person.
 
-    Images that have a label in the CSV file are passed over. Raises DataError where no image
-    without a label can be used, and as `list_images` and `load_model` do.
+    Images that have a label, in the CSV file or by their folder, are passed over. Raises DataError
+    where no image without a label can be used, and as `list_images` and `load_model` do.
     """
     model, description = load_model(folder, pick_device("auto"))
     listed = list_images(images)

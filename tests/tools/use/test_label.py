@@ -119,6 +119,8 @@ def test_images_with_a_label_are_passed_over(site, tmp_path):
     )
     assert "1 images with a label were passed over" in result.stdout
     assert {row["file"] for row in rows(tmp_path / "out/next.csv")} == {"b.png", "c.png"}
+    result = invoked("next-to-label", site / "model", site / "data", "-o", tmp_path / "all")
+    assert "3 images with a label were passed over" in result.stdout, "by their folder too"
     text(tmp_path, "path,label\na.png,class 1\n")
     assert "no image without a label" in refused(
         "next-to-label", site / "model", tmp_path / "labels.csv", "-o", tmp_path / "out"
