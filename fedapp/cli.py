@@ -33,6 +33,7 @@ from fedapp.ground.extras import needs
 
 app = typer.Typer(
     no_args_is_help=True,
+    suggest_commands=False,  # click does, and twice is once too often
     pretty_exceptions_show_locals=False,
     help=__doc__.partition("\n")[0],
 )

@@ -76,9 +76,10 @@ _SYNONYMS = {
         "split.num_clients": "clients sites num_sites n_clients hospitals nodes num_supernodes",
         "split.dirichlet_alpha": "alpha dirichlet non_iid",
         "split.label_share": "mu labels_share labelled labeled label_fraction",
-        "data.name": "dataset data_set",
+        "data.name": "data dataset data_set",
         "data.root": "data_dir datadir data_path",
-        "model.name": "network arch architecture",
+        "model.name": "model network arch architecture",
+        "method.preset": "method",
         "method.name": "algorithm strategy",
         "method.helper_list_size": "helpers num_helpers n_helpers",
         "method.num_replaced": "replaced num_new",
@@ -352,7 +353,8 @@ def _misplaced(values: Mapping[str, Any], valid: set[str], origin: Mapping[str, 
         group = key.partition(".")[0]
         if key in {*_GROUPS, *_NAMED}:
             meant = _SYNONYMS.get(key)
-            hint = f"; did you mean '{meant}'?" if meant in valid else ""
+            known = valid | {"method.preset"}  # taken out of the values before these are checked
+            hint = f"; did you mean '{meant}'?" if meant in known else ""
             rule = f"must be a group of keys: {_listed(key, valid)}{hint}"
         elif key in config_keys() or (group == "model" and ":" in str(values.get("model.name"))):
             named = values.get(f"{group}.name", _DEFAULTS.get(f"{group}.name"))

@@ -81,8 +81,8 @@ def run_names(root: Path) -> list[str]:
 def find_run(named: str) -> Path:
     """Return the folder of a run or a comparison: one of ours by its name, else by its path.
 
-    named: empty: our newest run. What the folder holds is not looked at. Raises RunError where
-    there is no such folder.
+    named: empty: our newest run; what begins with a dot is a path, as no name does. What the folder
+    holds is not looked at. Raises RunError where there is no such folder.
     """
     root = runs_root()
     if not named:
@@ -90,9 +90,11 @@ def find_run(named: str) -> Path:
         if not names:
             raise RunError(f"{root}: no runs yet: begin one (fedapp run), or name a run's folder")
         return root / names[-1]
-    for path in (root / named, Path(named).expanduser()):
-        if path.is_dir():
-            return path
+    path = Path(named).expanduser()
+    # No name begins with a dot: "." is the folder that one works in.
+    for found in (path,) if named.startswith(".") else (root / named, path):
+        if found.is_dir():
+            return found
     close = difflib.get_close_matches(named, run_names(root), n=1)
     hint = f"did you mean '{close[0]}'?" if close else newest(root)
     raise RunError(f"'{named}': no such run in {root}, and no such folder; {hint}")

@@ -136,8 +136,14 @@ def joined(helped: bool | None) -> str:
     if helped is None:
         return "Whether joining helped the site cannot be told."
     if helped:
-        return "Joining helped, or did no harm: what the site trained alone is not better."
-    return "Joining did not help this site: the model that it trained alone is better, and is kept."
+        return (
+            "Joining helped, or did no harm: on its validation images what the site trained alone "
+            "is not better."
+        )
+    return (
+        "Joining did not help this site: on its validation images the model that it trained alone "
+        "is better, and is kept."
+    )
 
 
 def _candidate(one: Candidate, description: Description) -> str:

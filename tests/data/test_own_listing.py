@@ -66,6 +66,9 @@ def test_without_an_agreed_list_any_class_will_do(tmp_path):
          "unlabeled/: only labelled and unlabelled are read here: did you mean 'unlabelled'?"),
         ("train/normal/a.png",
          "train/: only labelled and unlabelled are read here: move it elsewhere"),
+        ("north/labelled/normal/a.png",
+         "north/: only labelled and unlabelled are read here: it is laid out as a site's own data: "
+         "name that folder instead"),
         ("labelled/normal/patient1/a.png",
          "labelled/normal/patient1/: a folder inside, which is not read: move its images up, or "
          "write a labels.csv with a column group"),

@@ -140,7 +140,11 @@ def test_numbers_of_a_file_are_yaml_1_2(write):
          "or choose fedllp or fedpl or fedul"),
         ({"data": 3},
          "override: data = 3: must be a group of keys: channels, classes, download, image_size, "
-         "mean, name, root, sites, std, subset, window"),
+         "mean, name, root, sites, std, subset, window; did you mean 'data.name'?"),
+        ({"method": "fedavg"},
+         "override: method = 'fedavg': must be a group of keys: aggregation, corr_variant, "
+         "helper_list_size, helper_scope, label_variant, mc_samples, metric, name, num_replaced, "
+         "pseudo_labels, recalibrate, search_rounds, update_every; did you mean 'method.preset'?"),
         ({"method__name": "local_only", "method__num_replaced": 1},
          "override: method.num_replaced = 1: not a setting of local_only; valid: name"),
         ({"method__helper_list_size": 21},

@@ -49,6 +49,8 @@ class _Walk:
             elif keep and path.name not in keep:
                 near = difflib.get_close_matches(path.name, keep, 1)
                 remedy = f"did you mean {near[0]!r}?" if near else "move it elsewhere"
+                if any(os.path.isdir(path / name) for name in keep):
+                    remedy = "it is laid out as a site's own data: name that folder instead"
                 what = f"only {' and '.join(keep)} are read here"
                 self.faults.append(Fault(Kind.LAYOUT, f"{path.name}/", what, remedy))
             else:

@@ -79,8 +79,12 @@ def execute(
             return INTERRUPTED, collection, files
         for fault in collection.split_faults():
             board.note(f"warning: {fault}")
+    alike: dict[str, list[Cell]] = {}
     for cell, reason in runner.failed.items():
-        print(f"failed: {cell.name}: {reason}\n  its log: {cell.log}", file=sys.stderr)
+        alike.setdefault(reason, []).append(cell)
+    for reason, (cell, *more) in alike.items():
+        others = f" and {len(more)} more" if more else ""
+        print(f"failed: {cell.name}{others}: {reason}\n  its log: {cell.log}", file=sys.stderr)
     return (1 if runner.failed else 0), collection, files
 
 
@@ -95,6 +99,12 @@ def execute_here(grid: Grid, out: Path) -> Collection:
         for warning in check_cells(cells):
             print(f"warning: {warning}")
         collection = Collection(grid, cells, out)
+        if kept := sum(cell.state() == "done" for cell in cells):
+            # By settings and data: nobody sees that a function of one's own is another now.
+            print(
+                f"{kept} of {len(cells)} cells were run before and are kept: if you changed a "
+                "network or method of your own since, give another folder"
+            )
         for cell in cells:
             if cell.state() != "done":
                 if note := make_ready(cell):

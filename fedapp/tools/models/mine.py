@@ -46,9 +46,10 @@ def lines_of(folder: Path, description: Description) -> list[str]:
     """Return what a person reads of one model."""
     origin, choice, results = description.origin, description.choice, description.results
     alone = Choice(choice.candidates).alone
+    when = f"round {origin.round}" if origin.round else "after the warm-up"
     table = [
         ("model", str(folder)),
-        ("kept", f"{SAID[choice.answer]}, round {origin.round}"),
+        ("kept", f"{SAID[choice.answer]}, {when}"),
         ("why", choice.rule),
         ("validation", _worth(results.val)),
         ("test", _worth(results.test)),

@@ -6,6 +6,8 @@ names, and these only where at least `ENOUGH` others were measured: fewer are no
 
 from fedapp.ground.errors import RunError, nearest
 from fedapp.ground.text import percent
+from fedapp.models.card import SAID
+from fedapp.models.description import DESCRIPTION, read_description
 from fedapp.tools.report.layout import Table
 from fedapp.tools.runreport.blocks import Block, Figure
 from fedapp.tools.runreport.charts import Bar, Line, bars, line_chart, percents, rounds_axis
@@ -46,11 +48,12 @@ def site_page(run: RunRecord, name: str) -> str:
 
 
 def find_site(run: RunRecord, name: str) -> SiteRecord:
-    """Return a site by its name or number. Raises RunError naming the nearest."""
-    wanted = name.removeprefix("site ")
-    for site in run.sites:
-        if name == site.name or wanted == str(site.number):
-            return site
+    """Return a site by its name, else by its number. Raises RunError naming the nearest."""
+    by_number = {str(site.number): site for site in run.sites}
+    # A site may be called "1" and be number 0: nobody shall read the page of another.
+    by_name = {site.name: site for site in run.sites}
+    if found := by_name.get(name) or by_number.get(name.removeprefix("site ")):
+        return found
     known = [site.name for site in run.sites]
     raise RunError(f"--site {name!r}: no such site in {run.name}; {nearest(name, known)}")
 
@@ -168,10 +171,19 @@ def _pseudo(run: RunRecord, site: SiteRecord) -> Block:
 
 def _model(run: RunRecord, site: SiteRecord) -> Block:
     called = site.standing.facts.name or str(site.number)
-    there = (run.path / "models" / called).is_dir()
-    line = (
-        f"Its model for use: models/{called} in the run's folder."
-        if there
-        else f"Its model for use is not here: fedapp models {run.name} makes it anew."
-    )
-    return Block("Its model", "Where the site's model is.", lines=[line])
+    folder = run.path / "models" / called
+    if not (folder / DESCRIPTION).is_file():
+        lines = [f"Its model for use is not here: fedapp models {run.name} makes it anew."]
+    else:
+        found = read_description(folder)
+        when = f"of round {found.origin.round}" if found.origin.round else "after the warm-up"
+        measured = {"validation": found.results.val, "test": found.results.test}
+        right = [f"{m.right} of {m.images} {what}" for what, m in measured.items() if m.images]
+        worth = f", right on {' and '.join(right)} images" if right else ""
+        lines = [
+            f"Its model for use: models/{called} in the run's folder.",
+            f"It is {SAID[found.choice.answer]}, {when}{worth}. All else on this page is of the "
+            "last round.",
+        ]
+    reading = "The model that the site keeps; it need not be the last."
+    return Block("Its model", reading, lines=lines)

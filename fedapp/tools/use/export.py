@@ -13,6 +13,7 @@ from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError
 from fedapp.models.card import CARD, card
 from fedapp.models.description import TENSORS, Description
+from fedapp.models.folder import read_whole
 from fedapp.models.listing import list_images
 from fedapp.models.model import SiteModel, load_model
 from fedapp.models.predict import batches
@@ -33,8 +34,8 @@ def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str
     window; or where the extra is not installed; RunError where the file does not answer as the
     model; and as `load_model` does.
     """
-    _, description = load_model(folder, torch.device("cpu"))
-    blob = (folder / TENSORS).read_bytes()
+    load_model(folder, torch.device("cpu"))  # what cannot answer here is not passed on
+    description, blob = read_whole(folder)
     if form == "safetensors":
         write_atomic(out / TENSORS, blob, durable=False)
         text = json.dumps(config(description), indent=2, ensure_ascii=False) + "\n"

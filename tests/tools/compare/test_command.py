@@ -85,8 +85,9 @@ def test_a_failed_cell_gives_exit_code_1_its_last_words_and_its_log(
 def test_where_every_cell_fails_there_is_no_table(tmp_path: Path, pretend, capsys):
     pretend(um_pfssl="fail", fixavg="fail")
     assert run(grid_file(tmp_path), out=tmp_path / "out") == 1
-    said = capsys.readouterr().out
-    assert "±" not in said and "tables.md" not in said
+    said = capsys.readouterr()
+    assert "±" not in said.out and "tables.md" not in said.out
+    assert said.err.count("out of luck") == 1 and " and 1 more: error:" in said.err, "a reason once"
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path, pretend, capsys):

@@ -41,18 +41,21 @@ def test_it_names_the_model_the_round_the_reason_and_the_one_alone(run):
         )[0]
         test = found.results.test
         assert f"test          {test.right} of {test.images} images right" in block
-        assert f"round {found.origin.round}\n" in block and found.choice.rule in block
+        when = f"round {found.origin.round}" if found.origin.round else "after the warm-up"
+        assert f", {when}\n" in block and found.choice.rule in block
         harmed = found.choice.helped is False
         assert ("Joining did not help this site" in block) == harmed
     assert "Joining did not help this site" in text and "trained alone round 0: " in text
 
 
-def test_a_run_a_nodes_place_and_a_folder_of_runs_are_read_alike(run, tmp_path):
+def test_a_run_a_nodes_place_and_a_folder_of_runs_are_read_alike(run, tmp_path, monkeypatch):
     place = tmp_path / "place/models" / run.name
     shutil.copytree(run / "models", place)
     places = run, run.parent, tmp_path / "place"
     counts = [said(folder).count("\n  joining  ") for folder in places]
     assert counts == [4, 4, 4]
+    monkeypatch.setenv("FEDAPP_OUT", str(run.parent))
+    assert said(run.name) == said(run), "a run is known by its name too"
 
 
 def test_a_folder_without_models_is_refused_in_one_line(tmp_path):

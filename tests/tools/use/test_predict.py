@@ -262,6 +262,15 @@ def test_numbers_in_a_row_stand_in_one_line_of_the_description(model):
     assert '"inputs": [ 1, 8, 8 ],' in text and len(text.splitlines()) < 240
 
 
+def test_answers_are_not_written_over_the_list_of_images(model, tmp_path):
+    image(tmp_path / "a.png", 7)
+    (table := tmp_path / "list.csv").write_text("path,label\na.png,1\n")
+    result = invoked(model, table, "--out", tmp_path / "." / "list.csv")
+    assert isinstance(result.exception, FedAppError)
+    assert "it is the list of images" in str(result.exception)
+    assert table.read_text() == "path,label\na.png,1\n"
+
+
 def test_a_table_with_labels_is_measured(model, images):
     table = images / "west" / "labels.csv"
     result = invoked(model, table)
