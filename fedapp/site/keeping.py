@@ -79,7 +79,9 @@ class KeptModel:
             kept.answer, RULE if kept.val_images else BLIND, choice.helped, choice.candidates
         )
         write_model(self.folder, *self.maker.make(site, found, reported, kept.round, why))
-        log.info(
+        # A person reads the log of a real site; in simulation it is all sites' at once.
+        log.log(
+            logging.INFO if site.data.audit is None else logging.DEBUG,
             "site %d: the model of round %d is its best so far, right on %d of %d validation "
             "images; it is in %s%s",
             task.site, kept.round, kept.val_right, kept.val_images, self.folder,
