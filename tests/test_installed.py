@@ -77,7 +77,7 @@ def test_the_command_works_without_flower(fedapp):
     assert re.fullmatch(r"um-pfssl \d+\.\d+\.\d+, code [0-9a-f]{16}\n", said.stdout), said.stderr
     assert "digits_demo" in fedapp("fedapp", "presets").stdout
     ran = fedapp("fedapp", "run", "digits_demo", *TINY)
-    assert ran.returncode == 0 and "Accuracy on the sites' own test images" in ran.stdout
+    assert ran.returncode == 0 and "Right answers on the sites' own test images" in ran.stdout
     few = ["--methods", "local_only,fedavg", "--seeds", "0"]
     compared = fedapp("fedapp", "compare", "small", *few, *TINY)
     assert compared.returncode == 0 and "cannot be told" in compared.stdout, compared.stderr

@@ -15,7 +15,7 @@ from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import CONF, Scalar
 from fedapp.experiment.runfolder import RunFolder
-from fedapp.experiment.runpaths import runs_root
+from fedapp.experiment.runpaths import find_run
 from fedapp.ground import functions
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError, DataError, RunError, nearest
@@ -154,13 +154,13 @@ def run(
 
 
 def open_run(run: str | Path) -> Run:
-    """Return a run by its name among your runs, or by its folder. Raises RunError without one."""
-    ours = runs_root() / run
-    folder = ours if ours.is_dir() else Path(run).expanduser()
+    """Return a run by its name among your runs, or by its folder; empty: the newest.
+
+    Raises RunError without one.
+    """
+    folder = find_run(str(run))
     if not (folder / "run.json").is_file():
-        there = sorted(path.parent.name for path in runs_root().glob("*/run.json"))
-        hint = nearest(str(run), there) if there else f"there are none in {runs_root()} yet"
-        raise RunError(f"run {str(run)!r}: no such run and no run's folder; {hint}")
+        raise RunError(f"{folder}: no run (no run.json): name a run's folder")
     return Run(folder.absolute())
 
 

@@ -26,10 +26,12 @@ Unlabelled = Inputs | Dataset[Any]
 def as_inputs(given: object, what: str) -> Tensor:
     """Return inputs as uint8 or float32 [n, ...], on the CPU; `what` names them in errors.
 
+    They may lie in the given memory itself.
+
     Raises DataError where they are neither tensor nor array, or of another type.
     """
-    if isinstance(given, np.ndarray) and given.dtype.kind in "uif":
-        given = torch.from_numpy(np.ascontiguousarray(given))
+    if isinstance(given, np.ndarray) and given.dtype.kind in "uif" and given.itemsize <= 8:
+        given = torch.from_numpy(np.ascontiguousarray(given, given.dtype.newbyteorder("=")))
     if isinstance(given, Tensor) and given.dtype == torch.uint8:
         return given.detach().cpu().contiguous()
     if isinstance(given, Tensor) and given.is_floating_point():
@@ -58,7 +60,7 @@ def labelled(given: object, what: str) -> tuple[Tensor, Tensor]:
             f"{what}: labels are {labels.dtype} {list(labels.shape)}, must be integers "
             f"[{len(inputs)}], one per input: correct them"
         )
-    return inputs, labels.long()
+    return inputs, labels.to(torch.int64, copy=True)
 
 
 def unlabelled(given: object, what: str) -> Tensor:
@@ -109,8 +111,9 @@ def _one(item: object, what: str) -> Tensor:
 
 
 def _checked(inputs: Tensor, what: str) -> Tensor:
+    """Return a copy: data are known by their content, which nobody else may then change."""
     try:
         check_inputs(inputs)
     except DataError as error:
         raise DataError(f"{what}: {error}") from error
-    return inputs
+    return inputs.clone()

@@ -51,7 +51,10 @@ class Records:
         append_durable(path, "".join(lines).encode())
 
     def metrics(self) -> list[Row]:
-        """Return the rows of whole lines; a line cut by a crash, and what follows, is left out."""
+        """Return the rows of whole lines, each with its "round".
+
+        A line cut by a crash or damaged, and what follows, is left out.
+        """
         return self._rows(METRICS)
 
     def sites(self) -> list[Row]:
@@ -72,7 +75,8 @@ class Records:
                 row = json.loads(line)
             except ValueError:
                 break
-            if not (line.endswith(b"\n") and isinstance(row, dict)):
+            whole = line.endswith(b"\n") and isinstance(row, dict)
+            if not (whole and isinstance(row.get("round"), int)):
                 break
             rows.append(row)
         return rows
@@ -115,7 +119,7 @@ class Records:
     def drop_rows_after(self, last: int) -> None:
         """Cut metrics, sites and traffic back to the last whole round."""
         for name in (METRICS, SITES):
-            kept = [row for row in self._rows(name) if row.get("round", math.inf) <= last]
+            kept = [row for row in self._rows(name) if row["round"] <= last]
             self._rewrite(name, "".join(map(_line, kept)))
         path = self.path / "traffic.csv"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []

@@ -90,10 +90,11 @@ def find_run(named: str) -> Path:
         if not names:
             raise RunError(f"{root}: no runs yet: begin one (fedapp run), or name a run's folder")
         return root / names[-1]
-    ours = [] if named.startswith(".") else [root / named]
-    for path in (*ours, Path(named).expanduser()):
-        if path.is_dir():
-            return path
+    path = Path(named).expanduser()
+    # No name begins with a dot: "." is the folder that one works in.
+    for found in (path,) if named.startswith(".") else (root / named, path):
+        if found.is_dir():
+            return found
     close = difflib.get_close_matches(named, run_names(root), n=1)
     hint = f"did you mean '{close[0]}'?" if close else newest(root)
     raise RunError(f"'{named}': no such run in {root}, and no such folder; {hint}")

@@ -18,6 +18,8 @@ FEW = 20
 
 LABEL_GROUPS = ("mu < 0.1", "0.1 <= mu <= 0.5", "mu > 0.5")
 """Sites by mu, the share of their training images that have a label."""
+SHARES_OF_LABELS = ("under 10 %", "10 to 50 %", "over 50 %")
+"""The same in plain words."""
 
 Z95 = 1.959963984540054
 """The normal distribution's 97.5 % point: 95 % lie within as many deviations of the mean."""

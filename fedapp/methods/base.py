@@ -153,7 +153,7 @@ class SiteReport:
     contents: its new contents of other roles (`Method.roles`). learned: whether it trained.
     memory: the new tensors of `Method.memory`; None: they did not change.
     personal: the model that `evaluations` are of, where the site never sends it; None: `params`, or
-        the model that the task named.
+    the model that the task named.
     pseudo: the pseudo-labels that it learned from, counted.
     """
 

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedapp.ground.disk import write_atomic
+from fedapp.ground.disk import refused, write_atomic
+from fedapp.ground.errors import RunError
 from fedapp.learn.keeping import Choice
 from fedapp.learn.metrics import LABEL_GROUPS, label_group
+from fedapp.learn.params import digest_of
 from fedapp.models.card import CARD, card
 from fedapp.models.description import (
     DESCRIPTION,
@@ -14,19 +16,58 @@ from fedapp.models.description import (
     Description,
     Group,
     Others,
+    damaged,
     read_description,
 )
+
+NEXT = f"{TENSORS}.next"
+"""New tensors, from when they are written until the description that names them is."""
 
 
 def write_model(folder: Path, description: Description, blob: bytes | None = None) -> None:
     """Write a model's folder. blob: its tensors; None: they are there. Raises StoreError.
 
-    The tensors come first: a folder whose writer was killed between the two is known as damaged.
+    Killed anywhere, it leaves the old model or the new one, as `read_whole` finds it: the
+    description alone says which tensors count.
     """
     if blob is not None:
-        write_atomic(folder / TENSORS, blob, durable=True)
+        _settle(folder)
+        write_atomic(folder / NEXT, blob, durable=True)
     write_atomic(folder / DESCRIPTION, description.to_json().encode(), durable=blob is not None)
+    _settle(folder)
     write_atomic(folder / CARD, card(description).encode(), durable=False)
+
+
+def read_whole(folder: Path) -> tuple[Description, bytes]:
+    """Return a model's description and its tensors, which may be replaced meanwhile.
+
+    Raises RunError where there is no model, or it is damaged.
+    """
+    why = other = f"its SHA-256 is not the one in {DESCRIPTION}"
+    for _ in range(3):  # between one file and the other a run may have kept a better model
+        description = read_description(folder)
+        for name in (NEXT, TENSORS):
+            try:
+                blob = (folder / name).read_bytes()
+            except OSError as error:
+                why = str(error.strerror)
+                continue
+            if digest_of(blob) == description.model.sha256:
+                return description, blob
+            why = other
+    raise damaged(folder / TENSORS, why)
+
+
+def _settle(folder: Path) -> None:
+    """Give new tensors their name, where the description is of them."""
+    path = folder / NEXT
+    try:
+        if digest_of(path.read_bytes()) == read_description(folder).model.sha256:
+            path.replace(folder / TENSORS)
+    except (FileNotFoundError, RunError):
+        return  # there are none, or nobody can tell of which model they are
+    except OSError as error:
+        raise refused(path, error) from error
 
 
 def model_folders(root: Path) -> list[Path]:

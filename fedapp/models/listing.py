@@ -10,6 +10,8 @@ from fedapp.data.own.folders import LABELLED
 from fedapp.ground.errors import DataError
 
 COLUMN, LABEL = "path", "label"
+_FORMULA = ("=", "+", "-", "@")
+"""How a cell begins that a spreadsheet computes."""
 
 
 class Listed(NamedTuple):
@@ -24,9 +26,10 @@ def list_images(source: Path) -> list[Listed]:
     """Return every image, at least one.
 
     source: a folder, whose images are found in folders below it too, hidden ones apart, sorted by
-    name, those in `labelled/<class>` with that label, as in a site's own data; or a CSV file with a
-    column `path`, in its order, each as seen from the file's folder, and perhaps a column `label`.
-    Raises DataError where there is no such thing, or no image.
+    name, "./" in front of what a spreadsheet would take for a formula, those in `labelled/<class>`
+    with that label, as in a site's own data; or a CSV file with a column `path`, in its order, each
+    as seen from the file's folder, and perhaps a column `label`. Raises DataError where there is no
+    such thing, no image, or a name that is not UTF-8.
     """
     if source.suffix.lower() == ".csv" and source.is_file():
         found = _of_table(source)
@@ -51,7 +54,18 @@ def _of_folder(folder: Path) -> list[Listed]:
             for name in files
             if not name.startswith(".") and name.lower().endswith(SUFFIXES)
         ]
-    return [Listed(name, folder / name, _class_of(name)) for name in sorted(names)]
+    return [
+        Listed(_written(name, folder), folder / name, _class_of(name)) for name in sorted(names)
+    ]
+
+
+def _written(name: str, folder: Path) -> str:
+    """Return a file's name as answers have it. Raises DataError where it cannot be written."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{folder}: {name!a}: a name that is not UTF-8: rename it") from None
+    return f"./{name}" if name.startswith(_FORMULA) else name
 
 
 def _class_of(name: str) -> str:

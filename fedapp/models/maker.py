@@ -73,10 +73,11 @@ class Maker:
         )
         answers = _answers(SiteModel(recipe, blob, site.device), site)
         results, calibration = _results(answers, reported), calibrated(*answers["val"])
-        origin = self._origin(number)
+        origin = self.origin(number)
         return Description(FORMAT, recipe, origin, results, choice, calibration), blob
 
-    def _origin(self, number: int) -> Origin:
+    def origin(self, number: int) -> Origin:
+        """Say where a model comes from that is taken after round `number`."""
         code, used = _here()
         return Origin(
             run=self.run,

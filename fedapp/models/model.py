@@ -9,7 +9,7 @@ from torch import Tensor
 from fedapp.data.inputs import normalise
 from fedapp.ground.errors import ConfigError, ProtocolError, RunError
 from fedapp.learn.networks import Network
-from fedapp.learn.params import digest_of, from_bytes, schema_of, to_bytes
+from fedapp.learn.params import from_bytes, schema_of, to_bytes
 from fedapp.learn.predictors import Predictor, answer_of
 from fedapp.models.description import (
     DESCRIPTION,
@@ -18,8 +18,8 @@ from fedapp.models.description import (
     Part,
     Recipe,
     damaged,
-    read_description,
 )
+from fedapp.models.folder import read_whole
 
 
 class SiteModel:
@@ -62,19 +62,13 @@ class SiteModel:
 
 def load_model(folder: Path, device: torch.device) -> tuple[SiteModel, Description]:
     """Read a model's folder. Raises RunError where there is no model, or it is not whole."""
-    description, path = read_description(folder), folder / TENSORS
-    try:
-        blob = path.read_bytes()
-    except OSError as error:
-        raise damaged(path, str(error.strerror)) from error
-    if digest_of(blob) != description.model.sha256:
-        raise damaged(path, f"its SHA-256 is not the one in {DESCRIPTION}")
+    description, blob = read_whole(folder)
     try:
         return SiteModel(description.model, blob, device), description
     except ConfigError as error:
         raise RunError(f"{folder / DESCRIPTION}: model.network: {error}") from error
     except ProtocolError as error:
-        raise damaged(path, str(error)) from error
+        raise damaged(folder / TENSORS, str(error)) from error
 
 
 def in_parts(predictors: Mapping[str, Predictor]) -> tuple[bytes, tuple[Part, ...]]:

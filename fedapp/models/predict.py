@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedapp.data.folder import decode_all
-from fedapp.ground.errors import ConfigError, DataError
+from fedapp.data.stored import DepthError
+from fedapp.ground.errors import ConfigError, DataError, ImageError
 from fedapp.learn.uncertainty import SCORING_BATCH
 from fedapp.models.conformal import COVERAGE, Calibration, Sets, prediction_sets
 from fedapp.models.description import Recipe
@@ -136,13 +137,26 @@ def _one_by_one(listed: Sequence[Listed], recipe: Recipe) -> Batch:
 
 
 def read(files: Sequence[Path], recipe: Recipe) -> Tensor:
-    """Return images uint8 [n, *inputs], n >= 1, brought to size and channels as own data are."""
+    """Return images uint8 [n, *inputs], n >= 1, brought to size and channels as own data are.
+
+    Raises ImageError, which names the file, where one cannot be used.
+    """
     channels, height, width = recipe.inputs
     side = height if height == width else 0  # a model of oblong images takes them as they are
-    decoded = decode_all(files, side, channels, recipe.window)
+    try:
+        decoded = decode_all(files, side, channels, recipe.window)
+    except DepthError as error:  # the window is the model's: whoever asks it cannot set one
+        lacking = (
+            "it lacks the window of its own that the model reads such images by"
+            if recipe.window
+            else "the model learned from images of 8 bits"
+        )
+        raise ImageError(
+            f"{error.found}, but {lacking}: save it with 8 bits, as the model's site would"
+        ) from error
     for file, image in zip(files, decoded, strict=True):
         if image.shape != recipe.inputs:
-            raise DataError(
+            raise ImageError(
                 f"{file}: {image.shape[1]} x {image.shape[2]} pixels, the model takes "
                 f"{height} x {width}: bring it to that size"
             )

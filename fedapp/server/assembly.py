@@ -1,5 +1,6 @@
 """A run put together: what every driver does before the first round and after the last one."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from fedapp.server.endblock import end_block
 from fedapp.server.engine import Engine
 from fedapp.server.phases import Carrier, Learner
 from fedapp.server.standings import Row
+
+log = logging.getLogger(__name__)
 
 Ending = Callable[[Row, Sequence[Row], Path], str]
 """Puts a result into words: the summary, the rows of per_site.csv and the run's folder."""
@@ -54,6 +57,9 @@ def carry_out(
     except FedAppError:
         folder.discard_unless_begun()
         raise
-    tell_of_others(folder.models_root)  # of simulated sites; a real one's models are with it
+    try:
+        tell_of_others(folder.models_root)  # of simulated sites; a real one's models are with it
+    except FedAppError as error:  # what the run found out is saved, and still to be said
+        log.warning("%s; no model card tells of the other sites' models", error)
     print(ending(summary, folder.per_site(), folder.path), flush=True)
     return summary

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from fedapp.ground.text import percent, size
-from fedapp.learn.metrics import label_group, wilson, worst_decile
+from fedapp.learn.metrics import SHARES_OF_LABELS, label_group, wilson, worst_decile
 from fedapp.server.blocklines import (
     FEW_SITES,
     SHOWN,
@@ -25,8 +25,6 @@ from fedapp.server.blocklines import (
 
 _LABEL, _CELL = 48, 13
 """Columns of what a line begins with, and of each of its numbers."""
-_GROUPS = ("under 10 %", "10 to 50 %", "over 50 %")
-"""Sites by the share of their training images that have a label (`metrics.label_group`)."""
 WARMUP, ALONE, COMMON, FINAL, VALIDATION = (
     "warmup_accuracy",
     "alone_accuracy",
@@ -106,10 +104,10 @@ def _by_site(per_site: Sequence[Row]) -> list[str]:
 
 def _by_labels(per_site: Sequence[Row]) -> list[str]:
     """Return a line for each group of sites by their share of labels, and one for the worst."""
-    groups: dict[str, list[Row]] = {label: [] for label in _GROUPS}
+    groups: dict[str, list[Row]] = {label: [] for label in SHARES_OF_LABELS}
     for row in per_site:
         if row.get("mu") is not None:
-            groups[_GROUPS[label_group(row["mu"])]].append(row)
+            groups[SHARES_OF_LABELS[label_group(row["mu"])]].append(row)
     lines = [_cells("By share of labelled images", "sites", "warm-up, %", "last, %", "right / of")]
     for label, rows in groups.items():
         start, end = (percent(_mean(known(rows, column))) for column in (WARMUP, FINAL))

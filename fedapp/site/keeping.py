@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 class KeptModel:
     """Keeps a site's model in a folder of its own.
 
-    The first task of a run, of round 0, begins anew: an earlier run of the same name is over.
+    The first task of a run, of round 0, begins anew: an earlier run of the same name is over. So
+    does a later one that finds a model of other settings: the site was not there in round 0.
     """
 
     folder: Path
@@ -39,23 +40,27 @@ class KeptModel:
         if not new:
             return
         held = self._held() if task.round else None
-        choice = Choice(held.choice.candidates if held else ()).after(new)
+        before = Choice(held.choice.candidates if held else ())
+        choice = before.after(new)
         kept = choice.kept
-        if kept in new and (held is None or kept not in held.choice.candidates):
+        if kept in new and kept != before.kept:
             self._keep(kept, choice, task, report, site)
-        elif held is not None and choice.candidates != held.choice.candidates:
+        elif held is not None and choice != before:
             why = replace(held.choice, helped=choice.helped, candidates=choice.candidates)
             write_model(self.folder, replace(held, choice=why, others=None))
 
     def _held(self) -> Description | None:
-        """Return what the folder holds; None where that is nothing, or damaged."""
+        """Return what the folder holds of this run; None where that is nothing, or damaged."""
         if not (self.folder / DESCRIPTION).exists():
             return None
         try:
-            return read_description(self.folder)
+            held = read_description(self.folder)
         except RunError as error:
             log.warning("%s; the site begins to keep anew", error)
             return None
+        ran, runs = held.origin, self.maker.origin(held.origin.round)
+        # Not by code and versions: a run may go on with others.
+        return held if replace(ran, code=runs.code, versions=runs.versions) == runs else None
 
     def _keep(
         self, kept: Candidate, choice: Choice, task: Task, report: SiteReport, site: SiteContext

@@ -47,6 +47,31 @@ def test_tensors_arrays_and_data_sets_are_the_same_data():
     assert len(digests) == 1
 
 
+def test_data_changed_in_place_afterwards_are_not_the_federations():
+    rows, labels, numbers = ROWS.clone(), LABELS.clone(), ROWS.numpy().copy()
+    federations = [
+        Federation.dealt((rows, labels)),
+        Federation([Site(labelled=(rows, labels), unlabelled=numbers, val=(numbers, labels))]),
+    ]
+    names = [federation.settings["data.name"] for federation in federations]
+    rows += 1
+    labels.zero_()
+    numbers *= 2
+    for name, federation in zip(names, federations, strict=True):
+        assert name == f"memory:sha256_{digest_of(kept(federation))}"
+    assert torch.equal(kept(federations[0]).inputs, ROWS)
+    assert torch.equal(kept(federations[0]).labels, LABELS)
+    assert torch.equal(kept(federations[1]).sites[0].parts["unlabelled"].inputs, ROWS)
+
+
+def test_the_other_order_of_bytes_is_the_same_data_and_long_floats_are_refused():
+    other = ROWS.numpy().astype(">f4")
+    assert torch.equal(kept(federation := Federation.dealt((other, LABELS))).inputs, ROWS)
+    assert federation.inputs == (3,)
+    with pytest.raises(DataError, match="must be a tensor or array of uint8 or floats"):
+        Federation.dealt((other.astype(np.longdouble), LABELS))
+
+
 def test_the_name_of_the_data_is_their_content():
     first, same = Federation.dealt((ROWS, LABELS)), Federation.dealt((ROWS.clone(), LABELS))
     name = first.settings["data.name"]

@@ -1,4 +1,4 @@
-"""docs/PYTHON.md: every example runs as it stands, in a process of its own, and says something."""
+"""docs/PYTHON.md and README: every example runs as it stands, in a process of its own."""
 
 import os
 import re
@@ -9,16 +9,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = re.findall(r"^```py\n(.*?)^```", (ROOT / "docs/PYTHON.md").read_text(), re.M | re.S)
+EXAMPLES = [
+    example
+    for page in ("docs/PYTHON.md", "README.md")
+    for example in re.findall(r"^```py\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+]
 
 
-def test_there_are_four_of_about_ten_lines():
-    assert len(EXAMPLES) == 4
+def test_there_are_five_of_about_ten_lines():
+    assert len(EXAMPLES) == 5
     for example in EXAMPLES:
         assert sum(bool(line.strip()) for line in example.splitlines()) <= 17
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(4))
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(5))
 def test_an_example_runs(example, tmp_path):
     program = tmp_path / "example.py"
     program.write_text(example)

@@ -112,7 +112,8 @@ def test_a_comparison_has_a_row_for_each_method_and_keeps_what_was_run(data, tmp
     assert capsys.readouterr().out == "" and "Test accuracy" in str(found)
     assert not list((tmp_path / "c").rglob("pool"))
     assert fedapp.compare(data, methods, **asked).rows == found.rows
-    assert "selected by validation" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "6 of 6 cells were run before" in said and "selected by validation" not in said
 
 
 @pytest.mark.slow

@@ -1,11 +1,14 @@
 """The Python that pages show does what they say."""
 
 import pytest
+import torch
 
 import fedapp.methods
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
+from fedapp.models.conformal import calibrated
 from tests.docs.pages import blocks
+from tests.models.made import model_of, pictures, written
 
 SMALL = {
     "data.subset": 200,
@@ -57,3 +60,16 @@ def test_the_arrays_are_learned_from(write, run):
 def test_the_network_learns(write, run):
     write("docs/NETWORKS.md", "nets")
     assert '"confusion"' in run(**{"model.name": "nets:small", "model.units": 8})
+
+
+def test_a_model_is_asked_as_the_page_says(tmp_path, monkeypatch):
+    """The page's `images`, and its folder models/3 in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    images, labels = pictures(40), torch.arange(40) % 4
+    calibration = calibrated(model_of().probabilities(images), labels)
+    written(tmp_path / "models/3", calibration)
+    [text] = [text for language, text in blocks("docs/USING_A_MODEL.md") if language == "py"]
+    names = {"images": images}
+    exec(text, names)
+    assert names["probabilities"].shape == names["inside"].shape == (40, 4)
+    assert names["inside"].any(1).sum() >= 36  # 90 % of the images that it was calibrated on

@@ -17,7 +17,8 @@ from tests.docs.pages import ROOT, blocks
 
 FEW = 60
 """Images of 1,000: how far another processor's rounding may move an accuracy."""
-
+RIGHT = re.compile(r"right (\d+) of 1000 ")
+"""What `fedapp predict` says of images whose label is known."""
 
 DATA = Path(os.environ.get("FEDAPP_DATA", "/nonexistent"))
 """Read here: no test sees the developer's own."""
@@ -51,12 +52,12 @@ def test_the_tutorial_does_what_it_says(tmp_path):
             )
             assert done.returncode == 0, f"{text}{done.stdout}{done.stderr}"
             said = done.stdout
-            rights += re.findall(r"(\d+) of 1000 right", said)
+            rights += RIGHT.findall(done.stderr)
         elif language == "text":
             assert said == text
         else:
             told += text
-    on_the_page = re.findall(r"(\d+) of 1000 right", told)
+    on_the_page = RIGHT.findall(told)
     together, alone = map(int, rights)
     assert [together, alone] == pytest.approx(list(map(int, on_the_page)), abs=FEW)
     assert together > alone + FEW

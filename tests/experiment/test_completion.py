@@ -36,6 +36,7 @@ def test_keys_and_the_method_presets() -> None:
     assert complete_override("training.le") == ["training.learning_rate="]
     assert complete_override("method.preset=fedp") == [
         "method.preset=fedper",
+        "method.preset=fedpl",
         "method.preset=fedprox",
         "method.preset=fedprox_ft",
         "method.preset=fedprox_sl",

@@ -136,7 +136,8 @@ def test_numbers_of_a_file_are_yaml_1_2(write):
         ({"data__name": "digit"},
          "override: data.name = 'digit': no such data set; did you mean 'digits'?"),
         ({"split__bags": 3},
-         "override: split.bags = 3: um_pfssl cannot learn from bags; leave it out"),
+         "override: split.bags = 3: um_pfssl cannot learn from bags; leave it out "
+         "or choose fedllp or fedpl or fedul"),
         ({"data": 3},
          "override: data = 3: must be a group of keys: channels, classes, download, image_size, "
          "mean, name, root, sites, std, subset, window; did you mean 'data.name'?"),

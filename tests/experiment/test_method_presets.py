@@ -45,6 +45,10 @@ OTHERS = {
     "ditto": "ditto",
     "sage": "sage",
     "fixmatch_global": "fixmatch_global",
+    "fedul": "fedul",
+    "fedpl": "fedpl",
+    "fedllp": "fedllp",
+    "fedllp_vat": "fedllp",
     "recommended": "prior_shift",
 }
 """Method of each preset that the paper does not have."""

@@ -42,7 +42,10 @@ def test_a_relative_folder_and_the_home_folder(
     monkeypatch.setenv("HOME", str(tmp_path))
     assert find_run("mine") == Path("mine")
     assert find_run("~/here/mine") == tmp_path / "here" / "mine"
-    assert find_run(".") == Path(), "where one stands, not the folder of runs"
+    monkeypatch.chdir(tmp_path / "here" / "mine")
+    root.mkdir()
+    assert find_run(".").samefile(tmp_path / "here" / "mine"), "not the folder of all runs"
+    assert find_run("../mine").samefile(tmp_path / "here" / "mine")
 
 
 def test_without_a_name_it_is_the_newest_run(root: Path) -> None:

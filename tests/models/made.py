@@ -38,7 +38,13 @@ def pictures(count, inputs=(1, 8, 8), seed=0):
 
 
 def recipe_of(
-    network=SMALL, inputs=(1, 8, 8), classes=4, weights=None, images=True, dtype="float32"
+    network=SMALL,
+    inputs=(1, 8, 8),
+    classes=4,
+    weights=None,
+    images=True,
+    dtype="float32",
+    window="",
 ) -> tuple[Recipe, bytes]:
     """One network, or one for each of `weights`, of which all but the last have a class mix."""
     weights = weights or {"own": 1.0}
@@ -59,6 +65,7 @@ def recipe_of(
     recipe = Recipe(
         network=dict(network), classes=tuple(f"class {c}" for c in range(classes)), inputs=inputs,
         images=images, mean=mean, std=std, precision=dtype, parts=parts, sha256=digest_of(blob),
+        window=window,
     )  # fmt: skip
     return recipe, blob
 

@@ -1,6 +1,7 @@
 """A site's kept model, as rounds go by: the best by its rule, cut and resumed to the byte."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fedapp.models.description import read_description
 from fedapp.models.model import load_model
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
+from fedapp.site.keeping import KeptModel
 from tests.flower.results import loopback
 from tests.golden.numbers import SHRUNK
 
@@ -105,6 +107,15 @@ def test_a_damaged_or_lost_folder_is_begun_anew(tmp_path, caplog):
     assert read_description(folder / "models/0").origin.round == 2
 
 
+def test_a_damaged_model_does_not_keep_a_run_from_saying_how_it_ended(tmp_path, caplog, capsys):
+    folder = run(tmp_path, "fedavg", rounds__num_rounds=1)
+    (folder / "models/0/model.json").write_text("{")
+    capsys.readouterr()
+    run(tmp_path, "fedavg", rounds__num_rounds=1, runtime__resume=True)
+    assert "models/0/model.json: damaged" in caplog.text
+    assert "Files in" in capsys.readouterr().out
+
+
 def test_a_site_that_joining_does_not_help_keeps_its_model_alone_and_says_so(tmp_path, caplog):
     """UM-pFSSL falls far below the warm-up in these short runs."""
     caplog.set_level("INFO", logger="fedapp")
@@ -117,3 +128,23 @@ def test_a_site_that_joining_does_not_help_keeps_its_model_alone_and_says_so(tmp
         card = (folder / "models" / one.origin.called / "README.md").read_text()
         assert "Joining did not help this site" in card
     assert "validation images; it is in" in caplog.text
+
+
+def test_what_an_earlier_run_of_the_same_name_kept_is_no_candidate(tmp_path, monkeypatch):
+    """A site that was not there in round 0 has no first task to begin anew with."""
+    folder = run(tmp_path, "fedavg", seed=1, rounds__num_rounds=1)
+    shutil.copytree(folder / "models", kept := tmp_path / "kept")
+    shutil.rmtree(folder)
+    plain = KeptModel.take
+
+    def late(keeper, task, *others):
+        if task.round:
+            plain(replace(keeper, folder=kept / keeper.folder.name), task, *others)
+
+    with monkeypatch.context() as away:
+        away.setattr(KeptModel, "take", late)
+        run(tmp_path, "fedavg", seed=2, rounds__num_rounds=2)
+    for site in SITES:
+        found = read_description(kept / str(site))
+        assert found.origin.seed == 2
+        assert {c.round for c in found.choice.candidates} <= {1, 2}

@@ -1,5 +1,6 @@
 """What `fedapp advise` runs: the candidates at a small budget, on a person's own data."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -53,4 +54,4 @@ def plan(data: str, given: Mapping[str, Scalar], seeds: Sequence[int]) -> tuple[
     common = {**budget, **asked}
     plain = {"preset": base, "set": common, "methods": list(CANDIDATES), "seeds": list(seeds)}
     words = [base, *(f"{key}={value}" for key, value in asked.items())]
-    return grid_of(plain, name, "advise"), " ".join(f"'{w}'" if " " in w else w for w in words)
+    return grid_of(plain, name, "advise"), shlex.join(words)

@@ -99,6 +99,12 @@ def execute_here(grid: Grid, out: Path) -> Collection:
         for warning in check_cells(cells):
             print(f"warning: {warning}")
         collection = Collection(grid, cells, out)
+        if kept := sum(cell.state() == "done" for cell in cells):
+            # By settings and data: nobody sees that a function of one's own is another now.
+            print(
+                f"{kept} of {len(cells)} cells were run before and are kept: if you changed a "
+                "network or method of your own since, give another folder"
+            )
         for cell in cells:
             if cell.state() != "done":
                 if note := make_ready(cell):

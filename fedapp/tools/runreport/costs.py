@@ -69,7 +69,7 @@ def times(run: RunRecord) -> Block:
     spent: Counter[str] = Counter()
     for row in run.history.values():
         spent.update(row.get("seconds", {}))
-    figures = [_rounds(run)] if len(run.rounds) > 1 else []
+    figures = [_rounds(run)] if len(_with_before(run.rounds)) > 1 else []
     if not spent:
         why = "This run did not record its phases (sites.jsonl)."
         return Block(title, reading, figures, missing=why)
@@ -107,5 +107,5 @@ def _rounds(run: RunRecord) -> Figure:
 def _with_before(rows: Sequence[Row]) -> list[tuple[float, Row]]:
     """Return each round's row with the seconds before it."""
     timed = [row for row in rows if row.get("wall_seconds") is not None]
-    before = [0.0, *(row["wall_seconds"] for row in timed[:-1])]
-    return list(zip(before, timed, strict=True))
+    before = [0.0, *(row["wall_seconds"] for row in timed)]
+    return list(zip(before, timed, strict=False))  # nothing comes after the last

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from fedapp.ground.text import percent
+from fedapp.learn.metrics import SHARES_OF_LABELS
 from fedapp.messages.protocol import ANSWERS
 from fedapp.tools.report.layout import DASH, Table
 from fedapp.tools.runreport.blocks import Block, Figure
@@ -133,7 +134,7 @@ def _groups(run: RunRecord) -> Figure:
     for group, sites in run.by_group.items():
         spread = quartiles(run, sites)
         middle = [(number, mid) for number, (_, mid, _) in spread.items()]
-        lines.append(Line(GROUPS[group].removesuffix(" labels"), middle, f"g{group}", group == 1))
+        lines.append(Line(SHARES_OF_LABELS[group], middle, f"g{group}", group == 1))
         upper = [(n, high) for n, (_, _, high) in spread.items()]
         lower = [(n, low) for n, (low, _, _) in reversed(spread.items())]
         if upper:

@@ -6,18 +6,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from fedapp.experiment.presetfiles import read_yaml
 from fedapp.experiment.records import Records
 from fedapp.ground.errors import RunError
-from fedapp.learn.metrics import label_group, wilson
+from fedapp.learn.metrics import SHARES_OF_LABELS, label_group, wilson
 from fedapp.messages.protocol import Evaluation
 from fedapp.server.standings import Standing, Standings
 
 Row = dict[str, Any]
 
-GROUPS = ("under 10 % labels", "10 to 50 % labels", "over 50 % labels")
+GROUPS = tuple(f"{share} labels" for share in SHARES_OF_LABELS)
 """Sites by share of training images that have a label, as `metrics.label_group` counts them."""
 
 
@@ -142,7 +142,10 @@ def is_run(path: Path) -> bool:
 
 
 def read_run(path: Path) -> RunRecord:
-    """Read a run's folder. Raises RunError where it holds none, or none that can be told of."""
+    """Read a run's folder.
+
+    Raises RunError where it holds none, or none that can be told of; ConfigError as `read_yaml`.
+    """
     records = Records(path)
     checkpoint = records.load_checkpoint()
     if checkpoint is None:
@@ -166,22 +169,14 @@ def read_run(path: Path) -> RunRecord:
         raise RunError(f"{path}: a run without sites: there is nothing to report")
     return RunRecord(
         path=path,
-        settings=_settings(path / "config.yaml"),
+        settings=read_yaml(path / "config.yaml"),
         facts=records.read_json("run.json") or {},
         rounds=records.metrics(),
-        history={row["round"]: row for row in records.sites() if isinstance(row.get("round"), int)},
+        history={
+            row["round"]: row for row in records.sites() if isinstance(row.get("sites"), dict)
+        },
         summary=records.read_json("summary.json"),
         sites=sites,
         standings=standings,
         state=state,
     )
-
-
-def _settings(path: Path) -> Mapping[str, Any]:
-    try:
-        plain = yaml.safe_load(path.read_bytes())
-    except (OSError, yaml.YAMLError) as error:
-        raise RunError(f"{path}: cannot be read ({error}): copy it from the run again") from error
-    if not isinstance(plain, dict):
-        raise RunError(f"{path}: no settings: copy it from the run again")
-    return plain

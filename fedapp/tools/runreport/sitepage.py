@@ -48,11 +48,12 @@ def site_page(run: RunRecord, name: str) -> str:
 
 
 def find_site(run: RunRecord, name: str) -> SiteRecord:
-    """Return a site by its name or number. Raises RunError naming the nearest."""
-    wanted = name.removeprefix("site ")
-    for site in run.sites:
-        if name == site.name or wanted == str(site.number):
-            return site
+    """Return a site by its name, else by its number. Raises RunError naming the nearest."""
+    by_number = {str(site.number): site for site in run.sites}
+    # A site may be called "1" and be number 0: nobody shall read the page of another.
+    by_name = {site.name: site for site in run.sites}
+    if found := by_name.get(name) or by_number.get(name.removeprefix("site ")):
+        return found
     known = [site.name for site in run.sites]
     raise RunError(f"--site {name!r}: no such site in {run.name}; {nearest(name, known)}")
 

@@ -13,6 +13,7 @@ from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError
 from fedapp.models.card import CARD, card
 from fedapp.models.description import TENSORS, Description
+from fedapp.models.folder import read_whole
 from fedapp.models.listing import list_images
 from fedapp.models.model import SiteModel, load_model
 from fedapp.models.predict import batches
@@ -29,11 +30,12 @@ def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str
     """Write a model's folder as ONNX, a MONAI bundle or safetensors; return what to tell a person.
 
     images: a folder or CSV file, whose first images the ONNX file is checked with as well. Raises
-    ConfigError where the model is none of images but a bundle is asked for, or the extra is not
-    installed; RunError where the file does not answer as the model; and as `load_model` does.
+    ConfigError where a bundle is asked for but the model is none of images, or reads them by a
+    window; or where the extra is not installed; RunError where the file does not answer as the
+    model; and as `load_model` does.
     """
-    _, description = load_model(folder, torch.device("cpu"))
-    blob = (folder / TENSORS).read_bytes()
+    load_model(folder, torch.device("cpu"))  # what cannot answer here is not passed on
+    description, blob = read_whole(folder)
     if form == "safetensors":
         write_atomic(out / TENSORS, blob, durable=False)
         text = json.dumps(config(description), indent=2, ensure_ascii=False) + "\n"
@@ -45,6 +47,11 @@ def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str
     model = SiteModel(recipe, blob, torch.device("cpu"))
     if form == "monai" and not recipe.images:
         raise ConfigError("--to monai: the model takes numbers, no images: use --to onnx")
+    if form == "monai" and recipe.window:
+        raise ConfigError(
+            f"--to monai: the model reads images by a window ({recipe.window}), a bundle PNG and "
+            "JPEG of 8 bits only: use --to onnx, and bring images to 256 levels by that window"
+        )
     given = _some(model, images)
     onnx = to_onnx(model)
     worst = difference(onnx, model, given)

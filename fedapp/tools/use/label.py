@@ -18,7 +18,7 @@ from fedapp.models.model import SiteModel, load_model
 from fedapp.models.predict import Asked, Prediction, batches, predictions
 from fedapp.models.study import embedding
 from fedapp.tools.use.bar import counting
-from fedapp.tools.use.label_studio import interface, labelled_table, read_labels, tasks
+from fedapp.tools.use.label_studio import interface, labelled_table, read_labels, served, tasks
 from fedapp.tools.use.sheet import contact_sheet
 
 TABLE, TASKS, INTERFACE, SHEET = "next.csv", "tasks.json", "interface.xml", "contact_sheet.png"
@@ -33,6 +33,9 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
     model, description = load_model(folder, pick_device("auto"))
     listed = list_images(images)
     open_ones = [image for image in listed if not image.label]
+    root = images.parent if images.is_file() else images
+    for image in open_ones:
+        served(image.path, root)  # said before the long work
     asked: list[Prediction] = []
     with counting("images", len(open_ones)) as done:
         for found in predictions(model, description.calibration, open_ones, Asked()):
@@ -41,7 +44,6 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
     if not asked:
         raise DataError(f"{images}: no image without a label that can be used: name others")
     chosen = _chosen(model, asked, count)
-    root = images.parent if images.is_file() else images
     _write(out, chosen, root, description)
     lines = [
         f"{out}: {TABLE}, {TASKS} and {INTERFACE} (Label Studio), {SHEET}",

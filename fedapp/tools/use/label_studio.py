@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,27 @@ _ALWAYS = ("path", "label")
 """Columns that a site's table must have."""
 
 
+def served(image: Path, root: Path) -> str:
+    """Return where Label Studio serves an image. root: the folder that it serves.
+
+    Raises DataError where the image is not below it. Links are not followed: it sees them as well.
+    """
+    try:
+        below = Path(os.path.abspath(image)).relative_to(os.path.abspath(root))
+    except ValueError as error:
+        raise DataError(
+            f"{image}: not below {root}, which Label Studio is to serve: put the CSV file into a "
+            "folder that holds all its images"
+        ) from error
+    return SERVED + quote(below.as_posix())
+
+
 def tasks(chosen: Iterable[Prediction], root: Path, model: str) -> str:
-    """Return tasks to import, JSON. root: what Label Studio serves as local files."""
+    """Return tasks to import, JSON. root: what Label Studio serves; raises as `served` does."""
     listed = [
         {
             "data": {
-                "image": SERVED + quote(one.image.path.relative_to(root).as_posix()),
+                "image": served(one.image.path, root),
                 FILE: str(one.image.path.resolve()),
             },
             "predictions": [
@@ -74,7 +90,7 @@ def read_labels(export: Path) -> tuple[dict[Path, str], list[str]]:
         found = {Path(task["data"][FILE]): _labels(task["annotations"]) for task in plain}
     except OSError as error:
         raise DataError(f"{export}: cannot be read ({error.strerror}): name the export") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{export}: no export of tasks of `fedapp next-to-label` ({type(error).__name__}: "
             f"{error}): export as JSON, not JSON-MIN or CSV"

@@ -29,7 +29,7 @@ MONAI = "1.5.0"
 
 
 def write_bundle(folder: Path, model: SiteModel, description: Description, onnx: bytes) -> None:
-    """Write a bundle: configs/, models/ and docs/. model: one of images."""
+    """Write a bundle: configs/, models/ and docs/. model: one of images, without a window."""
     state = io.BytesIO()
     torch.save(Answer(model).state_dict(), state)
     for name, data in {
@@ -97,7 +97,10 @@ def metadata(description: Description) -> dict[str, Any]:
 
 
 def inference(description: Description) -> dict[str, Any]:
-    """Return inference.json: a folder of images -> a CSV file of file, class, probability."""
+    """Return inference.json: a folder of 8-bit images -> a CSV file of file, class, probability.
+
+    Pillow's `convert` would clip deeper ones.
+    """
     channels, height, width = description.model.inputs
     mode = "L" if channels == 1 else "RGB"
     pixels = "np.asarray(Image.open(f).convert(@mode).resize(@size, Image.BILINEAR))"

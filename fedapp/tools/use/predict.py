@@ -28,6 +28,8 @@ def predict(model: Path, images: Path, out: Path | None, asked: Asked) -> int:
     Returns the exit code. What was found is said on standard error. Raises DataError where not one
     image can be used, and as `list_images` and `load_model` do.
     """
+    if out and out.exists() and images.exists() and out.samefile(images):
+        raise DataError(f"{out}: it is the list of images: name another file for the answers")
     loaded, description = load_model(model, pick_device("auto"))
     listed, tally, began = list_images(images), Tally(asked), time.monotonic()
     target: AbstractContextManager[BinaryIO]

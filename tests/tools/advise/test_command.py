@@ -1,6 +1,7 @@
 """`fedapp advise` as a person sees it: what is run, the words, JSON, going on, bad input."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -42,6 +43,11 @@ def test_a_folder_of_images_is_dealt_to_simulated_sites(tmp_path):
     grid, words = plan(str(tmp_path), {"split.num_clients": 4}, [0])
     assert grid.common["data.name"] == "folder" and grid.common["data.root"] == str(tmp_path)
     assert f"data.root={tmp_path}" in words and grid.name == tmp_path.name
+    odd = tmp_path / "Dr. O'Neil's $scans; new"
+    (odd / "a").mkdir(parents=True)
+    (odd / "a" / "1.png").touch()
+    _, words = plan(str(odd), {}, [0])
+    assert f"data.root={odd}" in shlex.split(words), "it can be pasted"
 
 
 @pytest.mark.parametrize(("data", "given", "says"), [

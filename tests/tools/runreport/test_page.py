@@ -124,6 +124,20 @@ def test_a_run_of_an_older_version_says_what_is_left_out(tmp_path):
     assert "1 → 4 of 5" in page.text
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "missing"),
+    [
+        ("sites.jsonl", '{"round": 1, "sites": []}\n{"sites": {}}\n', "Curves of single sites"),
+        ("metrics.jsonl", '{"round": 0}\n{"round": 1, "wall_seconds": null}\n[]\n', ""),
+        ("metrics.jsonl", '{"mean_test_accuracy": 1}\n', "The run has no round yet"),
+    ],
+)
+def test_rows_that_lack_what_they_should_have_are_left_out(tmp_path, name, text, missing):
+    folder = write_run(tmp_path)
+    (folder / name).write_text(text)
+    assert missing in run_page([read_run(folder)])
+
+
 def test_a_run_under_way_has_a_page(tmp_path):
     folder = write_run(tmp_path)
     (folder / "summary.json").unlink()

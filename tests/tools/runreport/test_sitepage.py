@@ -7,7 +7,7 @@ import pytest
 from fedapp.ground.errors import RunError
 from fedapp.models.description import DESCRIPTION, Measured, Results, read_description
 from fedapp.tools.runreport.reading import read_run
-from fedapp.tools.runreport.sitepage import site_page
+from fedapp.tools.runreport.sitepage import find_site, site_page
 from tests.models.made import written
 from tests.tools.runreport.pages import check
 from tests.tools.runreport.written import write_run
@@ -50,3 +50,8 @@ def test_a_site_is_found_by_number_too_and_its_models_folder_is_named(tmp_path):
     assert "used, of round 3, right on 3 of 4 validation and 4 of 5 test images. All else" in text
     with pytest.raises(RunError, match="--site '9'"):
         site_page(read_run(folder), "9")
+
+
+def test_a_name_that_is_a_number_is_the_name(tmp_path):
+    run = read_run(write_run(tmp_path, names=("2", "0", "1")))
+    assert [find_site(run, name).number for name in ("0", "1", "2")] == [1, 2, 0]

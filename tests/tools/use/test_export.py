@@ -173,6 +173,16 @@ def test_a_bundle_has_what_the_specification_asks_for(bundle):
     again.load_state_dict(state)
 
 
+@pytest.mark.parametrize("window", ["0, 4095", "dicom"])
+def test_a_model_with_a_window_is_no_bundle(tmp_path, window):
+    """A bundle's Pillow would clip what the window spreads out; ONNX is asked for levels."""
+    folder = written(tmp_path / "model", window=window)
+    says = refused(folder, "--to", "monai", "-o", tmp_path / "out")
+    assert f"by a window ({window}), a bundle PNG and JPEG of 8 bits only: use --to onnx" in says
+    assert "\n" not in says and not (tmp_path / "out").exists()
+    assert invoked(folder, "--to", "safetensors", "-o", tmp_path / "out").exit_code == 0
+
+
 def test_monai_runs_the_bundle(bundle):
     """Where MONAI is installed: FEDAPP_MONAI is its folder, or empty. Same classes as ours."""
     where = os.environ.get("FEDAPP_MONAI")

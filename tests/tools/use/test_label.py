@@ -130,6 +130,25 @@ def test_images_with_a_label_are_passed_over(site, tmp_path):
 # --- and back -------------------------------------------------------------------------------------
 
 
+def test_images_that_label_studio_could_not_serve_are_refused_before_the_work(site, tmp_path):
+    far = site / "data/unlabelled/image 00.png"
+    (tmp_path / "list.csv").write_text(f"path\n{far}\n")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/list.csv").write_text("path\n../beside.png\n")
+    Image.new("L", (8, 8)).save(tmp_path / "beside.png")
+    for listed in (tmp_path / "list.csv", tmp_path / "in/list.csv"):
+        said = refused("next-to-label", site / "model", listed, "-o", tmp_path / "out")
+        assert f"not below {listed.parent}, which Label Studio is to serve" in said
+    link = tmp_path / "in" / "link.png"
+    link.symlink_to(far)
+    (tmp_path / "in/list.csv").write_text("path\nlink.png\n")
+    done = invoked(
+        "next-to-label", site / "model", tmp_path / "in/list.csv", "-o", tmp_path / "out"
+    )
+    assert done.exit_code == 0, done.output
+    assert "?d=link.png" in (tmp_path / "out/tasks.json").read_text()
+
+
 def test_labels_come_back_as_the_sites_table(site, chosen, tmp_path):
     """One label, two equal ones, two that differ, none, a cancelled one."""
     labels = [["class 2"], ["class 0"] * 2, ["class 0", "class 1"], [], [None]]
@@ -162,6 +181,7 @@ def test_groups_and_other_labels_stay(tmp_path):
 @pytest.mark.parametrize(("content", "says"), [
     ("no JSON", "no export of tasks of `fedapp next-to-label`"),
     ('[{"image": "a.png", "choice": "one"}]', "export as JSON, not JSON-MIN"),
+    ('[{"data": {"file": "a.png"}, "annotations": ["one"]}]', "AttributeError"),
     ('[{"data": {"file": "/elsewhere/a.png"}, "annotations": [{"result": [{"from_name": "class",'
      ' "value": {"choices": ["one"]}}]}]}]', "/elsewhere/a.png: not one of the images"),
 ])  # fmt: skip

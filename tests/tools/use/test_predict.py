@@ -21,6 +21,7 @@ from fedapp.server.peers import finished_run
 from fedapp.site.federation import federation_of
 from fedapp.tools.deploy.demo_images import SITES
 from tests.imagefiles import dicom, raster, twelve_bits
+from tests.models.made import written
 from tests.own import image
 
 CPU = torch.device("cpu")
@@ -54,7 +55,7 @@ def test_deep_images_are_read_by_the_models_window(model, images, tmp_path):
         dicom(tmp_path / "dicom" / f"{file.stem}.dcm", deep)
         raster(tmp_path / "png" / file.name, deep)
         raster(tmp_path / "levels" / file.name, np.array(Image.open(file)))
-    assert "data.window is not set" in refused(model, tmp_path / "png")
+    assert "the model learned from images of 8 bits" in refused(model, tmp_path / "png")
     shutil.copytree(model, tmp_path / "model")
     description = json.loads((tmp_path / "model" / "model.json").read_text())
     assert description["model"]["window"] == ""
@@ -66,6 +67,16 @@ def test_deep_images_are_read_by_the_models_window(model, images, tmp_path):
                       for kind in ("dicom", "png", "levels"))
     ]  # fmt: skip
     assert answers[0] == answers[1] == answers[2] and len(answers[0]) == 20
+
+
+def test_what_fits_a_deep_image_is_said_by_the_models_window(model, tmp_path):
+    """Nobody who asks a model can set data.window: that was agreed upon before it learned."""
+    raster(tmp_path / "in" / "deep.png", np.full((8, 8), 4095, np.uint16))
+    says = refused(model, tmp_path / "in")
+    assert "values 4095 to 4095, but the model learned from images of 8 bits: save it" in says
+    assert "data.window" not in says
+    says = refused(written(tmp_path / "own", window="dicom"), tmp_path / "in")
+    assert "but it lacks the window of its own that the model reads such images by: save" in says
 
 
 def test_a_model_is_named_after_its_site(run):
@@ -161,9 +172,7 @@ def test_a_model_of_numbers_takes_no_images(model, images, tmp_path):
 
 def test_images_of_another_kind_are_refused_by_name(model, tmp_path):
     Image.fromarray(np.zeros((9, 9), np.uint16)).save(tmp_path / "deep.png")
-    assert "deep.png: 16-bit PNG, values 0 to 0, but data.window is not set" in refused(
-        model, tmp_path
-    )
+    assert "deep.png: 16-bit PNG, values 0 to 0, but the model learned" in refused(model, tmp_path)
     (tmp_path / "deep.png").write_bytes(b"no image")
     assert "deep.png: damaged or not an image" in refused(model, tmp_path)
 
@@ -251,6 +260,15 @@ def test_a_model_written_before_there_was_a_calibration_has_sets_of_all_classes(
 def test_numbers_in_a_row_stand_in_one_line_of_the_description(model):
     text = (model / "model.json").read_text()
     assert '"inputs": [ 1, 8, 8 ],' in text and len(text.splitlines()) < 240
+
+
+def test_answers_are_not_written_over_the_list_of_images(model, tmp_path):
+    image(tmp_path / "a.png", 7)
+    (table := tmp_path / "list.csv").write_text("path,label\na.png,1\n")
+    result = invoked(model, table, "--out", tmp_path / "." / "list.csv")
+    assert isinstance(result.exception, FedAppError)
+    assert "it is the list of images" in str(result.exception)
+    assert table.read_text() == "path,label\na.png,1\n"
 
 
 def test_a_table_with_labels_is_measured(model, images):
