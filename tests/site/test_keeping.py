@@ -118,7 +118,7 @@ def test_a_damaged_model_does_not_keep_a_run_from_saying_how_it_ended(tmp_path, 
 
 def test_a_site_that_joining_does_not_help_keeps_its_model_alone_and_says_so(tmp_path, caplog):
     """UM-pFSSL falls far below the warm-up in these short runs."""
-    caplog.set_level("INFO", logger="fedapp")
+    caplog.set_level("DEBUG", logger="fedapp")
     folder = run(tmp_path, "um_pfssl")
     found = [read_description(folder / "models" / str(site)) for site in SITES]
     harmed = [f for f in found if f.choice.helped is False]

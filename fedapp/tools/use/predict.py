@@ -31,7 +31,11 @@ def predict(model: Path, images: Path, out: Path | None, asked: Asked) -> int:
     if out and out.exists() and images.exists() and out.samefile(images):
         raise DataError(f"{out}: it is the list of images: name another file for the answers")
     loaded, description = load_model(model, pick_device("auto"))
-    listed, tally, began = list_images(images), Tally(asked), time.monotonic()
+    listed, tally, began = (
+        list_images(images),
+        Tally(asked, description.model.classes),
+        time.monotonic(),
+    )
     target: AbstractContextManager[BinaryIO]
     target = nullcontext(sys.stdout.buffer) if out is None else written_whole(out, durable=False)
     with target as file, counting("images", len(listed)) as done:
@@ -55,6 +59,7 @@ class Tally:
     """What is said at the end: of all images, and of those whose label the CSV file has."""
 
     asked: Asked
+    classes: tuple[str, ...]
     read: int = 0
     single: int = 0
     labelled: int = 0
@@ -62,6 +67,7 @@ class Tally:
     covered: int = 0
     single_labelled: int = 0
     single_right: int = 0
+    foreign: int = 0
     unread: list[Unread] = field(default_factory=list)
 
     def add(self, found: Iterable[Prediction | Unread]) -> None:
@@ -78,6 +84,7 @@ class Tally:
                 self.covered += label in one.inside
                 self.single_labelled += not one.abstains
                 self.single_right += one.inside == (label,)
+                self.foreign += label not in self.classes
 
     def lines(self, note: str) -> list[str]:
         """Return it as lines. note: what a person must know of the sets."""
@@ -97,6 +104,11 @@ class Tally:
             lines.append(f"images with a label: {'; '.join(shares)}")
             lines.append(
                 "that says how new images will fare if the model learned from none of them"
+            )
+        if self.foreign:
+            lines.append(
+                f"{count(self.foreign)} of them have a label that is no class of the model, so they "
+                f"count as wrong; it knows {', '.join(self.classes)}"
             )
         if self.unread:
             first = self.unread[0].why

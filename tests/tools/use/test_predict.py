@@ -283,6 +283,16 @@ def test_a_table_with_labels_is_measured(model, images):
     assert f"label in the set {covered} of {len(labels)} (" in said and "asked 90.0 %" in said
 
 
+def test_labels_that_the_model_does_not_know_are_said_to_be_so(model, images, tmp_path):
+    image(tmp_path / "a.png")
+    (tmp_path / "odd.csv").write_text("path,label\na.png,Handbag\n")
+    said = " ".join(invoked(model, tmp_path / "odd.csv").stderr.split())
+    assert "right 0 of 1" in said
+    assert (
+        "1 of them have a label that is no class of the model" in said and "it knows 0, 1" in said
+    )
+
+
 @pytest.mark.parametrize("coverage", ["0", "1", "90", "-0.5"])
 def test_a_coverage_that_is_no_share_is_refused(model, images, coverage):
     assert "must lie between 0 and 1" in refused(model, images, "--coverage", coverage)
