@@ -107,8 +107,8 @@ class Tally:
             )
         if self.foreign:
             lines.append(
-                f"{count(self.foreign)} of them have a label that is no class of the model, so they "
-                f"count as wrong; it knows {', '.join(self.classes)}"
+                f"{count(self.foreign)} of them have a label that is no class of the model, which "
+                f"counts as wrong; it knows {', '.join(self.classes)}"
             )
         if self.unread:
             first = self.unread[0].why
