@@ -157,8 +157,9 @@ class SplitSettings:
     """Share of all images for training; 0.7 in the paper."""
     val_share: Share = 0.1
     """Share of all images for validation; 0.1 in the paper; the rest is for testing."""
-    labels: Literal["some", "all"] = "some"
-    """some: of each site's training images a share by Dir_2; all: every one, the paper's -SL."""
+    labels: Literal["some", "all", "none"] = "some"
+    """some: of each site's training images a share by Dir_2; all: every one, the paper's -SL; none:
+    the server alone has labels to learn from."""
     label_share: Annotated[float, Field(gt=0, le=0.5)] = 0.5
     """Mean share of a site's training images that are labelled; 0.5 in the paper."""
     feature_shift: Share = 0.0
@@ -181,9 +182,10 @@ class SplitSettings:
     def __post_init__(self) -> None:
         if not 0 < self.train_share <= self.train_share + self.val_share < 1:
             raise ValueError("train_share must be above 0 and train_share + val_share below 1")
-        if self.labels == "all" and self.label_share != 0.5:
+        if self.labels != "some" and self.label_share != 0.5:
             raise ValueError(
-                "label_share says nothing where labels is 'all': drop it or set labels to 'some'"
+                f"label_share says nothing where labels is {self.labels!r}: drop it or set labels "
+                "to 'some'"
             )
         if self.bags and (self.labels, self.label_share) != ("some", 0.5):
             raise ValueError(
@@ -307,6 +309,9 @@ class RuntimeSettings:
     """Name of the run folder; empty: preset, seed and start time."""
     resume: bool = False
     """Continue the run in the folder `run_name` from its last whole round."""
+    server_data: str = ""
+    """Folder or CSV file of labelled images that the server has itself, where sites have images of
+    their own; empty: it has none."""
     peers: str = ""
     """A finished run, its name or folder, from whose models new sites start; empty: none."""
     models: bool = True

@@ -134,7 +134,7 @@ def descend(
     `rng.seeded`.
     """
     parameters = list(model.parameters())
-    optimiser = _optimiser(parameters, settings)
+    optimiser = optimiser_of(parameters, settings)
     losses = []
     for step in steps:
         loss = step()
@@ -146,7 +146,8 @@ def descend(
     return torch.stack(losses).mean().item() if losses else None  # the only sync
 
 
-def _optimiser(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer:
+def optimiser_of(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimizer:
+    """Return a new optimiser of these leaf tensors, as `training.optimiser` says."""
     rate, fused = settings.learning_rate, parameters[0].is_cuda
     if settings.optimiser == "adam":
         return torch.optim.Adam(parameters, rate, fused=fused)

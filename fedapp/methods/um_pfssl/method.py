@@ -3,6 +3,9 @@
 Shi, Chen, Zhang: Uncertainty Minimization for Personalized Federated Semi-Supervised Learning, the
 final version; the preprint's differing choices are options.
 
+A server that has labelled images of its own is one more site, which trains in every round: others
+may list its model, and it theirs.
+
 The server's rule is Algorithm 1 with Algorithms 2 and 3 folded into one message per site and round;
 docs/CHOICES.md lists every place where the paper is silent and what is done there.
 
@@ -26,7 +29,7 @@ from fedapp.learn.pseudolabels import counted
 from fedapp.learn.scores import Score, ScoreKey
 from fedapp.learn.training import recalibrate
 from fedapp.learn.uncertainty import mc_probabilities
-from fedapp.messages.protocol import SEARCH, ModelRef, Reply, ScoredRef, Task
+from fedapp.messages.protocol import SEARCH, SERVER_SITE, ModelRef, Reply, ScoredRef, Task
 from fedapp.methods.base import (
     Method,
     MethodState,
@@ -109,11 +112,11 @@ class UmPfssl(Method[HelperLists]):
     ) -> Generator[Sequence[Task], Sequence[Reply], HelperLists]:
         """Algorithm 1, one round."""
         if rnd.number == 0:
-            yield warm_ups(rnd)
+            yield [rnd.task(site, "warmup") for site in rnd.everybody]
             return state
         tasks = []
-        for site in rnd.sites:
-            trains = site in rnd.cohort
+        for site in rnd.everybody:
+            trains = site in rnd.cohort or site == SERVER_SITE
             in_scope = trains or self.helper_scope == "all"
             # No longer than asked for, whatever the site listed: it is sent newcomers beside.
             listed = state.helpers.get(site, ())[: self.helper_list_size - 1]
@@ -157,7 +160,14 @@ class UmPfssl(Method[HelperLists]):
     def _strangers(self, site: int, helpers: Sequence[ModelRef], rnd: Round) -> list[int]:
         """Return the trained peers that are not on a site's list."""
         listed = {site, *(ref.site for ref in helpers)}
-        return [peer for peer in rnd.pool.trained() if peer not in listed]
+        peers = rnd.pool.trained()
+        if rnd.server_learns and rnd.pool.latest(SERVER_SITE).version:
+            peers = (SERVER_SITE, *peers)
+        return [peer for peer in peers if peer not in listed]
+
+    def needs_labels(self) -> str:
+        """A site may have helpers that have labels: the server is one."""
+        return ""
 
     def check_reply(self, task: Task, reply: Reply) -> None:
         """A helper list in its order, without the site itself."""
