@@ -148,10 +148,11 @@ def descend(
 
 def optimiser_of(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimizer:
     """Return a new optimiser of these leaf tensors, as `training.optimiser` says."""
-    rate, fused = settings.learning_rate, parameters[0].is_cuda
+    rate, decay = settings.learning_rate, settings.weight_decay
+    fused = parameters[0].is_cuda
     if settings.optimiser == "adam":
-        return torch.optim.Adam(parameters, rate, fused=fused)
-    return torch.optim.SGD(parameters, rate, settings.momentum, fused=fused)
+        return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=fused)
+    return torch.optim.SGD(parameters, rate, settings.momentum, weight_decay=decay, fused=fused)
 
 
 def shortened(gradients: Sequence[Tensor]) -> list[Tensor]:
