@@ -8,7 +8,7 @@ that the mean over sites is the accuracy on all of them. Training images are dea
 - `two_classes` (Non-IID-I): a site has two classes. Each class is cut into as many equal slices as
   sites are to have it.
 - `two_labelled_classes` (Non-IID-II): labelled images as before; all others are dealt at random.
-- `uneven_labels` (Non-IID-III): dealt as `iid`, but most sites have `FEW_LABELS` of theirs labelled.
+- `uneven_labels` (Non-IID-III): dealt as `iid`, but most sites have labels of `FEW_LABELS` alone.
 """
 
 import math
@@ -67,7 +67,7 @@ def _shuffled(members: Indices, classes: NDArray[np.int64], seed: int, part: int
 
 
 def _in_turn(count: int, sites: int) -> NDArray[np.int32]:
-    """Return 0, 1, ..., sites - 1, 0, ...: [count]; of samples in class order, each class evenly."""
+    """Return 0, 1, ..., sites - 1, 0, ...: [count]; of samples class by class that is even."""
     return (np.arange(count) % sites).astype(np.int32)
 
 

@@ -142,7 +142,7 @@ def test_two_classes_a_site_need_enough_sites_and_two_classes(labels, sites):
 
 
 def test_images_must_be_left_to_learn_from():
-    with pytest.raises(DataError, match="20 images, split.test_images = 18 and 2 for validation"):
+    with pytest.raises(DataError, match=r"20 images, split\.test_images = 18 and 2 for validation"):
         partition(np.arange(20) % 2, SplitSettings(num_clients=2, test_images=18), 0, "x")
 
 

@@ -49,7 +49,7 @@ class Server:
             sent = {"head.bias": torch.tensor([1.0, 2.0])}
             whole, blob = to_bytes({**first, **sent}), to_bytes(sent)
             part = Part(w_0.digest, digest_of(blob))
-            self.reply = Reply(0, 1, digest_of(whole), part=part, learned=True)
+            self.reply = Reply(0, 1, digest_of(whole), parts={MODEL: part}, learned=True)
         else:
             means = self.engine._schemas["means"]
             blob = to_bytes({n: torch.ones(shape, dtype=of) for n, (shape, of) in means.items()})
@@ -110,8 +110,9 @@ def test_malformed_contents(server, name, examples):
     served = server(name)
 
     def named(blob):
-        if served.reply.part:
-            return replace(served.reply, part=replace(served.reply.part, digest=digest_of(blob)))
+        if served.reply.parts:
+            part = replace(served.reply.parts[MODEL], digest=digest_of(blob))
+            return replace(served.reply, parts={MODEL: part})
         return replace(served.reply, contents={"means": digest_of(blob)})
 
     fuzz(
@@ -124,8 +125,8 @@ def test_malformed_contents(server, name, examples):
 def test_a_part_that_does_not_make_the_model_it_names_is_refused(server):
     served = server("toy_layers")
     other = to_bytes({"head.bias": torch.tensor([3.0, 2.0])})
-    part = replace(served.reply.part, digest=digest_of(other))
-    assert served.refuses(encode(replace(served.reply, part=part)), other)
+    part = replace(served.reply.parts[MODEL], digest=digest_of(other))
+    assert served.refuses(encode(replace(served.reply, parts={MODEL: part})), other)
     strange = to_bytes({"head.other": torch.tensor([3.0, 2.0])})
-    part = replace(served.reply.part, digest=digest_of(strange))
-    assert served.refuses(encode(replace(served.reply, part=part)), strange)
+    part = replace(served.reply.parts[MODEL], digest=digest_of(strange))
+    assert served.refuses(encode(replace(served.reply, parts={MODEL: part})), strange)
