@@ -300,9 +300,7 @@ def _bag_problems(
     return [f"{where}: split.bags = {split.bags}: {rule}"]
 
 
-def _server_problems(
-    parts: Mapping[str, Any], origin: Mapping[str, str], source: str
-) -> list[str]:
+def _server_problems(parts: Mapping[str, Any], origin: Mapping[str, str], source: str) -> list[str]:
     """Return one line where nobody has labels, the method needs them at sites, or no server can."""
     split, given, lines = parts["split"], parts["runtime"].server_data, []
     own = parts["data"].name == OWN

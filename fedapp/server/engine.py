@@ -75,7 +75,11 @@ class Engine:
                 self.progress.note(_unused(self.experiment))
             before = row
             state.wall_seconds = earlier + time.monotonic() - began
-            row |= {**self._traffic(), **state.server.shown(), "wall_seconds": round(state.wall_seconds, 3)}
+            row |= {
+                **self._traffic(),
+                **state.server.shown(),
+                "wall_seconds": round(state.wall_seconds, 3),
+            }
             self._record(row, sites, state)
             self.progress.round_done(row)
         return self._finish(state)
