@@ -52,6 +52,7 @@ OTHERS = {
     "fedllp": "fedllp",
     "fedllp_vat": "fedllp",
     "recommended": "prior_shift",
+    "fedmatch": "fedmatch",
     "fedsiam_pi": "fedsiam_pi",
     "fedsiam_mt": "fedsiam_mt",
     "fedsiam_d": "fedsiam_d",
