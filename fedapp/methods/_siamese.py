@@ -161,11 +161,12 @@ class TwoNetworks(Siamese):
             return
         if ONLINE not in arrived:
             raise ProtocolError(f"learned, but sent no {ONLINE} network: its method asks for one")
-        self.check_layers(task, arrived)
+        self.check_layers(task, reply, arrived)
 
-    def check_layers(self, task: Task, arrived: Mapping[str, Arrived]) -> None:
-        """Check that all layers of the online network came. Raises ProtocolError."""
-        require_layers(arrived[ONLINE], layers_of(arrived[ONLINE].whole))
+    def check_layers(self, task: Task, reply: Reply, arrived: Mapping[str, Arrived]) -> None:
+        """Check that the online network came whole. Raises ProtocolError."""
+        if ONLINE in reply.parts:
+            require_layers(arrived[ONLINE], layers_of(arrived[ONLINE].whole))
 
 
 def require_layers(online: Arrived, asked: Collection[str]) -> None:

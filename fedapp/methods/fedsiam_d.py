@@ -109,7 +109,7 @@ class FedSiamD(TwoNetworks):
             return state
         return Divergences((*state.rounds, tuple(found))[-self.calm_rounds :])
 
-    def check_layers(self, task: Task, arrived: Mapping[str, Arrived]) -> None:
+    def check_layers(self, task: Task, reply: Reply, arrived: Mapping[str, Arrived]) -> None:
         """Check that just the layers came that were asked for. Raises ProtocolError."""
         if self.by_labels(task):  # one network, which is both
             return
@@ -147,11 +147,14 @@ def boundary(rounds: Sequence[Sequence[float]], tau: float) -> float:
 
 
 def asked(task: Task, values: Mapping[str, float]) -> Collection[str]:
-    """Return the layers that a site is to send, by its FSM values and what the task tells it."""
+    """Return the layers that a site is to send, by its FSM values and what the task tells it.
+
+    A layer that does not differ at all is never sent: the server has it.
+    """
     tau, least = task.numbers[SHARE], task.numbers[BOUNDARY]
     if tau <= 0:
         return ()
-    return [layer for layer, value in values.items() if tau >= 1 or value >= least]
+    return [n for n, value in values.items() if value > 0 and (tau >= 1 or value >= least)]
 
 
 METHOD = FedSiamD

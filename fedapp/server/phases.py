@@ -250,7 +250,7 @@ class Phases:
         kind, answer, number = _kind(task, MESSAGE), incoming.answer, self.state.round
         self.ledger.add(number, task.site, "up", kind, 0, incoming.head_bytes)
         uploads = answer.uploads(task.own.digest) if isinstance(answer, Reply) else {}
-        roles = {digest: role for role, digest in uploads.items()}
+        roles = {digest: role for role, digest in reversed(uploads.items())}  # once: as the model
         for digest, blob in incoming.payloads.items():
             self.ledger.add(number, task.site, "up", roles.get(digest, MODEL), 1, len(blob))
 
