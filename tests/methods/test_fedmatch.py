@@ -1,4 +1,4 @@
-"""FedMatch: sigma from labels, psi from the rest, helpers by nearest answers, sparse differences."""
+"""FedMatch: sigma from labels, psi from the rest, helpers by nearest answers."""
 
 from dataclasses import replace
 

@@ -180,7 +180,8 @@ def test_a_method_whose_sites_need_labels_is_refused_in_one_line(tmp_path, metho
     ({"split.server_share": 0.0},
      "split.labels = 'none': the server alone has labels, and it has no images: set "
      "split.server_share"),
-    ({"method.preset": "recommended"}, "count which pseudo-labels are right: set method.weigh=false"),
+    ({"method.preset": "recommended"},
+     "its sites count which pseudo-labels are right: set method.weigh=false"),
     ({"runtime.server_data": "/srv"}, "runtime.server_data = '/srv': goes with data.name=own"),
     ({"split.label_share": 0.1}, "label_share says nothing where labels is 'none'"),
 ])  # fmt: skip

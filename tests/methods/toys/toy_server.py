@@ -1,4 +1,4 @@
-"""A toy: the server trains by itself on labelled images of its own; sites measure before and after."""
+"""A toy: the server trains by itself on labelled images of its own; sites only measure."""
 
 from collections.abc import Generator, Sequence
 from typing import ClassVar
