@@ -39,8 +39,7 @@ def written_whole(
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        with _opened(part, mode) as file:
             yield file
             if durable:
                 file.flush()
@@ -54,6 +53,19 @@ def written_whole(
     except BaseException:  # an interrupt leaves no half file either
         _discard(part)
         raise
+
+
+def _opened(part: Path, mode: int) -> BinaryIO:
+    """Open a new file for writing; its folder is made if absent, which is seldom."""
+
+    def opened() -> BinaryIO:
+        return open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode))
+
+    try:
+        return opened()
+    except FileNotFoundError:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        return opened()
 
 
 def append_durable(path: Path, data: bytes) -> None:

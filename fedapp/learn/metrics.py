@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,16 +38,17 @@ def predict(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
 
 def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:
     """Sum up predictions: probabilities [n, C], labels int64 [n], both on the CPU; n >= 0."""
-    classes = probabilities.shape[1]
-    confidence, predicted = probabilities.max(1) if len(labels) else (torch.empty(0), labels)
-    confusion = torch.bincount(labels * classes + predicted, minlength=classes * classes)
-    bins = (confidence * BINS).ceil().long().sub_(1).clamp_(0, BINS - 1)
-    correct = (predicted == labels).double()
+    # By NumPy: of the few images of a site, a call of torch costs more than what it does.
+    answers, truth, classes = probabilities.numpy(), labels.numpy(), probabilities.shape[1]
+    predicted, confidence = answers.argmax(1), answers.max(1)
+    confusion = np.bincount(truth * classes + predicted, minlength=classes * classes)
+    bins = np.clip(np.ceil(confidence * np.float32(BINS)).astype(np.int64) - 1, 0, BINS - 1)
+    right = np.bincount(bins[predicted == truth], minlength=BINS)
     return Evaluation(
         confusion=tuple(map(tuple, confusion.reshape(classes, classes).tolist())),
-        bin_count=tuple(torch.bincount(bins, minlength=BINS).tolist()),
-        bin_correct=tuple(torch.bincount(bins, correct, BINS).long().tolist()),
-        bin_confidence=tuple(torch.bincount(bins, confidence.double(), BINS).tolist()),
+        bin_count=tuple(np.bincount(bins, minlength=BINS).tolist()),
+        bin_correct=tuple(right.tolist()),
+        bin_confidence=tuple(np.bincount(bins, confidence, BINS).tolist()),
     )
 
 

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.losses import soft_target_loss
 from fedapp.learn.networks.base import Network
+from fedapp.learn.sgd import Sgd
 from fedapp.learn.uncertainty import SCORING_BATCH, Normalise
 
 Step = Callable[[], Tensor]
@@ -139,18 +140,35 @@ def descend(
     for step in steps:
         loss = step()
         losses.append(loss.detach())
-        optimiser.zero_grad(set_to_none=True)
+        optimiser.zero_grad()
         (loss if penalty is None else loss + penalty()).backward()
-        nn.utils.clip_grad_norm_(parameters, LONGEST_GRADIENT)
+        _shorten(parameters)
         optimiser.step()
     return torch.stack(losses).mean().item() if losses else None  # the only sync
 
 
-def _optimiser(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer:
+def _optimiser(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer | Sgd:
     rate, fused = settings.learning_rate, parameters[0].is_cuda
     if settings.optimiser == "adam":
         return torch.optim.Adam(parameters, rate, fused=fused)
-    return torch.optim.SGD(parameters, rate, settings.momentum, fused=fused)
+    if fused:
+        return torch.optim.SGD(parameters, rate, settings.momentum, fused=True)
+    return Sgd(parameters, rate, settings.momentum)
+
+
+def _shorten(parameters: Sequence[nn.Parameter]) -> None:
+    """Scale the gradients to `LONGEST_GRADIENT` together where they are longer.
+
+    As `clip_grad_norm_` does; but on a CPU, where a look at the length costs nothing, those that
+    are short enough are not multiplied by 1.
+    """
+    if parameters[0].is_cuda:
+        nn.utils.clip_grad_norm_(parameters, LONGEST_GRADIENT)
+        return
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if not length.item() <= LONGEST_GRADIENT - 1e-6:  # not: it may be NaN
+        nn.utils.clip_grads_with_norm_(parameters, LONGEST_GRADIENT, length)
 
 
 def shortened(gradients: Sequence[Tensor]) -> list[Tensor]:

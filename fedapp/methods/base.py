@@ -26,7 +26,7 @@ from fedapp.ground.rng import numpy_stream, seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.metrics import evaluation, predict
 from fedapp.learn.networks.base import Network
-from fedapp.learn.params import Params, Schema, assign, schema_of, without
+from fedapp.learn.params import Params, Schema, all_finite, assign, schema_of, without
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.training import View, train
@@ -266,7 +266,7 @@ class SiteContext:
         Raises RunError where it answers NaN.
         """
         probabilities = predict(self.model, images, self.normalise)
-        if not bool(probabilities.isfinite().all()):
+        if not all_finite(probabilities):
             raise RunError(
                 f"site {self.data.site}: the model answers NaN; lower training.learning_rate"
             )
@@ -289,7 +289,7 @@ class SiteContext:
         """Return a copy of the context's model on the CPU. Raises RunError where it diverged."""
         params = {n: t.detach().cpu().clone() for n, t in self.model.state_dict().items()}
         for name, tensor in params.items():
-            if not bool(tensor.isfinite().all()):
+            if not all_finite(tensor):
                 raise RunError(
                     f"site {self.data.site}: {name} is NaN or infinite after training; "
                     "lower training.learning_rate"
