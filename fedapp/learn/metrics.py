@@ -29,11 +29,34 @@ Z95 = 1.959963984540054
 @torch.inference_mode()
 def predict(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
     """Return softmax probabilities without dropout, float32 [n, C], on the CPU."""
+    [out] = predict_each(model, [images], normalise)
+    return out
+
+
+@torch.inference_mode()
+def predict_each(model: Network, sets: Sequence[Tensor], normalise: Normalise) -> list[Tensor]:
+    """Return what `predict` does of each set of images.
+
+    Small sets go through the trunk together: a pass costs two images nearly what it costs ten. The
+    tail, whose matrix products have other last bits with other numbers of rows, sees each alone.
+    """
     model.eval()
+    sizes = [len(images) for images in sets]
+    if len(sets) > 1 and sum(sizes) <= SCORING_BATCH:
+        found = [part.split(sizes) for part in features_of(model, torch.cat(list(sets)), normalise)]
+        answers = [
+            torch.softmax(model.tail(features), dim=1) for features in zip(*found, strict=True)
+        ]
+    else:
+        answers = [_predicted(model, images, normalise) for images in sets]
+    return [each.cpu() for each in answers]  # the only syncs
+
+
+def _predicted(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
     out = []
     for batch in images.split(SCORING_BATCH):
         out.append(torch.softmax(model.tail(features_of(model, batch, normalise)), dim=1))
-    return torch.cat(out).cpu()  # the only sync
+    return torch.cat(out)
 
 
 def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:

@@ -57,9 +57,17 @@ class ModelStore:
         if _size(path) != len(blob):  # absent, or cut
             write_atomic(path, blob, durable=durable)
         elif durable:
-            make_durable(path)
+            make_durable([path])
         self._remember(digest, blob)
         return digest
+
+    def settle(self, digests: Collection[str]) -> None:
+        """Bring those of these contents that are here to the disk: they outlive a power cut then.
+
+        Raises StoreError where the disk refuses.
+        """
+        paths = (self._path(digest) for digest in sorted(digests))
+        make_durable([path for path in paths if _size(path) is not None])
 
     def get(self, digest: str) -> bytes:
         """Return a content; what comes from disk is compared with its name.
