@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedapp.ground.settings import TrainSettings
-from fedapp.learn.losses import soft_target_loss
+from fedapp.learn.graphs import BatchStep, recorded, state_of
+from fedapp.learn.losses import JointLoss, soft_target_loss
 from fedapp.learn.networks.base import Network
 from fedapp.learn.uncertainty import SCORING_BATCH, Normalise
 
@@ -94,10 +95,7 @@ def train(
     """
     count, size = len(images), settings.batch_size
     in_pairs = settings.batches == "paired" and 0 < labelled < count
-    mu = labelled / max(count, 1)
-
-    def loss_of(batch: Tensor) -> Tensor:
-        return soft_target_loss(model(normalise(view(images[batch]))), targets[batch])
+    mu, joint_loss = labelled / max(count, 1), JointLoss(model)
 
     def paired_loss(known: Tensor, other: Tensor) -> Tensor:
         batch = torch.cat([known, other])
@@ -113,7 +111,8 @@ def train(
         else:
             order = torch.randperm(count, generator=shuffle)
             cut = batches(order.to(images.device, non_blocking=True), size)
-            yield from (partial(loss_of, batch) for batch in cut)
+            for batch in cut:
+                yield BatchStep(joint_loss, (normalise(view(images[batch])), targets[batch]))
 
     model.train()
     if count == 1:
@@ -134,22 +133,37 @@ def descend(
     `rng.seeded`.
     """
     parameters = list(model.parameters())
-    optimiser = _optimiser(parameters, settings)
-    losses = []
-    for step in steps:
-        loss = step()
-        losses.append(loss.detach())
-        optimiser.zero_grad(set_to_none=True)
-        (loss if penalty is None else loss + penalty()).backward()
-        nn.utils.clip_grad_norm_(parameters, LONGEST_GRADIENT)
-        optimiser.step()
-    return torch.stack(losses).mean().item() if losses else None  # the only sync
+    make = partial(_optimiser, parameters, settings)
+    if (graphs := getattr(model, "graphs", None)) is None or penalty is not None:
+        take = partial(_take, parameters, make(), penalty)
+        losses = [take(step) for step in steps]
+        return torch.stack(losses).mean().item() if losses else None  # the only sync
+    with graphs.aside():
+        key = settings.optimiser, settings.learning_rate, settings.momentum
+        take = partial(_take, parameters, graphs.optimiser(key, make), None)
+        losses = list(recorded(graphs, (key, state_of(model)), take, steps))
+        return torch.stack(losses).mean().item() if losses else None
+
+
+def _take(
+    parameters: Sequence[nn.Parameter],
+    optimiser: Optimizer,
+    penalty: Callable[[], Tensor] | None,
+    step: Step,
+) -> Tensor:
+    """Take a step; return its loss without the penalty, and without its graph."""
+    loss = step()
+    optimiser.zero_grad(set_to_none=True)
+    (loss if penalty is None else loss + penalty()).backward()
+    nn.utils.clip_grad_norm_(parameters, LONGEST_GRADIENT)
+    optimiser.step()
+    return loss.detach()
 
 
 def _optimiser(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer:
     rate, fused = settings.learning_rate, parameters[0].is_cuda
     if settings.optimiser == "adam":
-        return torch.optim.Adam(parameters, rate, fused=fused)
+        return torch.optim.Adam(parameters, rate, fused=fused, capturable=fused)
     return torch.optim.SGD(parameters, rate, settings.momentum, fused=fused)
 
 
