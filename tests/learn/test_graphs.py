@@ -253,9 +253,7 @@ def test_a_cuda_graph_trains_as_eager_steps_do(settings, compute):
     close = {"rtol": 1e-4, "atol": 1e-5} if exact else {"rtol": 1e-2, "atol": 1e-3}
     torch.testing.assert_close(torch.tensor(again), torch.tensor(losses), **close)
     for name, tensor in weights.items():
-        torch.testing.assert_close(
-            recorded[name], tensor, **(loose or {"rtol": 1e-4, "atol": 1e-5})
-        )
+        torch.testing.assert_close(recorded[name], tensor, **close)
 
 
 @pytest.mark.cuda
