@@ -300,7 +300,8 @@ class RuntimeSettings:
     graphs: bool = False
     """On a GPU: record training steps and scoring, and start each as a whole (CUDA graphs)."""
     workers: NonNegative = 0
-    """Sites that `make run` simulates at a time; 0: as many as cores and memory carry."""
+    """Sites at a time, each in a process; 0: on Flower as many as cores and memory carry, in
+    `fedapp run` one."""
     in_flight_mib: Count = 4096
     """MiB of models that may be under way between server and sites; bounds the server's memory."""
     out: str = ""
