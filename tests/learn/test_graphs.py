@@ -240,20 +240,25 @@ def test_a_penalty_is_never_recorded():
 @pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"optimiser": "adam"}], ids=str)
 def test_a_cuda_graph_trains_as_eager_steps_do(settings, compute):
-    """The same draws; kernels may add up in another order, so weights agree to rounding."""
-    device = torch.device("cuda")
+    """The weights end within 2 % (bfloat16: 10 %) of the way that training moved them.
+
+    The draws are the same, but kernels may add up in another order from one run to the next. With
+    other draws, or a step left out, they end tens of percent apart.
+    """
+    device, counts = torch.device("cuda"), (32, 21, 32, 1, 32)
     eager, model = network(device, width=16), network(device, width=16)
     eager.compute = model.compute = compute
     model.graphs = Graphs(CudaRecorder(device))
-    counts = (32, 21, 32, 1, 32)
-    losses, weights = rounds(eager, counts, device, learning_rate=0.001, **settings)
-    again, recorded = rounds(model, counts, device, learning_rate=0.001, **settings)
+    before = torch.cat([p.detach().flatten() for p in eager.parameters()])
+    losses, _ = rounds(eager, counts, device, learning_rate=0.001, **settings)
+    again, _ = rounds(model, counts, device, learning_rate=0.001, **settings)
     assert len(model.graphs) > 0
-    exact = compute is torch.float32
-    close = {"rtol": 1e-4, "atol": 1e-5} if exact else {"rtol": 1e-2, "atol": 1e-3}
-    torch.testing.assert_close(torch.tensor(again), torch.tensor(losses), **close)
-    for name, tensor in weights.items():
-        torch.testing.assert_close(recorded[name], tensor, **close)
+    after, recorded = (
+        torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (eager, model)
+    )
+    share = 0.02 if compute is torch.float32 else 0.1
+    assert (recorded - after).norm() < share * (after - before).norm()
+    assert again == pytest.approx(losses, rel=share)
 
 
 @pytest.mark.cuda
@@ -268,9 +273,9 @@ def test_a_cuda_graph_scores_as_eager_passes_do_and_heeds_the_key_of_its_draws()
     eager = [score(seed) for seed in range(8)]
     model.graphs = Graphs(CudaRecorder(device))
     for seed, expected in enumerate(eager):
-        torch.testing.assert_close(score(seed), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(score(seed), expected, rtol=0, atol=1e-3)
     assert len(model.graphs) == 1
-    assert not torch.allclose(eager[0], eager[1], atol=1e-3)
+    assert not torch.allclose(eager[0], eager[1], atol=1e-2)
 
 
 @pytest.mark.cuda

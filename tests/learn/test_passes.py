@@ -81,6 +81,7 @@ def test_single_passes_have_the_distribution_of_one_after_the_other(model):
 @pytest.mark.cuda
 @torch.inference_mode()
 def test_a_gpu_draws_each_pass_anew():
+    """Means of 4000 passes; 0.06 is over 5 standard errors of a difference of any answers."""
     device = torch.device("cuda")
     with seeded(CPU, 0, "test model"):
         model = ResNet9(1, 3, width=4, dropout=0.5).eval()
@@ -89,4 +90,4 @@ def test_a_gpu_draws_each_pass_anew():
     answers = [together(model, given, n, dropout_sample) for n in (1, 1, 4000)]
     assert not torch.equal(answers[0], answers[1])
     expected = in_turn(model, given, 4000, dropout_sample)
-    torch.testing.assert_close(answers[2], expected, rtol=0, atol=0.03)
+    torch.testing.assert_close(answers[2], expected, rtol=0, atol=0.06)
