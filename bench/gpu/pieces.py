@@ -22,7 +22,7 @@ from fedapp.ground.text import duration
 
 PRESET = "fashion_mnist"
 ROOT = Path(__file__).parents[2]
-RECORDED = ("speed", "sites", "paper")
+RECORDED = ("speed", "ways", "sites", "paper")
 """Pieces whose figures go into docs/PERFORMANCE.md."""
 TOY = (
     "data.name=digits",
@@ -59,10 +59,12 @@ class Session:
         if not self.toy and not torch.cuda.is_available():
             raise ConfigError("no GPU: run this where PyTorch finds one, or try it with --toy")
         self._same_as_before()
+        size = speed.TINY if self.toy else speed.CARD
         pieces: dict[str, Callable[[], Sequence[Row] | None]] = {
             "check": lambda: [{"what": name, "here": value} for name, value in card().items()],
             "tests": self._tests,
-            "speed": lambda: speed.rows(self.experiment(), speed.TINY if self.toy else speed.CARD),
+            "speed": lambda: speed.rates(self.experiment(), size),
+            "ways": lambda: speed.ways(self.experiment(), size),
             "sites": lambda: sites.rows(self.experiment, self.out / "sites", self.over, self.toy),
             "paper": lambda: paper.runs(self.out, self.overrides(), self.deadline),
             "table": lambda: paper.table(self.out, self.numbers),

@@ -40,6 +40,9 @@ class Operators(TorchDispatchMode):
 
     number = 0
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
@@ -47,8 +50,14 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def rows(experiment: Experiment, size: Size) -> list[Row]:
-    """Return the rates of `throughput`, then a row for each way to train and to score a site.
+def rates(experiment: Experiment, size: Size) -> list[Row]:
+    """Return the rows of `throughput`."""
+    with torch_threads(experiment.runtime.threads):
+        return throughput(experiment, size)
+
+
+def ways(experiment: Experiment, size: Size) -> list[Row]:
+    """Return a row for each way to train and to score a site's images, in both precisions.
 
     ratio: the way's time over that of the first. operators: of PyTorch's, that the processor starts
     for one use. difference: the largest, of a weight after the epoch or of a probability, from the
@@ -58,15 +67,15 @@ def rows(experiment: Experiment, size: Size) -> list[Row]:
     assert isinstance(experiment.model, ResNet9Settings)
     assert isinstance(experiment.method, UmPfssl)
     work = on_device(experiment.model.width, size.trained, device)
+    found: list[Row] = []
     with torch_threads(experiment.runtime.threads):
-        found = throughput(experiment, size)
         for precision in PRECISIONS:
             compute, passes = pick_dtype(precision, device), experiment.method.mc_samples
-            for what, ways in (
+            for what, each in (
                 ("a site's epoch", training_ways(work, compute)),
                 ("a site's score", scoring_ways(work, compute, passes)),
             ):
-                found += beside(what, precision, ways, size.repetitions, device)
+                found += beside(what, precision, each, size.repetitions, device)
     return found
 
 

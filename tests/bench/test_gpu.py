@@ -59,7 +59,7 @@ def test_without_a_gpu_it_says_so_in_one_line(monkeypatch, tmp_path):
 def test_a_piece_that_there_is_not_is_named():
     assert said("spede", "--toy") == (
         2,
-        "bench.gpu: no piece spede; there are check, tests, speed, sites, paper, table\n",
+        "bench.gpu: no piece spede; there are check, tests, speed, ways, sites, paper, table\n",
     )
 
 
@@ -115,7 +115,7 @@ def test_failing_tests_end_the_piece_with_a_reason(tmp_path, monkeypatch):
 
 
 def test_each_way_stands_beside_the_first_and_equal_draws_give_equal_numbers(monkeypatch):
-    rows = {row["what"]: row for row in speed.rows(small(), TINY) if "median_s" in row}
+    rows = {row["what"]: row for row in speed.ways(small(), TINY)}
     for name in ("a site's epoch, recorded", "a site's score, one batch, recorded"):
         assert rows[name]["difference"] == 0  # on a CPU nothing is recorded
     assert "difference" not in rows["a site's score, passes as one batch"]
@@ -219,7 +219,7 @@ def test_what_is_recorded_has_a_place_in_the_tables(tmp_path, monkeypatch):
     written = sorted(path.stem for path in tmp_path.glob("*.json"))
     assert written == sorted(f"gpu-{name}" for name in pieces.RECORDED)
     assert tables.unplaced(text, tmp_path) == []
-    assert tables.filled(text, tmp_path).count("preset fashion_mnist; setting seed=1.") == 3
+    assert tables.filled(text, tmp_path).count("preset fashion_mnist; setting seed=1.") == 4
 
 
 @pytest.mark.slow
@@ -229,7 +229,7 @@ def test_the_whole_runs_without_flower_killed_in_the_middle(tmp_path):
     quick = "gc.collect = lambda *_: 0; "  # as in no_collection
     run = "runpy.run_module('bench.gpu', run_name='__main__', alter_sys=True)"
     words = ["-c", hidden + quick + run, "--toy", "--out", str(tmp_path), *SETTINGS]
-    wanted = ["check", "speed", "sites", "paper", "table"]
+    wanted = ["check", "speed", "ways", "sites", "paper", "table"]
     cut = subprocess.Popen([sys.executable, *words, *wanted], cwd=ROOT, stdout=subprocess.DEVNULL)
     first = tmp_path / "sites" / "1.json"
     while not first.exists() and cut.poll() is None:
