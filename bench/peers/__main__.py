@@ -9,7 +9,7 @@ length.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +33,7 @@ SETTINGS = (
     ),
 )
 TOY = (Setting("4 x 20", "digits", {"name": "resnet9", "width": 2}, 4, 20, 2, 4, batch_size=10),)
-ROUNDS = 3
+ROUNDS = 2
 """Of a turn; the first is a warm-up."""
 
 Checkout = Annotated[Path | None, typer.Option(help="its checkout", show_default=False)]
@@ -54,32 +54,31 @@ def main(
         "FL-bench": fl_bench,
         "pfl-research": pfl_research,
     }
+    checkouts = {name: path for name, path in given.items() if path}
+    settings, turns = (TOY, 1) if quick else (SETTINGS, turns)
+    rows: list[Row] = []
     try:
         contenders = [Contender(LOOP, "loop"), Contender(OURS, "ours")]
-        contenders += [contender(name, path) for name, path in given.items() if path]
-        settings, turns = (TOY, 1) if quick else (SETTINGS, turns)
+        contenders += [contender(name, path) for name, path in checkouts.items()]
         with TemporaryDirectory(prefix="bench-") as folder:
-            apart_by = [
-                equal_work(setting, contenders, Path(folder) / f"equal-{index}")
-                for index, setting in enumerate(settings)
-            ]
-            rows: list[Row] = []
             for index, setting in enumerate(settings):
-                place = Path(folder) / f"timed-{index}"
-                rows += timed(setting, contenders, turns, place, apart_by[index])
+                place = Path(folder) / str(index)
+                differences = equal_work(setting, contenders, place / "equal")
+                rows += timed(setting, contenders, turns, place / "timed", differences)
+                save("peers", rows, notes(turns, checkouts))  # an interrupted run keeps what it has
     except FedAppError as error:
         print(f"bench.peers: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    common = settings[0]
-    save(
-        "peers",
-        rows,
-        {
-            "sites that train in a round": common.share,
-            "epochs": common.epochs,
-            "rounds of a turn": ROUNDS - 1,
-        },
-    )
+
+
+def notes(turns: int, checkouts: Collection[str]) -> dict[str, object]:
+    """Return what all rows have in common; the command without where things lie here."""
+    paths = "".join(f" --{name.lower()} PATH" for name in checkouts)
+    return {
+        "command": f"python -m bench.peers --turns {turns}{paths}",
+        "share of sites that train": SETTINGS[0].share,
+        "epochs": SETTINGS[0].epochs,
+    }
 
 
 def equal_work(setting: Setting, contenders: Sequence[Contender], folder: Path) -> dict[str, float]:
@@ -98,7 +97,7 @@ def timed(
     contenders: Sequence[Contender],
     turns: int,
     folder: Path,
-    apart_by: dict[str, float],
+    differences: Mapping[str, float],
 ) -> list[Row]:
     """Let all take turns, with and without evaluation; return their rows."""
     write(setting, folder)
@@ -122,7 +121,7 @@ def timed(
             "peak_mib": round(max(a["peak_mib"] for a in answers[evaluate, who.name])),
             "trained on": answers[evaluate, who.name][0]["images"]["trained"],
             "evaluated": answers[evaluate, who.name][0]["images"]["evaluated"],
-            "update apart": float(f"{apart_by[who.name]:.1g}"),
+            "update apart": float(f"{differences[who.name]:.1g}"),
         }
         for evaluate, who in cases
     ]
