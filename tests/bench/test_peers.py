@@ -1,5 +1,6 @@
 """bench.peers: its bare loop is our FedAvg, its counts and marks are right, its errors one line."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from bench.peers import __main__ as command
 from bench.peers import loop, ours
-from bench.peers.contenders import KINDS, Contender, contender
+from bench.peers.contenders import KINDS, OURS, Contender, contender
 from bench.peers.marks import EnoughError, Marks
 from bench.peers.problem import Problem, Setting, apart, save_model, write
 from bench.peers.turn import peak_mib
@@ -162,3 +163,19 @@ def test_nothing_of_this_project_is_imported_before_the_path_is_set():
     asked = "import sys, bench.peers.turn; print([m for m in sys.modules if m[:6] == 'fedapp'])"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_the_command_measures_and_compares(tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "bench.apart", tmp_path, "bench.peers", "--quick"], check=True
+    )
+    result = json.loads((tmp_path / "peers.json").read_text())
+    assert result["command"] == "python -m bench.peers --turns 1"
+    rows = {(row["who"], row["evaluation"]): row for row in result["rows"]}
+    assert len(rows) == 4
+    for (who, evaluation), row in rows.items():
+        assert row["trained on"] == 2 * 20 and row["update apart"] < 1e-5
+        assert bool(row["evaluated"]) == (evaluation == "with")
+        assert row["median_s"] > 0 and row["peak_mib"] > 100
+        assert row["ratio"] == 1 or who == OURS
