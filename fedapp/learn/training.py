@@ -139,7 +139,12 @@ def descend(
         losses = [take(step) for step in steps]
         return torch.stack(losses).mean().item() if losses else None  # the only sync
     with graphs.aside():
-        key = settings.optimiser, settings.learning_rate, settings.momentum
+        key = (
+            settings.optimiser,
+            settings.learning_rate,
+            settings.momentum,
+            settings.weight_decay,
+        )
         make = partial(_recordable, parameters, settings)
         take = partial(_take, parameters, graphs.optimiser(key, make), None)
         losses = list(recorded(graphs, (key, state_of(model)), take, steps))
@@ -162,17 +167,18 @@ def _take(
 
 
 def _optimiser(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer | Sgd:
-    if settings.optimiser == "adam" or parameters[0].is_cuda:
+    if settings.optimiser == "adam" or settings.weight_decay or parameters[0].is_cuda:
         return _recordable(parameters, settings)
     return Sgd(parameters, settings.learning_rate, settings.momentum)
 
 
 def _recordable(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer:
     """Return an optimiser of torch's, whose steps a CUDA graph can hold."""
-    rate, fused = settings.learning_rate, parameters[0].is_cuda
+    rate, decay = settings.learning_rate, settings.weight_decay
+    fused = parameters[0].is_cuda
     if settings.optimiser == "adam":
-        return torch.optim.Adam(parameters, rate, fused=fused, capturable=fused)
-    return torch.optim.SGD(parameters, rate, settings.momentum, fused=fused)
+        return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=fused, capturable=fused)
+    return torch.optim.SGD(parameters, rate, settings.momentum, weight_decay=decay, fused=fused)
 
 
 def _shorten(parameters: Sequence[nn.Parameter]) -> None:

@@ -184,7 +184,7 @@ class Engine:
             cohort=self._cohort(number, sites),
             pool=RoundPool(
                 self._pool,
-                self._schemas[MODEL],
+                self._schemas,
                 self._weights,
                 self.experiment.transport,
                 number,
@@ -200,6 +200,7 @@ class Engine:
             warmup_rounds=self.experiment.training.warmup_rounds,
             common_fixed=bool(state.peers),  # not runtime.peers: a run is resumed without it
             server_learns=self.learner is not None,
+            last=self.experiment.rounds.num_rounds,
         )
         every: list[Reply] = []
         skipped: dict[int, str] = {}

@@ -98,13 +98,18 @@ class ModelPool:
             self._records[site, role] = UpdateRecord(record.version + 1, digest, round)
         return self.latest(site, role)
 
-    def made(self, blob: bytes, round: int) -> ModelRef:
-        """Take in a model that the server made; it is the newest version of `SERVER_SITE`'s."""
+    def made(self, blob: bytes, round: int, role: str = MODEL) -> ModelRef:
+        """Take in what the server made; it is the newest version of `SERVER_SITE`'s."""
         digest = self.store.put(blob)
         self._unsettled.add(digest)
-        version = self._record(SERVER_SITE).version + 1
-        self._records[SERVER_SITE, MODEL] = UpdateRecord(version, digest, round)
-        return self.latest(SERVER_SITE)
+        version = self.common(role).version + 1
+        self._records[SERVER_SITE, role] = UpdateRecord(version, digest, round)
+        return self.latest(SERVER_SITE, role)
+
+    def common(self, role: str = MODEL) -> ModelRef:
+        """Return the server's newest content of a role; its model until it has made one."""
+        known = (SERVER_SITE, role) in self._records
+        return self.latest(SERVER_SITE, role if known else MODEL)
 
     def trained(self) -> tuple[int, ...]:
         """Return the sites whose model has been trained at least once, ascending."""
