@@ -26,6 +26,7 @@ from fedapp.ground.rng import numpy_stream, seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.metrics import evaluation, predict_each
 from fedapp.learn.networks.base import Network
+from fedapp.learn.ondevice import models_on
 from fedapp.learn.params import Params, Schema, all_finite, assign, schema_of, without
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.scores import ScoreStore
@@ -198,7 +199,11 @@ class SiteContext:
 
     def load(self, ref: ModelRef) -> None:
         """Load a model into the network, with what this site keeps to itself."""
-        assign(self.model, {**self.contents(ref), **self.kept})
+        if self.device.type == "cuda":
+            params = models_on(self.device).get(ref.digest, lambda: self.contents(ref))
+        else:
+            params = self.contents(ref)
+        assign(self.model, {**params, **self.kept})
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 images, or float32 numbers -> float32, scaled per channel."""

@@ -16,6 +16,7 @@ from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_dtype, torch_threads
 from fedapp.ground.errors import ConfigError, FedAppError, ProtocolError, StoreError, one_line, told
+from fedapp.learn.graphs import graphs_on
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import (
     Params,
@@ -188,7 +189,8 @@ class Site:
     def _network(self) -> Network:
         precision = pick_dtype(self.experiment.runtime.precision, self.device)
         classes, device = len(self.classes), str(self.device)
-        return _network(self.experiment.model, self.inputs, classes, device, precision)
+        graphs = self.experiment.runtime.graphs
+        return _network(self.experiment.model, self.inputs, classes, device, precision, graphs)
 
     def _own(self, task: Task, network: Network, kept: Collection[str]) -> tuple[Params, bool]:
         """Return what the site keeps to itself, and whether it had lost that."""
@@ -315,6 +317,10 @@ def _network(
     classes: int,
     device: str,
     compute: torch.dtype,
+    graphs: bool,
 ) -> Network:
     """Build the network once a process: every use begins with loading weights into it."""
-    return build_model(settings, inputs, classes, compute).to(torch.device(device))
+    network = build_model(settings, inputs, classes, compute).to(torch.device(device))
+    if graphs:
+        network.graphs = graphs_on(torch.device(device))
+    return network

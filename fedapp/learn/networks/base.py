@@ -9,6 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from fedapp.learn.graphs import Graphs
+
 Features = tuple[Tensor, ...]
 """What the trunk hands to the tail: one tensor or more, each [n, ...]."""
 Draw = Callable[[Tensor, float], Tensor]
@@ -39,6 +41,8 @@ class Network(nn.Module, ABC):
     compute: torch.dtype = torch.float32
     """bfloat16: what runs under `in_compute_type` runs in it; parameters, statistics of batch norms
     and logits are float32 all the same."""
+    graphs: Graphs | None = None
+    """Where work on this network is recorded for a GPU; None: it is not."""
 
     @abstractmethod
     def trunk(self, x: Tensor) -> Features:
