@@ -99,7 +99,7 @@ class FedSiamD(TwoNetworks):
             for reply in replies:
                 if DIVERGENCE in reply.contents:
                     values = rnd.pool.read(rnd.pool.latest(reply.site, DIVERGENCE))
-                    found.extend(value.item() for value in values.values())
+                    found.extend(values[layer].item() for layer in sorted(values))
 
         tau = self.share(rnd.number, rnd.last)
         numbers = {SHARE: tau, BOUNDARY: boundary(state.rounds, tau)}

@@ -10,6 +10,7 @@ import fedapp.methods.base as base
 from fedapp.data.augment import weak
 from fedapp.data.parts import Part
 from fedapp.learn.networks import initial_params
+from fedapp.learn.sgd import Sgd
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods import method_class, method_names
 from fedapp.methods.fedavg import FedAvg
@@ -58,17 +59,17 @@ DEALS = (Deal(30, 4), Deal(3, 20), Deal(2, 0), Deal(0, 0))
 def work(monkeypatch):
     """Counts the mini-batches of the task under way."""
     counted = Counter()
-    step, descend = torch.optim.SGD.step, PFedMe.descend
+    step, descend = Sgd.step, PFedMe.descend
 
-    def counting_step(self, closure=None):
+    def counting_step(self):
         counted["steps"] += 1
-        return step(self, closure)
+        return step(self)
 
     def counting_descend(self, *arguments):
         counted["steps"] += 1
         return descend(self, *arguments)
 
-    monkeypatch.setattr(torch.optim.SGD, "step", counting_step)
+    monkeypatch.setattr(Sgd, "step", counting_step)
     monkeypatch.setattr(PFedMe, "descend", counting_descend)
     return counted
 

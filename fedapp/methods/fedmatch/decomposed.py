@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params, assign
+from fedapp.learn.sgd import Sgd
 from fedapp.learn.training import optimiser_of, shortened
 
 
@@ -67,7 +68,7 @@ class Decomposed:
         return shortened(torch.autograd.grad(loss, list(self._weights.values())))
 
     @torch.no_grad()
-    def _step(self, steps: Optimizer, part: Params, gradients: Sequence[Tensor]) -> None:
+    def _step(self, steps: Optimizer | Sgd, part: Params, gradients: Sequence[Tensor]) -> None:
         for tensor, gradient in zip(part.values(), gradients, strict=True):
             tensor.grad = gradient
         steps.step()
