@@ -282,7 +282,7 @@ class Phases:
                 named[role], content.arrived.whole, self.schemas[role], self.experiment.transport
             )
         for role, content in contents.items():
-            if content.spared:
+            if content.spared and task.site != SERVER_SITE:  # the server's stays with it
                 layers = layers_of(content.arrived.came)
                 self.ledger.add_part(self.state.round, task.site, role, layers, content.spared)
         return reply
