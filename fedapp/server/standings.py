@@ -74,10 +74,14 @@ class Standings:
     pseudo_label_error: float | None = None
     by_answer: dict[str, Row] = field(default_factory=dict)
 
-    def accuracies(self, part: str) -> list[float]:
-        """Accuracies of all sites that have images of this part, in site order."""
-        every = (self.sites[k].accuracy(part) for k in sorted(self.sites))
-        return [a for a in every if a is not None]
+    def accuracies(self) -> dict[str, list[float]]:
+        """Return by part the accuracies of all sites that have images of it, in site order."""
+        found: dict[str, list[float]] = {}
+        for site in sorted(self.sites):
+            for part, result in self.sites[site].latest.items():
+                if result.accuracy is not None:
+                    found.setdefault(part, []).append(result.accuracy)
+        return found
 
     def close_round(
         self,
@@ -97,11 +101,12 @@ class Standings:
             self.sites[site] = replace(standing, rounds_skipped=standing.rounds_skipped + 1)
         error = _pseudo_label_error(replies)
         self.pseudo_label_error = error if error is not None else self.pseudo_label_error
-        tested = self.accuracies("test")
+        accuracies = self.accuracies()
+        tested = accuracies.get("test", [])
         row: Row = {
             "round": number,
             **spread(tested),
-            "mean_val_accuracy": _mean(self.accuracies("val")),
+            "mean_val_accuracy": _mean(accuracies.get("val", [])),
             "mean_test_accuracy_before_training": _mean(
                 [a for r in replies if (a := _accuracy(r, "test_before")) is not None]
             ),
@@ -112,9 +117,9 @@ class Standings:
             "skipped": {str(site): reason for site, reason in sorted(skipped.items())},
         }
         for answer in ANSWERS:
-            if accuracies := self.accuracies(f"test_{answer}"):
-                row[f"mean_test_accuracy_{answer}"] = _mean(accuracies)
-                row[f"mean_val_accuracy_{answer}"] = _mean(self.accuracies(f"val_{answer}"))
+            if of_answer := accuracies.get(f"test_{answer}"):
+                row[f"mean_test_accuracy_{answer}"] = _mean(of_answer)
+                row[f"mean_val_accuracy_{answer}"] = _mean(accuracies.get(f"val_{answer}", []))
                 if number and _better(
                     row, self.by_answer.get(answer), f"mean_val_accuracy_{answer}"
                 ):
@@ -200,7 +205,8 @@ class Standings:
 
         "best" is by test accuracy over the rounds from 1, as the paper reports it.
         """
-        final = spread(self.accuracies("test"))
+        accuracies = self.accuracies()
+        final = spread(accuracies.get("test", []))
         best, chosen = self.best or {}, self.best_by_validation or {}
         return {
             "mean_test_accuracy": {
@@ -218,7 +224,7 @@ class Standings:
             "by_validation_worst_decile_accuracy": chosen.get("worst_decile_accuracy"),
             "answers": {
                 answer: {
-                    "final": _mean(self.accuracies(f"test_{answer}")),
+                    "final": _mean(accuracies.get(f"test_{answer}", [])),
                     "best_by_validation": row[f"mean_test_accuracy_{answer}"],
                     "best_by_validation_round": row["round"],
                 }
