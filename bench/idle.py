@@ -27,7 +27,7 @@ from fedapp.ground.settings import RoundSettings, RuntimeSettings, SplitSettings
 from fedapp.learn.networks import initial_params
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import Params, digest_of, to_bytes
-from fedapp.messages.codec import decode_request, encode
+from fedapp.messages.codec import decode_request
 from fedapp.messages.protocol import (
     SEARCH,
     Evaluation,
@@ -93,7 +93,7 @@ class StandIns:
     ) -> Iterable[tuple[int, Incoming]]:
         """Answer every task."""
         for outgoing in outbox:
-            task = decode_request(encode(outgoing.task))
+            task = decode_request(outgoing.head)
             assert isinstance(task, Task)
             yield task.site, carried(self._answer(task))
 

@@ -363,9 +363,10 @@ Answer = Reply | Missing | Refusal | SiteFacts
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A task and the digests of the contents that go with it."""
+    """A task, as it travels too, and the digests of the contents that go with it."""
 
     task: Task
+    head: bytes
     attach: tuple[str, ...] = ()
 
 
