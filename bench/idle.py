@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from itertools import pairwise
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -160,7 +160,7 @@ def milliseconds(idle: int, rounds: int) -> list[float]:
         store = ModelStore(folder.pool_root)
         Engine(experiment, StandIns(experiment), folder, store, clock).run()
     ends = clock.ends[settled:]
-    return [1000 * (after - before) for before, after in zip(ends, ends[1:], strict=False)]
+    return [1000 * (after - before) for before, after in pairwise(ends)]
 
 
 if __name__ == "__main__":

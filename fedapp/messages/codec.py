@@ -99,7 +99,7 @@ def _decode(data: bytes) -> Request | Answer | Origin:
     if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS:
         raise ProtocolError(f"message head of more than {MAX_CONTAINERS} lists and objects")
     try:
-        # Pydantic reads the bytes itself, and of a key that comes twice takes the last one silently.
+        # Pydantic reads the bytes itself, and of a key that comes twice takes the last one.
         head = json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"message head is not JSON: {error}") from error

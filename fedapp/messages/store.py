@@ -122,7 +122,7 @@ class ModelStore:
         for folder, name in self._files():
             if name.endswith(ENDING):
                 digest = name.removesuffix(ENDING)
-                unneeded = digest not in keep and _DIGEST.fullmatch(digest)
+                unneeded = digest not in keep and bool(_DIGEST.fullmatch(digest))
             else:
                 unneeded = name.endswith(TEMPORARY) and _age(Path(folder, name)) > STALE_S
             if unneeded:

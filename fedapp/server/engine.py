@@ -19,6 +19,7 @@ from fedapp.messages.protocol import MODEL, SERVER_SITE, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import Round, schemas
 from fedapp.server.arrivals import Arrivals
+from fedapp.server.checkpoint import Checkpoint
 from fedapp.server.checks import (
     Kind,
     agreed,
@@ -27,7 +28,6 @@ from fedapp.server.checks import (
     joinable,
     kind_of,
 )
-from fedapp.server.checkpoint import Checkpoint
 from fedapp.server.fall import fallen
 from fedapp.server.history import sites_row
 from fedapp.server.peers import adopt_peers

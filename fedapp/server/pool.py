@@ -136,7 +136,9 @@ class ModelPool:
                 record.digest,
                 record.round,
             ]
-            for (site, role), record in sorted((self._records if records is None else records).items())
+            for (site, role), record in sorted(
+                (self._records if records is None else records).items()
+            )
         }
 
     @classmethod

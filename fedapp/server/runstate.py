@@ -42,7 +42,9 @@ class RunState:
 
     def tables(self) -> Tables:
         """Return what has a row for each site, by name; mappings that a method remembers too."""
-        remembered = {f"{_SERVER}{f.name}": getattr(self.server, f.name) for f in fields(self.server)}
+        remembered = {
+            f"{_SERVER}{f.name}": getattr(self.server, f.name) for f in fields(self.server)
+        }
         return {
             _SITES: self.standings.sites,
             **{name: getattr(self, name) for name in _OWN_TABLES},
@@ -51,17 +53,15 @@ class RunState:
 
     def of_rows(self, rows: Tables) -> Self:
         """Return the state with these rows in place of all, by the names of `tables`."""
-        remembered = {
-            name.removeprefix(_SERVER): table
-            for name, table in rows.items()
-            if name.startswith(_SERVER)
+        server = {
+            name.removeprefix(_SERVER): rows[name] for name in rows if name.startswith(_SERVER)
         }
-        return replace(
-            self,
-            standings=replace(self.standings, sites=rows[_SITES]),
-            server=replace(self.server, **remembered),
+        own: dict[str, Any] = {
+            "standings": replace(self.standings, sites=dict(rows[_SITES])),
+            "server": replace(self.server, **server),
             **{name: rows[name] for name in _OWN_TABLES},
-        )
+        }
+        return replace(self, **own)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the state as JSON can hold it."""

@@ -21,7 +21,7 @@ Row = dict[str, Any]
 class Standing:
     """One site's record; `latest` holds the last evaluation of each part.
 
-    A value: what becomes of it is another one, so that a checkpoint tells by identity which changed.
+    A value: what becomes of it is another one, so that a checkpoint can tell which changed.
     joined: the round before which it came; 0: it was here from the start.
     """
 
@@ -138,7 +138,8 @@ class Standings:
         """Note every site's accuracy on test images under this name; most have it already."""
         for site, standing in self.sites.items():
             if getattr(standing, name) != (accuracy := standing.accuracy("test")):
-                self.sites[site] = replace(standing, **{name: accuracy})
+                noted: dict[str, Any] = {name: accuracy}
+                self.sites[site] = replace(standing, **noted)
 
     def evaluations(self) -> Row:
         """Return every site's latest evaluation sums, as JSON can hold them."""
