@@ -134,15 +134,18 @@ def descend(
     """
     parameters = list(model.parameters())
     make = partial(_optimiser, parameters, settings)
-    if (graphs := getattr(model, "graphs", None)) is None or penalty is not None:
+    graphs = model.graphs if isinstance(model, Network) and penalty is None else None
+    if graphs is None:
         take = partial(_take, parameters, make(), penalty)
-        losses = [take(step) for step in steps]
-        return torch.stack(losses).mean().item() if losses else None  # the only sync
+        return _mean([take(step) for step in steps])
     with graphs.aside():
         key = settings.optimiser, settings.learning_rate, settings.momentum
         take = partial(_take, parameters, graphs.optimiser(key, make), None)
-        losses = list(recorded(graphs, (key, state_of(model)), take, steps))
-        return torch.stack(losses).mean().item() if losses else None
+        return _mean(list(recorded(graphs, (key, state_of(model)), take, steps)))
+
+
+def _mean(losses: list[Tensor]) -> float | None:
+    return torch.stack(losses).mean().item() if losses else None  # the only sync
 
 
 def _take(
