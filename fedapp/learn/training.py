@@ -12,6 +12,7 @@ from fedapp.ground.settings import TrainSettings
 from fedapp.learn.graphs import BatchStep, recorded, state_of
 from fedapp.learn.losses import JointLoss, soft_target_loss
 from fedapp.learn.networks.base import Network
+from fedapp.learn.sgd import Sgd
 from fedapp.learn.uncertainty import SCORING_BATCH, Normalise
 
 Step = Callable[[], Tensor]
@@ -133,13 +134,13 @@ def descend(
     `rng.seeded`.
     """
     parameters = list(model.parameters())
-    make = partial(_optimiser, parameters, settings)
     graphs = model.graphs if isinstance(model, Network) and penalty is None else None
     if graphs is None:
-        take = partial(_take, parameters, make(), penalty)
+        take = partial(_take, parameters, _optimiser(parameters, settings), penalty)
         return _mean([take(step) for step in steps])
     with graphs.aside():
         key = settings.optimiser, settings.learning_rate, settings.momentum
+        make = partial(_recordable, parameters, settings)
         take = partial(_take, parameters, graphs.optimiser(key, make), None)
         return _mean(list(recorded(graphs, (key, state_of(model)), take, steps)))
 
@@ -150,24 +151,46 @@ def _mean(losses: list[Tensor]) -> float | None:
 
 def _take(
     parameters: Sequence[nn.Parameter],
-    optimiser: Optimizer,
+    optimiser: Optimizer | Sgd,
     penalty: Callable[[], Tensor] | None,
     step: Step,
 ) -> Tensor:
     """Take a step; return its loss without the penalty, and without its graph."""
     loss = step()
-    optimiser.zero_grad(set_to_none=True)
+    optimiser.zero_grad()
     (loss if penalty is None else loss + penalty()).backward()
-    nn.utils.clip_grad_norm_(parameters, LONGEST_GRADIENT)
+    _shorten(parameters)
     optimiser.step()
     return loss.detach()
 
 
-def _optimiser(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer:
+def _optimiser(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer | Sgd:
+    if settings.optimiser == "adam" or parameters[0].is_cuda:
+        return _recordable(parameters, settings)
+    return Sgd(parameters, settings.learning_rate, settings.momentum)
+
+
+def _recordable(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer:
+    """Return an optimiser of torch's, whose steps a CUDA graph can hold."""
     rate, fused = settings.learning_rate, parameters[0].is_cuda
     if settings.optimiser == "adam":
         return torch.optim.Adam(parameters, rate, fused=fused, capturable=fused)
     return torch.optim.SGD(parameters, rate, settings.momentum, fused=fused)
+
+
+def _shorten(parameters: Sequence[nn.Parameter]) -> None:
+    """Scale the gradients to `LONGEST_GRADIENT` together where they are longer.
+
+    As `clip_grad_norm_` does; but on a CPU, where a look at the length costs nothing, those that
+    are short enough are not multiplied by 1.
+    """
+    if parameters[0].is_cuda:
+        nn.utils.clip_grad_norm_(parameters, LONGEST_GRADIENT)
+        return
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if not length.item() <= LONGEST_GRADIENT - 1e-6:  # not: it may be NaN
+        nn.utils.clip_grads_with_norm_(parameters, LONGEST_GRADIENT, length)
 
 
 def shortened(gradients: Sequence[Tensor]) -> list[Tensor]:

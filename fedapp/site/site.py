@@ -146,14 +146,13 @@ class Site:
 
         And whether the site has lost what it keeps to itself, which then begins anew.
         """
-        network, method = self._network(), self.experiment.method
+        network, kept = self._network(), self._kept
 
         def contents(ref: ModelRef) -> Params:
             schema, owner = self._shared[ref.role], f"{ref.role} of site {ref.site}"
             transport = self.experiment.transport
             return PARSED.get(ref.digest, self.store.get, schema, owner, transport)
 
-        kept = method.kept_private(network)
         own, lost = self._own(task, network, kept)
         context = SiteContext(
             data=self.data.to(self.device),
@@ -174,6 +173,19 @@ class Site:
         """The schema of what sites share, by role."""
         return schemas(self.experiment.method, self._network())
 
+    @cached_property
+    def _kept(self) -> frozenset[str]:
+        """The names of the model's tensors that never leave the site."""
+        return self.experiment.method.kept_private(self._network())
+
+    @cached_property
+    def _stored(self) -> Schema:
+        """The schema of what the site keeps to itself."""
+        network = self._network()
+        whole = network.state_dict()
+        memory = schema_of(self.experiment.method.memory(network, whole))  # its values do not count
+        return stored_schema(self._kept, schema_of(whole), memory)
+
     def _network(self) -> Network:
         precision = pick_dtype(self.experiment.runtime.precision, self.device)
         classes, device = len(self.classes), str(self.device)
@@ -182,10 +194,7 @@ class Site:
 
     def _own(self, task: Task, network: Network, kept: Collection[str]) -> tuple[Params, bool]:
         """Return what the site keeps to itself, and whether it had lost that."""
-        whole = network.state_dict()
-        memory = schema_of(self.experiment.method.memory(network, whole))  # its values do not count
-        stored = stored_schema(kept, schema_of(whole), memory)
-        if (own := self.private_parts.load(task.private, stored)) is not None:
+        if (own := self.private_parts.load(task.private, self._stored)) is not None:
             return own, False
         w_0 = self._initial()
         start = self.experiment.method.memory(network, w_0)

@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
 import torch
@@ -71,10 +72,11 @@ class Network(nn.Module, ABC):
         """float [n, *inputs] -> logits float32 [n, num_classes]."""
         return self.tail(self.trunk(x))
 
-    def in_compute_type(self, device: torch.device) -> torch.autocast:
+    def in_compute_type(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context in which layers run in `compute`."""
-        half = self.compute == torch.bfloat16
-        return torch.autocast(device.type, torch.bfloat16, enabled=half)
+        if self.compute == torch.bfloat16:
+            return torch.autocast(device.type, torch.bfloat16)
+        return nullcontext()
 
 
 def drop(module: nn.Dropout, x: Tensor, dropout: Draw | None) -> Tensor:
