@@ -134,21 +134,21 @@ def descend(
     `rng.seeded`.
     """
     parameters = list(model.parameters())
-    if (graphs := getattr(model, "graphs", None)) is None or penalty is not None:
+    graphs = model.graphs if isinstance(model, Network) and penalty is None else None
+    if graphs is None:
         take = partial(_take, parameters, optimiser_of(parameters, settings), penalty)
-        losses = [take(step) for step in steps]
-        return torch.stack(losses).mean().item() if losses else None  # the only sync
+        return _mean([take(step) for step in steps])
     with graphs.aside():
         key = (
-            settings.optimiser,
-            settings.learning_rate,
-            settings.momentum,
-            settings.weight_decay,
-        )
+            settings.optimiser, settings.learning_rate, settings.momentum, settings.weight_decay,
+        )  # fmt: skip
         make = partial(_recordable, parameters, settings)
         take = partial(_take, parameters, graphs.optimiser(key, make), None)
-        losses = list(recorded(graphs, (key, state_of(model)), take, steps))
-        return torch.stack(losses).mean().item() if losses else None
+        return _mean(list(recorded(graphs, (key, state_of(model)), take, steps)))
+
+
+def _mean(losses: list[Tensor]) -> float | None:
+    return torch.stack(losses).mean().item() if losses else None  # the only sync
 
 
 def _take(
