@@ -156,7 +156,7 @@ def _take(
     loss = step()
     optimiser.zero_grad()
     (loss if penalty is None else loss + penalty()).backward()
-    _shorten(parameters)
+    shorten(parameters)
     optimiser.step()
     return loss.detach()
 
@@ -175,7 +175,7 @@ def _recordable(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> 
     return torch.optim.SGD(parameters, rate, settings.momentum, fused=fused)
 
 
-def _shorten(parameters: Sequence[nn.Parameter]) -> None:
+def shorten(parameters: Sequence[nn.Parameter]) -> None:
     """Scale the gradients to `LONGEST_GRADIENT` together where they are longer.
 
     As `clip_grad_norm_` does; but on a CPU, where a look at the length costs nothing, those that
