@@ -30,6 +30,7 @@ class Benchmark:
 BENCHMARKS = {
     "scoring": Benchmark("scoring", ("--quick",)),
     "training": Benchmark("training", ("--quick",)),
+    "tiny": Benchmark("tiny", ("--quick",)),
     "augment": Benchmark("augment", ("--quick",)),
     "overhead": Benchmark("overhead", ("--rounds=2", "--repetitions=1")),
     "traffic": Benchmark("traffic", ("--quick",)),

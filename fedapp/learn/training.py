@@ -161,7 +161,7 @@ def _take(
     loss = step()
     optimiser.zero_grad()
     (loss if penalty is None else loss + penalty()).backward()
-    _shorten(parameters)
+    shorten(parameters)
     optimiser.step()
     return loss.detach()
 
@@ -182,7 +182,7 @@ def _recordable(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimi
     return torch.optim.SGD(parameters, rate, settings.momentum, weight_decay=decay, fused=fused)
 
 
-def _shorten(parameters: Sequence[nn.Parameter]) -> None:
+def shorten(parameters: Sequence[nn.Parameter]) -> None:
     """Scale the gradients to `LONGEST_GRADIENT` together where they are longer.
 
     As `clip_grad_norm_` does; but on a CPU, where a look at the length costs nothing, those that
