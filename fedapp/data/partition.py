@@ -1,6 +1,7 @@
 """Deal a pool of images to sites (paper, Sec. VI-A): label skew by Dir_K, label share by Dir_2.
 
-Beside the paper: labelled images for the server, and bags in the place of labels.
+Beside the paper: labelled images for the server, bags in the place of labels, and splits with exact
+counts (`fedapp.data.exact`).
 
 Every draw has its own key (class, class and split, site), so one class's or one site's share does
 not depend on how many draws others made. Nothing is drawn again until it fits: a site with no
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedapp.data.exact import deal_exactly
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
 from fedapp.ground import rng
 from fedapp.ground.errors import DataError
@@ -28,7 +30,8 @@ def partition(
 
     labels: integers [N] >= 0, N >= 1. The pool is cut at random into train, val and test; all three
     deal class c by the same p_c ~ Dir_K(dirichlet_alpha); each site's training data are cut into
-    labelled and unlabelled by (p_s, p_u) ~ Dir_2(label_alpha), p_s times 2 label_share.
+    labelled and unlabelled by (p_s, p_u) ~ Dir_2(label_alpha), p_s times 2 label_share. Another
+    `deal` has rules of its own. Raises DataError where there is too little to deal.
 
     Before they are dealt, the server takes server_share of the training data, all labelled. With
     bags, no site sees a label: its training data are dealt into so many bags, class c by its own
@@ -36,12 +39,19 @@ def partition(
     """
     classes = _checked(labels, dataset)
     split = _cut(len(classes), settings, seed)
-    site = _deal(classes, split, settings, seed)
-    if settings.bags:
-        bag = _bag(classes, site, split, settings, seed)
-        visible = bag < 0
+    bag = None
+    if settings.deal != "dirichlet":
+        site = _reserve(classes, split, settings, seed)
+        free = site != SERVER_SITE
+        owner, visible = deal_exactly(classes, split, free, settings, seed)
+        site[free] = owner[free]
     else:
-        bag, visible = None, _label(site, split, settings, seed)
+        site = _deal(classes, split, settings, seed)
+        if settings.bags:
+            bag = _bag(classes, site, split, settings, seed)
+            visible = bag < 0
+        else:
+            visible = _label(site, split, settings, seed)
     return Manifest(
         dataset=dataset,
         num_clients=settings.num_clients,
@@ -99,7 +109,22 @@ def _checked(labels: NDArray[np.integer] | Tensor, dataset: str) -> NDArray[np.i
 
 
 def _cut(count: int, settings: SplitSettings, seed: int) -> NDArray[np.uint8]:
-    """Cut the pool at random into train, val and test: uint8 [N]."""
+    """Cut the pool at random into train, val and test: uint8 [N].
+
+    With `test_images` its last ones are the test part, and what is no validation image either is
+    for training.
+    """
+    if last := settings.test_images:
+        val = round(count * settings.val_share)
+        if count <= last + val:
+            raise DataError(
+                f"{count} images, split.test_images = {last} and {val} for validation: none are "
+                "left to learn from: choose fewer"
+            )
+        split = np.full(count, TRAIN, np.uint8)
+        split[-last:] = TEST
+        split[rng.numpy_stream(seed, "split").permutation(count - last)[:val]] = VAL
+        return split
     train = round(count * settings.train_share)
     val = round(count * (settings.train_share + settings.val_share)) - train
     split = np.full(count, TEST, np.uint8)

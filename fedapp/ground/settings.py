@@ -37,6 +37,9 @@ Robust = Literal["none", "bounded", "median", "filtered"]
 OWN_WINDOW = "dicom"
 """`data.window` where each file's own window is to be used, which only DICOM files have."""
 
+FEW_LABELS = 0.05
+"""Labelled share of most sites' training images under `split.deal=uneven_labels` (FedSiam)."""
+
 SHIFT_KINDS = ("rotation", "brightness", "contrast", "blur", "noise")
 """What `split.feature_shift` can change; `fedapp.data.shift` says how."""
 
@@ -149,6 +152,10 @@ class SplitSettings:
 
     num_clients: Annotated[int, Field(ge=1, le=100_000)] = 10
     """K, sites."""
+    deal: Literal["dirichlet", "iid", "two_classes", "two_labelled_classes", "uneven_labels"] = (
+        "dirichlet"
+    )
+    """dirichlet: by the two alphas; the others with exact counts, see `fedapp.data.exact`."""
     dirichlet_alpha: Positive = 0.5
     """alpha of Dir_K: label skew between sites; small = each site sees few classes."""
     label_alpha: Positive = 0.5
@@ -157,8 +164,11 @@ class SplitSettings:
     """Share of all images for training; 0.7 in the paper."""
     val_share: Share = 0.1
     """Share of all images for validation; 0.1 in the paper; the rest is for testing."""
-    labels: Literal["some", "all"] = "some"
-    """some: of each site's training images a share by Dir_2; all: every one, the paper's -SL."""
+    test_images: NonNegative = 0
+    """Images at the end of the data set that are its test part; 0: drawn, by the two shares."""
+    labels: Literal["some", "all", "none"] = "some"
+    """some: of each site's training images a share by Dir_2; all: every one, the paper's -SL; none:
+    the server alone has labels to learn from."""
     label_share: Annotated[float, Field(gt=0, le=0.5)] = 0.5
     """Mean share of a site's training images that are labelled; 0.5 in the paper."""
     feature_shift: Share = 0.0
@@ -181,9 +191,16 @@ class SplitSettings:
     def __post_init__(self) -> None:
         if not 0 < self.train_share <= self.train_share + self.val_share < 1:
             raise ValueError("train_share must be above 0 and train_share + val_share below 1")
-        if self.labels == "all" and self.label_share != 0.5:
+        if self.test_images and self.train_share != 0.7:
             raise ValueError(
-                "label_share says nothing where labels is 'all': drop it or set labels to 'some'"
+                "train_share says nothing where test_images says which images are to test on: drop "
+                "one of them"
+            )
+        self._check_deal()
+        if self.labels != "some" and self.label_share != 0.5:
+            raise ValueError(
+                f"label_share says nothing where labels is {self.labels!r}: drop it or set labels "
+                "to 'some'"
             )
         if self.bags and (self.labels, self.label_share) != ("some", 0.5):
             raise ValueError(
@@ -199,6 +216,20 @@ class SplitSettings:
                 )
             if self.kinds.count(kind) > 1:
                 raise ValueError(f"shift_kinds must differ: {kind!r} stands twice; keep one")
+
+    def _check_deal(self) -> None:
+        if self.deal == "dirichlet":
+            return
+        if (self.dirichlet_alpha, self.label_alpha, self.bags) != (0.5, 0.5, 0):
+            raise ValueError(
+                "dirichlet_alpha, label_alpha and bags say nothing where deal is "
+                f"{self.deal!r}: drop them or set deal to 'dirichlet'"
+            )
+        if self.deal == "uneven_labels" and self.label_share <= FEW_LABELS:
+            raise ValueError(
+                f"label_share must be above {FEW_LABELS:g} where deal is 'uneven_labels': that is "
+                "what most sites have; choose another deal or a larger share"
+            )
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -220,6 +251,8 @@ class TrainSettings:
     """eta."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Of SGD."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Of the optimiser: a weight's share that is added to its gradient."""
     optimiser: Literal["sgd", "adam"] = "sgd"
     """How a step follows from a gradient; begins anew in each task. pFedMe has steps of its own."""
     batches: Literal["joint", "paired"] = "joint"
@@ -297,8 +330,11 @@ class RuntimeSettings:
     """Of convolutions; weights stay float32. auto: bfloat16 on a GPU, float32 on a CPU."""
     threads: Count = 1
     """CPU threads per site; fixed so that every driver gives the same bits."""
+    graphs: bool = False
+    """On a GPU: record training steps and scoring, and start each as a whole (CUDA graphs)."""
     workers: NonNegative = 0
-    """Sites that `make run` simulates at a time; 0: as many as cores and memory carry."""
+    """Sites at a time, each in a process; 0: on Flower as many as cores and memory carry, in
+    `fedapp run` one."""
     in_flight_mib: Count = 4096
     """MiB of models that may be under way between server and sites; bounds the server's memory."""
     out: str = ""
@@ -307,6 +343,9 @@ class RuntimeSettings:
     """Name of the run folder; empty: preset, seed and start time."""
     resume: bool = False
     """Continue the run in the folder `run_name` from its last whole round."""
+    server_data: str = ""
+    """Folder or CSV file of labelled images that the server has itself, where sites have images of
+    their own; empty: it has none."""
     peers: str = ""
     """A finished run, its name or folder, from whose models new sites start; empty: none."""
     models: bool = True

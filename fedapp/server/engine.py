@@ -76,7 +76,11 @@ class Engine:
                 self.progress.note(_unused(self.experiment))
             before = row
             state.wall_seconds = earlier + time.monotonic() - began
-            row |= {**self._traffic(), "wall_seconds": round(state.wall_seconds, 3)}
+            row |= {
+                **self._traffic(),
+                **state.server.shown(),
+                "wall_seconds": round(state.wall_seconds, 3),
+            }
             self._record(row, sites, state)
             self.progress.round_done(row)
         return self._finish(state)
@@ -186,7 +190,7 @@ class Engine:
             cohort=self._cohort(number, sites),
             pool=RoundPool(
                 self._pool,
-                self._schemas[MODEL],
+                self._schemas,
                 self._weights,
                 self.experiment.transport,
                 number,
@@ -202,6 +206,7 @@ class Engine:
             warmup_rounds=self.experiment.training.warmup_rounds,
             common_fixed=bool(state.peers),  # not runtime.peers: a run is resumed without it
             server_learns=self.learner is not None,
+            last=self.experiment.rounds.num_rounds,
         )
         every: list[Reply] = []
         skipped: dict[int, str] = {}
@@ -249,6 +254,7 @@ class Engine:
         return dict(self.ledger.totals())
 
     def _record(self, row: Row, sites: Row, state: RunState) -> None:
+        self._pool.settle()
         self.folder.append_metrics(row)
         self.folder.append_sites(sites)
         self.folder.append_traffic(self.ledger.close_round())
@@ -268,6 +274,7 @@ class Engine:
             "rounds": rounds.num_rounds,
             **state.standings.summary(),
             **self._traffic(),
+            **state.server.shown(),
             **self.experiment.method.costs(sites, rounds.sample_rate, rounds.num_rounds),
             "wall_seconds": round(state.wall_seconds, 3),
         }
@@ -284,8 +291,9 @@ class Engine:
 
 
 def _unused(experiment: Experiment) -> str:
-    share, method = experiment.split.server_share, experiment.method.name
-    return f"split.server_share = {share}: {method} does not train the server on it: it is unused"
+    share, data = experiment.split.server_share, experiment.runtime.server_data
+    whose = f"split.server_share = {share}" if share else f"runtime.server_data = {data}"
+    return f"{whose}: {experiment.method.name} does not train the server on it: it is unused"
 
 
 def _listed(sites: Iterable[int]) -> str:

@@ -16,6 +16,7 @@ from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_dtype, torch_threads
 from fedapp.ground.errors import ConfigError, FedAppError, ProtocolError, StoreError, one_line, told
+from fedapp.learn.graphs import graphs_on
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import (
     Params,
@@ -145,14 +146,13 @@ class Site:
 
         And whether the site has lost what it keeps to itself, which then begins anew.
         """
-        network, method = self._network(), self.experiment.method
+        network, kept = self._network(), self._kept
 
         def contents(ref: ModelRef) -> Params:
             schema, owner = self._shared[ref.role], f"{ref.role} of site {ref.site}"
             transport = self.experiment.transport
             return PARSED.get(ref.digest, self.store.get, schema, owner, transport)
 
-        kept = method.kept_private(network)
         own, lost = self._own(task, network, kept)
         context = SiteContext(
             data=self.data.to(self.device),
@@ -173,17 +173,28 @@ class Site:
         """The schema of what sites share, by role."""
         return schemas(self.experiment.method, self._network())
 
+    @cached_property
+    def _kept(self) -> frozenset[str]:
+        """The names of the model's tensors that never leave the site."""
+        return self.experiment.method.kept_private(self._network())
+
+    @cached_property
+    def _stored(self) -> Schema:
+        """The schema of what the site keeps to itself."""
+        network = self._network()
+        whole = network.state_dict()
+        memory = schema_of(self.experiment.method.memory(network, whole))  # its values do not count
+        return stored_schema(self._kept, schema_of(whole), memory)
+
     def _network(self) -> Network:
         precision = pick_dtype(self.experiment.runtime.precision, self.device)
         classes, device = len(self.classes), str(self.device)
-        return _network(self.experiment.model, self.inputs, classes, device, precision)
+        graphs = self.experiment.runtime.graphs
+        return _network(self.experiment.model, self.inputs, classes, device, precision, graphs)
 
     def _own(self, task: Task, network: Network, kept: Collection[str]) -> tuple[Params, bool]:
         """Return what the site keeps to itself, and whether it had lost that."""
-        whole = network.state_dict()
-        memory = schema_of(self.experiment.method.memory(network, whole))  # its values do not count
-        stored = stored_schema(kept, schema_of(whole), memory)
-        if (own := self.private_parts.load(task.private, stored)) is not None:
+        if (own := self.private_parts.load(task.private, self._stored)) is not None:
             return own, False
         w_0 = self._initial()
         start = self.experiment.method.memory(network, w_0)
@@ -192,7 +203,7 @@ class Site:
 
     def _privately(self, task: Task, report: SiteReport, context: SiteContext) -> SiteReport:
         """Clip and noise what leaves the site. Raises ConfigError where more than a model does."""
-        if report.contents or report.sent is not None:
+        if report.contents or report.sent:
             raise ConfigError(
                 f"privacy.clip covers whole models; method {self.experiment.method.name} sends "
                 f"{', '.join(report.contents) or 'parts of them'}: set privacy.clip to 0"
@@ -245,8 +256,7 @@ class Site:
     def _answer(
         self, task: Task, report: SiteReport, context: SiteContext, noted: Mapping[str, float]
     ) -> Incoming:
-        payloads: dict[str, bytes] = {}
-        digest, private, part = task.own.digest, task.private, None
+        digest, private = task.own.digest, task.private
         helpers = {helper.model.digest for helper in report.helpers}
         if report.params is not None or report.memory is not None:
             kept = context.kept
@@ -255,17 +265,10 @@ class Site:
             own |= {MEMORY + name: tensor for name, tensor in memory.items()}
             private = self.private_parts.keep(own, task.private, task.round)
         if not self.shares_pool and (report.params is not None or report.contents):
-            base = {task.models["server"][0].digest} if report.sent is not None else set()
-            self.store.keep_only({digest, *helpers, *base})  # make room before the new ones come
-        if report.params is not None:
-            digest, part, sent = self._put_model(task, report, context)
-            if digest != task.own.digest:
-                payloads |= sent
-        contents = {}
-        for role, tensors in report.contents.items():
-            blob = to_bytes(tensors, self.experiment.transport)
-            contents[role] = self.store.put(blob)
-            payloads[contents[role]] = blob
+            bases = {sent.base.digest for sent in report.sent.values() if sent.base}
+            self.store.keep_only({digest, *helpers, *bases})  # make room before the new ones come
+        contents, parts, payloads = self._packed(task, report, context)
+        digest = contents.pop(MODEL, digest)
         held = sorted({digest, *helpers, *contents.values()})
         if not self.shares_pool:
             self.store.keep_only(held)
@@ -274,8 +277,8 @@ class Site:
             site=task.site,
             round=task.round,
             model=digest,
-            part=part if digest != task.own.digest else None,
             contents=contents,
+            parts=parts,
             learned=report.learned,
             helpers=report.helpers,
             held=tuple(held),
@@ -286,20 +289,32 @@ class Site:
         )
         return Incoming(answer, payloads)
 
-    def _put_model(
+    def _packed(
         self, task: Task, report: SiteReport, context: SiteContext
-    ) -> tuple[str, Part | None, dict[str, bytes]]:
-        """Store the new model; return its digest, which part of it is sent, and what is sent."""
+    ) -> tuple[dict[str, str], dict[str, Part], dict[str, bytes]]:
+        """Store the new contents; return their digests and parts, by role, and what is sent."""
         transport = self.experiment.transport
-        shared = without(report.params or {}, context.kept)
-        if report.sent is None:
-            digest = self.store.put(blob := to_bytes(shared, transport))
-            return digest, None, {digest: blob}
-        base = task.models["server"][0]
-        sent = {name: shared[name] for name in report.sent}
-        part = self.store.put(blob := to_bytes(sent, transport))
-        digest = self.store.put(to_bytes({**context.contents(base), **sent}, transport))
-        return digest, Part(base.digest, part), {part: blob}
+        new = dict(report.contents)
+        if report.params is not None:  # first: a part of another role may be based on it
+            new = {MODEL: without(report.params, context.kept), **new}
+        named: dict[str, str] = {}
+        parts: dict[str, Part] = {}
+        payloads: dict[str, bytes] = {}
+        for role, tensors in new.items():
+            sent = report.sent.get(role)
+            came = {name: tensors[name] for name in sent.names} if sent else tensors
+            blob = to_bytes(came, transport)
+            digest = named[role] = self.store.put(blob)
+            if sent:
+                others = context.contents(sent.base) if sent.base else new[MODEL]
+                named[role] = self.store.put(to_bytes({**others, **came}, transport))
+            if role == MODEL and named[role] == task.own.digest:
+                continue
+            payloads[digest] = blob
+            if sent:
+                base = sent.base.digest if sent.base else named[MODEL]
+                parts[role] = Part(base, digest)
+        return named, parts, payloads
 
 
 @lru_cache(maxsize=1)
@@ -309,6 +324,10 @@ def _network(
     classes: int,
     device: str,
     compute: torch.dtype,
+    graphs: bool,
 ) -> Network:
     """Build the network once a process: every use begins with loading weights into it."""
-    return build_model(settings, inputs, classes, compute).to(torch.device(device))
+    network = build_model(settings, inputs, classes, compute).to(torch.device(device))
+    if graphs:
+        network.graphs = graphs_on(torch.device(device))
+    return network

@@ -299,6 +299,10 @@ def test_durable_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     other = models.put(b"other", durable=True)
     assert [name.endswith(".tmp") for name in synced] == [True, False]
     assert synced[1] == str(tmp_path / other[:2])
+    synced.clear()
+    models.settle([digest, other, "0" * 64])  # the last is not here: nothing to bring to the disk
+    files = [str(file_of(tmp_path, each)) for each in sorted((digest, other))]
+    assert synced == [*files, *(str(Path(name).parent) for name in files)]
 
 
 # --- proving what is there ------------------------------------------------------------------------
