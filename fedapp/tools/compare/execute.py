@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fedapp.drivers import flower_local
-from fedapp.drivers.workers import SHARE, free_ram, measured, start_measuring
+from fedapp.drivers.need import SHARE, free_ram, measured, start_measuring
 from fedapp.experiment.atwork import COMPARISON, LOOK_S
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import refused
