@@ -172,7 +172,14 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
         manifest = partition(pool.labels, split, seed, data.name)
     if split.labels == "all":
         manifest = manifest.revealed()
-    dealt = Dealt(pool, manifest, torch.device(device), split.feature_shift, split.kinds)
+    dealt = Dealt(
+        pool,
+        manifest,
+        torch.device(device),
+        split.feature_shift,
+        split.kinds,
+        split.prior_noise,
+    )
     return Federation(dealt, pool.classes, manifest, manifest.digest(), pool.are_images)
 
 
