@@ -56,7 +56,7 @@ class _Dealer:
 
     def __init__(self, settings: SplitSettings, seed: int) -> None:
         self._mix, self._bags, self._seed = settings.bag_mix, settings.bags, seed
-        self._alike = settings.skew == "even"
+        self._alike = settings.deal == "iid"
 
     def places(
         self, owner: int, of_class: Sequence[NDArray[np.int64]]

@@ -1,7 +1,7 @@
 """Deal a pool of images to sites (paper, Sec. VI-A): label skew by Dir_K, label share by Dir_2.
 
-Beside the paper: labelled images for the server, sites with bags in the place of labels or with no
-label at all, and the two label skews of FedUL's paper.
+Beside the paper: labelled images for the server, splits with exact counts (`fedapp.data.exact`),
+sites with bags in the place of labels, and sites that know nothing.
 
 Every draw has its own key (class, class and split, site), so one class's or one site's share does
 not depend on how many draws others made. Nothing is drawn again until it fits: a site with no
@@ -13,15 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedapp.data.bagging import put_into_bags
+from fedapp.data.exact import deal_exactly
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
 from fedapp.data.shares import apportion, by_owner, dirichlet
 from fedapp.ground import rng
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import LABELS, SplitSettings
 from fedapp.messages.protocol import SERVER_SITE
-
-MAJORITY = 80.0
-"""How much more of a class its majority site has than another, but for a small random part."""
 
 
 def partition(
@@ -30,9 +28,9 @@ def partition(
     """Return who owns each of N samples.
 
     labels: integers [N] >= 0, N >= 1. The pool is cut at random into train, val and test; all three
-    deal class c by the same p_c ~ Dir_K(dirichlet_alpha), or as `skew` says; each site's training
-    data are cut into labelled and unlabelled by (p_s, p_u) ~ Dir_2(label_alpha), p_s times
-    2 label_share.
+    deal class c by the same p_c ~ Dir_K(dirichlet_alpha); each site's training data are cut into
+    labelled and unlabelled by (p_s, p_u) ~ Dir_2(label_alpha), p_s times 2 label_share. Another
+    `deal` has rules of its own. Raises DataError where there is too little to deal.
 
     Before they are dealt, the server takes server_share of the training data, all labelled. A site
     that knows bags sees no label: its training data are put into bags (`bagging`). One that knows
@@ -40,8 +38,16 @@ def partition(
     """
     classes = _checked(labels, dataset)
     split = _cut(len(classes), settings, seed)
-    site = _deal(classes, split, settings, seed)
-    visible = _label(site, split, settings, seed)
+    if settings.deal == "dirichlet":
+        site = _deal(classes, split, settings, seed)
+        visible = _label(site, split, settings, seed)
+    else:
+        site = _reserve(classes, split, settings, seed)
+        free = site != SERVER_SITE
+        owner, visible = deal_exactly(classes, split, free, settings, seed)
+        site[free] = owner[free]
+    knows = np.array([settings.known_at(k) == LABELS for k in range(settings.num_clients)])
+    visible &= (split != TRAIN) | (site == SERVER_SITE) | knows[site]
     bagged = put_into_bags(classes, site, ~visible, settings, seed) if settings.bags else None
     return Manifest(
         dataset=dataset,
@@ -69,7 +75,22 @@ def _checked(labels: NDArray[np.integer] | Tensor, dataset: str) -> NDArray[np.i
 
 
 def _cut(count: int, settings: SplitSettings, seed: int) -> NDArray[np.uint8]:
-    """Cut the pool at random into train, val and test: uint8 [N]."""
+    """Cut the pool at random into train, val and test: uint8 [N].
+
+    With `test_images` its last ones are the test part, and what is no validation image either is
+    for training.
+    """
+    if last := settings.test_images:
+        val = round(count * settings.val_share)
+        if count <= last + val:
+            raise DataError(
+                f"{count} images, split.test_images = {last} and {val} for validation: none are "
+                "left to learn from: choose fewer"
+            )
+        split = np.full(count, TRAIN, np.uint8)
+        split[-last:] = TEST
+        split[rng.numpy_stream(seed, "split").permutation(count - last)[:val]] = VAL
+        return split
     train = round(count * settings.train_share)
     val = round(count * (settings.train_share + settings.val_share)) - train
     split = np.full(count, TEST, np.uint8)
@@ -82,40 +103,18 @@ def _cut(count: int, settings: SplitSettings, seed: int) -> NDArray[np.uint8]:
 def _deal(
     classes: NDArray[np.int64], split: NDArray[np.uint8], settings: SplitSettings, seed: int
 ) -> NDArray[np.int32]:
-    """Give every sample an owner, int32 [N]: one p_c per class, used for all three splits.
-
-    But where `skew` is majority, which is so in training alone: the others are even then.
-    """
+    """Give every sample an owner, int32 [N]: one p_c per class, used for all three splits."""
     site = _reserve(classes, split, settings, seed)
     free, sites = site != SERVER_SITE, np.arange(settings.num_clients, dtype=np.int32)
-    even = np.full(len(sites), 1 / len(sites))
     for label in np.unique(classes).tolist():
-        shares = _class_shares(label, int(classes.max()) + 1, settings, seed)
+        stream = rng.numpy_stream(seed, "class-shares", label)
+        shares = dirichlet(stream, settings.dirichlet_alpha, settings.num_clients)
         for part in (TRAIN, VAL, TEST):
             members = np.flatnonzero((classes == label) & (split == part) & free)
             draw = rng.numpy_stream(seed, "deal", label, part)
-            measured = settings.skew == "majority" and part != TRAIN
-            counts = apportion(draw, len(members), even if measured else shares)
+            counts = apportion(draw, len(members), shares)
             site[draw.permutation(members)] = np.repeat(sites, counts)
     return site
-
-
-def _class_shares(
-    label: int, num_classes: int, settings: SplitSettings, seed: int
-) -> NDArray[np.float64]:
-    """Return which share of a class each site has, [K], as `settings.skew` says."""
-    count, draw = settings.num_clients, rng.numpy_stream(seed, "class-shares", label)
-    if settings.skew == "dirichlet":
-        return dirichlet(draw, settings.dirichlet_alpha, count)
-    if settings.skew == "even":
-        return np.full(count, 1 / count)
-    # Site s has the classes that lie, in part at least, in [s / K, (s + 1) / K) of their order.
-    sites = np.arange(count)
-    major = (sites * num_classes < (label + 1) * count) & (
-        label * count < (sites + 1) * num_classes
-    )
-    weights = draw.uniform(0.45, 0.55, count) * np.where(major, MAJORITY, 1.0)
-    return weights / weights.sum()
 
 
 def _reserve(
@@ -143,13 +142,12 @@ def _label(
 ) -> NDArray[np.bool_]:
     """Draw each site's labelled share of its training samples: bool [N], True outside training.
 
-    No draw depends on `label_share`: what is labelled at a smaller one is labelled at a larger one,
-    nor on what other sites know.
+    No draw depends on `label_share`: what is labelled at a smaller one is labelled at a larger one.
     """
     visible: NDArray[np.bool_] = split != TRAIN
     visible |= site == SERVER_SITE
     for owner, samples in enumerate(by_owner(np.flatnonzero(~visible), site, settings.num_clients)):
-        if len(samples) == 0 or settings.known_at(owner) != LABELS:
+        if len(samples) == 0:
             continue
         draw = rng.numpy_stream(seed, "label-share", owner)
         # Times 1.0 exactly at the paper's 0.5.

@@ -40,6 +40,9 @@ LABELS, BAGS, NOTHING = KNOWN = ("labels", "bags", "nothing")
 OWN_WINDOW = "dicom"
 """`data.window` where each file's own window is to be used, which only DICOM files have."""
 
+FEW_LABELS = 0.05
+"""Labelled share of most sites' training images under `split.deal=uneven_labels` (FedSiam)."""
+
 SHIFT_KINDS = ("rotation", "brightness", "contrast", "blur", "noise")
 """What `split.feature_shift` can change; `fedapp.data.shift` says how."""
 
@@ -152,17 +155,20 @@ class SplitSettings:
 
     num_clients: Annotated[int, Field(ge=1, le=100_000)] = 10
     """K, sites."""
+    deal: Literal[
+        "dirichlet", "iid", "two_classes", "two_labelled_classes", "uneven_labels", "majority"
+    ] = "dirichlet"
+    """dirichlet: by the two alphas; the others with exact counts, see `fedapp.data.exact`."""
     dirichlet_alpha: Positive = 0.5
     """alpha of Dir_K: label skew between sites; small = each site sees few classes."""
-    skew: Literal["dirichlet", "even", "majority"] = "dirichlet"
-    """Which site has which classes. dirichlet: by dirichlet_alpha; even: all have the same mix;
-    majority: in training few classes prevail at each site, testing is even (FedUL, Table D.5)."""
     label_alpha: Positive = 0.5
     """alpha of Dir_2: how unevenly sites are labelled; small = all or nothing."""
     train_share: Share = 0.7
     """Share of all images for training; 0.7 in the paper."""
     val_share: Share = 0.1
     """Share of all images for validation; 0.1 in the paper; the rest is for testing."""
+    test_images: NonNegative = 0
+    """Images at the end of the data set that are its test part; 0: drawn, by the two shares."""
     labels: Literal["some", "all"] = "some"
     """some: of each site's training images a share by Dir_2; all: every one, the paper's -SL."""
     label_share: Annotated[float, Field(gt=0, le=0.5)] = 0.5
@@ -200,6 +206,12 @@ class SplitSettings:
     def __post_init__(self) -> None:
         if not 0 < self.train_share <= self.train_share + self.val_share < 1:
             raise ValueError("train_share must be above 0 and train_share + val_share below 1")
+        if self.test_images and self.train_share != 0.7:
+            raise ValueError(
+                "train_share says nothing where test_images says which images are to test on: drop "
+                "one of them"
+            )
+        self._check_deal()
         if self.labels == "all" and self.label_share != 0.5:
             raise ValueError(
                 "label_share says nothing where labels is 'all': drop it or set labels to 'some'"
@@ -215,8 +227,6 @@ class SplitSettings:
             raise ValueError("label_share says nothing where no site knows labels: drop it")
         if not self.bags and (self.bag_mix, self.prior_noise) != ("dirichlet", 0):
             raise ValueError("bag_mix and prior_noise say nothing without bags: drop them")
-        if self.skew != "dirichlet" and self.dirichlet_alpha != 0.5:
-            raise ValueError("dirichlet_alpha says nothing beside another skew: drop one of them")
         if not self.kinds:
             raise ValueError(f"shift_kinds must name one or more of {', '.join(SHIFT_KINDS)}")
         for kind in self.kinds:
@@ -226,6 +236,20 @@ class SplitSettings:
                 )
             if self.kinds.count(kind) > 1:
                 raise ValueError(f"shift_kinds must differ: {kind!r} stands twice; keep one")
+
+    def _check_deal(self) -> None:
+        if self.deal == "dirichlet":
+            return
+        if (self.dirichlet_alpha, self.label_alpha) != (0.5, 0.5):
+            raise ValueError(
+                "dirichlet_alpha and label_alpha say nothing where deal is "
+                f"{self.deal!r}: drop them or set deal to 'dirichlet'"
+            )
+        if self.deal == "uneven_labels" and self.label_share <= FEW_LABELS:
+            raise ValueError(
+                f"label_share must be above {FEW_LABELS:g} where deal is 'uneven_labels': that is "
+                "what most sites have; choose another deal or a larger share"
+            )
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -247,6 +271,8 @@ class TrainSettings:
     """eta."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Of SGD."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Of the optimiser: a weight's share that is added to its gradient."""
     optimiser: Literal["sgd", "adam"] = "sgd"
     """How a step follows from a gradient; begins anew in each task. pFedMe has steps of its own."""
     batches: Literal["joint", "paired"] = "joint"
