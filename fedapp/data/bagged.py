@@ -26,7 +26,7 @@ class Bagged:
     @property
     def bags(self) -> int:
         """Bags of each site, B."""
-        return self.counts.shape[1]
+        return int(self.counts.shape[1])
 
     def check(
         self, site: NDArray[np.int32], visible: NDArray[np.bool_], sites: int, classes: int

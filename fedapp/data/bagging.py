@@ -88,7 +88,7 @@ class _Dealer:
             yield np.stack([chosen, np.repeat(np.arange(self._bags), counts)], 1)
 
     def _weights(self, owner: int, num_classes: int) -> NDArray[np.float64]:
-        """Draw the table of a site, [B, C], above 0; where all sites are alike, the same for all."""
+        """Draw a site's table, [B, C], above 0; where all sites are alike, the same for all."""
         draw = rng.numpy_stream(self._seed, "bag-weights", *(() if self._alike else (owner,)))
         weights = draw.uniform(LEAST, 1, (self._bags, num_classes))
         numbers = np.arange(self._bags)

@@ -32,10 +32,12 @@ def condition(proportions: Tensor) -> float:
     classifier follows from the bags.
     """
     occurring = proportions.double()[:, proportions.sum(0) > 0]
+    if not occurring.numel():
+        return 1.0
     values = torch.linalg.svdvals(occurring)
     if len(values) < occurring.shape[1] or values[-1] <= values[0] * RANK_TOLERANCE:
         return float("inf")
-    return float(values[0] / values[-1]) if len(values) else 1.0
+    return float(values[0] / values[-1])
 
 
 def check_rank(site: str, proportions: Tensor) -> None:
@@ -53,8 +55,8 @@ def check_rank(site: str, proportions: Tensor) -> None:
             "as many bags as classes; divide the bags, or use a method without this rule (fedllp)"
         )
     raise DataError(
-        f"{site}: its {len(filled)} bags do not tell {classes} classes apart, as some have equal "
-        "proportions, or mixtures of others': give more bags, or bags with other proportions"
+        f"{site}: its {len(filled)} bags do not tell {classes} classes apart (the proportions' "
+        "rank is lower): give more bags, or bags with other proportions"
     )
 
 
@@ -70,8 +72,9 @@ def noisy(proportions: Tensor, strength: float, draw: np.random.Generator) -> Te
     return torch.where(changed.sum(1, keepdim=True) > 0, changed, proportions)
 
 
-def fitted(table: NDArray[np.float64], rows: NDArray[np.float64], columns: NDArray[np.float64]
-           ) -> NDArray[np.float64]:
+def fitted(
+    table: NDArray[np.float64], rows: NDArray[np.float64], columns: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Return the table [M, C], each row and each column times a factor, with these sums.
 
     Iterative proportional fitting (Deming and Stephan 1940). table: above 0. rows: [M], above 0.
@@ -79,7 +82,8 @@ def fitted(table: NDArray[np.float64], rows: NDArray[np.float64], columns: NDArr
     """
     fit = table
     for _ in range(MOST_FITS):
-        fit = fit * (columns / fit.sum(0))
+        before = fit.sum(0)
+        fit = fit * np.divide(columns, before, out=np.zeros_like(before), where=before > 0)
         sums = fit.sum(1)
         if np.all(np.abs(sums - rows) <= FITTED * rows):
             break

@@ -8,7 +8,7 @@ that the mean over sites is the accuracy on all of them. Training images are dea
 - `two_classes` (Non-IID-I): a site has two classes. Each class is cut into as many equal slices as
   sites are to have it.
 - `two_labelled_classes` (Non-IID-II): labelled images as before; all others are dealt at random.
-- `uneven_labels` (Non-IID-III): dealt as `iid`, but most sites have `FEW_LABELS` of theirs labelled.
+- `uneven_labels` (Non-IID-III): as `iid`, but most sites have `FEW_LABELS` of theirs labelled.
 """
 
 import math
@@ -73,7 +73,7 @@ def _shuffled(members: Indices, classes: NDArray[np.int64], seed: int, part: int
 
 
 def _in_turn(count: int, sites: int) -> NDArray[np.int32]:
-    """Return 0, 1, ..., sites - 1, 0, ...: [count]; of samples in class order, each class evenly."""
+    """Return 0, 1, ..., sites - 1, 0, ...: [count]; each class evenly, if they lie by class."""
     return (np.arange(count) % sites).astype(np.int32)
 
 
@@ -119,7 +119,10 @@ def _majority(
     """
     count, each = int(classes.max()) + 1, np.arange(sites)
     for name in np.unique(classes[training]).tolist():
-        draw, members = rng.numpy_stream(seed, "majority", name), training[classes[training] == name]
+        draw, members = (
+            rng.numpy_stream(seed, "majority", name),
+            training[classes[training] == name],
+        )
         mostly = (each * count < (name + 1) * sites) & (name * sites < (each + 1) * count)
         weights = draw.uniform(0.45, 0.55, sites) * np.where(mostly, MAJORITY, 1.0)
         counts = apportion(draw, len(members), weights / weights.sum())

@@ -156,6 +156,7 @@ class Manifest:
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         """Return what is said of each sample, in the order of the digest."""
+        parts: dict[str, NDArray[Any]]
         parts = {"site": self.site, "split": self.split, "visible": self.visible}
         if self.bagged is None:
             return parts

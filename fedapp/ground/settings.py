@@ -216,17 +216,7 @@ class SplitSettings:
             raise ValueError(
                 "label_share says nothing where labels is 'all': drop it or set labels to 'some'"
             )
-        turns = _listed(self.knows)
-        if odd := [word for word in turns if word not in KNOWN]:
-            raise ValueError(f"knows: no such kind {odd[0]!r}; {nearest(odd[0], KNOWN)}")
-        if turns and (BAGS in turns) != bool(self.bags):
-            raise ValueError("knows must name bags where bags is above 0, and nowhere else")
-        if (self.bags or turns) and self.labels != "some":
-            raise ValueError("labels says nothing where sites know bags or nothing: drop it")
-        if (self.bags or turns) and LABELS not in turns and self.label_share != 0.5:
-            raise ValueError("label_share says nothing where no site knows labels: drop it")
-        if not self.bags and (self.bag_mix, self.prior_noise) != ("dirichlet", 0):
-            raise ValueError("bag_mix and prior_noise say nothing without bags: drop them")
+        self._check_known()
         if not self.kinds:
             raise ValueError(f"shift_kinds must name one or more of {', '.join(SHIFT_KINDS)}")
         for kind in self.kinds:
@@ -236,6 +226,24 @@ class SplitSettings:
                 )
             if self.kinds.count(kind) > 1:
                 raise ValueError(f"shift_kinds must differ: {kind!r} stands twice; keep one")
+
+    def _check_known(self) -> None:
+        turns = _listed(self.knows)
+        if odd := [word for word in turns if word not in KNOWN]:
+            raise ValueError(f"knows: no such kind {odd[0]!r}; {nearest(odd[0], KNOWN)}")
+        if turns and (BAGS in turns) != bool(self.bags):
+            raise ValueError(
+                "knows must name bags where bags is above 0, and only there: change one of them"
+            )
+        if (turns or self.bags) and self.labels != "some":
+            raise ValueError("labels says nothing beside bags or knows: drop it")
+        if (turns or self.bags) and LABELS not in turns and self.label_share != 0.5:
+            raise ValueError(
+                "label_share says nothing where no site has labels: drop it, or name labels in "
+                "knows"
+            )
+        if not self.bags and (self.bag_mix, self.prior_noise) != ("dirichlet", 0):
+            raise ValueError("bag_mix and prior_noise say nothing without bags: drop them")
 
     def _check_deal(self) -> None:
         if self.deal == "dirichlet":
