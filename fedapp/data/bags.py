@@ -8,8 +8,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedapp.ground.errors import DataError
-
 RANK_TOLERANCE = 1e-9
 """A singular value below this share of the largest is taken for 0."""
 FITTED = 1e-12
@@ -40,23 +38,22 @@ def condition(proportions: Tensor) -> float:
     return float(values[0] / values[-1])
 
 
-def check_rank(site: str, proportions: Tensor) -> None:
-    """Raise DataError where Pi's rank is below the number of classes that occur in the bags.
+def too_little(proportions: Tensor) -> tuple[str, str] | None:
+    """Return what is wrong with bags of which no classifier follows, and the remedy; None: nothing.
 
-    site: as the message is to name it.
+    proportions: Pi [M, C]. It is wrong where their rank is below the number of classes in them.
     """
     if condition(proportions) < float("inf"):
-        return
+        return None
     filled = proportions[proportions.sum(1) > 0]
     classes = int((filled.sum(0) > 0).sum())
     if len(filled) < classes:
-        raise DataError(
-            f"{site}: {len(filled)} bags with images, but {classes} classes in them: there must be "
-            "as many bags as classes; divide the bags, or use a method without this rule (fedllp)"
-        )
-    raise DataError(
-        f"{site}: its {len(filled)} bags do not tell {classes} classes apart (the proportions' "
-        "rank is lower): give more bags, or bags with other proportions"
+        what = f"there are {len(filled)} bags, but {classes} classes in them"
+        return what, "make at least as many bags as classes, with different proportions"
+    return (
+        f"its {len(filled)} bags do not tell {classes} classes apart (the proportions' rank is "
+        "lower)",
+        "give more bags, or bags with other proportions",
     )
 
 

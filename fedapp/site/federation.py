@@ -22,6 +22,7 @@ from fedapp.data.memory import GivenSites, given, in_memory
 from fedapp.data.own import OwnSites, Place, simulated_places
 from fedapp.data.own.deal import RULE as DEAL_RULE
 from fedapp.data.partition import partition
+from fedapp.data.parts import BAGS
 from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device
@@ -30,6 +31,7 @@ from fedapp.ground.settings import OWN, DataSettings, SplitSettings, window_ends
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
+from fedapp.methods import method_class, method_names
 from fedapp.models.maker import Maker
 from fedapp.site.keeping import KeptModel
 from fedapp.site.private import PrivateParts
@@ -75,10 +77,20 @@ class Federation:
         shares_pool: bool = False,
         keeps: Keeps | None = None,
     ) -> Site:
-        """Return a site that works on its part of the data. keeps: its models for use; or not."""
+        """Return a site that works on its part of the data. keeps: its models for use; or not.
+
+        Raises ConfigError where its images lie in bags, and the method cannot learn from them.
+        """
+        data = self.dealt.site(number)
+        if data.bagged and BAGS not in experiment.method.learns_from:
+            able = [name for name in method_names() if BAGS in method_class(name).learns_from]
+            raise ConfigError(
+                f"method.name = {experiment.method.name!r}: site {data.name or data.site} has "
+                f"images in bags, of which it cannot learn: choose {' or '.join(able)}"
+            )
         site = Site(
             experiment=experiment,
-            data=self.dealt.site(number),
+            data=data,
             classes=self.classes,
             split_digest=self.digest,
             store=store,

@@ -194,6 +194,16 @@ def test_afterwards_sure_and_unsure_images_are_mixed():
     )  # the network is the identity: mixing images is mixing answers
 
 
+def test_one_image_of_a_kind_is_not_enough(monkeypatch):
+    """Batch norm has no mean over one: the mini-batch is passed over, two of each are learned."""
+    for count, learned in ((1, False), (2, True), (6, True), (7, False)):
+        sure = torch.arange(8) < count
+        labels = torch.zeros(8, dtype=torch.int64)
+        monkeypatch.setattr("fedapp.methods.fedpl.labels_of", lambda *_, s=sure: (s, labels))
+        found = trained(FedPL(), bagged(torch.arange(8) % 4), batch_size=8)
+        assert (found.params is not None) == learned
+
+
 def test_without_both_kinds_nothing_is_learned():
     """w_0 is unsure of everything."""
     start = {name: torch.zeros_like(tensor) for name, tensor in START.items()}
