@@ -96,6 +96,8 @@ def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Ro
         keeps = Keeps(folder.models_root, folder.path.name) if models else None
 
         def transport(run: Assembly) -> Loopback:
+            if federation.manifest is not None and federation.manifest.bagged is not None:
+                run.progress.note(federation.manifest.bagged.in_words())
             return Loopback(experiment, federation, run.store, folder.sites_root, keeps=keeps)
 
         try:

@@ -167,6 +167,23 @@ def test_what_is_told_can_be_wrong_while_the_manifest_is_right() -> None:
         assert 0.6 <= factors.min() < 1 < factors.max() <= 1.4
 
 
+def test_how_much_bags_tell_is_said_in_a_line() -> None:
+    eye, even = 5 * np.eye(3, dtype=np.int32), np.full((3, 3), 2, np.int32)
+    nobody, nothing = np.empty(0, np.int32), np.empty((0, 2), np.int32)
+
+    def said(*counts: NDArray[np.int32]) -> str:
+        return Bagged(nobody, nothing, np.stack(counts)).in_words()
+
+    assert said(eye, eye) == (
+        "bags: 3 at each of 2 sites; condition number of their class proportions 1"
+    )
+    assert said(eye, 0 * eye, even).endswith(
+        "2 sites; condition number of their class proportions 1 to inf; infinite: their 3 bags do "
+        "not tell the classes apart"
+    )
+    assert said(0 * eye) == "bags: 3 a site, all of them empty"
+
+
 # --- sites that know different things -------------------------------------------------------------
 
 

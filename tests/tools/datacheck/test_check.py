@@ -365,7 +365,7 @@ def test_a_site_with_bags(tmp_path):
     code, output = said(bags(tmp_path), **with_method(tmp_path, "fedul"))
     assert code == 0 and findings(output) == []
     assert row(output, "(in a bag)") == ["8", "0", "0", "8"]
-    assert "3 of 2 to 3 images; condition number 4.3" in output
+    assert "3 of 2 to 3 images; condition number 2.73" in output
 
 
 def test_bags_that_are_wrong(tmp_path):
