@@ -8,7 +8,9 @@ that the mean over sites is the accuracy on all of them. Training images are dea
 - `two_classes` (Non-IID-I): a site has two classes. Each class is cut into as many equal slices as
   sites are to have it.
 - `two_labelled_classes` (Non-IID-II): labelled images as before; all others are dealt at random.
-- `uneven_labels` (Non-IID-III): as `iid`, but most sites have `FEW_LABELS` of theirs labelled.
+- `uneven_labels` (Non-IID-III): dealt as `iid`, but most sites have labels of `FEW_LABELS` alone.
+- `majority` (FedUL's Non-IID, Table D.5 there): a class belongs mostly to one site, or a few where
+  there are more sites than classes; all others have little of it. Labelled as `iid`.
 """
 
 import math
@@ -73,7 +75,7 @@ def _shuffled(members: Indices, classes: NDArray[np.int64], seed: int, part: int
 
 
 def _in_turn(count: int, sites: int) -> NDArray[np.int32]:
-    """Return 0, 1, ..., sites - 1, 0, ...: [count]; each class evenly, if they lie by class."""
+    """Return 0, 1, ..., sites - 1, 0, ...: [count]; of samples class by class that is even."""
     return (np.arange(count) % sites).astype(np.int32)
 
 

@@ -25,7 +25,8 @@ class Work:
 
     normalise: uint8 images -> float images. size: B, images a step. shuffle: draws the order.
     steps: mini-batches in place of `epochs` passes; None: the passes. view: of what is learned from
-    its label alone; FixMatch and the like have views of their own.
+    its label alone; FixMatch and the like have views of their own. labelled_repeat: how often each
+    labelled image stands among those that a pass goes through.
     """
 
     model: Network
@@ -36,6 +37,7 @@ class Work:
     shuffle: torch.Generator
     steps: int | None = None
     view: View = field(default=lambda images: images)
+    labelled_repeat: int = 1
 
     def passes(self, epoch: Callable[[], Iterator[Step]]) -> Iterator[Step]:
         """Yield the mini-batches of as many passes as there are to be."""
@@ -63,8 +65,9 @@ def supervised(
     work.begin(len(labels))
 
     def epoch() -> Iterator[Step]:
-        order = torch.randperm(len(labels), generator=work.shuffle).to(images.device)
-        for batch in batches(order, work.size):
+        count = len(labels) * work.labelled_repeat
+        order = torch.randperm(count, generator=work.shuffle) % max(len(labels), 1)
+        for batch in batches(order.to(images.device), work.size):
             inputs = work.normalise(work.view(images[batch])), labels[batch]
             if loss_of is None:
                 yield BatchStep(cross_entropy, inputs)

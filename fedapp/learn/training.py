@@ -139,7 +139,12 @@ def descend(
         losses = [take(step) for step in steps]
         return torch.stack(losses).mean().item() if losses else None  # the only sync
     with graphs.aside():
-        key = settings.optimiser, settings.learning_rate, settings.momentum, settings.weight_decay
+        key = (
+            settings.optimiser,
+            settings.learning_rate,
+            settings.momentum,
+            settings.weight_decay,
+        )
         make = partial(_recordable, parameters, settings)
         take = partial(_take, parameters, graphs.optimiser(key, make), None)
         losses = list(recorded(graphs, (key, state_of(model)), take, steps))
@@ -162,7 +167,7 @@ def _take(
 
 
 def _optimiser(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer | Sgd:
-    if settings.optimiser == "adam" or parameters[0].is_cuda or settings.weight_decay:
+    if settings.optimiser == "adam" or settings.weight_decay or parameters[0].is_cuda:
         return _recordable(parameters, settings)
     return Sgd(parameters, settings.learning_rate, settings.momentum)
 

@@ -11,7 +11,7 @@ too far from each other for their mean to be worth anything.
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -25,7 +25,7 @@ from fedapp.learn.predictors import Predictor
 from fedapp.learn.training import Step, View, descend
 from fedapp.messages.protocol import (
     EVALUATE,
-    SERVER_SITE,
+    MODEL,
     Evaluation,
     ModelRef,
     Reply,
@@ -47,13 +47,15 @@ class Averaging(Method[MethodState]):
 
     answer: Literal["common", "tuned"] = "common"
     """What a site uses: the server's model, or its own after it trained that one last."""
+    beside: ClassVar[tuple[str, ...]] = ()
+    """Roles of networks that are averaged beside the model."""
 
     def server_round(
         self, state: MethodState, rnd: Round
     ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
         """Average the models of those that learned, by numbers of images."""
-        newest = yield from averaged(rnd, self.weight)
-        yield [rnd.task(site, EVALUATE, server=[newest]) for site in rnd.sites]
+        yield from averaged(rnd, self.weight, beside=self.beside)
+        yield measurements(rnd, self.beside)
         return state
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
@@ -210,26 +212,41 @@ def averaged(
     weight: Callable[[SiteFacts, Reply], float],
     beta: float = 1.0,
     numbers: Mapping[str, float] = MappingProxyType({}),
+    beside: Sequence[str] = (),
+    hear: Callable[[Sequence[Reply]], None] = lambda replies: None,
 ) -> Generator[Sequence[Task], Sequence[Reply], ModelRef]:
     """Let sites learn from the server's model; average what they send. Return the server's model.
 
     weight: of a site in the average, by its facts and its reply. beta: the server's weights become
     (1 - beta) w + beta mean_k w_k; where nobody learned, or the model is fixed, w stays. numbers:
-    what the sites are told beside the model. Round 0 has several such phases.
+    what the sites are told beside the model. beside: roles of networks that are sent and averaged
+    as the model is; who learned has sent one of each. hear: is given the replies of those who
+    learned. Round 0 has several such phases.
     """
     warming_up = rnd.number == 0
-    newest = rnd.pool.latest(SERVER_SITE)
     learners = rnd.sites if warming_up else sorted(rnd.cohort)
     action = WARM_UP if warming_up else "train"
     for phase in range(rnd.warmup_rounds if warming_up else 1):
-        replies = yield [
-            rnd.task(site, action, phase, numbers, server=[newest]) for site in learners
-        ]
+        models = common(rnd, beside)
+        replies = yield [rnd.task(site, action, phase, numbers, **models) for site in learners]
+        learned = [r for r in replies if r.learned]  # without epochs: nobody
+        hear(learned)
         if rnd.common_fixed:
             continue
-        learned = [r for r in replies if r.learned]  # without epochs: nobody
         counts = {r.site: weight(rnd.facts[r.site], r) for r in learned}
         if total := sum(counts.values()):
-            parts = [(n / total, rnd.pool.latest(k)) for k, n in counts.items()]
-            newest = rnd.pool.average(parts, beta)
-    return newest
+            for role in (*beside, MODEL):
+                parts = [(n / total, rnd.pool.latest(k, role)) for k, n in counts.items()]
+                rnd.pool.average(parts, beta, role)
+    return rnd.pool.common()
+
+
+def measurements(rnd: Round, beside: Sequence[str] = ()) -> list[Task]:
+    """Return the tasks that have every site measure the server's newest networks."""
+    models = common(rnd, beside)
+    return [rnd.task(site, EVALUATE, 0, {}, **models) for site in rnd.sites]
+
+
+def common(rnd: Round, beside: Sequence[str] = ()) -> dict[str, list[ModelRef]]:
+    """Return what tasks name: the server's newest model as "server", other networks by role."""
+    return {"server": [rnd.pool.common()], **{role: [rnd.pool.common(role)] for role in beside}}

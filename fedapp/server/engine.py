@@ -19,6 +19,7 @@ from fedapp.messages.protocol import MODEL, SERVER_SITE, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import Round, schemas
 from fedapp.server.arrivals import Arrivals
+from fedapp.server.checkpoint import Checkpoint
 from fedapp.server.checks import (
     Kind,
     agreed,
@@ -113,6 +114,7 @@ class Engine:
             self._begin(state, facts, kind)
         else:
             self._go_on(state, facts, checkpoint)
+        self._checkpoint = Checkpoint(self.folder)
         self._phases = Phases(
             experiment=self.experiment,
             carrier=self.carrier,
@@ -184,7 +186,7 @@ class Engine:
             cohort=self._cohort(number, sites),
             pool=RoundPool(
                 self._pool,
-                self._schemas[MODEL],
+                self._schemas,
                 self._weights,
                 self.experiment.transport,
                 number,
@@ -200,6 +202,7 @@ class Engine:
             warmup_rounds=self.experiment.training.warmup_rounds,
             common_fixed=bool(state.peers),  # not runtime.peers: a run is resumed without it
             server_learns=self.learner is not None,
+            last=self.experiment.rounds.num_rounds,
         )
         every: list[Reply] = []
         skipped: dict[int, str] = {}
@@ -251,13 +254,7 @@ class Engine:
         self.folder.append_metrics(row)
         self.folder.append_sites(sites)
         self.folder.append_traffic(self.ledger.close_round())
-        plain: dict[str, Any] = {
-            "round": state.round,
-            "state": state.to_plain(),
-            "pool": self._pool.to_plain(),
-            "ledger": self.ledger.totals(),
-        }
-        self.folder.save_checkpoint(plain)
+        self._checkpoint.save(state, self._pool, self.ledger)
         self._pool.keep(
             state.server.needs()
         )  # only now: what the saved records name must never be gone
@@ -283,6 +280,7 @@ class Engine:
             self.progress.note(f"epsilon of each site's models at delta = {delta:g}: {every}")
         self.folder.write_evaluations(state.standings.evaluations())
         self.folder.write_per_site(state.standings.per_site(state.server.column))
+        self._checkpoint.save_whole(state, self._pool, self.ledger)
         self.folder.write_summary(summary)
         return summary
 

@@ -51,6 +51,10 @@ OTHERS = {
     "fedllp": "fedllp",
     "fedllp_vat": "fedllp",
     "recommended": "prior_shift",
+    "fedsiam_pi": "fedsiam_pi",
+    "fedsiam_mt": "fedsiam_mt",
+    "fedsiam_d": "fedsiam_d",
+    "fedsem": "fedsem",
 }
 """Method of each preset that the paper does not have."""
 

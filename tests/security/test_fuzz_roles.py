@@ -8,10 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load
 
 import fedapp.methods
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ProtocolError
+from fedapp.learn.layers import layers_of
 from fedapp.learn.params import digest_of, from_bytes, to_bytes
 from fedapp.messages.codec import decode_answer, encode
 from fedapp.messages.protocol import MODEL, SERVER_SITE, Incoming, Part, Reply, SiteFacts, Task
@@ -28,6 +30,12 @@ FACTS = SiteFacts(
 )
 
 
+PART = Part("e" * 64, "f" * 64)
+NAMES = ("toy_layers", "toy_means", "fedsiam_d")
+TOLD = {"share": 0.5, "boundary": 0.25}
+"""What FedSiam-D's server tells: it wants the layers that differ by 0.25 at least."""
+
+
 class Server:
     """The server of a run of one site, and an honest answer to its task."""
 
@@ -42,20 +50,44 @@ class Server:
         self.state = self.engine._prepare([FACTS])
         pool = self.engine._pool
         w_0 = pool.latest(SERVER_SITE)
-        self.task = Task(0, 1, "train", pool.latest(0), {"server": (w_0,)})
-        schema = self.engine._schemas[MODEL]
-        if name == "toy_layers":
-            first = from_bytes(pool.get(w_0.digest), schema, "w_0")
-            sent = {"head.bias": torch.tensor([1.0, 2.0])}
-            whole, blob = to_bytes({**first, **sent}), to_bytes(sent)
-            part = Part(w_0.digest, digest_of(blob))
-            self.reply = Reply(0, 1, digest_of(whole), part=part, learned=True)
-        else:
-            means = self.engine._schemas["means"]
-            blob = to_bytes({n: torch.ones(shape, dtype=of) for n, (shape, of) in means.items()})
-            contents = {"means": digest_of(blob)}
-            self.reply = Reply(0, 1, w_0.digest, contents=contents, learned=True)
-        self.blob, self.before = blob, dict(pool._records)
+        self.task = Task(0, 1, "train", pool.latest(0), {"server": (w_0,)}, numbers=TOLD)
+        first = from_bytes(pool.get(w_0.digest), self.engine._schemas[MODEL], "w_0")
+        answer = {"toy_layers": self._layers, "toy_means": self._means}.get(name, self._two)
+        self.reply, self.blob, *others = answer(w_0, first)
+        self.others, self.before = others, dict(pool._records)
+
+    def _layers(self, w_0, first):
+        sent = {"head.bias": torch.tensor([1.0, 2.0])}
+        whole, blob = to_bytes({**first, **sent}), to_bytes(sent)
+        part = Part(w_0.digest, digest_of(blob))
+        return Reply(0, 1, digest_of(whole), parts={MODEL: part}, learned=True), blob
+
+    def _means(self, w_0, first):
+        means = self.engine._schemas["means"]
+        blob = to_bytes({n: torch.ones(shape, dtype=of) for n, (shape, of) in means.items()})
+        contents = {"means": digest_of(blob)}
+        return Reply(0, 1, w_0.digest, contents=contents, learned=True), blob
+
+    def _two(self, w_0, first):
+        """A target, of the online network the head alone, and by how much each layer differs."""
+        target = to_bytes({**first, "head.bias": torch.tensor([1.0, 2.0])})
+        head = {"head.bias": torch.tensor([3.0, 2.0]), "head.weight": first["head.weight"] + 1}
+        blob, differs = to_bytes(head), self.engine._schemas["divergence"]
+        numbers = to_bytes({n: torch.tensor(0.5 if n == "head" else 0.1) for n in differs})
+        contents = {
+            "online": digest_of(to_bytes({**first, **head})),
+            "divergence": digest_of(numbers),
+        }
+        parts = {"online": Part(digest_of(target), digest_of(blob))}
+        reply = Reply(0, 1, digest_of(target), contents=contents, parts=parts, learned=True)
+        return reply, blob, target, numbers
+
+    def renamed(self, blob):
+        """The reply with another digest for what came in the place of `blob`."""
+        if self.reply.parts:
+            [(role, part)] = self.reply.parts.items()
+            return replace(self.reply, parts={role: replace(part, digest=digest_of(blob))})
+        return replace(self.reply, contents={"means": digest_of(blob)})
 
     def refuses(self, head, blob):
         """Give it this answer; check what it believes; return whether it refused."""
@@ -63,7 +95,8 @@ class Server:
         pool._records = dict(self.before)
         try:
             answer = decode_answer(head)
-            incoming = Incoming(answer, {digest_of(blob): blob})
+            blobs = (blob, *self.others)
+            incoming = Incoming(answer, {digest_of(one): one for one in blobs})
             self.engine._phases.accept(self.task, incoming)
         except ProtocolError:
             assert pool._records == self.before
@@ -86,7 +119,7 @@ def server(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("examples", counts(200))
-@pytest.mark.parametrize("name", ["toy_layers", "toy_means"])
+@pytest.mark.parametrize("name", NAMES)
 def test_malformed_heads(server, name, examples):
     served = server(name)
     assert not served.refuses(encode(served.reply), served.blob)
@@ -104,28 +137,37 @@ def test_malformed_heads(server, name, examples):
 
 
 @pytest.mark.parametrize("examples", counts(200))
-@pytest.mark.parametrize("name", ["toy_layers", "toy_means"])
+@pytest.mark.parametrize("name", NAMES)
 def test_malformed_contents(server, name, examples):
     """Under their true digest: only the content is wrong."""
     served = server(name)
-
-    def named(blob):
-        if served.reply.part:
-            return replace(served.reply, part=replace(served.reply.part, digest=digest_of(blob)))
-        return replace(served.reply, contents={"means": digest_of(blob)})
-
     fuzz(
         f"{name}, content", examples, BYTES,
         lambda edits: damaged(served.blob, edits),
-        lambda blob: served.refuses(encode(named(blob)), blob),
+        lambda blob: served.refuses(encode(served.renamed(blob)), blob),
     )  # fmt: skip
 
 
 def test_a_part_that_does_not_make_the_model_it_names_is_refused(server):
     served = server("toy_layers")
-    other = to_bytes({"head.bias": torch.tensor([3.0, 2.0])})
-    part = replace(served.reply.part, digest=digest_of(other))
-    assert served.refuses(encode(replace(served.reply, part=part)), other)
-    strange = to_bytes({"head.other": torch.tensor([3.0, 2.0])})
-    part = replace(served.reply.part, digest=digest_of(strange))
-    assert served.refuses(encode(replace(served.reply, part=part)), strange)
+    for name in ("head.bias", "head.other"):
+        other = to_bytes({name: torch.tensor([3.0, 2.0])})
+        assert served.refuses(encode(served.renamed(other)), other)
+
+
+def test_fewer_layers_than_asked_or_others_are_refused(server):
+    """Each makes the content that it names: only what was asked for is another."""
+    served = server("fedsiam_d")
+    target = load(served.others[0])
+    for names in (["head.bias"], next(iter(layers_of(target).values())), sorted(target)):
+        sent = {name: target[name] + 1 for name in names}
+        blob, whole = to_bytes(sent), to_bytes({**target, **sent})
+        reply = served.renamed(blob)
+        reply = replace(reply, contents={**reply.contents, "online": digest_of(whole)})
+        assert served.refuses(encode(reply), blob)
+
+
+def test_a_part_of_what_is_not_new_is_refused(server):
+    served = server("toy_means")
+    parts = {"means": Part(served.task.own.digest, digest_of(served.blob)), MODEL: PART}
+    assert served.refuses(encode(replace(served.reply, parts=parts)), served.blob)
