@@ -47,7 +47,7 @@ def partition(
         owner, visible = deal_exactly(classes, split, free, settings, seed)
         site[free] = owner[free]
     knows = np.array([settings.known_at(k) == LABELS for k in range(settings.num_clients)])
-    visible &= (split != TRAIN) | (site == SERVER_SITE) | knows[site]
+    visible &= (split != TRAIN) | (site == SERVER_SITE) | knows[np.maximum(site, 0)]
     bagged = put_into_bags(classes, site, ~visible, settings, seed) if settings.bags else None
     return Manifest(
         dataset=dataset,

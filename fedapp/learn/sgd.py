@@ -7,7 +7,7 @@ more than the arithmetic.
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 class Sgd:
@@ -16,7 +16,7 @@ class Sgd:
     rate: above 0. momentum: in [0, 1). A parameter without a gradient stays as it is.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], rate: float, momentum: float) -> None:
+    def __init__(self, parameters: Iterable[Tensor], rate: float, momentum: float) -> None:
         self._parameters = list(parameters)
         self._rate, self._momentum = rate, momentum
         self._velocity: dict[int, Tensor] = {}

@@ -76,7 +76,11 @@ class Engine:
                 self.progress.note(_unused(self.experiment))
             before = row
             state.wall_seconds = earlier + time.monotonic() - began
-            row |= {**self._traffic(), "wall_seconds": round(state.wall_seconds, 3)}
+            row |= {
+                **self._traffic(),
+                **state.server.shown(),
+                "wall_seconds": round(state.wall_seconds, 3),
+            }
             self._record(row, sites, state)
             self.progress.round_done(row)
         return self._finish(state)
@@ -270,6 +274,7 @@ class Engine:
             "rounds": rounds.num_rounds,
             **state.standings.summary(),
             **self._traffic(),
+            **state.server.shown(),
             **self.experiment.method.costs(sites, rounds.sample_rate, rounds.num_rounds),
             "wall_seconds": round(state.wall_seconds, 3),
         }
@@ -286,8 +291,9 @@ class Engine:
 
 
 def _unused(experiment: Experiment) -> str:
-    share, method = experiment.split.server_share, experiment.method.name
-    return f"split.server_share = {share}: {method} does not train the server on it: it is unused"
+    share, data = experiment.split.server_share, experiment.runtime.server_data
+    whose = f"split.server_share = {share}" if share else f"runtime.server_data = {data}"
+    return f"{whose}: {experiment.method.name} does not train the server on it: it is unused"
 
 
 def _listed(sites: Iterable[int]) -> str:

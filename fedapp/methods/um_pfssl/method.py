@@ -3,6 +3,9 @@
 Shi, Chen, Zhang: Uncertainty Minimization for Personalized Federated Semi-Supervised Learning, the
 final version; the preprint's differing choices are options.
 
+A server that has labelled images of its own is one more site, which trains in every round: others
+may list its model, and it theirs.
+
 The server's rule is Algorithm 1 with Algorithms 2 and 3 folded into one message per site and round;
 docs/CHOICES.md lists every place where the paper is silent and what is done there.
 
@@ -26,7 +29,7 @@ from fedapp.learn.pseudolabels import counted
 from fedapp.learn.scores import Score, ScoreKey
 from fedapp.learn.training import recalibrate
 from fedapp.learn.uncertainty import mc_probabilities
-from fedapp.messages.protocol import SEARCH, ModelRef, Reply, ScoredRef, Task
+from fedapp.messages.protocol import SEARCH, SERVER_SITE, ModelRef, Reply, ScoredRef, Task
 from fedapp.methods.base import (
     Method,
     MethodState,
@@ -110,12 +113,12 @@ class UmPfssl(Method[HelperLists]):
     ) -> Generator[Sequence[Task], Sequence[Reply], HelperLists]:
         """Algorithm 1, one round."""
         if rnd.number == 0:
-            yield warm_ups(rnd)
+            yield [rnd.task(site, "warmup") for site in rnd.everybody]
             return state
-        peers = Peers(rnd.pool.trained())
+        peers = Peers(_trained(rnd))
         tasks = []
-        for site in rnd.sites:
-            trains = site in rnd.cohort
+        for site in rnd.everybody:
+            trains = site in rnd.cohort or site == SERVER_SITE
             in_scope = trains or self.helper_scope == "all"
             # No longer than asked for, whatever the site listed: it is sent newcomers beside.
             listed = state.helpers.get(site, ())[: self.helper_list_size - 1]
@@ -165,6 +168,10 @@ class UmPfssl(Method[HelperLists]):
         others = _strangers(site, helpers, peers)
         drawn = rnd.stream("newcomers", site).permutation(len(others))[:wanted]
         return [rnd.pool.latest(others[i]) for i in drawn.tolist()]
+
+    def needs_labels(self) -> str:
+        """A site may have helpers that have labels: the server is one."""
+        return ""
 
     def check_reply(self, task: Task, reply: Reply) -> None:
         """A helper list in its order, without the site itself."""
@@ -299,6 +306,14 @@ class UmPfssl(Method[HelperLists]):
             return Score(uncertain, accuracy, usable)
 
         return site.scores.get(key, compute)
+
+
+def _trained(rnd: Round) -> Sequence[int]:
+    """Return the peers whose model has been trained, ascending; where it learns, the server."""
+    peers = rnd.pool.trained()
+    if rnd.server_learns and rnd.pool.latest(SERVER_SITE).version:
+        return (SERVER_SITE, *peers)
+    return peers
 
 
 def _strangers(site: int, helpers: Sequence[ModelRef], peers: Peers) -> Strangers:
