@@ -87,7 +87,7 @@ def test_every_method_preset_fits_every_data_preset_and_changes_no_more_than_it_
         for group in ("data", "model", "training", "rounds", "transport", "runtime"):
             assert getattr(experiment, group) == getattr(base, group)
         assert experiment.split.labels == said.get("split", {}).get("labels", base.split.labels)
-        of_split = {"labels", "label_share", "bags", "bag_mix"}
+        of_split = {"labels", "label_share", "bags", "bag_mix", "knows"}
         assert set(said) <= {"split", "method"} and set(said.get("split", {})) <= of_split
         assert from_plain(to_plain(experiment), "test") == experiment
 
@@ -102,7 +102,7 @@ def _not_together(base, name):
         return "label_share says nothing where labels is 'none'"
     said = yaml.safe_load((CONF / "methods" / f"{name}.yaml").read_text())
     bags = said.get("split", {}).get("bags", base.split.bags)
-    if name.endswith("_sl") and bags:
+    if name.endswith("_sl") and (bags or base.split.label_share != 0.5):
         return r"label(s|_share) says nothing"
     from_bags = "bags" in method_class(said["method"]["name"]).learns_from
     return "cannot learn from bags" if bags and not from_bags else ""
@@ -259,7 +259,7 @@ def test_an_unknown_method_preset_is_refused_with_a_remedy(name, hint):
     ("pfedme", {"method__inner_steps": 0}, "override: method.inner_steps = 0: must be greater "),
     ("fedavg", {"method__objective": "fixmach"},
      "override: method.objective = 'fixmach': must be 'supervised' or 'fixmatch'"),
-    ("fedavg", {"split__labels": "none"}, "override: split.labels = 'none': must be 'some' or "),
+    ("fedavg", {"split__labels": "no"}, "override: split.labels = 'no': must be 'some', 'all' or "),
 ])  # fmt: skip
 def test_what_does_not_fit_the_method_is_refused_in_one_line(name, overrides, said):
     with pytest.raises(ConfigError) as caught:
