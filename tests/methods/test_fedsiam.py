@@ -10,6 +10,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load
 
+from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ProtocolError
 from fedapp.learn.layers import divergences, layers_of
 from fedapp.learn.params import digest_of, to_bytes
@@ -19,6 +20,7 @@ from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedsiam_d import FedSiamD, asked, boundary
 from fedapp.methods.fedsiam_mt import FedSiamMt
 from fedapp.methods.fedsiam_pi import FedSiamPi
+from tests.flower.results import loopback, results
 from tests.methods.conformance import (
     ODD,
     assert_close,
@@ -350,6 +352,21 @@ def test_the_divergences_are_of_the_two_networks_that_came(tmp_path):
         weights = {n for n in came[MODEL] if "running" not in n and "tracked" not in n}
         found = divergences(came[MODEL], came["online"], weights)
         assert_same(came["divergence"], found)
+
+
+def test_fedavg_is_the_same_in_both_settings_with_two_labelled_classes(tmp_path):
+    """Non-IID-I and -II differ in the unlabelled images alone: so does the paper's table not."""
+    over = {
+        "method.preset": "fedavg", "data.subset": 600, "split.label_share": 0.3,
+        "split.test_images": 100, "split.num_clients": 5, "model.width": 2,
+        "rounds.num_rounds": 2, "runtime.device": "cpu", "runtime.run_name": "run",
+    }  # fmt: skip
+    pools = []
+    for deal in ("two_classes", "two_labelled_classes"):
+        folder = tmp_path / deal
+        changes = {**over, "split.deal": deal, "runtime.out": str(folder)}
+        pools.append(results(loopback(load_experiment("digits_demo", changes)))["pool"])
+    assert pools[0] == pools[1] and pools[0]["-2"][0] > 1
 
 
 def test_equal_facts_weigh_as_many_images_as_there_are():
