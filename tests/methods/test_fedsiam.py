@@ -373,3 +373,19 @@ def test_equal_facts_weigh_as_many_images_as_there_are():
     facts = SiteFacts(0, (1, 8, 8), ("a", "b"), 6, 54, 0, 10, "0" * 64)
     assert FedSiamPi().weight(facts, REPLY) == 60
     assert FedSiamPi(consistency_weight=0.0).weight(facts, REPLY) == 6
+
+
+@pytest.mark.parametrize("method", ["fedsiam_pi", "fedsiam_mt", "fedsem"])
+def test_a_server_with_labelled_images_trains_after_the_average(tmp_path, method):
+    """It has both networks in the pool, and costs no byte."""
+    over = {
+        "method.preset": method, "data.subset": 600, "split.label_share": 0.3,
+        "split.server_share": 0.2, "split.num_clients": 3, "model.width": 2,
+        "rounds.num_rounds": 2, "runtime.device": "cpu", "runtime.run_name": "run",
+    }  # fmt: skip
+    folder = loopback(load_experiment("digits_demo", {**over, "runtime.out": str(tmp_path)}))
+    with (folder / "traffic.csv").open() as file:
+        assert "-2" not in {row["site"] for row in csv.DictReader(file)}
+    pool = results(folder)["pool"]
+    assert ("-2 online" in pool) == (method == "fedsiam_mt")
+    assert all(not row["skipped"] for row in results(folder)["rows"])
