@@ -102,6 +102,16 @@ class Manifest:
         """Return the same split with every training label visible, so without bags."""
         return replace(self, visible=np.ones_like(self.visible), bags=0, bag=None)
 
+    def hidden(self) -> "Manifest":
+        """Return the same split with no site's training label visible; the server's stay."""
+        return replace(self, visible=(self.split != TRAIN) | (self.site == SERVER_SITE))
+
+    def showing(self, labels: str) -> "Manifest":
+        """Return the split as `split.labels` says: "all" labels visible, "none" or as it is."""
+        if labels == "some":
+            return self
+        return self.revealed() if labels == "all" else self.hidden()
+
     def indices(self, site: int, split: int, visible: bool | None = None) -> NDArray[np.int64]:
         """Return positions in the pool, ascending, of a site's samples in one split.
 

@@ -69,7 +69,7 @@ class Loopback:
     ) -> Iterable[tuple[int, Incoming]]:
         """Do the tasks in turn; nobody is ever late here."""
         for outgoing in outbox:
-            task = decode_request(encode(outgoing.task))
+            task = decode_request(outgoing.head)
             assert isinstance(task, Task)
             yield task.site, carried(self._sites[task.site].handle(task, {}))
 

@@ -166,8 +166,9 @@ class SplitSettings:
     """Share of all images for validation; 0.1 in the paper; the rest is for testing."""
     test_images: NonNegative = 0
     """Images at the end of the data set that are its test part; 0: drawn, by the two shares."""
-    labels: Literal["some", "all"] = "some"
-    """some: of each site's training images a share by Dir_2; all: every one, the paper's -SL."""
+    labels: Literal["some", "all", "none"] = "some"
+    """some: of each site's training images a share by Dir_2; all: every one, the paper's -SL; none:
+    the server alone has labels to learn from."""
     label_share: Annotated[float, Field(gt=0, le=0.5)] = 0.5
     """Mean share of a site's training images that are labelled; 0.5 in the paper."""
     feature_shift: Share = 0.0
@@ -196,9 +197,10 @@ class SplitSettings:
                 "one of them"
             )
         self._check_deal()
-        if self.labels == "all" and self.label_share != 0.5:
+        if self.labels != "some" and self.label_share != 0.5:
             raise ValueError(
-                "label_share says nothing where labels is 'all': drop it or set labels to 'some'"
+                f"label_share says nothing where labels is {self.labels!r}: drop it or set labels "
+                "to 'some'"
             )
         if self.bags and (self.labels, self.label_share) != ("some", 0.5):
             raise ValueError(
@@ -341,6 +343,9 @@ class RuntimeSettings:
     """Name of the run folder; empty: preset, seed and start time."""
     resume: bool = False
     """Continue the run in the folder `run_name` from its last whole round."""
+    server_data: str = ""
+    """Folder or CSV file of labelled images that the server has itself, where sites have images of
+    their own; empty: it has none."""
     peers: str = ""
     """A finished run, its name or folder, from whose models new sites start; empty: none."""
     models: bool = True

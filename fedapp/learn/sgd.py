@@ -7,7 +7,7 @@ more than the arithmetic.
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 class Sgd:
@@ -18,7 +18,7 @@ class Sgd:
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], rate: float, momentum: float, decay: float = 0.0
+        self, parameters: Iterable[Tensor], rate: float, momentum: float, decay: float = 0.0
     ) -> None:
         self._parameters = list(parameters)
         self._rate, self._momentum, self._decay = rate, momentum, decay

@@ -135,7 +135,7 @@ def descend(
     """
     parameters = list(model.parameters())
     if (graphs := getattr(model, "graphs", None)) is None or penalty is not None:
-        take = partial(_take, parameters, _optimiser(parameters, settings), penalty)
+        take = partial(_take, parameters, optimiser_of(parameters, settings), penalty)
         losses = [take(step) for step in steps]
         return torch.stack(losses).mean().item() if losses else None  # the only sync
     with graphs.aside():
@@ -166,16 +166,17 @@ def _take(
     return loss.detach()
 
 
-def _optimiser(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer | Sgd:
+def optimiser_of(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimizer | Sgd:
+    """Return a new optimiser of these leaf tensors, as `training.optimiser` says."""
     if settings.optimiser == "adam" or parameters[0].is_cuda:
         return _recordable(parameters, settings)
     return Sgd(parameters, settings.learning_rate, settings.momentum, settings.weight_decay)
 
 
-def _recordable(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer:
+def _recordable(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimizer:
     """Return an optimiser of torch's, whose steps a CUDA graph can hold."""
-    rate, fused = settings.learning_rate, parameters[0].is_cuda
-    decay = settings.weight_decay
+    rate, decay = settings.learning_rate, settings.weight_decay
+    fused = parameters[0].is_cuda
     if settings.optimiser == "adam":
         return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=fused, capturable=fused)
     return torch.optim.SGD(parameters, rate, settings.momentum, weight_decay=decay, fused=fused)

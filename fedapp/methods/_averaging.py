@@ -2,7 +2,9 @@
 
 Every method has the same epochs as the others: in round 0 all sites learn from their labelled
 images for `training.warmup_epochs`, afterwards the cohort learns for `training.local_epochs`. After
-each round the server averages, and every site measures what it would use from then on.
+each round the server averages, and every site measures what it would use from then on. A server
+that has labelled images then trains the average on them, by the method's own rule and with as many
+epochs or steps as a site: in every one of the warm-up's common rounds, and in every round.
 
 The warm-up is cut into `training.warmup_rounds` common rounds: after 20 epochs apart, networks are
 too far from each other for their mean to be worth anything.
@@ -10,6 +12,7 @@ too far from each other for their mean to be worth anything.
 
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal
 
@@ -18,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedapp.data.augment import STRONG_VIEWS, weak
-from fedapp.ground.settings import CLOSED, Share, TrainSettings
+from fedapp.ground.settings import CLOSED, Count, Share, TrainSettings
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work, fixmatch, supervised
 from fedapp.learn.predictors import Predictor
@@ -26,6 +29,7 @@ from fedapp.learn.training import Step, View, descend
 from fedapp.messages.protocol import (
     EVALUATE,
     MODEL,
+    SERVER_SITE,
     Evaluation,
     ModelRef,
     Reply,
@@ -137,6 +141,10 @@ class WithPseudoLabels(Averaging):
         """Of both views."""
         return True
 
+    def needs_labels(self) -> str:
+        """Sites learn from pseudo-labels."""
+        return ""
+
     def images_per_step(self, batch_size: int) -> int:
         """A labelled and two views of an unlabelled image for each of a batch."""
         return 3 * batch_size
@@ -156,6 +164,8 @@ class ByObjective(WithPseudoLabels):
 
     objective: Literal["supervised", "fixmatch"] = "supervised"
     """supervised: from labelled images alone; fixmatch: from all (Sohn et al. 2020)."""
+    labelled_repeat: Count = 1
+    """How often each labelled image stands among those that a pass goes through."""
 
     @property
     def needs_images(self) -> bool:
@@ -172,7 +182,7 @@ class ByObjective(WithPseudoLabels):
 
     def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
         """Cross entropy on D_s or, after the warm-up, FixMatch."""
-        work = work_of(task, site)
+        work = replace(work_of(task, site), labelled_repeat=self.labelled_repeat)
         if task.action == WARM_UP or self.objective == "supervised":
             return supervised(work)
         return fixmatch(
@@ -221,10 +231,10 @@ def averaged(
     (1 - beta) w + beta mean_k w_k; where nobody learned, or the model is fixed, w stays. numbers:
     what the sites are told beside the model. beside: roles of networks that are sent and averaged
     as the model is; who learned has sent one of each. hear: is given the replies of those who
-    learned. Round 0 has several such phases.
+    learned. Round 0 has several such phases. In each a server with labelled images trains last.
     """
     warming_up = rnd.number == 0
-    learners = rnd.sites if warming_up else sorted(rnd.cohort)
+    learners = beginners(rnd) if warming_up else sorted(rnd.cohort)
     action = WARM_UP if warming_up else "train"
     for phase in range(rnd.warmup_rounds if warming_up else 1):
         models = common(rnd, beside)
@@ -238,7 +248,20 @@ def averaged(
             for role in (*beside, MODEL):
                 parts = [(n / total, rnd.pool.latest(k, role)) for k, n in counts.items()]
                 rnd.pool.average(parts, beta, role)
+        if rnd.server_learns:
+            models = common(rnd, beside)
+            yield [rnd.task(SERVER_SITE, action, phase, numbers, **models)]
     return rnd.pool.common()
+
+
+def beginners(rnd: Round) -> Sequence[int]:
+    """Return the sites that warm up: all, or those that know something of their images' classes.
+
+    Where the server has labels, all others may have none, and would be sent models for nothing.
+    """
+    if not rnd.server_learns:
+        return rnd.sites
+    return [k for k in rnd.sites if rnd.facts[k].labelled or rnd.facts[k].bagged]
 
 
 def measurements(rnd: Round, beside: Sequence[str] = ()) -> list[Task]:

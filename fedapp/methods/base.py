@@ -34,6 +34,7 @@ from fedapp.learn.training import View, train
 from fedapp.messages.ledger import EVALUATION, MESSAGE
 from fedapp.messages.protocol import (
     MODEL,
+    SERVER_SITE,
     Evaluation,
     ModelRef,
     PseudoLabels,
@@ -92,6 +93,10 @@ class MethodState:
         """Return the digests of contents that it names, beside every site's newest."""
         return ()
 
+    def shown(self) -> Mapping[str, float]:
+        """Return what a round's row and the summary show of it, by name; most methods: nothing."""
+        return {}
+
     def column(self, site: int) -> str:
         """Return what `per_site.csv` shows of a site's helpers; most methods: nothing."""
         return ""
@@ -125,6 +130,11 @@ class Round:
     common_fixed: bool = False
     server_learns: bool = False
     last: int = 0
+
+    @property
+    def everybody(self) -> tuple[int, ...]:
+        """All sites, ascending, the server's own first where it has labelled images."""
+        return (SERVER_SITE, *self.sites) if self.server_learns else self.sites
 
     @property
     def newcomers(self) -> tuple[int, ...]:
@@ -430,6 +440,10 @@ class Method(ABC, Generic[State]):
     def costs(self, num_clients: int, sample_rate: float, num_rounds: int) -> dict[str, float]:
         """Return what the method's paper says that it sends, in models, by name."""
         return {}
+
+    def needs_labels(self) -> str:
+        """Return why it cannot run where the server alone has labels; empty: it can."""
+        return "its sites learn from labels of their own"
 
     def misfits(self, num_clients: int) -> Mapping[str, str]:
         """Return which settings a federation of so many sites cannot use, with the rule of each."""

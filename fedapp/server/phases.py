@@ -214,7 +214,7 @@ class Phases:
         """Attach what the site does not hold; w_0 it makes itself."""
         w_0 = self.pool.initial.digest
         attach = tuple(r.digest for r in task.refs() if r.digest not in held and r.digest != w_0)
-        return Outgoing(task, attach)
+        return Outgoing(task, encode(task), attach)
 
     def _sizes(
         self, outbox: Sequence[Outgoing], failed: dict[int, str]
@@ -236,12 +236,12 @@ class Phases:
         if not missing.digests or not asked.issuperset(missing.digests):
             raise ProtocolError("asked for contents that are not part of its task")
         log.info("site %d lacks %d models; sending them", task.site, len(missing.digests))
-        return Outgoing(task, tuple(dict.fromkeys(missing.digests)))
+        return Outgoing(task, encode(task), tuple(dict.fromkeys(missing.digests)))
 
     # The ledger goes by the round under way: the warm-up of a site that comes late is of round 0.
     def _count_down(self, outgoing: Outgoing, sizes: Mapping[str, int]) -> None:
         task, number = outgoing.task, self.state.round
-        self.ledger.add(number, task.site, "down", _kind(task, MESSAGE), 0, len(encode(task)))
+        self.ledger.add(number, task.site, "down", _kind(task, MESSAGE), 0, len(outgoing.head))
         for ref in task.refs():
             if size := sizes.get(ref.digest):
                 self.ledger.add(number, task.site, "down", _kind(task, ref.role), 1, size)

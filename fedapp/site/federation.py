@@ -75,10 +75,19 @@ class Federation:
         shares_pool: bool = False,
         keeps: Keeps | None = None,
     ) -> Site:
-        """Return a site that works on its part of the data. keeps: its models for use; or not."""
+        """Return a site that works on its part of the data. keeps: its models for use; or not.
+
+        Raises ConfigError where it has labels to learn from, and the server alone is to have some.
+        """
+        data = self.dealt.site(number)
+        if experiment.split.labels == "none" and number != SERVER_SITE and len(data.labels):
+            raise ConfigError(
+                f"split.labels = 'none': {called(data)} has {len(data.labels)} labelled images to "
+                "learn from: take their labels away, or give them to 'val' or 'test'"
+            )
         site = Site(
             experiment=experiment,
-            data=self.dealt.site(number),
+            data=data,
             classes=self.classes,
             split_digest=self.digest,
             store=store,
@@ -103,6 +112,11 @@ def federation_of(
     data, split, seed = experiment.data, experiment.split, experiment.seed
     device = str(pick_device(experiment.runtime.device))
     if in_memory(data.name) and isinstance(sites := given(data.name), GivenSites):
+        if split.server_share:
+            raise ConfigError(
+                f"split.server_share = {split.server_share:g}: every site was given its own data, "
+                "so nothing is dealt to the server: leave it out"
+            )
         federation = _given(sites, split.num_clients, device)
         _check_views(experiment, federation)
         return federation
@@ -113,6 +127,11 @@ def federation_of(
     if not places:
         places = simulated_places(data_root(data.root), data, split.num_clients)
     return _own(tuple(sorted(places.items())), data, split, seed, device)
+
+
+def called(data: SiteData) -> str:
+    """Return what a person is told the site is."""
+    return f"site {data.site} ({data.name})" if data.name else f"site {data.site}"
 
 
 @lru_cache(maxsize=1)
@@ -170,8 +189,7 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
         _check_extras(manifest, split)
     else:
         manifest = partition(pool.labels, split, seed, data.name)
-    if split.labels == "all":
-        manifest = manifest.revealed()
+    manifest = manifest.showing(split.labels)
     dealt = Dealt(pool, manifest, torch.device(device), split.feature_shift, split.kinds)
     return Federation(dealt, pool.classes, manifest, manifest.digest(), pool.are_images)
 

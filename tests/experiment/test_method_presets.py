@@ -44,12 +44,15 @@ OTHERS = {
     "fedrod": "fedrod",
     "ditto": "ditto",
     "sage": "sage",
+    "fedavg_plus": "fedavg",
+    "fedfixmatch": "fedavg",
     "fixmatch_global": "fixmatch_global",
     "fedul": "fedul",
     "fedpl": "fedpl",
     "fedllp": "fedllp",
     "fedllp_vat": "fedllp",
     "recommended": "prior_shift",
+    "fedmatch": "fedmatch",
     "fedsiam_pi": "fedsiam_pi",
     "fedsiam_mt": "fedsiam_mt",
     "fedsiam_d": "fedsiam_d",
@@ -71,6 +74,10 @@ def test_every_method_preset_fits_every_data_preset_and_changes_no_more_than_it_
             with pytest.raises(ConfigError, match="own data have no hidden labels to reveal"):
                 with_preset(name, preset)
             continue
+        if base.split.labels == "none" and with_preset(name).method.needs_labels():
+            with pytest.raises(ConfigError, match="cannot run so"):
+                with_preset(name, preset)
+            continue
         experiment = with_preset(name, preset)
         said = yaml.safe_load((CONF / "methods" / f"{name}.yaml").read_text())
         assert experiment.method.name == said["method"].pop("name")
@@ -78,7 +85,7 @@ def test_every_method_preset_fits_every_data_preset_and_changes_no_more_than_it_
             assert getattr(experiment.method, key) == value, (name, key)
         for group in ("data", "model", "training", "rounds", "transport", "runtime"):
             assert getattr(experiment, group) == getattr(base, group)
-        assert experiment.split.labels == said.get("split", {}).get("labels", "some")
+        assert experiment.split.labels == said.get("split", {}).get("labels", base.split.labels)
         assert set(said) <= {"split", "method"}
         assert set(said.get("split", {})) <= {"labels", "label_share"}
         assert from_plain(to_plain(experiment), "test") == experiment
@@ -103,7 +110,7 @@ def test_every_method_has_a_preset_and_every_preset_a_name_in_the_list():
 def test_the_other_methods_are_what_their_names_say(name, wanted):
     method = with_preset(name).method
     assert method.name == wanted
-    if wanted in ("fedavg", "fedprox", "fedrod", "ditto"):
+    if name.endswith("_ft") or wanted in ("fedrod", "ditto"):
         assert (getattr(method, "objective", "supervised"), method.answer) == (
             "supervised", "tuned",
         )  # fmt: skip
@@ -113,6 +120,13 @@ def test_a_fine_tuned_preset_differs_from_its_method_in_the_answer_alone():
     for name in ("fedavg", "fedprox"):
         plain, tuned = with_preset(name).method, with_preset(f"{name}_ft").method
         assert replace(tuned, answer="common") == plain != tuned
+
+
+def test_fedsiams_anchors_differ_from_those_here_in_how_often_a_labelled_image_is_seen():
+    for theirs, ours in (("fedavg_plus", "fedavg"), ("fedfixmatch", "fixavg")):
+        anchor = with_preset(theirs).method
+        assert anchor.labelled_repeat == 3
+        assert replace(anchor, labelled_repeat=1) == with_preset(ours).method
 
 
 def test_presets_of_one_method_are_told_apart_by_their_digest():
@@ -221,7 +235,7 @@ def test_an_unknown_method_preset_is_refused_with_a_remedy(name, hint):
 
 @pytest.mark.parametrize(("name", "overrides", "said"), [
     ("fixavg", {"method__proximal": 0.1},
-     "override: method.proximal = 0.1: not a setting of fedavg; valid: answer, confidence, "),
+     "override: method.proximal = 0.1: not a setting of fedavg; valid: answer, as_official, "),
     ("fedavg", {"method__mc_samples": 5}, "override: method.mc_samples = 5: not a setting of "),
     ("fixavg", {"method__confidence": 2.0},
      "override: method.confidence = 2.0: must be less than or equal to 1"),
