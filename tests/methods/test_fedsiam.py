@@ -13,6 +13,7 @@ from safetensors.torch import load
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ProtocolError
 from fedapp.learn.layers import divergences, layers_of
+from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.messages.protocol import MODEL, ModelRef, Part, Reply, SiteFacts, Task
 from fedapp.methods.base import Arrived
@@ -75,6 +76,17 @@ def test_up_to_the_first_curve_round_the_target_is_the_online_network(tmp_path):
         assert target.digest == online.digest
         results = exchange.reply.evaluations
         assert results["test_online"] == results["test_common"] == results["test"]
+
+
+def test_up_to_then_it_is_pi_bit_for_bit_where_no_layer_has_statistics(tmp_path):
+    """The target has the online network's weights, so it gives the same network's second answer."""
+    changes = {**NO_WARM_UP, "rounds__num_rounds": 3, "model": MLPSettings()}
+    pi = play(toy(FedSiamPi(), tmp_path, name="pi", **changes))
+    d = play(toy(FedSiamD(), tmp_path, name="d", **changes))
+    found = d.records()["pool"]
+    assert {site: found[site][1] for site in ("-2", "0", "1", "2")} == {
+        site: record[1] for site, record in pi.records()["pool"].items() if site != "-1"
+    }
 
 
 def test_where_all_layers_are_asked_it_is_the_mean_teacher(tmp_path):
