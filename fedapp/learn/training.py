@@ -168,9 +168,9 @@ def _take(
 
 def optimiser_of(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimizer | Sgd:
     """Return a new optimiser of these leaf tensors, as `training.optimiser` says."""
-    if settings.optimiser == "adam" or settings.weight_decay or parameters[0].is_cuda:
+    if settings.optimiser == "adam" or parameters[0].is_cuda:
         return _recordable(parameters, settings)
-    return Sgd(parameters, settings.learning_rate, settings.momentum)
+    return Sgd(parameters, settings.learning_rate, settings.momentum, settings.weight_decay)
 
 
 def _recordable(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimizer:
