@@ -1,4 +1,4 @@
-"""Splits with exact counts, as FedSiam's paper has them (Long et al., Sec. 4.1).
+"""Splits with exact counts, as FedSiam's paper has them (Long et al., Sec. 4.1), and FedUL's.
 
 Whatever a site learns from, it tests on the same: validation and test images are dealt evenly, so
 that the mean over sites is the accuracy on all of them. Training images are dealt, by
@@ -9,6 +9,8 @@ that the mean over sites is the accuracy on all of them. Training images are dea
   sites are to have it.
 - `two_labelled_classes` (Non-IID-II): labelled images as before; all others are dealt at random.
 - `uneven_labels` (Non-IID-III): dealt as `iid`, but most sites have labels of `FEW_LABELS` alone.
+- `majority` (FedUL's Non-IID, Table D.5 there): a class belongs mostly to one site, or a few where
+  there are more sites than classes; all others have little of it. Labelled as `iid`.
 """
 
 import math
@@ -17,11 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.data.manifest import TEST, TRAIN, VAL
+from fedapp.data.shares import apportion
 from fedapp.ground import rng
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import FEW_LABELS, SplitSettings
 
 Indices = NDArray[np.int64]
+
+MAJORITY = 80.0
+"""How many times as many samples of a class its own site gets under `split.deal=majority`."""
 
 
 def deal_exactly(
@@ -44,6 +50,8 @@ def deal_exactly(
     training = _shuffled(np.flatnonzero((split == TRAIN) & free), classes, seed, TRAIN)
     if settings.deal in ("two_classes", "two_labelled_classes"):
         _two_classes(owner, training, classes, sites, seed)
+    elif settings.deal == "majority":
+        _majority(owner, training, classes, sites, seed)
     else:
         owner[training] = _in_turn(len(training), sites)
     visible = (split != TRAIN) | ~free
@@ -98,6 +106,29 @@ def _two_classes(
         slices = np.array_split(training[classes[training] == name], len(takers))
         for site, members in zip(takers, slices, strict=True):
             owner[members] = site
+
+
+def _majority(
+    owner: NDArray[np.int32],
+    training: Indices,
+    classes: NDArray[np.int64],
+    sites: int,
+    seed: int,
+) -> None:
+    """Deal each class by weights U[0.45, 0.55], times `MAJORITY` at the sites that have it mostly.
+
+    These are the sites s of which [s / K, (s + 1) / K) and [c / C, (c + 1) / C) overlap.
+    """
+    count, each = int(classes.max()) + 1, np.arange(sites)
+    for name in np.unique(classes[training]).tolist():
+        draw, members = (
+            rng.numpy_stream(seed, "majority", name),
+            training[classes[training] == name],
+        )
+        mostly = (each * count < (name + 1) * sites) & (name * sites < (each + 1) * count)
+        weights = draw.uniform(0.45, 0.55, sites) * np.where(mostly, MAJORITY, 1.0)
+        counts = apportion(draw, len(members), weights / weights.sum())
+        owner[members] = np.repeat(each, counts)
 
 
 def pairs_of_classes(classes: int, sites: int, draw: np.random.Generator) -> NDArray[np.int64]:

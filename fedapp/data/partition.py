@@ -1,7 +1,7 @@
 """Deal a pool of images to sites (paper, Sec. VI-A): label skew by Dir_K, label share by Dir_2.
 
-Beside the paper: labelled images for the server, bags in the place of labels, and splits with exact
-counts (`fedapp.data.exact`).
+Beside the paper: labelled images for the server, splits with exact counts (`fedapp.data.exact`),
+sites with bags in the place of labels, and sites that know nothing.
 
 Every draw has its own key (class, class and split, site), so one class's or one site's share does
 not depend on how many draws others made. Nothing is drawn again until it fits: a site with no
@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedapp.data.bagging import put_into_bags
 from fedapp.data.exact import deal_exactly
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
+from fedapp.data.shares import apportion, by_owner, dirichlet
 from fedapp.ground import rng
 from fedapp.ground.errors import DataError
-from fedapp.ground.settings import SplitSettings
+from fedapp.ground.settings import LABELS, SplitSettings
 from fedapp.messages.protocol import SERVER_SITE
-
-BAG_ALPHA = 1.0
-"""Of the Dirichlet draws by which a class is dealt to a site's bags: every division as likely."""
 
 
 def partition(
@@ -33,25 +32,23 @@ def partition(
     labelled and unlabelled by (p_s, p_u) ~ Dir_2(label_alpha), p_s times 2 label_share. Another
     `deal` has rules of its own. Raises DataError where there is too little to deal.
 
-    Before they are dealt, the server takes server_share of the training data, all labelled. With
-    bags, no site sees a label: its training data are dealt into so many bags, class c by its own
-    p ~ Dir_bags(BAG_ALPHA).
+    Before they are dealt, the server takes server_share of the training data, all labelled. A site
+    that knows bags sees no label: its training data are put into bags (`bagging`). One that knows
+    nothing has unlabelled training data alone.
     """
     classes = _checked(labels, dataset)
     split = _cut(len(classes), settings, seed)
-    bag = None
-    if settings.deal != "dirichlet":
+    if settings.deal == "dirichlet":
+        site = _deal(classes, split, settings, seed)
+        visible = _label(site, split, settings, seed)
+    else:
         site = _reserve(classes, split, settings, seed)
         free = site != SERVER_SITE
         owner, visible = deal_exactly(classes, split, free, settings, seed)
         site[free] = owner[free]
-    else:
-        site = _deal(classes, split, settings, seed)
-        if settings.bags:
-            bag = _bag(classes, site, split, settings, seed)
-            visible = bag < 0
-        else:
-            visible = _label(site, split, settings, seed)
+    knows = np.array([settings.known_at(k) == LABELS for k in range(settings.num_clients)])
+    visible &= (split != TRAIN) | (site == SERVER_SITE) | knows[np.maximum(site, 0)]
+    bagged = put_into_bags(classes, site, ~visible, settings, seed) if settings.bags else None
     return Manifest(
         dataset=dataset,
         num_clients=settings.num_clients,
@@ -61,39 +58,8 @@ def partition(
         split=split,
         visible=visible,
         labels_sha256=labels_digest(classes),
-        bags=settings.bags,
-        bag=bag,
+        bagged=bagged,
     )
-
-
-def dirichlet(draw: np.random.Generator, alpha: float, size: int) -> NDArray[np.float64]:
-    """Draw from the symmetric Dir_size(alpha): [size], >= 0, sums to 1; any alpha > 0.
-
-    Works on logarithms of gamma variates, Gamma(a) = Gamma(a + 1) * U ** (1 / a): at a small alpha
-    the variates themselves underflow to 0 and their shares to NaN. Below 1e-300 alpha counts as
-    1e-300: one entry has it all either way.
-    """
-    alpha = max(alpha, 1e-300)
-    uniform = 1.0 - draw.random(size)  # in (0, 1]: the logarithm is finite
-    logs = np.log(draw.standard_gamma(alpha + 1.0, size)) + np.log(uniform) / alpha
-    shares = np.exp(logs - logs.max())
-    normalised: NDArray[np.float64] = shares / shares.sum()
-    return normalised
-
-
-def apportion(
-    draw: np.random.Generator, count: int, shares: NDArray[np.float64]
-) -> NDArray[np.int64]:
-    """Share out `count` things in whole numbers: [len(shares)], >= 0, sums to `count`.
-
-    Systematic rounding: the cumulative shares are cut at the integers after one random shift. Each
-    number is within 1 of count * share and its expectation is exactly that. Largest remainders
-    would give every small share 0 in a small split each time, so that a site with few training
-    images would as a rule have no test images.
-    """
-    edges = np.floor(np.cumsum(shares) * count + draw.random()).astype(np.int64)
-    edges[-1] = count  # the sum of the shares may miss 1 by a rounding error
-    return np.diff(np.minimum(edges, count), prepend=0)
 
 
 def _checked(labels: NDArray[np.integer] | Tensor, dataset: str) -> NDArray[np.int64]:
@@ -171,26 +137,6 @@ def _reserve(
     return site
 
 
-def _bag(
-    classes: NDArray[np.int64],
-    site: NDArray[np.int32],
-    split: NDArray[np.uint8],
-    settings: SplitSettings,
-    seed: int,
-) -> NDArray[np.int32]:
-    """Put every site's training samples into bags: int32 [N], -1 of all others."""
-    bag = np.full(len(classes), -1, np.int32)
-    numbers = np.arange(settings.bags, dtype=np.int32)
-    training = np.flatnonzero((split == TRAIN) & (site != SERVER_SITE))
-    for owner, owned in enumerate(_by_owner(training, site, settings)):
-        for label in np.unique(classes[owned]).tolist():
-            draw = rng.numpy_stream(seed, "bags", owner, label)
-            members = owned[classes[owned] == label]
-            counts = apportion(draw, len(members), dirichlet(draw, BAG_ALPHA, settings.bags))
-            bag[draw.permutation(members)] = np.repeat(numbers, counts)
-    return bag
-
-
 def _label(
     site: NDArray[np.int32], split: NDArray[np.uint8], settings: SplitSettings, seed: int
 ) -> NDArray[np.bool_]:
@@ -200,7 +146,7 @@ def _label(
     """
     visible: NDArray[np.bool_] = split != TRAIN
     visible |= site == SERVER_SITE
-    for owner, samples in enumerate(_by_owner(np.flatnonzero(~visible), site, settings)):
+    for owner, samples in enumerate(by_owner(np.flatnonzero(~visible), site, settings.num_clients)):
         if len(samples) == 0:
             continue
         draw = rng.numpy_stream(seed, "label-share", owner)
@@ -209,12 +155,3 @@ def _label(
         labelled, _ = apportion(draw, len(samples), np.array([share, 1 - share]))
         visible[draw.permutation(samples)[:labelled]] = True
     return visible
-
-
-def _by_owner(
-    samples: NDArray[np.int64], site: NDArray[np.int32], settings: SplitSettings
-) -> list[NDArray[np.int64]]:
-    """Return each site's of these samples, ascending; none of them is the server's."""
-    owned = samples[np.argsort(site[samples], kind="stable")]
-    ends = np.cumsum(np.bincount(site[samples], minlength=settings.num_clients))
-    return np.split(owned, ends[:-1])

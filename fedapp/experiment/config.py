@@ -352,7 +352,7 @@ def _own_problems(
     if split.feature_shift:
         rule = "own data are used as they are; leave it out"
         rules.append(("split.feature_shift", split.feature_shift, rule))
-    for key in ("bags", "server_share"):
+    for key in ("bags", "knows", "server_share"):
         if value := getattr(split, key):
             rule = "own data are dealt by nobody; leave it out"
             rules.append((f"split.{key}", value, rule))

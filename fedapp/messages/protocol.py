@@ -6,6 +6,7 @@ receiver does not hold. Nothing here knows how the bytes are carried.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated
 
 from pydantic import FailFast, Field
@@ -132,7 +133,7 @@ class Evaluation:
         """Number of samples on the diagonal of the confusion matrix."""
         return sum(row[c] for c, row in enumerate(self.confusion))
 
-    @property
+    @cached_property
     def accuracy(self) -> float | None:
         """Share of correct samples, or None where there are no samples."""
         return self.correct / self.samples if self.samples else None
@@ -368,9 +369,10 @@ Answer = Reply | Missing | Refusal | SiteFacts
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A task and the digests of the contents that go with it."""
+    """A task, as it travels too, and the digests of the contents that go with it."""
 
     task: Task
+    head: bytes
     attach: tuple[str, ...] = ()
 
 

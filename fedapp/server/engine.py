@@ -19,6 +19,7 @@ from fedapp.messages.protocol import MODEL, SERVER_SITE, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import Round, schemas
 from fedapp.server.arrivals import Arrivals
+from fedapp.server.checkpoint import Checkpoint
 from fedapp.server.checks import (
     Kind,
     agreed,
@@ -117,6 +118,7 @@ class Engine:
             self._begin(state, facts, kind)
         else:
             self._go_on(state, facts, checkpoint)
+        self._checkpoint = Checkpoint(self.folder)
         self._phases = Phases(
             experiment=self.experiment,
             carrier=self.carrier,
@@ -256,13 +258,7 @@ class Engine:
         self.folder.append_metrics(row)
         self.folder.append_sites(sites)
         self.folder.append_traffic(self.ledger.close_round())
-        plain: dict[str, Any] = {
-            "round": state.round,
-            "state": state.to_plain(),
-            "pool": self._pool.to_plain(),
-            "ledger": self.ledger.totals(),
-        }
-        self.folder.save_checkpoint(plain)
+        self._checkpoint.save(state, self._pool, self.ledger)
         self._pool.keep(
             state.server.needs()
         )  # only now: what the saved records name must never be gone
@@ -289,6 +285,7 @@ class Engine:
             self.progress.note(f"epsilon of each site's models at delta = {delta:g}: {every}")
         self.folder.write_evaluations(state.standings.evaluations())
         self.folder.write_per_site(state.standings.per_site(state.server.column))
+        self._checkpoint.save_whole(state, self._pool, self.ledger)
         self.folder.write_summary(summary)
         return summary
 

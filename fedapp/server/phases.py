@@ -214,7 +214,7 @@ class Phases:
         """Attach what the site does not hold; w_0 it makes itself."""
         w_0 = self.pool.initial.digest
         attach = tuple(r.digest for r in task.refs() if r.digest not in held and r.digest != w_0)
-        return Outgoing(task, attach)
+        return Outgoing(task, encode(task), attach)
 
     def _sizes(
         self, outbox: Sequence[Outgoing], failed: dict[int, str]
@@ -236,12 +236,12 @@ class Phases:
         if not missing.digests or not asked.issuperset(missing.digests):
             raise ProtocolError("asked for contents that are not part of its task")
         log.info("site %d lacks %d models; sending them", task.site, len(missing.digests))
-        return Outgoing(task, tuple(dict.fromkeys(missing.digests)))
+        return Outgoing(task, encode(task), tuple(dict.fromkeys(missing.digests)))
 
     # The ledger goes by the round under way: the warm-up of a site that comes late is of round 0.
     def _count_down(self, outgoing: Outgoing, sizes: Mapping[str, int]) -> None:
         task, number = outgoing.task, self.state.round
-        self.ledger.add(number, task.site, "down", _kind(task, MESSAGE), 0, len(encode(task)))
+        self.ledger.add(number, task.site, "down", _kind(task, MESSAGE), 0, len(outgoing.head))
         for ref in task.refs():
             if size := sizes.get(ref.digest):
                 self.ledger.add(number, task.site, "down", _kind(task, ref.role), 1, size)
@@ -282,7 +282,7 @@ class Phases:
                 named[role], content.arrived.whole, self.schemas[role], self.experiment.transport
             )
         for role, content in contents.items():
-            if content.spared and task.site != SERVER_SITE:  # the server's stays with it
+            if content.spared and task.site != SERVER_SITE:
                 layers = layers_of(content.arrived.came)
                 self.ledger.add_part(self.state.round, task.site, role, layers, content.spared)
         return reply
@@ -295,9 +295,9 @@ class Phases:
         schema, part = self.schemas[role], reply.parts.get(role)
         if part is None:
             whole = from_bytes(blob, schema, owner, transport)
-            with_model = role != MODEL and model is not None and blob == model.blob
-            came = frozenset[str]() if with_model else frozenset(whole)
-            return _Content(blob, Arrived(whole, came), len(blob) if with_model else 0)
+            as_model = role != MODEL and reply.contents[role] == reply.model
+            came = frozenset[str]() if as_model else frozenset(whole)
+            return _Content(blob, Arrived(whole, came), len(blob) if as_model and model else 0)
         sent = part_from_bytes(blob, schema, owner, transport)
         try:
             of_model = model is not None and part.base == reply.model

@@ -22,6 +22,7 @@ from fedapp.data.memory import GivenSites, given, in_memory
 from fedapp.data.own import OwnSites, Place, simulated_places
 from fedapp.data.own.deal import RULE as DEAL_RULE
 from fedapp.data.partition import partition
+from fedapp.data.parts import BAGS
 from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device
@@ -30,6 +31,7 @@ from fedapp.ground.settings import OWN, DataSettings, SplitSettings, window_ends
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
+from fedapp.methods import method_class, method_names
 from fedapp.models.maker import Maker
 from fedapp.site.keeping import KeptModel
 from fedapp.site.private import PrivateParts
@@ -77,13 +79,20 @@ class Federation:
     ) -> Site:
         """Return a site that works on its part of the data. keeps: its models for use; or not.
 
-        Raises ConfigError where it has labels to learn from, and the server alone is to have some.
+        Raises ConfigError where it has labels to learn from, and the server alone is to have some,
+        and where its images lie in bags, and the method cannot learn from them.
         """
         data = self.dealt.site(number)
         if experiment.split.labels == "none" and number != SERVER_SITE and len(data.labels):
             raise ConfigError(
                 f"split.labels = 'none': {called(data)} has {len(data.labels)} labelled images to "
                 "learn from: take their labels away, or give them to 'val' or 'test'"
+            )
+        if data.bagged and BAGS not in experiment.method.learns_from:
+            able = [name for name in method_names() if BAGS in method_class(name).learns_from]
+            raise ConfigError(
+                f"method.name = {experiment.method.name!r}: {called(data)} has images in bags, of "
+                f"which it cannot learn: choose {' or '.join(able)}"
             )
         site = Site(
             experiment=experiment,
@@ -190,7 +199,14 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
     else:
         manifest = partition(pool.labels, split, seed, data.name)
     manifest = manifest.showing(split.labels)
-    dealt = Dealt(pool, manifest, torch.device(device), split.feature_shift, split.kinds)
+    dealt = Dealt(
+        pool,
+        manifest,
+        torch.device(device),
+        split.feature_shift,
+        split.kinds,
+        split.prior_noise,
+    )
     return Federation(dealt, pool.classes, manifest, manifest.digest(), pool.are_images)
 
 

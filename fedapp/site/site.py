@@ -244,11 +244,14 @@ class Site:
 
     def _holds(self, ref: ModelRef) -> bool:
         """Whether the content is here and whole; a damaged file is removed by the store."""
+        if not self.store.has(ref.digest):
+            return False
         try:
-            return self.store.has(ref.digest) and bool(self.store.get(ref.digest))
+            self.store.prove(ref.digest)
         except StoreError as error:
             log.warning("%s; asking the server for it", error)
             return False
+        return True
 
     def _answer(
         self, task: Task, report: SiteReport, context: SiteContext, noted: Mapping[str, float]

@@ -47,6 +47,7 @@ OTHERS = {
     "fedavg_plus": "fedavg",
     "fedfixmatch": "fedavg",
     "fixmatch_global": "fixmatch_global",
+    "fedavg_tenth": "fedavg",
     "fedul": "fedul",
     "fedpl": "fedpl",
     "fedllp": "fedllp",
@@ -70,8 +71,8 @@ def with_preset(name, preset="digits_demo", **overrides):
 def test_every_method_preset_fits_every_data_preset_and_changes_no_more_than_it_says(preset):
     base = load_experiment(preset)
     for name in method_presets():
-        if base.data.name == OWN and name.endswith("_sl"):
-            with pytest.raises(ConfigError, match="own data have no hidden labels to reveal"):
+        if rule := _not_together(base, name):
+            with pytest.raises(ConfigError, match=rule):
                 with_preset(name, preset)
             continue
         if base.split.labels == "none" and with_preset(name).method.needs_labels():
@@ -86,8 +87,25 @@ def test_every_method_preset_fits_every_data_preset_and_changes_no_more_than_it_
         for group in ("data", "model", "training", "rounds", "transport", "runtime"):
             assert getattr(experiment, group) == getattr(base, group)
         assert experiment.split.labels == said.get("split", {}).get("labels", base.split.labels)
-        assert set(said) <= {"split", "method"} and set(said.get("split", {})) <= {"labels"}
+        of_split = {"labels", "label_share", "bags", "bag_mix", "knows"}
+        assert set(said) <= {"split", "method"} and set(said.get("split", {})) <= of_split
         assert from_plain(to_plain(experiment), "test") == experiment
+
+
+def _not_together(base, name):
+    """Return the rule by which a preset's data are not for a method preset; empty: they are."""
+    if base.data.name == OWN and name.endswith("_sl"):
+        return "own data have no hidden labels to reveal"
+    if base.data.name == OWN and name == "fedavg_tenth":
+        return "own data come with the labels they have"
+    if base.split.labels == "none" and name == "fedavg_tenth":
+        return "label_share says nothing where labels is 'none'"
+    said = yaml.safe_load((CONF / "methods" / f"{name}.yaml").read_text())
+    bags = said.get("split", {}).get("bags", base.split.bags)
+    if name.endswith("_sl") and (bags or base.split.label_share != 0.5):
+        return r"label(s|_share) says nothing"
+    from_bags = "bags" in method_class(said["method"]["name"]).learns_from
+    return "cannot learn from bags" if bags and not from_bags else ""
 
 
 @pytest.mark.parametrize(("name", "wanted"), PAPER.items(), ids=PAPER)
@@ -241,7 +259,7 @@ def test_an_unknown_method_preset_is_refused_with_a_remedy(name, hint):
     ("pfedme", {"method__inner_steps": 0}, "override: method.inner_steps = 0: must be greater "),
     ("fedavg", {"method__objective": "fixmach"},
      "override: method.objective = 'fixmach': must be 'supervised' or 'fixmatch'"),
-    ("fedavg", {"split__labels": "none"}, "override: split.labels = 'none': must be 'some' or "),
+    ("fedavg", {"split__labels": "no"}, "override: split.labels = 'no': must be 'some', 'all' or "),
 ])  # fmt: skip
 def test_what_does_not_fit_the_method_is_refused_in_one_line(name, overrides, said):
     with pytest.raises(ConfigError) as caught:

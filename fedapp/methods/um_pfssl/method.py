@@ -52,6 +52,7 @@ from fedapp.methods.um_pfssl.relation import (
     ranked,
     relation,
 )
+from fedapp.methods.um_pfssl.strangers import Peers, Strangers
 
 log = logging.getLogger(__name__)
 
@@ -114,20 +115,24 @@ class UmPfssl(Method[HelperLists]):
         if rnd.number == 0:
             yield [rnd.task(site, "warmup") for site in rnd.everybody]
             return state
+        peers = Peers(_trained(rnd))
         tasks = []
         for site in rnd.everybody:
             trains = site in rnd.cohort or site == SERVER_SITE
             in_scope = trains or self.helper_scope == "all"
+            refreshes = in_scope and rnd.number % self.update_every == 0
+            age = rnd.number - rnd.joined.get(site, 0)
+            searches = in_scope and age < self.search_rounds
+            if not (trains or refreshes or searches):
+                continue  # nothing to tell or to ask
             # No longer than asked for, whatever the site listed: it is sent newcomers beside.
             listed = state.helpers.get(site, ())[: self.helper_list_size - 1]
             stored = [helper.model for helper in listed]
             helpers = stored
-            if in_scope and rnd.number % self.update_every == 0:
-                helpers = self._refreshed(site, stored, rnd)
-            age = rnd.number - rnd.joined.get(site, 0)
-            searches = in_scope and age < self.search_rounds
-            newcomers = self._newcomers(site, helpers, rnd, trains, searches)
-            if trains or newcomers or helpers != stored:  # else nothing to tell or to ask
+            if refreshes:
+                helpers = self._refreshed(site, stored, rnd, peers)
+            newcomers = self._newcomers(site, helpers, rnd, peers, trains, searches)
+            if trains or newcomers or helpers != stored:
                 action = "train" if trains else SEARCH
                 tasks.append(rnd.task(site, action, helpers=helpers, newcomers=newcomers))
         replies = yield tasks
@@ -137,33 +142,35 @@ class UmPfssl(Method[HelperLists]):
         """The warm-up of sites that come late."""
         return warm_ups(rnd)
 
-    def _refreshed(self, site: int, helpers: list[ModelRef], rnd: Round) -> list[ModelRef]:
+    def _refreshed(
+        self, site: int, helpers: list[ModelRef], rnd: Round, peers: Peers
+    ) -> list[ModelRef]:
         """UpdateHelper (Alg. 2): the newest version of all helpers but the R lowest.
 
         Of all, where every peer is listed: nobody can replace the R lowest then, and they would
         stay as they are for ever.
         """
-        up_for_replacement = self.num_replaced if self._strangers(site, helpers, rnd) else 0
+        up_for_replacement = self.num_replaced if _strangers(site, helpers, peers) else 0
         keep = max(len(helpers) - up_for_replacement, 0)
         return [rnd.pool.latest(ref.site) for ref in helpers[:keep]] + helpers[keep:]
 
     def _newcomers(
-        self, site: int, helpers: Sequence[ModelRef], rnd: Round, trains: bool, searches: bool
+        self,
+        site: int,
+        helpers: Sequence[ModelRef],
+        rnd: Round,
+        peers: Peers,
+        trains: bool,
+        searches: bool,
     ) -> list[ModelRef]:
         """R models to try (Alg. 3, line 7), or more where a list that trains is not full."""
         free = self.helper_list_size - 1 - len(helpers)
         wanted = max(self.num_replaced if searches else 0, free if trains else 0)
-        others = self._strangers(site, helpers, rnd)
+        if not wanted:  # a draw takes the time of all peers, and most sites need none
+            return []
+        others = _strangers(site, helpers, peers)
         drawn = rnd.stream("newcomers", site).permutation(len(others))[:wanted]
         return [rnd.pool.latest(others[i]) for i in drawn.tolist()]
-
-    def _strangers(self, site: int, helpers: Sequence[ModelRef], rnd: Round) -> list[int]:
-        """Return the trained peers that are not on a site's list."""
-        listed = {site, *(ref.site for ref in helpers)}
-        peers = rnd.pool.trained()
-        if rnd.server_learns and rnd.pool.latest(SERVER_SITE).version:
-            peers = (SERVER_SITE, *peers)
-        return [peer for peer in peers if peer not in listed]
 
     def needs_labels(self) -> str:
         """A site may have helpers that have labels: the server is one."""
@@ -302,3 +309,16 @@ class UmPfssl(Method[HelperLists]):
             return Score(uncertain, accuracy, usable)
 
         return site.scores.get(key, compute)
+
+
+def _trained(rnd: Round) -> Sequence[int]:
+    """Return the peers whose model has been trained, ascending; where it learns, the server."""
+    peers = rnd.pool.trained()
+    if rnd.server_learns and rnd.pool.latest(SERVER_SITE).version:
+        return (SERVER_SITE, *peers)
+    return peers
+
+
+def _strangers(site: int, helpers: Sequence[ModelRef], peers: Peers) -> Strangers:
+    """Return the trained peers that are not on a site's list."""
+    return peers.but({site, *(ref.site for ref in helpers)})
