@@ -2,8 +2,8 @@
 
 `python -m bench.idle [--repetitions N] [--rounds N] [--name NAME]`: UM-pFSSL after its search, 5
 sites that train in every round beside 20, 500 and 2,000 that do not. The server is the real one;
-the sites are not: they answer at once with made-up models, so that the server's work is all
-there is. CPU time of the process from a round's end to the next one's; the cases take turns.
+the sites answer at once with made-up models, so that the server's work is all there is. CPU time of
+the process from a round's end to the next one's; the cases take turns.
 """
 
 import time

@@ -134,21 +134,21 @@ def descend(
     `rng.seeded`.
     """
     parameters = list(model.parameters())
-    if (graphs := getattr(model, "graphs", None)) is None or penalty is not None:
+    graphs = model.graphs if isinstance(model, Network) and penalty is None else None
+    if graphs is None:
         take = partial(_take, parameters, optimiser_of(parameters, settings), penalty)
-        losses = [take(step) for step in steps]
-        return torch.stack(losses).mean().item() if losses else None  # the only sync
+        return _mean([take(step) for step in steps])
     with graphs.aside():
         key = (
-            settings.optimiser,
-            settings.learning_rate,
-            settings.momentum,
-            settings.weight_decay,
-        )
+            settings.optimiser, settings.learning_rate, settings.momentum, settings.weight_decay,
+        )  # fmt: skip
         make = partial(_recordable, parameters, settings)
         take = partial(_take, parameters, graphs.optimiser(key, make), None)
-        losses = list(recorded(graphs, (key, state_of(model)), take, steps))
-        return torch.stack(losses).mean().item() if losses else None
+        return _mean(list(recorded(graphs, (key, state_of(model)), take, steps)))
+
+
+def _mean(losses: list[Tensor]) -> float | None:
+    return torch.stack(losses).mean().item() if losses else None  # the only sync
 
 
 def _take(
@@ -161,16 +161,16 @@ def _take(
     loss = step()
     optimiser.zero_grad()
     (loss if penalty is None else loss + penalty()).backward()
-    _shorten(parameters)
+    shorten(parameters)
     optimiser.step()
     return loss.detach()
 
 
 def optimiser_of(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimizer | Sgd:
     """Return a new optimiser of these leaf tensors, as `training.optimiser` says."""
-    if settings.optimiser == "adam" or settings.weight_decay or parameters[0].is_cuda:
+    if settings.optimiser == "adam" or parameters[0].is_cuda:
         return _recordable(parameters, settings)
-    return Sgd(parameters, settings.learning_rate, settings.momentum)
+    return Sgd(parameters, settings.learning_rate, settings.momentum, settings.weight_decay)
 
 
 def _recordable(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimizer:
@@ -182,7 +182,7 @@ def _recordable(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimi
     return torch.optim.SGD(parameters, rate, settings.momentum, weight_decay=decay, fused=fused)
 
 
-def _shorten(parameters: Sequence[nn.Parameter]) -> None:
+def shorten(parameters: Sequence[nn.Parameter]) -> None:
     """Scale the gradients to `LONGEST_GRADIENT` together where they are longer.
 
     As `clip_grad_norm_` does; but on a CPU, where a look at the length costs nothing, those that

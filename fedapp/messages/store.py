@@ -128,14 +128,17 @@ class ModelStore:
                 self._memory_used -= len(self._memory.pop(digest))
             for digest in self._proved.keys() - keep:
                 del self._proved[digest]
+        kept = {f"{digest}{ENDING}" for digest in keep}
         for folder, name in self._files():
-            if name.endswith(ENDING):
-                digest = name.removesuffix(ENDING)
-                unneeded = digest not in keep and bool(_DIGEST.fullmatch(digest))
+            if name in kept:
+                continue
+            path = Path(folder, name)
+            if path.suffix == TEMPORARY:
+                unneeded = _age(path) > STALE_S
             else:
-                unneeded = name.endswith(TEMPORARY) and _age(Path(folder, name)) > STALE_S
+                unneeded = path.suffix == ENDING and bool(_DIGEST.fullmatch(path.stem))
             if unneeded:
-                _remove(Path(folder, name))
+                _remove(path)
 
     def _digest_of(self, blob: bytes) -> str:
         """Return the digest; of the very bytes that were used last it is known.

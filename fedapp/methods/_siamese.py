@@ -56,6 +56,10 @@ class Siamese(Averaging):
         """The number of images learned from: all of the site's, as in Eq. 2."""
         return super().weight(facts, reply) if self.consistency_weight else facts.labelled
 
+    def needs_labels(self) -> str:
+        """Sites learn from J alone (Eq. 8); without it the server learns by itself."""
+        return ""
+
     def memory(self, model: nn.Module, w_0: Params) -> Params:
         """The site's local epochs so far."""
         return {EPOCHS: torch.zeros((), dtype=torch.int64)}

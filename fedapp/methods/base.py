@@ -206,8 +206,8 @@ class SiteReport:
 class Arrived:
     """A new content of a site, as the server got it.
 
-    whole: all its tensors. came: the names of those that were sent; none, where an equal content of
-    another role came.
+    whole: all its tensors. came: the names of those that were sent; none, where it is the site's
+    model over again.
     """
 
     whole: Params

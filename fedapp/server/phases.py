@@ -282,7 +282,7 @@ class Phases:
                 named[role], content.arrived.whole, self.schemas[role], self.experiment.transport
             )
         for role, content in contents.items():
-            if content.spared:
+            if content.spared and task.site != SERVER_SITE:
                 layers = layers_of(content.arrived.came)
                 self.ledger.add_part(self.state.round, task.site, role, layers, content.spared)
         return reply
@@ -295,9 +295,9 @@ class Phases:
         schema, part = self.schemas[role], reply.parts.get(role)
         if part is None:
             whole = from_bytes(blob, schema, owner, transport)
-            with_model = role != MODEL and model is not None and blob == model.blob
-            came = frozenset[str]() if with_model else frozenset(whole)
-            return _Content(blob, Arrived(whole, came), len(blob) if with_model else 0)
+            as_model = role != MODEL and reply.contents[role] == reply.model
+            came = frozenset[str]() if as_model else frozenset(whole)
+            return _Content(blob, Arrived(whole, came), len(blob) if as_model and model else 0)
         sent = part_from_bytes(blob, schema, owner, transport)
         try:
             of_model = model is not None and part.base == reply.model

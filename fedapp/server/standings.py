@@ -8,6 +8,7 @@ counts all sites that were ever evaluated.
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 from fedapp.learn.keeping import Choice, candidates
@@ -74,14 +75,17 @@ class Standings:
     pseudo_label_error: float | None = None
     by_answer: dict[str, Row] = field(default_factory=dict)
 
-    def accuracies(self) -> dict[str, list[float]]:
-        """Return by part the accuracies of all sites that have images of it, in site order."""
-        found: dict[str, list[float]] = {}
-        for site in sorted(self.sites):
-            for part, result in self.sites[site].latest.items():
-                if result.accuracy is not None:
-                    found.setdefault(part, []).append(result.accuracy)
+    @cached_property
+    def _measured(self) -> dict[str, dict[int, float]]:
+        """Accuracies by part and site. Kept: few of all sites answer in a round."""
+        found: dict[str, dict[int, float]] = {}
+        for site, standing in self.sites.items():
+            _note(found, site, standing.latest)
         return found
+
+    def accuracies(self) -> dict[str, list[float]]:
+        """Return by part the accuracies of all sites that have images of it, in any order."""
+        return {part: list(by_site.values()) for part, by_site in self._measured.items() if by_site}
 
     def close_round(
         self,
@@ -96,6 +100,7 @@ class Standings:
         """
         for reply in replies:
             self.sites[reply.site] = self.sites[reply.site].after(reply, joins_at)
+            _note(self._measured, reply.site, reply.evaluations)
         for site in skipped:
             standing = self.sites[site]
             self.sites[site] = replace(standing, rounds_skipped=standing.rounds_skipped + 1)
@@ -128,13 +133,13 @@ class Standings:
             row["joined"] = late
         if number > 0 and _better(row, self.best, "mean_test_accuracy"):
             self.best = row
-            self._note("best_round_accuracy")
+            self._mark("best_round_accuracy")
         if number > 0 and _better(row, self.best_by_validation, "mean_val_accuracy"):
             self.best_by_validation = row
-            self._note("by_validation_accuracy")
+            self._mark("by_validation_accuracy")
         return row
 
-    def _note(self, name: str) -> None:
+    def _mark(self, name: str) -> None:
         """Note every site's accuracy on test images under this name; most have it already."""
         for site, standing in self.sites.items():
             if getattr(standing, name) != (accuracy := standing.accuracy("test")):
@@ -246,6 +251,18 @@ def spread(accuracies: Sequence[float]) -> Row:
         "std_test_accuracy": statistics.pstdev(accuracies) if accuracies else None,
         "worst_decile_accuracy": worst_decile(accuracies) if accuracies else None,
     }
+
+
+def _note(
+    measured: dict[str, dict[int, float]], site: int, evaluations: Mapping[str, Evaluation]
+) -> None:
+    """Take a site's accuracies into a table by part and site."""
+    for part, result in evaluations.items():
+        of_part = measured.setdefault(part, {})
+        if result.accuracy is None:
+            of_part.pop(site, None)
+        else:
+            of_part[site] = result.accuracy
 
 
 def _sums(result: Evaluation) -> Row:

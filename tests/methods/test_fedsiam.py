@@ -10,8 +10,10 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load
 
+from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ProtocolError
 from fedapp.learn.layers import divergences, layers_of
+from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.messages.protocol import MODEL, ModelRef, Part, Reply, SiteFacts, Task
 from fedapp.methods.base import Arrived
@@ -19,6 +21,7 @@ from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedsiam_d import FedSiamD, asked, boundary
 from fedapp.methods.fedsiam_mt import FedSiamMt
 from fedapp.methods.fedsiam_pi import FedSiamPi
+from tests.flower.results import loopback, results
 from tests.methods.conformance import (
     ODD,
     assert_close,
@@ -73,6 +76,17 @@ def test_up_to_the_first_curve_round_the_target_is_the_online_network(tmp_path):
         assert target.digest == online.digest
         results = exchange.reply.evaluations
         assert results["test_online"] == results["test_common"] == results["test"]
+
+
+def test_up_to_then_it_is_pi_bit_for_bit_where_no_layer_has_statistics(tmp_path):
+    """The target has the online network's weights, so it gives the same network's second answer."""
+    changes = {**NO_WARM_UP, "rounds__num_rounds": 3, "model": MLPSettings()}
+    pi = play(toy(FedSiamPi(), tmp_path, name="pi", **changes))
+    d = play(toy(FedSiamD(), tmp_path, name="d", **changes))
+    found = d.records()["pool"]
+    assert {site: found[site][1] for site in ("-2", "0", "1", "2")} == {
+        site: record[1] for site, record in pi.records()["pool"].items() if site != "-1"
+    }
 
 
 def test_where_all_layers_are_asked_it_is_the_mean_teacher(tmp_path):
@@ -352,7 +366,38 @@ def test_the_divergences_are_of_the_two_networks_that_came(tmp_path):
         assert_same(came["divergence"], found)
 
 
+def test_fedavg_is_the_same_in_both_settings_with_two_labelled_classes(tmp_path):
+    """Non-IID-I and -II differ in the unlabelled images alone: so does the paper's table not."""
+    over = {
+        "method.preset": "fedavg", "data.subset": 600, "split.label_share": 0.3,
+        "split.test_images": 100, "split.num_clients": 5, "model.width": 2,
+        "rounds.num_rounds": 2, "runtime.device": "cpu", "runtime.run_name": "run",
+    }  # fmt: skip
+    pools = []
+    for deal in ("two_classes", "two_labelled_classes"):
+        folder = tmp_path / deal
+        changes = {**over, "split.deal": deal, "runtime.out": str(folder)}
+        pools.append(results(loopback(load_experiment("digits_demo", changes)))["pool"])
+    assert pools[0] == pools[1] and pools[0]["-2"][0] > 1
+
+
 def test_equal_facts_weigh_as_many_images_as_there_are():
     facts = SiteFacts(0, (1, 8, 8), ("a", "b"), 6, 54, 0, 10, "0" * 64)
     assert FedSiamPi().weight(facts, REPLY) == 60
     assert FedSiamPi(consistency_weight=0.0).weight(facts, REPLY) == 6
+
+
+@pytest.mark.parametrize("method", ["fedsiam_pi", "fedsiam_mt", "fedsem"])
+def test_a_server_with_labelled_images_trains_after_the_average(tmp_path, method):
+    """It has both networks in the pool, and costs no byte."""
+    over = {
+        "method.preset": method, "data.subset": 600, "split.label_share": 0.3,
+        "split.server_share": 0.2, "split.num_clients": 3, "model.width": 2,
+        "rounds.num_rounds": 2, "runtime.device": "cpu", "runtime.run_name": "run",
+    }  # fmt: skip
+    folder = loopback(load_experiment("digits_demo", {**over, "runtime.out": str(tmp_path)}))
+    with (folder / "traffic.csv").open() as file:
+        assert "-2" not in {row["site"] for row in csv.DictReader(file)}
+    pool = results(folder)["pool"]
+    assert ("-2 online" in pool) == (method == "fedsiam_mt")
+    assert all(not row["skipped"] for row in results(folder)["rows"])

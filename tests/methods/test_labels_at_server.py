@@ -37,9 +37,10 @@ OWN = {
     "um_pfssl": {"method.helper_list_size": 3, "method.num_replaced": 1, "method.mc_samples": 2},
 }
 SERVED = ("fedavg", "fixavg", "fixprox", "fixbn", "pfedme", "fixmatch_global", "sage",
-          "recommended", "um_pfssl")  # fmt: skip
+          "recommended", "fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "um_pfssl")  # fmt: skip
 """Presets of methods whose sites can do without labels."""
-REFUSED = ("local_only", "fedrod", "ditto", "fedper", "lg_fedavg", "fedul", "fedpl", "fedllp")
+REFUSED = ("local_only", "fedrod", "ditto", "fedper", "lg_fedavg", "fedul", "fedpl", "fedllp",
+           "fedsem")  # fmt: skip
 
 
 def server(method, out, run="run", **over):
@@ -68,7 +69,10 @@ def test_no_site_has_a_label_and_the_server_has_as_many_of_each_class(tmp_path):
     assert counts.sum() == 56 and counts.max() - counts.min() <= 1
 
 
-@pytest.mark.parametrize("method", ["fixavg", "fixbn", "recommended", "um_pfssl"])
+CUT = ["fixavg", "fixbn", "recommended", "fedmatch", "fedsiam_mt", "um_pfssl"]
+
+
+@pytest.mark.parametrize("method", CUT)
 def test_a_run_cut_in_the_servers_training_resumes_to_the_same_bits(tmp_path, monkeypatch, method):
     """The power goes when the server has trained for the second and for the last time."""
     whole = loopback(server(method, tmp_path / "whole"))
@@ -154,6 +158,9 @@ class Pool:
 
     def latest(self, site, role="model"):
         return ModelRef(site, 1, "a" * 64, role)
+
+    def common(self, role="model"):
+        return self.latest(SERVER_SITE, role)
 
 
 @pytest.mark.parametrize("fixed", [False, True])

@@ -120,16 +120,19 @@ class UmPfssl(Method[HelperLists]):
         for site in rnd.everybody:
             trains = site in rnd.cohort or site == SERVER_SITE
             in_scope = trains or self.helper_scope == "all"
+            refreshes = in_scope and rnd.number % self.update_every == 0
+            age = rnd.number - rnd.joined.get(site, 0)
+            searches = in_scope and age < self.search_rounds
+            if not (trains or refreshes or searches):
+                continue  # nothing to tell or to ask
             # No longer than asked for, whatever the site listed: it is sent newcomers beside.
             listed = state.helpers.get(site, ())[: self.helper_list_size - 1]
             stored = [helper.model for helper in listed]
             helpers = stored
-            if in_scope and rnd.number % self.update_every == 0:
+            if refreshes:
                 helpers = self._refreshed(site, stored, rnd, peers)
-            age = rnd.number - rnd.joined.get(site, 0)
-            searches = in_scope and age < self.search_rounds
             newcomers = self._newcomers(site, helpers, rnd, peers, trains, searches)
-            if trains or newcomers or helpers != stored:  # else nothing to tell or to ask
+            if trains or newcomers or helpers != stored:
                 action = "train" if trains else SEARCH
                 tasks.append(rnd.task(site, action, helpers=helpers, newcomers=newcomers))
         replies = yield tasks
