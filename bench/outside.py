@@ -40,7 +40,7 @@ SETTING = (
 NETWORK = (
     (method, "mc_probabilities"),
     (method, "predict"),
-    (base, "predict"),
+    (base, "predict_each"),
     (base, "train"),
 )
 """Functions in which the network works; none calls another one."""
