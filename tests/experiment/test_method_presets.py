@@ -103,7 +103,7 @@ def _not_together(base, name):
     said = yaml.safe_load((CONF / "methods" / f"{name}.yaml").read_text())
     bags = said.get("split", {}).get("bags", base.split.bags)
     if name.endswith("_sl") and bags:
-        return "labels says nothing beside bags"
+        return "labels says nothing"
     from_bags = "bags" in method_class(said["method"]["name"]).learns_from
     return "cannot learn from bags" if bags and not from_bags else ""
 
