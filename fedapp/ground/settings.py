@@ -220,7 +220,7 @@ class TrainSettings:
     """eta."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Of SGD."""
-    optimiser: Literal["sgd", "adam"] = "sgd"
+    optimiser: Literal["sgd", "adam", "rmsprop"] = "sgd"
     """How a step follows from a gradient; begins anew in each task. pFedMe has steps of its own."""
     batches: Literal["joint", "paired"] = "joint"
     """joint: drawn from labelled and unlabelled images together; paired: B of each a step."""

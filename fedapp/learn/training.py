@@ -1,8 +1,9 @@
 """Local training and batch-norm recalibration."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ LONGEST_GRADIENT = 20.0
 Ordinary mini-batches stay below 12. A mini-batch of two or three images has gradients of thousands:
 batch norm divides by nearly nothing, and one such model wrecks the average (docs/CHOICES.md).
 """
+SQUARES_KEPT, TINY = 0.9, 1e-7
+"""Of RMSprop, as Keras has them: what a step keeps of the running squares, added to their root."""
 
 
 def batches(order: Tensor, size: int) -> Iterator[Tensor]:
@@ -126,8 +129,11 @@ def descend(
     steps: Iterable[Step],
     settings: TrainSettings,
     penalty: Callable[[], Tensor] | None = None,
+    squares: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> float | None:
     """Minimise each step's loss, plus `penalty`, in place by `settings.optimiser`.
+
+    squares: by name, RMSprop's running squares to go on from, changed in place; none: from 0.
 
     Gradients are at most `LONGEST_GRADIENT` long. Returns the mean loss over the steps without the
     penalty, None without steps. Dropout draws from torch's global generator: call it inside
@@ -135,6 +141,10 @@ def descend(
     """
     parameters = list(model.parameters())
     optimiser = _optimiser(parameters, settings)
+    for name, parameter in model.named_parameters():
+        if name in squares:
+            state = {"step": torch.tensor(0.0), "square_avg": squares[name]}
+            optimiser.state[parameter] = state
     losses = []
     for step in steps:
         loss = step()
@@ -150,6 +160,8 @@ def _optimiser(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> O
     rate, fused = settings.learning_rate, parameters[0].is_cuda
     if settings.optimiser == "adam":
         return torch.optim.Adam(parameters, rate, fused=fused)
+    if settings.optimiser == "rmsprop":
+        return torch.optim.RMSprop(parameters, rate, SQUARES_KEPT, eps=TINY)
     return torch.optim.SGD(parameters, rate, settings.momentum, fused=fused)
 
 

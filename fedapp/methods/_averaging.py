@@ -210,12 +210,14 @@ def averaged(
     weight: Callable[[SiteFacts, Reply], float],
     beta: float = 1.0,
     numbers: Mapping[str, float] = MappingProxyType({}),
+    beside: Mapping[str, Sequence[ModelRef]] = MappingProxyType({}),
 ) -> Generator[Sequence[Task], Sequence[Reply], ModelRef]:
     """Let sites learn from the server's model; average what they send. Return the server's model.
 
     weight: of a site in the average, by its facts and its reply. beta: the server's weights become
     (1 - beta) w + beta mean_k w_k; where nobody learned, or the model is fixed, w stays. numbers:
-    what the sites are told beside the model. Round 0 has several such phases.
+    what the sites are told beside the model. beside: contents that they are sent with it, by role.
+    Round 0 has several such phases.
     """
     warming_up = rnd.number == 0
     newest = rnd.pool.latest(SERVER_SITE)
@@ -223,7 +225,8 @@ def averaged(
     action = WARM_UP if warming_up else "train"
     for phase in range(rnd.warmup_rounds if warming_up else 1):
         replies = yield [
-            rnd.task(site, action, phase, numbers, server=[newest]) for site in learners
+            rnd.task(site, action, phase, numbers, **{**beside, "server": [newest]})
+            for site in learners
         ]
         if rnd.common_fixed:
             continue

@@ -377,6 +377,12 @@ class Method(ABC, Generic[State]):
     def check_reply(self, task: Task, reply: Reply) -> None:
         """Check what only the method knows of a reply. Raises ProtocolError naming the rule."""
 
+    def check_content(self, role: str, content: Params, facts: SiteFacts) -> None:
+        """Check a site's content of one of its roles, whose names, shapes and numbers are right.
+
+        facts: what the site said of its data. Raises ProtocolError naming the rule.
+        """
+
     def costs(self, num_clients: int, sample_rate: float, num_rounds: int) -> dict[str, float]:
         """Return what the method's paper says that it sends, in models, by name."""
         return {}

@@ -259,8 +259,9 @@ class Phases:
             raise ProtocolError(f"the site refused: {reply.reason}")
         if not isinstance(reply, Reply):
             raise ProtocolError(f"answered with {type(reply).__name__}, a Reply was due")
-        check_reply(task, reply, self._facts(task.site), self.schemas)
-        self.experiment.method.check_reply(task, reply)
+        method, facts = self.experiment.method, self._facts(task.site)
+        check_reply(task, reply, facts, self.schemas)
+        method.check_reply(task, reply)
         uploads = reply.uploads(task.own.digest)
         if incoming.payloads.keys() != set(uploads.values()):
             raise ProtocolError("its new contents did not come along, or more than those came")
@@ -268,6 +269,9 @@ class Phases:
             role: self._content(task, reply, role, incoming.payloads[digest])
             for role, digest in uploads.items()
         }
+        for role, (_, params) in contents.items():
+            if role != MODEL:
+                method.check_content(role, params, facts)
         named = {**reply.contents, MODEL: reply.model}
         # The pool refuses one that is wrong; of several, those before it must not count either.
         blobs = {role: blob for role, (blob, _) in contents.items()}

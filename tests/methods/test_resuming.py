@@ -15,6 +15,7 @@ from fedapp.methods._averaging import averaged
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
 from fedapp.methods.fedper import FedPer
+from fedapp.methods.flexproto import FlexProto
 from fedapp.methods.lg_fedavg import LgFedAvg
 from fedapp.methods.pfedme import PFedMe
 from fedapp.methods.prior_shift import PriorShift
@@ -40,7 +41,7 @@ def cut_at(number, action, answers):
 
 
 FIXMATCH = {"objective": "fixmatch"}
-RESUMED = [FedAvg(), FedBN(**FIXMATCH), FedPer(), LgFedAvg(), PFedMe(**FIXMATCH)]
+RESUMED = [FedAvg(), FedBN(**FIXMATCH), FedPer(), LgFedAvg(), PFedMe(**FIXMATCH), FlexProto()]
 WARM_UP = {"training__warmup_rounds": 3, "training__warmup_epochs": 3}
 """Several phases of round 0."""
 

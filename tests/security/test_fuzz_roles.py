@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load
 
 import fedapp.methods
 from fedapp.experiment.runfolder import open_run
@@ -23,6 +24,7 @@ from tests.security.mutations import BYTES, HEAD_CASES, counts, damaged, fuzz, s
 from tests.small import small
 
 CLASSES = ("null", "eins")
+NAMES = ("toy_layers", "toy_means", "flexproto")
 FACTS = SiteFacts(
     0, (1, 8, 8), CLASSES, labelled=3, unlabelled=4, val=2, test=3, split_digest="0" * 64
 )
@@ -51,9 +53,10 @@ class Server:
             part = Part(w_0.digest, digest_of(blob))
             self.reply = Reply(0, 1, digest_of(whole), part=part, learned=True)
         else:
-            means = self.engine._schemas["means"]
-            blob = to_bytes({n: torch.ones(shape, dtype=of) for n, (shape, of) in means.items()})
-            contents = {"means": digest_of(blob)}
+            [self.role] = self.engine._schemas.keys() - {MODEL}
+            content = self.engine._schemas[self.role].items()
+            blob = to_bytes({n: torch.ones(shape, dtype=of) for n, (shape, of) in content})
+            contents = {self.role: digest_of(blob)}
             self.reply = Reply(0, 1, w_0.digest, contents=contents, learned=True)
         self.blob, self.before = blob, dict(pool._records)
 
@@ -72,7 +75,9 @@ class Server:
             assert role in self.engine._schemas and site in (-2, -1, 0)
             stored = pool.get(record.digest)
             assert digest_of(stored) == record.digest
-            from_bytes(stored, self.engine._schemas[role], "x", self.transport)
+            content = from_bytes(stored, self.engine._schemas[role], "x", self.transport)
+            if role != MODEL:
+                self.engine.experiment.method.check_content(role, content, FACTS)
         others = {key: record for key, record in pool._records.items() if key[0] != 0}
         assert others == {key: record for key, record in self.before.items() if key[0] != 0}
         return False
@@ -86,12 +91,12 @@ def server(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("examples", counts(200))
-@pytest.mark.parametrize("name", ["toy_layers", "toy_means"])
+@pytest.mark.parametrize("name", NAMES)
 def test_malformed_heads(server, name, examples):
     served = server(name)
     assert not served.refuses(encode(served.reply), served.blob)
     plausible = [
-        0, 1, "means", MODEL, "psi", served.reply.model, served.task.own.digest, "f" * 64, None,
+        0, 1, "means", "prototypes", MODEL, "psi", served.reply.model, served.task.own.digest, "f" * 64, None,
         True, {}, digest_of(served.blob), {"means": "f" * 64}, asdict(Part("f" * 64, "e" * 64)),
         {"model": digest_of(served.blob)}, asdict(served.reply),
     ]  # fmt: skip
@@ -104,7 +109,7 @@ def test_malformed_heads(server, name, examples):
 
 
 @pytest.mark.parametrize("examples", counts(200))
-@pytest.mark.parametrize("name", ["toy_layers", "toy_means"])
+@pytest.mark.parametrize("name", NAMES)
 def test_malformed_contents(server, name, examples):
     """Under their true digest: only the content is wrong."""
     served = server(name)
@@ -112,7 +117,7 @@ def test_malformed_contents(server, name, examples):
     def named(blob):
         if served.reply.part:
             return replace(served.reply, part=replace(served.reply.part, digest=digest_of(blob)))
-        return replace(served.reply, contents={"means": digest_of(blob)})
+        return replace(served.reply, contents={served.role: digest_of(blob)})
 
     fuzz(
         f"{name}, content", examples, BYTES,
@@ -129,3 +134,29 @@ def test_a_part_that_does_not_make_the_model_it_names_is_refused(server):
     strange = to_bytes({"head.other": torch.tensor([3.0, 2.0])})
     part = replace(served.reply.part, digest=digest_of(strange))
     assert served.refuses(encode(replace(served.reply, part=part)), strange)
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda content: {"centres": content["centres"][:, :-1].clone()},
+    lambda content: {"centres": content["centres"][:1].clone()},
+    lambda content: {"centres": torch.full_like(content["centres"], torch.nan)},
+    lambda content: {"centres": torch.full_like(content["centres"], torch.inf)},
+    lambda content: {"centres": torch.full_like(content["centres"], 1e30)},
+    lambda content: {"mask": torch.tensor([1, 255], dtype=torch.uint8)},
+    lambda content: {"mask": torch.tensor([1, 0], dtype=torch.uint8)},
+    lambda content: {"mask": content["mask"].float()},
+    lambda content: {"third": content["mask"].clone()},
+])  # fmt: skip
+def test_prototypes_that_cannot_be_true_are_refused(server, spoil):
+    served = server("flexproto")
+    content = load(served.blob)
+    blob = to_bytes({**content, **spoil(content)})
+    contents = {"prototypes": digest_of(blob)}
+    assert served.refuses(encode(replace(served.reply, contents=contents)), blob)
+
+
+def test_prototypes_of_more_classes_than_labelled_images_are_refused(server):
+    served = server("flexproto")
+    standing = served.state.standings.sites[0]
+    served.state.standings.sites[0] = replace(standing, facts=replace(FACTS, labelled=1))
+    assert served.refuses(encode(served.reply), served.blob)
