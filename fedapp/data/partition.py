@@ -1,6 +1,7 @@
 """Deal a pool of images to sites (paper, Sec. VI-A): label skew by Dir_K, label share by Dir_2.
 
-Beside the paper: labelled images for the server, and bags in the place of labels.
+Beside the paper: labelled images for the server, bags in the place of labels, and splits with exact
+counts (`fedapp.data.exact`).
 
 Every draw has its own key (class, class and split, site), so one class's or one site's share does
 not depend on how many draws others made. Nothing is drawn again until it fits: a site with no
@@ -11,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedapp.data.exact import deal_exactly
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
+from fedapp.data.shares import apportion, by_owner, dirichlet
 from fedapp.ground import rng
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import SplitSettings
@@ -28,7 +31,8 @@ def partition(
 
     labels: integers [N] >= 0, N >= 1. The pool is cut at random into train, val and test; all three
     deal class c by the same p_c ~ Dir_K(dirichlet_alpha); each site's training data are cut into
-    labelled and unlabelled by (p_s, p_u) ~ Dir_2(label_alpha), p_s times 2 label_share.
+    labelled and unlabelled by (p_s, p_u) ~ Dir_2(label_alpha), p_s times 2 label_share. Another
+    `deal` has rules of its own. Raises DataError where there is too little to deal.
 
     Before they are dealt, the server takes server_share of the training data, all labelled. With
     bags, no site sees a label: its training data are dealt into so many bags, class c by its own
@@ -36,12 +40,19 @@ def partition(
     """
     classes = _checked(labels, dataset)
     split = _cut(len(classes), settings, seed)
-    site = _deal(classes, split, settings, seed)
-    if settings.bags:
-        bag = _bag(classes, site, split, settings, seed)
-        visible = bag < 0
+    bag = None
+    if settings.deal != "dirichlet":
+        site = _reserve(classes, split, settings, seed)
+        free = site != SERVER_SITE
+        owner, visible = deal_exactly(classes, split, free, settings, seed)
+        site[free] = owner[free]
     else:
-        bag, visible = None, _label(site, split, settings, seed)
+        site = _deal(classes, split, settings, seed)
+        if settings.bags:
+            bag = _bag(classes, site, split, settings, seed)
+            visible = bag < 0
+        else:
+            visible = _label(site, split, settings, seed)
     return Manifest(
         dataset=dataset,
         num_clients=settings.num_clients,
@@ -54,36 +65,6 @@ def partition(
         bags=settings.bags,
         bag=bag,
     )
-
-
-def dirichlet(draw: np.random.Generator, alpha: float, size: int) -> NDArray[np.float64]:
-    """Draw from the symmetric Dir_size(alpha): [size], >= 0, sums to 1; any alpha > 0.
-
-    Works on logarithms of gamma variates, Gamma(a) = Gamma(a + 1) * U ** (1 / a): at a small alpha
-    the variates themselves underflow to 0 and their shares to NaN. Below 1e-300 alpha counts as
-    1e-300: one entry has it all either way.
-    """
-    alpha = max(alpha, 1e-300)
-    uniform = 1.0 - draw.random(size)  # in (0, 1]: the logarithm is finite
-    logs = np.log(draw.standard_gamma(alpha + 1.0, size)) + np.log(uniform) / alpha
-    shares = np.exp(logs - logs.max())
-    normalised: NDArray[np.float64] = shares / shares.sum()
-    return normalised
-
-
-def apportion(
-    draw: np.random.Generator, count: int, shares: NDArray[np.float64]
-) -> NDArray[np.int64]:
-    """Share out `count` things in whole numbers: [len(shares)], >= 0, sums to `count`.
-
-    Systematic rounding: the cumulative shares are cut at the integers after one random shift. Each
-    number is within 1 of count * share and its expectation is exactly that. Largest remainders
-    would give every small share 0 in a small split each time, so that a site with few training
-    images would as a rule have no test images.
-    """
-    edges = np.floor(np.cumsum(shares) * count + draw.random()).astype(np.int64)
-    edges[-1] = count  # the sum of the shares may miss 1 by a rounding error
-    return np.diff(np.minimum(edges, count), prepend=0)
 
 
 def _checked(labels: NDArray[np.integer] | Tensor, dataset: str) -> NDArray[np.int64]:
@@ -99,7 +80,22 @@ def _checked(labels: NDArray[np.integer] | Tensor, dataset: str) -> NDArray[np.i
 
 
 def _cut(count: int, settings: SplitSettings, seed: int) -> NDArray[np.uint8]:
-    """Cut the pool at random into train, val and test: uint8 [N]."""
+    """Cut the pool at random into train, val and test: uint8 [N].
+
+    With `test_images` its last ones are the test part, and what is no validation image either is
+    for training.
+    """
+    if last := settings.test_images:
+        val = round(count * settings.val_share)
+        if count <= last + val:
+            raise DataError(
+                f"{count} images, split.test_images = {last} and {val} for validation: none are "
+                "left to learn from: choose fewer"
+            )
+        split = np.full(count, TRAIN, np.uint8)
+        split[-last:] = TEST
+        split[rng.numpy_stream(seed, "split").permutation(count - last)[:val]] = VAL
+        return split
     train = round(count * settings.train_share)
     val = round(count * (settings.train_share + settings.val_share)) - train
     split = np.full(count, TEST, np.uint8)
@@ -157,7 +153,7 @@ def _bag(
     bag = np.full(len(classes), -1, np.int32)
     numbers = np.arange(settings.bags, dtype=np.int32)
     training = np.flatnonzero((split == TRAIN) & (site != SERVER_SITE))
-    for owner, owned in enumerate(_by_owner(training, site, settings)):
+    for owner, owned in enumerate(by_owner(training, site, settings.num_clients)):
         for label in np.unique(classes[owned]).tolist():
             draw = rng.numpy_stream(seed, "bags", owner, label)
             members = owned[classes[owned] == label]
@@ -175,7 +171,7 @@ def _label(
     """
     visible: NDArray[np.bool_] = split != TRAIN
     visible |= site == SERVER_SITE
-    for owner, samples in enumerate(_by_owner(np.flatnonzero(~visible), site, settings)):
+    for owner, samples in enumerate(by_owner(np.flatnonzero(~visible), site, settings.num_clients)):
         if len(samples) == 0:
             continue
         draw = rng.numpy_stream(seed, "label-share", owner)
@@ -184,12 +180,3 @@ def _label(
         labelled, _ = apportion(draw, len(samples), np.array([share, 1 - share]))
         visible[draw.permutation(samples)[:labelled]] = True
     return visible
-
-
-def _by_owner(
-    samples: NDArray[np.int64], site: NDArray[np.int32], settings: SplitSettings
-) -> list[NDArray[np.int64]]:
-    """Return each site's of these samples, ascending; none of them is the server's."""
-    owned = samples[np.argsort(site[samples], kind="stable")]
-    ends = np.cumsum(np.bincount(site[samples], minlength=settings.num_clients))
-    return np.split(owned, ends[:-1])

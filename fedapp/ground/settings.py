@@ -37,6 +37,9 @@ Robust = Literal["none", "bounded", "median", "filtered"]
 OWN_WINDOW = "dicom"
 """`data.window` where each file's own window is to be used, which only DICOM files have."""
 
+FEW_LABELS = 0.05
+"""Labelled share of most sites' training images under `split.deal=uneven_labels` (FedSiam)."""
+
 SHIFT_KINDS = ("rotation", "brightness", "contrast", "blur", "noise")
 """What `split.feature_shift` can change; `fedapp.data.shift` says how."""
 
@@ -149,6 +152,11 @@ class SplitSettings:
 
     num_clients: Annotated[int, Field(ge=1, le=100_000)] = 10
     """K, sites."""
+    deal: Literal[
+        "dirichlet", "iid", "two_classes", "two_labelled_classes", "uneven_labels",
+        "ten_mixes", "dirichlet_unlabelled",
+    ] = "dirichlet"  # fmt: skip
+    """dirichlet: by the two alphas; the others with exact counts, see `fedapp.data.exact`."""
     dirichlet_alpha: Positive = 0.5
     """alpha of Dir_K: label skew between sites; small = each site sees few classes."""
     label_alpha: Positive = 0.5
@@ -157,10 +165,13 @@ class SplitSettings:
     """Share of all images for training; 0.7 in the paper."""
     val_share: Share = 0.1
     """Share of all images for validation; 0.1 in the paper; the rest is for testing."""
+    test_images: NonNegative = 0
+    """Images at the end of the data set that are its test part; 0: drawn, by the two shares."""
     labels: Literal["some", "all"] = "some"
     """some: of each site's training images a share by Dir_2; all: every one, the paper's -SL."""
-    label_share: Annotated[float, Field(gt=0, le=0.5)] = 0.5
-    """Mean share of a site's training images that are labelled; 0.5 in the paper."""
+    label_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Mean share of a site's training images that are labelled; 0.5 in the paper, which is the most
+    that Dir_2 can give."""
     feature_shift: Share = 0.0
     """How much each site's images are changed by its own fixed amounts; 0: not at all."""
     shift_kinds: str = "rotation, brightness, contrast"
@@ -181,6 +192,12 @@ class SplitSettings:
     def __post_init__(self) -> None:
         if not 0 < self.train_share <= self.train_share + self.val_share < 1:
             raise ValueError("train_share must be above 0 and train_share + val_share below 1")
+        if self.test_images and self.train_share != 0.7:
+            raise ValueError(
+                "train_share says nothing where test_images says which images are to test on: drop "
+                "one of them"
+            )
+        self._check_deal()
         if self.labels == "all" and self.label_share != 0.5:
             raise ValueError(
                 "label_share says nothing where labels is 'all': drop it or set labels to 'some'"
@@ -199,6 +216,29 @@ class SplitSettings:
                 )
             if self.kinds.count(kind) > 1:
                 raise ValueError(f"shift_kinds must differ: {kind!r} stands twice; keep one")
+
+    def _check_deal(self) -> None:
+        if self.deal == "dirichlet":
+            if self.label_share > 0.5:
+                raise ValueError(
+                    "label_share must be at most 0.5 where deal is 'dirichlet': choose another "
+                    "deal or a smaller share"
+                )
+            return
+        others = {"dirichlet_alpha": 0.5, "label_alpha": 0.5, "bags": 0}
+        if self.deal == "dirichlet_unlabelled":
+            others.pop("dirichlet_alpha")
+        if any(getattr(self, key) != usual for key, usual in others.items()):
+            *names, last = others
+            raise ValueError(
+                f"{', '.join(names)} and {last} say nothing where deal is "
+                f"{self.deal!r}: drop them or set deal to 'dirichlet'"
+            )
+        if self.deal == "uneven_labels" and self.label_share <= FEW_LABELS:
+            raise ValueError(
+                f"label_share must be above {FEW_LABELS:g} where deal is 'uneven_labels': that is "
+                "what most sites have; choose another deal or a larger share"
+            )
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -220,6 +260,8 @@ class TrainSettings:
     """eta."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Of SGD."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Of the optimiser: a weight's share that is added to its gradient."""
     optimiser: Literal["sgd", "adam", "rmsprop"] = "sgd"
     """How a step follows from a gradient; begins anew in each task. pFedMe has steps of its own."""
     batches: Literal["joint", "paired"] = "joint"

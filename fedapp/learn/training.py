@@ -157,12 +157,13 @@ def descend(
 
 
 def _optimiser(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer:
-    rate, fused = settings.learning_rate, parameters[0].is_cuda
+    rate, decay = settings.learning_rate, settings.weight_decay
+    fused = parameters[0].is_cuda
     if settings.optimiser == "adam":
-        return torch.optim.Adam(parameters, rate, fused=fused)
+        return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=fused)
     if settings.optimiser == "rmsprop":
-        return torch.optim.RMSprop(parameters, rate, SQUARES_KEPT, eps=TINY)
-    return torch.optim.SGD(parameters, rate, settings.momentum, fused=fused)
+        return torch.optim.RMSprop(parameters, rate, SQUARES_KEPT, eps=TINY, weight_decay=decay)
+    return torch.optim.SGD(parameters, rate, settings.momentum, weight_decay=decay, fused=fused)
 
 
 def shortened(gradients: Sequence[Tensor]) -> list[Tensor]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -109,14 +110,12 @@ class WithPrototypes(Method[Helpers]):
     """Images of a class that make its prototype in an episode."""
     query: Count = 2
     """Images of a class that are asked about in an episode."""
-    helpers: Annotated[int, Field(ge=1, le=64)] = 5
+    helper_count: Annotated[int, Field(ge=1, le=64)] = 5
     """Most sites whose prototypes are lent."""
     helper_rounds: Count = 1
     """Rounds, counted back, whose prototypes are lent."""
     proximal: Annotated[float, Field(ge=0)] = 0.0
     """mu of FedProx's term, mu / 2 ||w - w_t||^2; 0: FedAvg."""
-    l2: Annotated[float, Field(ge=0)] = 1e-4
-    """Weight of the sum of all parameters' squares."""
     keep_optimiser: bool = False
     """A site goes on with RMSprop's running squares, as large as the model on its disk."""
     answer: Literal["common", "tuned"] = "common"
@@ -129,7 +128,7 @@ class WithPrototypes(Method[Helpers]):
         """Average the models of those that learned, by numbers of images; lend prototypes."""
         lent = state.lent(rnd.pool)
         newest = yield from averaged(rnd, self.weight, beside={PROTOTYPES: lent})
-        state = state.after(rnd, self.helpers, self.helper_rounds)
+        state = state.after(rnd, self.helper_count, self.helper_rounds)
         lent = state.lent(rnd.pool)
         yield [rnd.task(k, EVALUATE, server=[newest], prototypes=lent) for k in rnd.sites]
         return state
@@ -145,7 +144,7 @@ class WithPrototypes(Method[Helpers]):
             return SiteReport(evaluations=self.measured(task, site))
         site.load(task.models["server"][0])
         squares = self._squares(site)
-        penalty = self.penalty(site)
+        penalty = self.penalty(site.model)
         teaching = self.teaching(task, site)
         with site.drawing(task):
             shape = Shape(self.support, self.query)
@@ -223,17 +222,13 @@ class WithPrototypes(Method[Helpers]):
         with by_prototypes(site.model, prototypes, self.distance):
             yield
 
-    def penalty(self, site: SiteContext) -> Callable[[], Tensor] | None:
-        """Return the proximal term and the L2 term over the encoder's parameters, as far as set."""
-        head = head_names(site.model)
-        weights = [w for name, w in site.model.named_parameters() if name not in head]
-        terms: list[Callable[[], Tensor]] = []
-        if self.proximal:
-            anchors = copies(weights)
-            terms.append(lambda: pull(weights, anchors, self.proximal))
-        if self.l2:
-            terms.append(lambda: self.l2 * torch.stack([w.square().sum() for w in weights]).sum())
-        return (lambda: torch.stack([term() for term in terms]).sum()) if terms else None
+    def penalty(self, model: Network) -> Callable[[], Tensor] | None:
+        """mu / 2 ||w - w_t||^2 over the encoder, w_t being what the network holds now."""
+        if not self.proximal:
+            return None
+        head = head_names(model)  # without a gradient, not even one of 0, it stays as it is
+        weights = [weight for name, weight in model.named_parameters() if name not in head]
+        return partial(pull, weights, copies(weights), self.proximal)
 
     def images_per_step(self, batch_size: int) -> int:
         """B unlabelled images, and the labelled ones of an episode, taken to be as many."""

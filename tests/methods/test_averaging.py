@@ -19,7 +19,6 @@ from fedapp.methods.fixmatch_global import FixMatchGlobal
 from fedapp.methods.flexproto import FlexProto
 from fedapp.methods.lg_fedavg import LgFedAvg
 from fedapp.methods.pfedme import PFedMe
-from fedapp.methods.protofssl import ProtoFSSL
 from fedapp.methods.sage import Sage
 from tests.methods.conformance import (
     ODD,
@@ -36,7 +35,7 @@ from tests.methods.conformance import (
 
 AVERAGING = [FedAvg, FedProx, FedBN, FedPer, LgFedAvg, PFedMe]
 EVERY = [method(objective) for method in AVERAGING for objective in ("supervised", "fixmatch")]
-EVERY += [FedRoD(), Ditto(), Sage(), FixMatchGlobal(), FlexProto(), ProtoFSSL()]
+EVERY += [FedRoD(), Ditto(), Sage(), FixMatchGlobal()]
 SUPERVISED = ("fedrod", "ditto")
 
 

@@ -22,6 +22,7 @@ from fedapp.methods.protofssl import ProtoFSSL
 from fedapp.models.model import load_model
 from tests.flower.results import loopback
 from tests.methods.conformance import (
+    ODD,
     PIXELS,
     Deal,
     assert_same,
@@ -122,8 +123,8 @@ def test_a_site_without_labels_learns_from_helpers_and_sends_no_prototypes():
 
 
 def test_the_head_is_neither_used_nor_sent():
-    method, w_0 = FlexProto(l2=0.1), initial_params(PIXELS, (1, 8, 8), 3, 5)
-    report = learned(method)
+    method, w_0 = FlexProto(proximal=0.1), initial_params(PIXELS, (1, 8, 8), 3, 5)
+    report = learned(method, given(weight_decay=0.1))
     assert method.kept_private(given().model) == {"head.weight", "head.bias"}
     for name in ("head.weight", "head.bias"):
         assert torch.equal(report.params[name], w_0[name])
@@ -153,20 +154,16 @@ def test_what_a_helper_lacks_it_has_from_the_others():
     assert teaching.prototypes.known.all()
 
 
-def test_the_proximal_term_is_fedprox_and_the_l2_term_a_square():
+def test_the_proximal_term_is_fedprox():
     site = given()
     site.load(OURS)
-    weights = {n: w for n, w in site.model.named_parameters() if not n.startswith("head")}
-    pull = FlexProto(proximal=0.5, l2=0.0).penalty(site)
+    assert FlexProto().penalty(site.model) is None
+    pull = FlexProto(proximal=0.5).penalty(site.model)
     assert pull().item() == 0
     with torch.no_grad():
         site.model.stem.conv.weight += 2.0
     moved = site.model.stem.conv.weight.numel()
-    assert float(pull().detach()) == pytest.approx(0.5 / 2 * 4 * moved, rel=1e-5)
-    square = FlexProto(l2=0.1).penalty(site)
-    wanted = 0.1 * sum(float(w.detach().square().sum()) for w in weights.values())
-    assert float(square().detach()) == pytest.approx(wanted, rel=1e-5)
-    assert FlexProto(l2=0.0).penalty(site) is None
+    assert pull().item() == pytest.approx(0.5 / 2 * 4 * moved, rel=1e-5)
 
 
 def test_a_site_goes_on_with_the_squares_that_it_remembers():
@@ -192,8 +189,8 @@ def test_keeping_another_optimisers_state_is_one_line():
 
 
 @pytest.mark.parametrize("bad", [
-    {"cap": 1.1}, {"temperature": 0.0}, {"distance": "cosine"}, {"support": 0}, {"helpers": 65},
-    {"unlabelled_weight": -1.0}, {"answer": "mixture"}, {"tau": 0.9},
+    {"cap": 1.1}, {"temperature": 0.0}, {"distance": "cosine"}, {"support": 0},
+    {"helper_count": 65}, {"unlabelled_weight": -1.0}, {"answer": "mixture"}, {"tau": 0.9},
 ])  # fmt: skip
 def test_hyper_parameters_are_checked(bad):
     with pytest.raises(ValidationError):
@@ -364,3 +361,15 @@ def test_a_site_that_sends_a_lie_is_left_out_by_name(tmp_path):
             "numbers of a class" in row["skipped"]["1"] or "labelled images" in row["skipped"]["1"]
         )
     assert {e.task.site for e in played.of(2, "train")} == {0, 1, 2}
+
+
+def test_sites_that_lack_something_run_to_the_end(tmp_path):
+    """No labels; no training images; one image, labelled or not; nothing to measure on."""
+    played = play(toy(FlexProto(), tmp_path, ODD))
+    assert [row["skipped"] for row in played.rows()] == [{}] * 3
+    for number, learners in enumerate(({0, 5}, {0, 1, 4, 5}, {0, 1, 4, 5})):
+        phase = played.of(number, "train" if number else "warmup")
+        assert {e.task.site for e in phase if e.incoming.payloads} == learners
+    sent = {e.task.site for e in played.seen if e.reply.contents}
+    assert sent == {0, 5}
+    assert played.rows()[2]["sites_evaluated"] == 5  # the sixth has no test images

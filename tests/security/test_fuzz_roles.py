@@ -96,8 +96,9 @@ def test_malformed_heads(server, name, examples):
     served = server(name)
     assert not served.refuses(encode(served.reply), served.blob)
     plausible = [
-        0, 1, "means", "prototypes", MODEL, "psi", served.reply.model, served.task.own.digest, "f" * 64, None,
-        True, {}, digest_of(served.blob), {"means": "f" * 64}, asdict(Part("f" * 64, "e" * 64)),
+        0, 1, "means", "prototypes", MODEL, "psi", served.reply.model, served.task.own.digest,
+        "f" * 64, None, True, {}, digest_of(served.blob), {"means": "f" * 64},
+        asdict(Part("f" * 64, "e" * 64)),
         {"model": digest_of(served.blob)}, asdict(served.reply),
     ]  # fmt: skip
     cases = HEAD_CASES.filter(lambda case: case[0] != "records")

@@ -1,0 +1,156 @@
+"""Splits with exact counts, as FedSiam (Long et al., Sec. 4.1) and FedMatch have them.
+
+Whatever a site learns from, it tests on the same: validation and test images are dealt evenly, so
+that the mean over sites is the accuracy on all of them. Training images are dealt, by
+`split.deal`:
+
+- `iid`: evenly, class by class; `label_share` of each site's are labelled, evenly over its classes.
+- `two_classes` (Non-IID-I): a site has two classes. Each class is cut into as many equal slices as
+  sites are to have it.
+- `two_labelled_classes` (Non-IID-II): labelled images as before; all others are dealt at random.
+- `uneven_labels` (Non-IID-III): dealt as `iid`, but most sites have `FEW_LABELS` of them labelled.
+- `ten_mixes` (FedMatch, FlexProtoFSSL): labelled images as `iid`; of the others site i has the
+  classes as often as `MIX` says, turned by i places.
+- `dirichlet_unlabelled`: labelled images as `iid`; the others by Dir_K(`dirichlet_alpha`) for each
+  class.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.data.manifest import TEST, TRAIN, VAL
+from fedapp.data.shares import apportion, dirichlet
+from fedapp.ground import rng
+from fedapp.ground.errors import DataError
+from fedapp.ground.settings import FEW_LABELS, SplitSettings
+
+Indices = NDArray[np.int64]
+
+MIX = np.array([0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15])
+"""Shares of ten classes among the unlabelled images of site 0 (FedMatch's code)."""
+
+
+def deal_exactly(
+    classes: NDArray[np.int64],
+    split: NDArray[np.uint8],
+    free: NDArray[np.bool_],
+    settings: SplitSettings,
+    seed: int,
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Return the owner of every free sample, int32 [N], and whose label is visible, bool [N].
+
+    classes: [N]. split: the part of each sample. free: [N], those to deal; all others keep owner 0
+    and are visible. Raises DataError where `settings.deal` is impossible for so many classes.
+    """
+    sites = settings.num_clients
+    owner = np.zeros(len(classes), np.int32)
+    for part in (VAL, TEST):
+        members = _shuffled(np.flatnonzero(split == part), classes, seed, part)
+        owner[members] = _in_turn(len(members), sites)
+    training = _shuffled(np.flatnonzero((split == TRAIN) & free), classes, seed, TRAIN)
+    if settings.deal in ("two_classes", "two_labelled_classes"):
+        _two_classes(owner, training, classes, sites, seed)
+    else:
+        owner[training] = _in_turn(len(training), sites)
+    visible = (split != TRAIN) | ~free
+    by_site = training[np.argsort(owner[training], kind="stable")]
+    ends = np.cumsum(np.bincount(owner[training], minlength=sites))
+    shares = _label_shares(settings, seed)
+    for owned, share in zip(np.split(by_site, ends[:-1]), shares, strict=True):
+        visible[owned[_spread(len(owned), share)]] = True
+    if settings.deal == "two_labelled_classes":
+        others = np.flatnonzero(~visible)
+        draw = rng.numpy_stream(seed, "exact-unlabelled")
+        owner[draw.permutation(others)] = _in_turn(len(others), sites)
+    if settings.deal in ("ten_mixes", "dirichlet_unlabelled"):
+        for label in range(int(classes.max()) + 1):
+            draw = rng.numpy_stream(seed, "exact-mix", label)
+            others = draw.permutation(np.flatnonzero(~visible & (classes == label)))
+            counts = apportion(draw, len(others), _class_shares(label, classes, settings, draw))
+            owner[others] = np.repeat(np.arange(sites, dtype=np.int32), counts)
+    return owner, visible
+
+
+def _shuffled(members: Indices, classes: NDArray[np.int64], seed: int, part: int) -> Indices:
+    """Return the samples class by class, each class in random order."""
+    order = rng.numpy_stream(seed, "exact-deal", part).permutation(members)
+    by_class: Indices = order[np.argsort(classes[order], kind="stable")]
+    return by_class
+
+
+def _in_turn(count: int, sites: int) -> NDArray[np.int32]:
+    """Return 0, 1, ..., sites - 1, 0, ...: [count]; samples in class order go evenly by class."""
+    return (np.arange(count) % sites).astype(np.int32)
+
+
+def _spread(count: int, share: float) -> NDArray[np.bool_]:
+    """Return a mask [count] of round(count * share), at equal distances."""
+    marks = np.arange(count + 1) * round(count * share) // max(count, 1)
+    chosen: NDArray[np.bool_] = np.diff(marks) > 0
+    return chosen
+
+
+def _two_classes(
+    owner: NDArray[np.int32],
+    training: Indices,
+    classes: NDArray[np.int64],
+    sites: int,
+    seed: int,
+) -> None:
+    """Give each site slices of two classes; the slices of a class differ by one sample at most."""
+    names = np.unique(classes[training])
+    if not 2 <= len(names) <= 2 * sites:
+        raise DataError(
+            f"{sites} sites of two classes each cannot share {len(names)}: choose split.deal=iid "
+            "or another split.num_clients"
+        )
+    pairs = pairs_of_classes(len(names), sites, rng.numpy_stream(seed, "exact-pairs"))
+    for index, name in enumerate(names.tolist()):
+        takers = np.flatnonzero((pairs == index).any(1))
+        slices = np.array_split(training[classes[training] == name], len(takers))
+        for site, members in zip(takers, slices, strict=True):
+            owner[members] = site
+
+
+def pairs_of_classes(classes: int, sites: int, draw: np.random.Generator) -> NDArray[np.int64]:
+    """Return two different classes for each site, [sites, 2]; each class as often, to within one.
+
+    Random orders of all classes, one behind the other, are cut into pairs. classes: at least 2.
+    """
+    row: list[int] = []
+    while len(row) < 2 * sites:
+        order = draw.permutation(classes).tolist()
+        if len(row) % 2 and row[-1] == order[0]:  # a pair across two orders
+            order[0], order[1] = order[1], order[0]
+        row += order
+    return np.array(row[: 2 * sites]).reshape(sites, 2)
+
+
+def _class_shares(
+    label: int, classes: NDArray[np.int64], settings: SplitSettings, draw: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return which share of a class's unlabelled samples each site has: [sites], sums to 1."""
+    if settings.deal == "dirichlet_unlabelled":
+        return dirichlet(draw, settings.dirichlet_alpha, settings.num_clients)
+    if (there := int(classes.max()) + 1) != len(MIX):
+        raise DataError(
+            f"split.deal=ten_mixes is for {len(MIX)} classes, the data have {there}: choose "
+            "split.deal=dirichlet_unlabelled"
+        )
+    places = (label - np.arange(settings.num_clients)) % len(MIX)
+    shares: NDArray[np.float64] = MIX[places] / MIX[places].sum()
+    return shares
+
+
+def _label_shares(settings: SplitSettings, seed: int) -> NDArray[np.float64]:
+    """Return the labelled share of each site's training samples, [sites]."""
+    sites, mean = settings.num_clients, settings.label_share
+    if settings.deal != "uneven_labels":
+        return np.full(sites, mean)
+    many = math.ceil(mean * sites - 1e-9)  # 0.07 * 100 is a little above 7
+    shares = np.full(sites, FEW_LABELS)
+    chosen = rng.numpy_stream(seed, "exact-labels").permutation(sites)[:many]
+    shares[chosen] = (mean * sites - FEW_LABELS * (sites - many)) / many
+    return shares

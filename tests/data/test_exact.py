@@ -1,0 +1,211 @@
+"""Splits with exact counts: FedSiam's numbers by hand, what stays equal, and the extremes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedapp.data.exact import _spread, pairs_of_classes
+from fedapp.data.manifest import TEST, TRAIN, VAL
+from fedapp.data.partition import partition
+from fedapp.experiment.config import load_experiment
+from fedapp.ground.errors import ConfigError, DataError
+from fedapp.ground.settings import SplitSettings
+from fedapp.messages.protocol import SERVER_SITE
+
+LABELS = np.concatenate([np.arange(50_000) % 10, np.arange(10_000) % 10])
+"""As many of each class as CIFAR-10 has; the test part comes last."""
+FEDSIAM = SplitSettings(
+    num_clients=100, deal="iid", label_share=0.1, test_images=10_000, val_share=0.0
+)
+DEALS = ("iid", "two_classes", "two_labelled_classes", "uneven_labels")
+
+
+def dealt(deal="iid", labels=LABELS, seed=0, **changes):
+    return partition(labels, replace(FEDSIAM, deal=deal, **changes), seed, "x")
+
+
+def per_site(manifest, labels=LABELS, visible=None, split=TRAIN):
+    """Counts of each class at each site, [sites, classes]."""
+    found = [
+        np.bincount(labels[manifest.indices(k, split, visible)], minlength=10)
+        for k in range(manifest.num_clients)
+    ]
+    return np.array(found)
+
+
+@pytest.mark.parametrize(("share", "labelled"), [(0.1, 50), (0.15, 75), (0.2, 100)])
+def test_iid_has_the_papers_counts_at_every_site(share, labelled):
+    manifest = dealt(label_share=share)
+    known, others = per_site(manifest, visible=True), per_site(manifest, visible=False)
+    assert (known.sum(1) == labelled).all() and (others.sum(1) == 500 - labelled).all()
+    assert (known + others == 50).all()
+    assert known.max() - known.min() <= 1
+
+
+@pytest.mark.parametrize("deal", DEALS)
+def test_every_site_tests_on_the_same_mix_of_the_published_test_images(deal):
+    manifest = dealt(deal)
+    assert (per_site(manifest, split=TEST) == 10).all()
+    assert np.flatnonzero(manifest.split == TEST).tolist() == list(range(50_000, 60_000))
+
+
+def test_two_classes_a_site_and_every_class_at_as_many():
+    manifest = dealt("two_classes")
+    known, others = per_site(manifest, visible=True), per_site(manifest, visible=False)
+    assert ((known > 0).sum(1) == 2).all() and ((others > 0) == (known > 0)).all()
+    assert set(known[known > 0].tolist()) == {25} and set(others[others > 0].tolist()) == {225}
+    assert ((known > 0).sum(0) == 20).all()
+    assert len({tuple(row.nonzero()[0]) for row in known}) > 20  # of 45 pairs: they are drawn
+
+
+def test_the_labelled_images_of_both_settings_with_two_classes_are_equal():
+    """So methods that learn from labels alone have equal numbers in both."""
+    one, two = dealt("two_classes"), dealt("two_labelled_classes")
+    known = (one.split == TRAIN) & one.visible
+    assert np.array_equal(one.visible, two.visible)
+    assert np.array_equal(one.site[known], two.site[known])
+    others = per_site(two, visible=False)
+    assert (others.sum(1) == 450).all() and (others > 0).all()
+
+
+def test_uneven_labels_are_as_many_in_all():
+    manifest = dealt("uneven_labels")
+    known = per_site(manifest, visible=True).sum(1)
+    assert sorted(known.tolist()) == [25] * 90 + [275] * 10
+    assert known.sum() == 5000 and (per_site(manifest) == 50).all()
+
+
+def test_uneven_labels_at_other_shares():
+    for share, many in ((0.15, 15), (0.2, 20), (0.5, 50)):
+        known = per_site(dealt("uneven_labels", label_share=share), visible=True).sum(1)
+        assert (known == 25).sum() == 100 - many
+        assert known.sum() == pytest.approx(share * 50_000, abs=many)
+
+
+def test_mnist_has_sixty_labelled_at_every_site():
+    """Its classes differ in size; the sum over classes does not."""
+    sizes = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
+    labels = np.concatenate([np.full(n, c) for c, n in enumerate(sizes)] + [np.arange(10_000) % 10])
+    manifest = dealt(labels=labels)
+    known = per_site(manifest, labels, visible=True)
+    assert (known.sum(1) == 60).all() and (per_site(manifest, labels).sum(1) == 600).all()
+    assert np.abs(known - np.array(sizes) / 1000).max() < 1
+    two = per_site(dealt("two_classes", labels), labels)
+    assert np.abs(two[two > 0] - 300).max() < 40 and (two.sum(0) == sizes).all()
+
+
+def test_another_seed_deals_other_images_and_the_same_seed_the_same():
+    assert dealt(seed=1).digest() != dealt(seed=0).digest() == dealt(seed=0).digest()
+
+
+@pytest.mark.parametrize("deal", DEALS)
+def test_what_the_server_has_is_dealt_to_nobody(deal):
+    manifest = dealt(deal, server_share=0.1)
+    servers = manifest.site == SERVER_SITE
+    assert servers.sum() == 5000 and manifest.visible[servers].all()
+    assert per_site(manifest).sum() == 45_000
+    if deal == "iid":
+        assert (per_site(manifest) == 45).all()
+
+
+def test_validation_images_are_taken_from_those_to_learn_from():
+    manifest = dealt(val_share=0.05)
+    assert (manifest.split == VAL).sum() == 3000
+    assert (per_site(manifest, split=VAL).sum(1) == 30).all()
+    assert (manifest.split[:50_000] != TEST).all()
+
+
+@pytest.mark.parametrize(("classes", "sites"), [(2, 1), (2, 7), (3, 5), (5, 4), (10, 100)])
+def test_pairs_are_of_two_classes_and_evenly_drawn(classes, sites):
+    for seed in range(20):
+        pairs = pairs_of_classes(classes, sites, np.random.default_rng(seed))
+        assert pairs.shape == (sites, 2) and (pairs[:, 0] != pairs[:, 1]).all()
+        counts = np.bincount(pairs.ravel(), minlength=classes)
+        assert counts.max() - counts.min() <= 1
+
+
+def test_a_mask_is_spread_evenly():
+    assert _spread(10, 0.5).tolist() == [False, True] * 5
+    assert _spread(500, 0.15).sum() == 75 and _spread(3, 0.0).sum() == 0
+    assert _spread(4, 1.0).all() and len(_spread(0, 0.5)) == 0
+
+
+# --- exact labels, unlabelled images by a mix -----------------------------------------------------
+
+
+def flexproto(deal, share=50 / 540, **more):
+    """FlexProtoFSSL's CIFAR-10: 54,000 images of ten classes for training at 100 sites."""
+    settings = SplitSettings(
+        num_clients=100, deal=deal, label_share=share, train_share=0.9, val_share=0.05, **more
+    )
+    return partition(np.arange(60_000) % 10, settings, 0, "x")
+
+
+@pytest.mark.parametrize("labelled", [50, 100, 400])
+def test_the_counts_of_flexprotos_tables(labelled):
+    manifest = flexproto("iid", labelled / 540)
+    assert (per_site(manifest, visible=True).sum(1) == labelled).all()
+    assert (per_site(manifest, visible=False).sum(1) == 540 - labelled).all()
+    spread = per_site(manifest, visible=True)
+    assert abs(spread - labelled / 10).max() <= 1
+
+
+@pytest.mark.parametrize("deal", ["ten_mixes", "dirichlet_unlabelled"])
+def test_labelled_images_stay_as_they_are_dealt_evenly(deal):
+    manifest, even = flexproto(deal), flexproto("iid")
+    assert np.array_equal(manifest.visible, even.visible)
+    assert np.array_equal(manifest.site[manifest.visible], even.site[even.visible])
+    assert manifest.site[~manifest.visible].tolist() != even.site[~even.visible].tolist()
+
+
+def test_ten_mixes_by_hand():
+    """.5 of 490 is 245, .15 is 74, .03 is 15, .02 is 10; a class's images are all dealt."""
+    counts = per_site(flexproto("ten_mixes"), visible=False)
+    for site in (0, 10, 90):
+        wanted = [245, 74, 15, 15, 15, 10, 15, 15, 15, 74]
+        assert abs(counts[site] - wanted).max() <= 5
+    assert abs(np.roll(counts[0], 3) - counts[3]).max() <= 5
+    assert counts.sum() == 49_000
+
+
+def test_a_small_alpha_gives_few_sites_all_of_a_class():
+    counts = per_site(flexproto("dirichlet_unlabelled", dirichlet_alpha=0.01), visible=False)
+    assert counts.sum() == 49_000 and (counts.max(0) > 0.3 * counts.sum(0)).all()
+
+
+def test_ten_mixes_are_for_ten_classes():
+    settings = SplitSettings(num_clients=5, deal="ten_mixes")
+    with pytest.raises(DataError, match="is for 10 classes, the data have 3"):
+        partition(np.arange(90) % 3, settings, 0, "x")
+
+
+# --- what cannot be dealt -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("labels", "sites"), [(np.zeros(50, int), 5), (np.arange(50) % 10, 4)])
+def test_two_classes_a_site_need_enough_sites_and_two_classes(labels, sites):
+    settings = SplitSettings(num_clients=sites, deal="two_classes")
+    with pytest.raises(DataError, match=f"{sites} sites of two classes each cannot share"):
+        partition(labels, settings, 0, "x")
+
+
+def test_images_must_be_left_to_learn_from():
+    with pytest.raises(DataError, match=r"20 images, split\.test_images = 18 and 2 for validation"):
+        partition(np.arange(20) % 2, SplitSettings(num_clients=2, test_images=18), 0, "x")
+
+
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"split.deal": "two"}, "split.deal = 'two': must be 'dirichlet', 'iid', "),
+    ({"split.deal": "iid", "split.bags": 12}, "dirichlet_alpha, label_alpha and bags say nothing "),
+    ({"split.deal": "iid", "split.dirichlet_alpha": 0.1}, "say nothing where deal is 'iid'"),
+    ({"split.deal": "dirichlet_unlabelled", "split.bags": 3}, "label_alpha and bags say nothing"),
+    ({"split.label_share": 0.6}, "label_share must be at most 0.5 where deal is 'dirichlet'"),
+    ({"split.deal": "uneven_labels", "split.label_share": 0.05}, "label_share must be above 0.05"),
+    ({"split.test_images": 100, "split.train_share": 0.8}, "train_share says nothing where"),
+    ({"split.test_images": -1}, "split.test_images = -1: must be greater than or equal to 0"),
+])  # fmt: skip
+def test_what_contradicts_itself_is_one_line(changes, says):
+    with pytest.raises(ConfigError) as caught:
+        load_experiment("digits_demo", changes)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
