@@ -66,13 +66,19 @@ def log_answers(embeddings: Tensor, prototypes: Prototypes, distance: Distance) 
 
 def nearness(embeddings: Tensor, prototypes: Prototypes, distance: Distance) -> Tensor:
     """Return -d(f, c_k), [..., n, C], -inf where a class is unknown and another is not."""
-    # Not by ||f||^2 - 2 f c + ||c||^2: its rounding grows with the length of f.
-    exact = "donot_use_mm_for_euclid_dist"
-    apart = torch.cdist(embeddings, prototypes.centres, compute_mode=exact)
+    apart = _apart(embeddings, prototypes.centres)
     if distance != "euclidean":
         apart = apart.square() / (embeddings.shape[-1] if distance == "mean_squared" else 1)
     lacking = ~prototypes.known & prototypes.known.any(-1, keepdim=True)
     return (-apart).masked_fill(lacking.unsqueeze(-2), -torch.inf)
+
+
+def _apart(embeddings: Tensor, centres: Tensor) -> Tensor:
+    """Return ||f - c||, [..., n, C]; the gradient is 0 where it is 0."""
+    if torch.compiler.is_exporting():  # ONNX has no cdist
+        return torch.linalg.vector_norm(embeddings[:, None] - centres[..., None, :, :], dim=-1)
+    # Not by ||f||^2 - 2 f c + ||c||^2: its rounding grows with the length of f.
+    return torch.cdist(embeddings, centres, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def sharpened(answers: Tensor, temperature: float) -> Tensor:
