@@ -1,6 +1,5 @@
 """Images per second and TFLOP/s of scoring and training on a device, beside the card's limit."""
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -95,14 +94,6 @@ def throughput(experiment: Experiment, size: Size) -> list[Row]:
             row |= times[f"{PLAIN} {case.precision}"].over(times[name])
         rows.append(row)
     return rows
-
-
-def training_ways(experiment: Experiment, size: Size) -> list[Row]:
-    """Time other ways to train on the device, beside the one that is used (bench/training.py)."""
-    device = pick_device(experiment.runtime.device)
-    work = on_device(_width(experiment), size.trained, device)
-    compiler = device.type == "cuda" and shutil.which("c++") is not None
-    return training.rows_of(work, size.repetitions, compiler)
 
 
 def flop_per_image(experiment: Experiment) -> tuple[float, float, float]:

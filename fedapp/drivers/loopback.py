@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 from fedapp.experiment.experiment import Experiment
@@ -84,6 +85,25 @@ def carried(incoming: Incoming) -> Incoming:
     return Incoming(decode_answer(head), incoming.payloads, len(head))
 
 
+def carrier_of(
+    experiment: Experiment,
+    federation: Federation,
+    store: ModelStore,
+    sites_root: Path,
+    keeps: Keeps | None = None,
+) -> AbstractContextManager[Loopback]:
+    """Return what carries a run's messages: to this process or, with `runtime.workers`, to others.
+
+    To be entered for the time of the run. store: the server's pool.
+    """
+    if (number := experiment.runtime.workers) < 2:
+        return nullcontext(Loopback(experiment, federation, store, sites_root, keeps=keeps))
+    from fedapp.drivers.crew import Crew, Workplace  # it is made from this driver
+
+    place = Workplace(experiment, store.root, sites_root, keeps)
+    return Crew(federation, store, place, min(number, experiment.split.num_clients))
+
+
 def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Row, Path]:
     """Run an experiment in this process; return its summary and its run folder.
 
@@ -95,11 +115,16 @@ def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Ro
         models = experiment.runtime.models
         keeps = Keeps(folder.models_root, folder.path.name) if models else None
 
-        def transport(run: Assembly) -> Loopback:
-            return Loopback(experiment, federation, run.store, folder.sites_root, keeps=keeps)
-
         try:
-            return carry_out(experiment, folder, transport, servers_site, ending), folder.path
+            with ExitStack() as open_until_the_end:
+
+                def transport(run: Assembly) -> Loopback:
+                    carrier = carrier_of(
+                        experiment, federation, run.store, folder.sites_root, keeps
+                    )
+                    return open_until_the_end.enter_context(carrier)
+
+                return carry_out(experiment, folder, transport, servers_site, ending), folder.path
         except KeyboardInterrupt:
             again = f"runtime.resume=true runtime.run_name={folder.path.name}"
             print(f"\ninterrupted; go on with the same settings and {again}", file=sys.stderr)

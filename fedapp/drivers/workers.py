@@ -24,6 +24,7 @@ from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.devices import pick_device, pick_dtype, torch_threads
 from fedapp.ground.errors import FedAppError
 from fedapp.learn.networks import build_model
+from fedapp.learn.ondevice import budget_of
 from fedapp.learn.params import Params
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import INITIAL_SITE, ModelRef, Task
@@ -137,8 +138,14 @@ def measure(experiment: Experiment) -> Need:
         context.evaluate("test")
         context.fit(batch, targets, len(batch), 1, task)
     ram = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + ACTOR
-    gpu = torch.cuda.max_memory_reserved() + CONTEXT if gpus else 0
-    return Need(ram, gpu, free)
+    return Need(ram, _gpu_need(experiment, device) if gpus else 0, free)
+
+
+def _gpu_need(experiment: Experiment, device: torch.device) -> int:
+    """Return the GPU memory of a process whose peak was just measured, with what it keeps there."""
+    peak = torch.cuda.max_memory_reserved(device)
+    pools = 2 if experiment.runtime.graphs else 1  # recorded work has memory of its own
+    return pools * peak + CONTEXT + budget_of(device)
 
 
 if __name__ == "__main__":

@@ -339,8 +339,11 @@ class RuntimeSettings:
     """Of convolutions; weights stay float32. auto: bfloat16 on a GPU, float32 on a CPU."""
     threads: Count = 1
     """CPU threads per site; fixed so that every driver gives the same bits."""
+    graphs: bool = False
+    """On a GPU: record training steps and scoring, and start each as a whole (CUDA graphs)."""
     workers: NonNegative = 0
-    """Sites that `make run` simulates at a time; 0: as many as cores and memory carry."""
+    """Sites at a time, each in a process; 0: on Flower as many as cores and memory carry, in
+    `fedapp run` one."""
     in_flight_mib: Count = 4096
     """MiB of models that may be under way between server and sites; bounds the server's memory."""
     out: str = ""

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedapp.data.sites import SiteData
+from fedapp.learn.graphs import BatchStep
+from fedapp.learn.losses import CrossEntropy
 from fedapp.learn.networks.base import Network
 from fedapp.learn.training import Step, View, batches, freeze_batch_norm, paired, repeated
 
@@ -56,18 +58,18 @@ def supervised(
 
     loss_of: what takes its place, of normalised images and their labels.
     """
-
-    def cross_entropy(x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(work.model(x), y)
-
     images, labels = work.data.labelled, work.data.labels
+    cross_entropy = CrossEntropy(work.model)
     work.begin(len(labels))
 
     def epoch() -> Iterator[Step]:
         order = torch.randperm(len(labels), generator=work.shuffle).to(images.device)
         for batch in batches(order, work.size):
-            x = work.normalise(work.view(images[batch]))
-            yield partial(loss_of or cross_entropy, x, labels[batch])
+            inputs = work.normalise(work.view(images[batch])), labels[batch]
+            if loss_of is None:
+                yield BatchStep(cross_entropy, inputs)
+            else:
+                yield partial(loss_of, *inputs)
 
     yield from work.passes(epoch)
 
@@ -80,15 +82,52 @@ def fixmatch(
     A pseudo-label counts where the weak view's top probability is at least `confidence`; its
     gradient is stopped. Steps are those of `two_views`.
     """
-
-    def unlabelled(_: Tensor, sure: Tensor, other: Tensor) -> Tensor:
-        return consistency(sure, other, confidence)
-
-    return two_views(work, weak, strong, unlabelled, weight)
+    return two_views(work, weak, strong, Consistency(confidence), weight)
 
 
 UnlabelledLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Normalised weak views, logits of the weak and of the strong views [n, C], n >= 0 -> a scalar."""
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """FixMatch's `UnlabelledLoss`; equal where the confidence is."""
+
+    confidence: float
+
+    def __call__(self, _: Tensor, weak: Tensor, strong: Tensor) -> Tensor:
+        """Return `consistency` of the views."""
+        return consistency(weak, strong, self.confidence)
+
+
+@dataclass(frozen=True)
+class TwoViewsLoss:
+    """What a step of `two_views` minimises; equal where its parts are."""
+
+    model: Network
+    unlabelled: UnlabelledLoss
+    weight: float
+
+    def __call__(self, views: Tensor, y: Tensor) -> Tensor:
+        """Normalised views: weak ones of D_s, with labels y, then weak and strong ones of D_u."""
+        logits, count = self.model(views), len(y)
+        (seen, _), (sure, other) = views[count:].chunk(2), logits[count:].chunk(2)
+        loss = labelled_loss(logits[:count], y)
+        return loss + self.weight * self.unlabelled(seen, sure, other)
+
+
+@dataclass(frozen=True)
+class TaughtLoss:
+    """What a step of `taught` minimises; equal where network and weight are."""
+
+    model: Network
+    weight: float
+
+    def __call__(self, views: Tensor, y: Tensor, y_u: Tensor, counts: Tensor) -> Tensor:
+        """Normalised views: weak ones of D_s, with labels y, then strong ones of D_u."""
+        logits, count = self.model(views), len(y)
+        loss = labelled_loss(logits[:count], y)
+        return loss + self.weight * counted_loss(logits[count:], y_u, counts)
 
 
 def two_views(
@@ -100,7 +139,8 @@ def two_views(
     pass; an epoch passes once over the larger part. Where one part is empty, the other is all there
     is.
     """
-    data = work.data
+    data, loss = work.data, TwoViewsLoss(work.model, unlabelled_loss, weight)
+    recordable = isinstance(unlabelled_loss, Consistency)  # of others nobody knows when equal
     work.begin(len(data.labels) + 2 * len(data.unlabelled))
 
     def epoch() -> Iterator[Step]:
@@ -109,15 +149,10 @@ def two_views(
             x_u = data.unlabelled[unlabelled]
             views = work.normalise(torch.cat([x_s, weak(x_u), strong(x_u)]))
 
-            def step(views: Tensor = views, y: Tensor = y) -> Tensor:
-                logits = work.model(views)
-                sure, other = logits[len(y) :].chunk(2)
-                seen, _ = views[len(y) :].chunk(2)
-                return labelled_loss(logits[: len(y)], y) + weight * unlabelled_loss(
-                    seen, sure, other
-                )
-
-            yield step
+            if recordable:
+                yield BatchStep(loss, (views, y))
+            else:
+                yield partial(loss, views, y)
 
     yield from work.passes(epoch)
 
@@ -130,23 +165,14 @@ def taught(
     labels: int64 [n_u], fixed pseudo-labels. sure: bool [n_u], those that count. Steps and epochs
     are those of `two_views`, without the weak views of D_u.
     """
-    data = work.data
+    data, loss = work.data, TaughtLoss(work.model, weight)
     work.begin(len(data.labels) + len(data.unlabelled))
 
     def epoch() -> Iterator[Step]:
         for labelled, unlabelled in _both(work):
             x_s, y = weak(data.labelled[labelled]), data.labels[labelled]
             views = work.normalise(torch.cat([x_s, strong(data.unlabelled[unlabelled])]))
-            y_u, counts = labels[unlabelled], sure[unlabelled]
-
-            def step(
-                views: Tensor = views, y: Tensor = y, y_u: Tensor = y_u, counts: Tensor = counts
-            ) -> Tensor:
-                logits = work.model(views)
-                loss = labelled_loss(logits[: len(y)], y)
-                return loss + weight * counted_loss(logits[len(y) :], y_u, counts)
-
-            yield step
+            yield BatchStep(loss, (views, y, labels[unlabelled], sure[unlabelled]))
 
     yield from work.passes(epoch)
 

@@ -1,8 +1,10 @@
 """A model as named tensors: its bytes, its digest, its checks, its mean."""
 
 import hashlib
+import json
 import zlib
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -37,8 +39,23 @@ def to_bytes(params: Mapping[str, Tensor], transport: TransportSettings = PLAIN)
         tensor = params[name].detach().cpu()
         kind = _stored_dtype(tuple(tensor.shape), tensor.dtype, transport)
         tensors[name] = tensor.to(kind).contiguous()
-    blob = save(tensors)
+    header, order = _layout(tuple((n, tuple(t.shape), t.dtype) for n, t in tensors.items()))
+    blob = b"".join((header, *(tensors[name].numpy().data for name in order)))
     return blob if transport.compression == "none" else _deflate(blob, transport)
+
+
+@lru_cache(maxsize=16)
+def _layout(
+    tensors: tuple[tuple[str, tuple[int, ...], torch.dtype], ...],
+) -> tuple[bytes, tuple[str, ...]]:
+    """Return what safetensors writes before such tensors (name, shape, dtype), and their order.
+
+    Models of one network differ in their numbers only, and `save` takes three times as long.
+    """
+    blob = save({name: torch.zeros(shape, dtype=dtype) for name, shape, dtype in tensors})
+    length = int.from_bytes(blob[:8], "little")
+    places = json.loads(blob[8 : 8 + length])
+    return blob[: 8 + length], tuple(sorted(places, key=lambda n: places[n]["data_offsets"]))
 
 
 @torch.no_grad()
@@ -51,6 +68,14 @@ def assign(model: nn.Module, params: Params) -> None:
     if own.keys() != params.keys():
         raise ValueError(f"tensor names differ: {sorted(own.keys() ^ params.keys())}")
     torch._foreach_copy_(list(own.values()), [params[name] for name in own])
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Whether a tensor on the CPU holds neither NaN nor infinity.
+
+    By NumPy, in a fourteenth of torch's time: every model and every answer is checked.
+    """
+    return bool(np.isfinite(tensor.detach().numpy()).all())
 
 
 def without(params: Params, names: Collection[str]) -> Params:
@@ -109,9 +134,9 @@ def _checked(params: Params, schema: Schema, owner: str, transport: TransportSet
                 f"{owner}: tensor {name} is {tensor.dtype} {tuple(tensor.shape)}, "
                 f"must be {stored} {shape}"
             )
-        if dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
+        if dtype.is_floating_point and not all_finite(tensor):
             raise ProtocolError(f"{owner}: tensor {name} holds NaN or infinity; training diverged")
-        if name.endswith("running_var") and bool((tensor < 0).any()):
+        if name.endswith("running_var") and bool((tensor.numpy() < 0).any()):
             raise ProtocolError(f"{owner}: tensor {name} is negative; a variance cannot be")
         params[name] = tensor.to(dtype)
     return params

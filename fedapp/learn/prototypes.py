@@ -76,7 +76,8 @@ def nearness(embeddings: Tensor, prototypes: Prototypes, distance: Distance) -> 
 def _apart(embeddings: Tensor, centres: Tensor) -> Tensor:
     """Return ||f - c||, [..., n, C]; the gradient is 0 where it is 0."""
     if torch.compiler.is_exporting():  # ONNX has no cdist
-        return torch.linalg.vector_norm(embeddings[:, None] - centres[..., None, :, :], dim=-1)
+        apart: Tensor = embeddings[:, None] - centres[..., None, :, :]
+        return apart.square().sum(-1).sqrt()
     # Not by ||f||^2 - 2 f c + ||c||^2: its rounding grows with the length of f.
     return torch.cdist(embeddings, centres, compute_mode="donot_use_mm_for_euclid_dist")
 

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedapp.ground.settings import TrainSettings
-from fedapp.learn.losses import soft_target_loss
+from fedapp.learn.graphs import BatchStep, recorded, state_of
+from fedapp.learn.losses import JointLoss, soft_target_loss
 from fedapp.learn.networks.base import Network
+from fedapp.learn.sgd import Sgd
 from fedapp.learn.uncertainty import SCORING_BATCH, Normalise
 
 Step = Callable[[], Tensor]
@@ -97,10 +99,7 @@ def train(
     """
     count, size = len(images), settings.batch_size
     in_pairs = settings.batches == "paired" and 0 < labelled < count
-    mu = labelled / max(count, 1)
-
-    def loss_of(batch: Tensor) -> Tensor:
-        return soft_target_loss(model(normalise(view(images[batch]))), targets[batch])
+    mu, joint_loss = labelled / max(count, 1), JointLoss(model)
 
     def paired_loss(known: Tensor, other: Tensor) -> Tensor:
         batch = torch.cat([known, other])
@@ -116,7 +115,8 @@ def train(
         else:
             order = torch.randperm(count, generator=shuffle)
             cut = batches(order.to(images.device, non_blocking=True), size)
-            yield from (partial(loss_of, batch) for batch in cut)
+            for batch in cut:
+                yield BatchStep(joint_loss, (normalise(view(images[batch])), targets[batch]))
 
     model.train()
     if count == 1:
@@ -140,30 +140,73 @@ def descend(
     `rng.seeded`.
     """
     parameters = list(model.parameters())
-    optimiser = _optimiser(parameters, settings)
-    for name, parameter in model.named_parameters():
-        if name in squares:
-            state = {"step": torch.tensor(0.0), "square_avg": squares[name]}
-            optimiser.state[parameter] = state
-    losses = []
-    for step in steps:
-        loss = step()
-        losses.append(loss.detach())
-        optimiser.zero_grad(set_to_none=True)
-        (loss if penalty is None else loss + penalty()).backward()
-        nn.utils.clip_grad_norm_(parameters, LONGEST_GRADIENT)
-        optimiser.step()
-    return torch.stack(losses).mean().item() if losses else None  # the only sync
+    graphs = None if settings.optimiser == "rmsprop" else getattr(model, "graphs", None)
+    if graphs is None or penalty is not None:
+        optimiser = _optimiser(parameters, settings)
+        for name, parameter in model.named_parameters() if squares else ():
+            if name in squares:
+                assert isinstance(optimiser, torch.optim.RMSprop), "squares are RMSprop's"
+                state = {"step": torch.tensor(0.0), "square_avg": squares[name]}
+                optimiser.state[parameter] = state
+        take = partial(_take, parameters, optimiser, penalty)
+        losses = [take(step) for step in steps]
+        return torch.stack(losses).mean().item() if losses else None  # the only sync
+    with graphs.aside():
+        key = (
+            settings.optimiser, settings.learning_rate, settings.momentum, settings.weight_decay,
+        )  # fmt: skip
+        make = partial(_recordable, parameters, settings)
+        take = partial(_take, parameters, graphs.optimiser(key, make), None)
+        losses = list(recorded(graphs, (key, state_of(model)), take, steps))
+        return torch.stack(losses).mean().item() if losses else None
 
 
-def _optimiser(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer:
+def _take(
+    parameters: Sequence[nn.Parameter],
+    optimiser: Optimizer | Sgd,
+    penalty: Callable[[], Tensor] | None,
+    step: Step,
+) -> Tensor:
+    """Take a step; return its loss without the penalty, and without its graph."""
+    loss = step()
+    optimiser.zero_grad()
+    (loss if penalty is None else loss + penalty()).backward()
+    _shorten(parameters)
+    optimiser.step()
+    return loss.detach()
+
+
+def _optimiser(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer | Sgd:
+    rate, decay = settings.learning_rate, settings.weight_decay
+    if settings.optimiser == "rmsprop":
+        return torch.optim.RMSprop(parameters, rate, SQUARES_KEPT, eps=TINY, weight_decay=decay)
+    if settings.optimiser == "adam" or decay or parameters[0].is_cuda:
+        return _recordable(parameters, settings)
+    return Sgd(parameters, rate, settings.momentum)
+
+
+def _recordable(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer:
+    """Return an optimiser of torch's, whose steps a CUDA graph can hold."""
     rate, decay = settings.learning_rate, settings.weight_decay
     fused = parameters[0].is_cuda
     if settings.optimiser == "adam":
-        return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=fused)
-    if settings.optimiser == "rmsprop":
-        return torch.optim.RMSprop(parameters, rate, SQUARES_KEPT, eps=TINY, weight_decay=decay)
+        return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=fused, capturable=fused)
     return torch.optim.SGD(parameters, rate, settings.momentum, weight_decay=decay, fused=fused)
+
+
+def _shorten(parameters: Sequence[nn.Parameter]) -> None:
+    """Scale the gradients to `LONGEST_GRADIENT` together where they are longer.
+
+    As `clip_grad_norm_` does; but on a CPU, where a look at the length costs nothing, those that
+    are short enough are not multiplied by 1.
+    """
+    if parameters[0].is_cuda:
+        nn.utils.clip_grad_norm_(parameters, LONGEST_GRADIENT)
+        return
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if not length.item() <= LONGEST_GRADIENT - 1e-6:  # not: it may be NaN
+        nn.utils.clip_grads_with_norm_(parameters, LONGEST_GRADIENT, length)
 
 
 def shortened(gradients: Sequence[Tensor]) -> list[Tensor]:

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
+from fedapp.learn.graphs import state_of
 from fedapp.learn.networks.base import Features, Network
+from fedapp.learn.passes import in_turn, together
 
 Normalise = Callable[[Tensor], Tensor]
 """uint8 images -> float images, on the same device."""
@@ -25,17 +27,31 @@ def mc_probabilities(model: Network, images: Tensor, passes: int, normalise: Nor
     images: uint8 [n, c, h, w], n >= 0, on the model's device. Returns float32 [n, C] on the CPU,
     rows sum to 1. The model is left in eval mode. The trunk runs once per image, only the tail
     `passes` times: the same distribution as `passes` whole passes, since the trunk holds no
-    dropout. Draws from torch's global generator: call it inside `rng.seeded`.
+    dropout. On a GPU all passes are one batch. Draws from torch's global generator: call it inside
+    `rng.seeded`.
     """
     model.eval()
-    out = []
-    for batch in images.split(SCORING_BATCH):
-        features = features_of(model, batch, normalise)
-        total = torch.softmax(model.tail(features, dropout_sample), dim=1)
-        for _ in range(passes - 1):
-            total += torch.softmax(model.tail(features, dropout_sample), dim=1)
-        out.append(total / passes)
-    return torch.cat(out).cpu()  # the only sync
+    if images.is_cuda:
+        return on_a_gpu(model, images, passes, normalise).cpu()  # the only sync
+    pieces = (features_of(model, batch, normalise) for batch in images.split(SCORING_BATCH))
+    return torch.cat([in_turn(model, piece, passes, dropout_sample) for piece in pieces])
+
+
+def on_a_gpu(model: Network, images: Tensor, passes: int, normalise: Normalise) -> Tensor:
+    """Return the same mean by as few and as large kernels as can be, [n, C] on the images' device.
+
+    The model is in eval mode, gradients are off. Other draws than one pass after the other.
+    """
+
+    def answer(x: Tensor) -> Tensor:
+        return together(model, model.trunk(x), passes, dropout_sample)
+
+    batches = map(normalise, images.split(SCORING_BATCH))
+    if (graphs := model.graphs) is None:
+        return torch.cat([answer(batch) for batch in batches])
+    with graphs.aside():
+        key = "scoring", passes, state_of(model)
+        return torch.cat([graphs.run(key, answer, [batch]) for batch in batches])
 
 
 def features_of(model: Network, images: Tensor, normalise: Normalise) -> Features:

@@ -33,6 +33,7 @@ class ModelStore:
 
     def __init__(self, root: Path, memory_bytes: int = 256 * 2**20) -> None:
         self.root = root
+        self._folder = str(root)
         self._memory_bytes = memory_bytes
         self._memory: OrderedDict[str, bytes] = OrderedDict()
         self._memory_used = 0
@@ -51,14 +52,22 @@ class ModelStore:
 
         Raises StoreError where the disk refuses; nothing kept earlier is lost, no part file stays.
         """
-        digest = hashlib.sha256(blob).hexdigest()
+        digest = self._digest_of(blob)
         path = self._path(digest)
         if _size(path) != len(blob):  # absent, or cut
             write_atomic(path, blob, durable=durable)
         elif durable:
-            make_durable(path)
+            make_durable([path])
         self._remember(digest, blob)
         return digest
+
+    def settle(self, digests: Collection[str]) -> None:
+        """Bring those of these contents that are here to the disk: they outlive a power cut then.
+
+        Raises StoreError where the disk refuses.
+        """
+        paths = (self._path(digest) for digest in sorted(digests))
+        make_durable([path for path in paths if _size(path) is not None])
 
     def get(self, digest: str) -> bytes:
         """Return a content; what comes from disk is compared with its name.
@@ -102,11 +111,22 @@ class ModelStore:
             if path.suffix == TEMPORARY and _age(path) > STALE_S:
                 _remove(path)
 
+    def _digest_of(self, blob: bytes) -> str:
+        """Return the digest; of the very bytes that were used last it is known.
+
+        On one machine server and sites share a store: what a site has put, the server puts next.
+        """
+        with self._lock:
+            last = next(reversed(self._memory), None)
+            if last is not None and self._memory[last] is blob:
+                return last
+        return hashlib.sha256(blob).hexdigest()
+
     def _path(self, digest: str) -> Path:
         """Return a content's file; refuse anything but a digest, which may come from elsewhere."""
         if not _DIGEST.fullmatch(digest):
             raise StoreError(f"{digest[:80]!r} names no content: must be 64 hex digits of SHA-256")
-        return self.root / digest[:2] / f"{digest}{ENDING}"
+        return Path(f"{self._folder}/{digest[:2]}/{digest}{ENDING}")
 
     def _files(self) -> Iterator[Path]:
         """Yield every file two levels deep; other processes may add and remove some meanwhile."""

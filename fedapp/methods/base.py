@@ -24,9 +24,10 @@ from fedapp.data.sites import SiteData
 from fedapp.ground.errors import RunError
 from fedapp.ground.rng import numpy_stream, seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
-from fedapp.learn.metrics import evaluation, predict
+from fedapp.learn.metrics import evaluation, predict_each
 from fedapp.learn.networks.base import Network
-from fedapp.learn.params import Params, Schema, assign, schema_of, without
+from fedapp.learn.ondevice import models_on
+from fedapp.learn.params import Params, Schema, all_finite, assign, schema_of, without
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.training import View, train
@@ -198,7 +199,11 @@ class SiteContext:
 
     def load(self, ref: ModelRef) -> None:
         """Load a model into the network, with what this site keeps to itself."""
-        assign(self.model, {**self.contents(ref), **self.kept})
+        if self.device.type == "cuda":
+            params = models_on(self.device).get(ref.digest, lambda: self.contents(ref))
+        else:
+            params = self.contents(ref)
+        assign(self.model, {**params, **self.kept})
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 images, or float32 numbers -> float32, scaled per channel."""
@@ -265,12 +270,17 @@ class SiteContext:
 
         Raises RunError where it answers NaN.
         """
-        probabilities = predict(self.model, images, self.normalise)
-        if not bool(probabilities.isfinite().all()):
+        [probabilities] = self.predicted_each([images])
+        return probabilities
+
+    def predicted_each(self, sets: Sequence[Tensor]) -> list[Tensor]:
+        """Return the model's softmax for each set of images, as `predicted` does."""
+        every = predict_each(self.model, sets, self.normalise)
+        if not all(map(all_finite, every)):
             raise RunError(
                 f"site {self.data.site}: the model answers NaN; lower training.learning_rate"
             )
-        return probabilities
+        return every
 
     def evaluate(self, *parts: str, answer: str = "") -> dict[str, Evaluation]:
         """Evaluate the context's model on the site's "val" and "test" images.
@@ -278,18 +288,18 @@ class SiteContext:
         answer: one of `protocol.ANSWERS`, under whose name the results go; empty: they are of what
         the site uses.
         """
-        results = {}
-        for part in parts:
-            images, labels = self.labelled_part(part)
-            name = f"{part}_{answer}" if answer else part
-            results[name] = evaluation(self.predicted(images), labels)
-        return results
+        found = [self.labelled_part(part) for part in parts]
+        answers = self.predicted_each([images for images, _ in found])
+        return {
+            f"{part}_{answer}" if answer else part: evaluation(probabilities, labels)
+            for part, probabilities, (_, labels) in zip(parts, answers, found, strict=True)
+        }
 
     def params(self) -> Params:
         """Return a copy of the context's model on the CPU. Raises RunError where it diverged."""
         params = {n: t.detach().cpu().clone() for n, t in self.model.state_dict().items()}
         for name, tensor in params.items():
-            if not bool(tensor.isfinite().all()):
+            if not all_finite(tensor):
                 raise RunError(
                     f"site {self.data.site}: {name} is NaN or infinite after training; "
                     "lower training.learning_rate"

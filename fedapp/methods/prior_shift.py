@@ -248,20 +248,20 @@ class PriorShift(Method[Sure]):
         answers = [{"common": found} for found in common]
         if task.own.version:
             site.load(task.own)
-            for found, images in zip(answers, sets, strict=True):
-                found["tuned"] = weighted(site.predicted(images), mix)
+            for found, plain in zip(answers, site.predicted_each(sets), strict=True):
+                found["tuned"] = weighted(plain, mix)
         if self.alone and task.private and len(site.data.labels):
             assign(site.model, site.memory)
-            for found, images in zip(answers, sets, strict=True):
-                found["alone"] = site.predicted(images).double()
+            for found, plain in zip(answers, site.predicted_each(sets), strict=True):
+                found["alone"] = plain.double()
         return mix, answers
 
     def _common(self, task: Task, site: SiteContext, *sets: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the site's class mix [C], and the common answers times it to sets of images."""
         site.load(task.models["server"][0])
-        plain = site.predicted(site.data.unlabelled)
+        plain, *others = site.predicted_each([site.data.unlabelled, *sets])
         mix = class_mix(counts(site), plain)
-        raw = [plain if s is site.data.unlabelled else site.predicted(s) for s in sets]
+        raw = [plain if s is site.data.unlabelled else o for s, o in zip(sets, others, strict=True)]
         return mix, [weighted(answers, mix) for answers in raw]
 
     def mix(self, task: Task, site: SiteContext) -> Tensor:

@@ -247,6 +247,7 @@ class Engine:
         return dict(self.ledger.totals())
 
     def _record(self, row: Row, sites: Row, state: RunState) -> None:
+        self._pool.settle()
         self.folder.append_metrics(row)
         self.folder.append_sites(sites)
         self.folder.append_traffic(self.ledger.close_round())

@@ -28,9 +28,9 @@ class UpdateRecord:
 class ModelPool:
     """Update records over a store.
 
-    The record of `INITIAL_SITE` is w_0. After a change, save the records (`to_plain`) first and
-    collect garbage (`keep`) then: the other way round, a crash in between would leave saved
-    records whose contents are gone.
+    The record of `INITIAL_SITE` is w_0. After a change, bring the contents to the disk (`settle`),
+    save the records (`to_plain`) and then collect garbage (`keep`): in any other order, a crash in
+    between would leave saved records whose contents are gone.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class ModelPool:
     ) -> None:
         self.store = store
         self._records = dict(records)
+        self._unsettled: set[str] = set()
 
     @property
     def records(self) -> Mapping[int, UpdateRecord]:
@@ -89,16 +90,18 @@ class ModelPool:
         """
         self._record(site)
         record = self._records.get((site, role), UpdateRecord(0, "", 0))
-        digest = self.store.put(blob, durable=True)
+        digest = self.store.put(blob)
         if digest != named:  # it goes with the next `keep`
             raise ProtocolError("its upload is not the content it names")
+        self._unsettled.add(digest)
         if digest != record.digest:
             self._records[site, role] = UpdateRecord(record.version + 1, digest, round)
         return self.latest(site, role)
 
     def made(self, blob: bytes, round: int) -> ModelRef:
         """Take in a model that the server made; it is the newest version of `SERVER_SITE`'s."""
-        digest = self.store.put(blob, durable=True)
+        digest = self.store.put(blob)
+        self._unsettled.add(digest)
         version = self._record(SERVER_SITE).version + 1
         self._records[SERVER_SITE, MODEL] = UpdateRecord(version, digest, round)
         return self.latest(SERVER_SITE)
@@ -111,6 +114,12 @@ class ModelPool:
     def get(self, digest: str) -> bytes:
         """Return a content. Raises StoreError where it is absent or damaged."""
         return self.store.get(digest)
+
+    def settle(self) -> None:
+        """Bring what the records name to the disk, all at once. Raises StoreError."""
+        named = {record.digest for record in self._records.values()}
+        self.store.settle(self._unsettled & named)
+        self._unsettled.clear()
 
     def keep(self, also: Collection[str] = ()) -> None:
         """Remove every content but w_0, every site's latest of each role and `also` (digests)."""

@@ -16,6 +16,7 @@ from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_dtype, torch_threads
 from fedapp.ground.errors import ConfigError, FedAppError, ProtocolError, StoreError, one_line, told
+from fedapp.learn.graphs import graphs_on
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import (
     Params,
@@ -145,14 +146,13 @@ class Site:
 
         And whether the site has lost what it keeps to itself, which then begins anew.
         """
-        network, method = self._network(), self.experiment.method
+        network, kept = self._network(), self._kept
 
         def contents(ref: ModelRef) -> Params:
             schema, owner = self._shared[ref.role], f"{ref.role} of site {ref.site}"
             transport = self.experiment.transport
             return PARSED.get(ref.digest, self.store.get, schema, owner, transport)
 
-        kept = method.kept_private(network)
         own, lost = self._own(task, network, kept)
         context = SiteContext(
             data=self.data.to(self.device),
@@ -173,17 +173,28 @@ class Site:
         """The schema of what sites share, by role."""
         return schemas(self.experiment.method, self._network())
 
+    @cached_property
+    def _kept(self) -> frozenset[str]:
+        """The names of the model's tensors that never leave the site."""
+        return self.experiment.method.kept_private(self._network())
+
+    @cached_property
+    def _stored(self) -> Schema:
+        """The schema of what the site keeps to itself."""
+        network = self._network()
+        whole = network.state_dict()
+        memory = schema_of(self.experiment.method.memory(network, whole))  # its values do not count
+        return stored_schema(self._kept, schema_of(whole), memory)
+
     def _network(self) -> Network:
         precision = pick_dtype(self.experiment.runtime.precision, self.device)
         classes, device = len(self.classes), str(self.device)
-        return _network(self.experiment.model, self.inputs, classes, device, precision)
+        graphs = self.experiment.runtime.graphs
+        return _network(self.experiment.model, self.inputs, classes, device, precision, graphs)
 
     def _own(self, task: Task, network: Network, kept: Collection[str]) -> tuple[Params, bool]:
         """Return what the site keeps to itself, and whether it had lost that."""
-        whole = network.state_dict()
-        memory = schema_of(self.experiment.method.memory(network, whole))  # its values do not count
-        stored = stored_schema(kept, schema_of(whole), memory)
-        if (own := self.private_parts.load(task.private, stored)) is not None:
+        if (own := self.private_parts.load(task.private, self._stored)) is not None:
             return own, False
         w_0 = self._initial()
         start = self.experiment.method.memory(network, w_0)
@@ -306,6 +317,10 @@ def _network(
     classes: int,
     device: str,
     compute: torch.dtype,
+    graphs: bool,
 ) -> Network:
     """Build the network once a process: every use begins with loading weights into it."""
-    return build_model(settings, inputs, classes, compute).to(torch.device(device))
+    network = build_model(settings, inputs, classes, compute).to(torch.device(device))
+    if graphs:
+        network.graphs = graphs_on(torch.device(device))
+    return network

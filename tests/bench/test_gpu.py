@@ -1,28 +1,32 @@
-"""bench.gpu: the paths that a GPU takes, at toy size on the CPU."""
+"""bench.gpu: its pieces at toy size on the CPU, and that each is done once."""
 
+import json
 import math
 import subprocess
 import sys
+import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 import typer
 from typer.testing import CliRunner
 
-from bench import gpu, measure, paper_run, record, tables
+from bench import measure, record, tables
+from bench.gpu import __main__ as command
+from bench.gpu import check, paper, pieces, sites, speed
+from bench.gpu.pieces import Session
 from bench.throughput import Size, flop_per_image, throughput
-from fedapp.data.sites import SiteData
-from fedapp.experiment.experiment import Experiment
-from fedapp.ground.errors import RunError
-from fedapp.site.federation import federation_of
+from fedapp.ground.errors import ConfigError, RunError
+from fedapp.tools.compare.grid import read_grid
+from fedapp.tools.report.reading import read_comparison
 from tests.small import small
 
 pytestmark = pytest.mark.usefixtures("no_collection")
 
 ROOT = Path(__file__).parents[2]
 TINY = Size(scored=8, trained=8, matrix=16, repetitions=1)
+SETTINGS = ("rounds.num_rounds=1", "data.subset=200")
 
 
 @pytest.fixture
@@ -31,127 +35,215 @@ def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure.gc, "collect", lambda: 0)
 
 
-def toy(out: Path, *overrides: str) -> Experiment:
-    return gpu.experiment_of(overrides, toy=True, away=str(out))
+def toy(out: Path, deadline: float | None = None, given: tuple[str, ...] = SETTINGS) -> Session:
+    return Session(out, True, given, deadline, None)
 
 
-def cli() -> typer.Typer:
+def said(*words: str) -> tuple[int, str]:
     app = typer.Typer()
-    app.command()(gpu.main)
-    return app
+    app.command()(command.main)
+    done = CliRunner().invoke(app, list(words))
+    return done.exit_code, done.stderr
 
 
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_the_whole_runs_without_flower_and_records_nothing(tmp_path):
-    hidden = "import gc, runpy, sys; sys.modules['flwr'] = sys.modules['ray'] = None; "
-    quick = "gc.collect = lambda *_: 0; "  # as in no_collection
-    run = "runpy.run_module('bench.gpu', run_name='__main__', alter_sys=True)"
-    command = [sys.executable, "-c", hidden + quick + run, "--toy", "rounds.num_rounds=1"]
-    before = sorted(record.RESULTS.glob("*"))
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    for said in ("projected: ", "round 1/1", "final version, Table I", "straightforward loop"):
-        assert said in done.stdout
-    assert sorted(record.RESULTS.glob("*")) == before
-
-
-def test_without_a_gpu_it_says_so_in_one_line(monkeypatch):
+def test_without_a_gpu_it_says_so_in_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    done = CliRunner().invoke(cli(), [])
-    assert done.exit_code == 2
-    assert (
-        done.stderr == "bench.gpu: no GPU: run this where PyTorch finds one, or try it with --toy\n"
+    code, error = said("--out", str(tmp_path))
+    assert code == 2
+    assert error == "bench.gpu: no GPU: run this where PyTorch finds one, or try it with --toy\n"
+
+
+def test_a_piece_that_there_is_not_is_named():
+    assert said("spede", "--toy") == (
+        2,
+        "bench.gpu: no piece spede; there are check, tests, speed, ways, sites, paper, table\n",
     )
 
 
-def test_on_a_gpu_it_is_the_papers_setting(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    experiment = gpu.experiment_of(["seed=3"], toy=False, away="unused")
+def test_missing_packages_are_named_with_the_remedy(monkeypatch):
+    monkeypatch.setattr(check, "find_spec", lambda name: None if name == "pydantic" else True)
+    code, error = said("--toy")
+    assert code == 2
+    assert "pydantic: pip install --no-index --find-links FOLDER pydantic\n" in error
+
+
+def test_a_setting_that_there_is_not_is_refused_in_one_line(tmp_path):
+    code, error = said("sites", "--toy", "--out", str(tmp_path), "rounds.num_round=1")
+    assert code == 2 and error.count("\n") == 1 and "rounds.num_rounds" in error
+
+
+def test_a_folder_of_another_setting_is_refused(tmp_path):
+    assert toy(tmp_path).carry_out(["check"])
+    with pytest.raises(ConfigError, match="give another --out"):
+        toy(tmp_path, given=()).carry_out(["check"])
+
+
+def test_what_is_done_is_not_done_again_and_no_piece_begins_when_time_is_over(tmp_path, capsys):
+    assert not toy(tmp_path, deadline=time.monotonic() - 1).carry_out(["check"])
+    assert toy(tmp_path).carry_out(["check"])
+    assert toy(tmp_path, deadline=time.monotonic() - 1).carry_out(["check"])
+    assert "check: done before" in capsys.readouterr().out
+
+
+def test_on_a_gpu_it_is_the_papers_setting(tmp_path):
+    experiment = Session(tmp_path, False, ("seed=3",), None, None).experiment()
     assert (experiment.split.num_clients, experiment.rounds.num_rounds) == (100, 200)
     assert (experiment.split.dirichlet_alpha, experiment.model.width) == (0.5, 64)
-    assert (experiment.runtime.device, experiment.runtime.out, experiment.seed) == ("cuda", "", 3)
+    assert (experiment.runtime.device, experiment.seed) == ("cuda", 3)
 
 
-# --- the run --------------------------------------------------------------------------------------
+def test_releases_of_torch_are_compared_as_numbers():
+    assert check._release("2.9.1") < check.LEAST_TORCH < check._release("2.12.1+cu130")
 
 
-def test_a_run_in_sittings_ends_like_one_without_a_break(tmp_path, capsys):
-    whole, cut = (toy(tmp_path / part, "rounds.num_rounds=2") for part in ("whole", "cut"))
-    gpu.bench(whole, [], toy=True, deadline=None)
-    assert "stopped" not in capsys.readouterr().out
-    for sitting in range(2):  # the warm-up, then one round: no other fits
-        gpu.bench(cut, [], toy=True, deadline=0.0)
-        said = capsys.readouterr().out
-        assert "the same command goes on" in said
-        assert ("projected" in said) == (sitting == 0), "measured once, in the first sitting"
-    gpu.bench(cut, [], toy=True, deadline=None)
-    assert "wall time" in capsys.readouterr().out
-    for name in ("per_site.csv", "traffic.csv", "evaluations.json"):
-        one, other = (
-            (tmp_path / part / whole.runtime.run_name / name).read_text()
-            for part in ("whole", "cut")
-        )
-        assert one == other, name
+@pytest.mark.cuda
+def test_a_card_is_described():
+    assert check.card()["memory, GiB"] > 0
 
 
-def test_what_is_recorded_fills_the_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "RESULTS", tmp_path)
-    monkeypatch.setattr(gpu, "CARD", TINY)
-    given = ["rounds.num_rounds=1"]
-    gpu.bench(toy(tmp_path, *given), given, toy=False, deadline=None)
-    text = tables.filled(tables.DOCUMENTS[0].read_text(), tmp_path)
-    assert "| scoring by whole passes | bfloat16 | 1 |" in text
-    assert "| 79 | final version, Table I, " in text
-    assert text.count("preset fashion_mnist; setting rounds.num_rounds=1; seed 0.") == 3
+# --- the pieces -----------------------------------------------------------------------------------
 
 
-def test_a_failing_first_sitting_leaves_nothing_behind(tmp_path):
-    experiment = toy(tmp_path, "training.learning_rate=1e30")
-    with pytest.raises(RunError):
-        paper_run.run_rows(experiment, federation_of(experiment), None)
-    assert not paper_run.has_begun(experiment)
+def test_failing_tests_end_the_piece_with_a_reason(tmp_path, monkeypatch):
+    failed = subprocess.CompletedProcess([], 1, stdout="1 failed")
+    monkeypatch.setattr(pieces.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(RunError, match="tests that need a GPU failed"):
+        toy(tmp_path).carry_out(["tests"])
 
 
-def test_it_stops_only_when_a_round_as_long_as_the_longest_would_not_fit():
-    now = [0.0]
-    progress = paper_run.Timed(125.0, clock=lambda: now[0])
-    for end in (50.0, 60.0, 75.0):  # the longest took 50
-        now[0] = end
-        progress.round_done({"round": 1})
-    now[0] = 76.0
-    with pytest.raises(paper_run.TimeUpError):
-        progress.round_done({"round": 1})
+def test_each_way_stands_beside_the_first_and_equal_draws_give_equal_numbers(monkeypatch):
+    rows = {row["what"]: row for row in speed.ways(small(), TINY)}
+    for name in ("a site's epoch, recorded", "a site's score, one batch, recorded"):
+        assert rows[name]["difference"] == 0  # on a CPU nothing is recorded
+    assert "difference" not in rows["a site's score, passes as one batch"]
+    assert rows["a site's epoch, step by step"]["ratio"] == 1
+    turn, batch = (rows[f"a site's score, passes {how}"] for how in ("in turn", "as one batch"))
+    assert 0 < batch["operators"] < turn["operators"]
 
 
-def test_without_a_limit_it_never_stops():
-    now = [0.0]
-    progress = paper_run.Timed(None, clock=lambda: now[0])
-    now[0] = 1e9
-    progress.round_done({"round": 1})
+def test_operators_are_counted_forwards_and_backwards():
+    """A product is one; a sum and two gradients are three at least."""
+    x = torch.ones(3, requires_grad=True)
+    with speed.Operators() as forwards:
+        y = x * 2
+    assert forwards.number == 1
+    with speed.Operators() as backwards:
+        y.sum().backward()
+    assert backwards.number > 2
 
 
-def test_the_papers_figures_stand_beside_ours():
-    summary = {
-        "mean_test_accuracy": {"best": 0.81234, "final": 0.8, "best_by_validation": None},
-        "wall_seconds": 90.0,
-        "rounds": 200,
-        "models_sent": 30,
-        "models_up": 12,
-        "cost_bound_models": 100.0,
-    }
-    rows = {row["what"]: row for row in paper_run.rows_of(summary, small())}
-    best, final = (rows[f"mean test accuracy, {k} round, %"] for k in ("best", "final"))
-    assert (best["here"], best["paper"], final["here"], final["paper"]) == (
-        81.23,
-        79.0,
-        80.0,
-        78.38,
+def test_sites_at_a_time_are_measured_once_each(tmp_path, monkeypatch):
+    asked = []
+
+    def measured(experiment, folder):
+        asked.append((experiment.runtime.workers, experiment.runtime.graphs))
+        return {"n": len(asked)}
+
+    monkeypatch.setattr(sites, "measured", measured)
+    over = iter([False, False, True])
+    experiment = toy(tmp_path).experiment
+    assert sites.rows(experiment, tmp_path, lambda: next(over), False) is None
+    assert asked == [(1, False), (2, False)]
+    rows = sites.rows(experiment, tmp_path, lambda: False, False)
+    assert [row["n"] for row in rows] == list(range(1, 9))
+    assert asked == [(n, graphs) for graphs in (False, True) for n in (1, 2, 4, 8)]
+
+
+def test_rounds_behind_the_first_are_measured(tmp_path):
+    experiment = toy(tmp_path).experiment(rounds__num_rounds=3, data__subset=200)
+    row = sites.measured(experiment, tmp_path / "run")
+    assert row["n"] == 2 and 0 < row["min_s"] <= row["median_s"] <= row["max_s"]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The paper's piece, stopped at once and then run to its end, for two methods of a round."""
+    out = tmp_path_factory.mktemp("compared")
+    with pytest.MonkeyPatch.context() as patch:
+        head, _, _ = paper.GRID.read_text().partition("  - um_pfssl")
+        rest = 'seeds: [0]\npaper: {table: "I", dataset: digits}\n'
+        two = out / "two.yaml"
+        two.write_text(f"{head}  - fixavg\n  - local_only\n{rest}")
+        patch.setattr(paper, "GRID", two)
+        given = toy(out).overrides()
+        assert paper.runs(out, given, deadline=time.monotonic()) is None
+        assert not list((out / "paper").rglob("summary.json"))
+        assert [row["method"] for row in paper.runs(out, given, None)] == ["fixavg", "local_only"]
+    return out
+
+
+def test_a_run_that_was_stopped_goes_on(compared):
+    assert len(list((compared / "paper").rglob("summary.json"))) == 2
+
+
+def test_ours_stand_beside_the_papers_numbers(compared, tmp_path):
+    """By hand: the paper's FixAvg as 12.50 %; of training alone it has no number."""
+    file = tmp_path / "numbers.csv"
+    file.write_text(
+        "paper,table,dataset,setting,method,metric,value\n"
+        "UM-pFSSL,I,digits,alpha=0.5,FixAvg,best_test_acc,12.50\n"
     )
-    assert rows["mean test accuracy, best by validation round, %"]["here"] is None
-    assert (rows["wall time, min"]["here"], rows["models sent"]["here"]) == (1.5, 42)
-    assert not any("GPU" in what for what in rows)
+    rows = {row["method"]: row for row in paper.table(compared, file)}
+    comparison = read_comparison(compared / "paper")
+    best = comparison.cells["alpha=0.5", "fixavg", 0].best_test_accuracy
+    assert rows["fixavg"]["the paper, %"] == "12.50"
+    assert rows["fixavg"]["difference"] == round(100 * best - 12.5, 2)
+    assert rows["local_only"]["the paper, %"] is rows["local_only"]["difference"] is None
+
+
+def test_the_grid_asks_for_the_papers_table():
+    grid = read_grid(str(paper.GRID))
+    [setting] = grid.settings
+    assert (setting.overrides["split.dirichlet_alpha"], len(grid.methods)) == (0.5, 6)
+    assert setting.paper.model_dump(exclude_defaults=True) == {
+        "table": "I",
+        "dataset": "FashionMNIST",
+    }
+
+
+def test_without_a_run_there_is_no_table(tmp_path):
+    with pytest.raises(RunError, match="is missing"):
+        paper.table(tmp_path)
+
+
+def test_what_is_recorded_has_a_place_in_the_tables(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    session = Session(tmp_path, False, ("seed=1",), None, None)
+    for name in command.PIECES:
+        session._keep(name, [{"what": name, "here": 7}])
+    text = tables.DOCUMENTS[0].read_text()
+    written = sorted(path.stem for path in tmp_path.glob("*.json"))
+    assert written == sorted(f"gpu-{name}" for name in pieces.RECORDED)
+    assert tables.unplaced(text, tmp_path) == []
+    assert tables.filled(text, tmp_path).count("preset fashion_mnist; setting seed=1.") == 4
+
+
+@pytest.mark.slow
+def test_the_whole_runs_without_flower_killed_in_the_middle(tmp_path):
+    hidden = "import gc, runpy, sys; sys.modules['flwr'] = sys.modules['ray'] = None; "
+    hidden += "sys.modules['matplotlib'] = sys.modules['medmnist'] = None; "
+    quick = "gc.collect = lambda *_: 0; "  # as in no_collection
+    run = "runpy.run_module('bench.gpu', run_name='__main__', alter_sys=True)"
+    words = ["-c", hidden + quick + run, "--toy", "--out", str(tmp_path), *SETTINGS]
+    wanted = ["check", "speed", "ways", "sites", "paper", "table"]
+    cut = subprocess.Popen([sys.executable, *words, *wanted], cwd=ROOT, stdout=subprocess.DEVNULL)
+    first = tmp_path / "sites" / "1.json"
+    while not first.exists() and cut.poll() is None:
+        time.sleep(0.1)
+    cut.kill()
+    cut.wait()
+    before = sorted(record.RESULTS.glob("*"))
+    done = subprocess.run(
+        [sys.executable, *words, *wanted], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "speed: done before" in done.stdout
+    assert len(json.loads((tmp_path / "table.json").read_text())) == 6
+    assert sorted(record.RESULTS.glob("*")) == before
 
 
 # --- throughput -----------------------------------------------------------------------------------
@@ -193,30 +285,3 @@ def test_rates_follow_from_times():
 def test_a_card_is_measured_with_its_memory():
     rows = throughput(small(runtime__device="cuda"), TINY)
     assert all(row["peak_mib"] > 0 for row in rows)
-
-
-def test_the_projection_counts_what_is_trained_and_scored():
-    """By hand: 2 sites of 10 labelled and 30 unlabelled images in all."""
-    experiment = small(
-        split__num_clients=2,
-        rounds__num_rounds=10,
-        rounds__sample_rate=0.5,
-        training__local_epochs=3,
-        training__warmup_epochs=2,
-    )
-
-    def site(labelled: int, unlabelled: int) -> SiteData:
-        return SimpleNamespace(labelled=range(labelled), unlabelled=range(unlabelled))
-
-    sites = {0: site(10, 5), 1: site(0, 25)}
-    federation = SimpleNamespace(dealt=SimpleNamespace(site=sites.__getitem__))
-    rows = [
-        {"what": what, "precision": precision, "per_s": rate}
-        for precision, factor in (("float32", 1), ("bfloat16", 1000))
-        for what, rate in (("scoring", 60.0 * factor), ("training", 20.0 * factor))
-    ]
-    trained = 10 * 0.5 * 3 * 40 + 2 * 10
-    models = 2 * 3 * 10 / 2 + 3 * 1 * 2 + 0.5 * 2 * 10  # K M n / nu + F R K + tau K n
-    assert gpu.projected(experiment, federation, rows) == pytest.approx(
-        trained / 20 + models / 2 * 30 / 60
-    )

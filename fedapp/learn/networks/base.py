@@ -3,10 +3,13 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+
+from fedapp.learn.graphs import Graphs
 
 Features = tuple[Tensor, ...]
 """What the trunk hands to the tail: one tensor or more, each [n, ...]."""
@@ -38,6 +41,8 @@ class Network(nn.Module, ABC):
     compute: torch.dtype = torch.float32
     """bfloat16: what runs under `in_compute_type` runs in it; parameters, statistics of batch norms
     and logits are float32 all the same."""
+    graphs: Graphs | None = None
+    """Where work on this network is recorded for a GPU; None: it is not."""
 
     @abstractmethod
     def trunk(self, x: Tensor) -> Features:
@@ -67,10 +72,11 @@ class Network(nn.Module, ABC):
         """float [n, *inputs] -> logits float32 [n, num_classes]."""
         return self.tail(self.trunk(x))
 
-    def in_compute_type(self, device: torch.device) -> torch.autocast:
+    def in_compute_type(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context in which layers run in `compute`."""
-        half = self.compute == torch.bfloat16
-        return torch.autocast(device.type, torch.bfloat16, enabled=half)
+        if self.compute == torch.bfloat16:
+            return torch.autocast(device.type, torch.bfloat16)
+        return nullcontext()
 
 
 def drop(module: nn.Dropout, x: Tensor, dropout: Draw | None) -> Tensor:

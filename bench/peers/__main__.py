@@ -1,0 +1,136 @@
+"""A round of FedAvg, here and elsewhere: processor time, memory, and whether the work is equal.
+
+`python -m bench.peers [--quick] [--turns N] [--before PATH] [--pfllib PATH] [--fl-bench PATH]
+[--pfl-research PATH]`: beside a bare PyTorch loop, this project and those that a path is given of.
+Each turn is a process of its own on one thread, in a new order; a ratio is taken within a turn.
+Before that, each trains one round without dropout and with a batch a site, where the order of
+images says nothing: `update apart` is how far its update is from the loop's, of the update's
+length.
+"""
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from bench.measure import Times
+from bench.peers.contenders import LOOP, OURS, Contender, contender
+from bench.peers.problem import Problem, Setting, apart, write
+from bench.record import Row, save
+from fedapp.ground.errors import FedAppError
+
+RESNET9: dict[str, str | int | float] = {"name": "resnet9", "width": 8}
+SETTINGS = (
+    Setting("20 x 490", "fashion_mnist", RESNET9, 20, 490, 70, 140, batch_size=70),
+    Setting("100 x 100", "fashion_mnist", RESNET9, 100, 100, 14, 29, batch_size=50),
+    Setting(
+        "1,000 x 14", "fashion_mnist", {"name": "fedsiam_mnist"}, 1000, 14, 2, 4, batch_size=14
+    ),
+)
+TOY = (Setting("4 x 20", "digits", {"name": "resnet9", "width": 2}, 4, 20, 2, 4, batch_size=10),)
+ROUNDS = 2
+"""Of a turn; the first is a warm-up."""
+
+Checkout = Annotated[Path | None, typer.Option(help="its checkout", show_default=False)]
+
+
+def main(
+    turns: Annotated[int, typer.Option(min=1, help="turns of each")] = 5,
+    before: Checkout = None,
+    pfllib: Checkout = None,
+    fl_bench: Checkout = None,
+    pfl_research: Checkout = None,
+    quick: Annotated[bool, typer.Option("--quick", help="toy size, one turn")] = False,
+) -> None:
+    """Measure and save the table."""
+    given = {
+        "before": before,
+        "PFLlib": pfllib,
+        "FL-bench": fl_bench,
+        "pfl-research": pfl_research,
+    }
+    checkouts = {name: path for name, path in given.items() if path}
+    settings, turns = (TOY, 1) if quick else (SETTINGS, turns)
+    rows: list[Row] = []
+    try:
+        contenders = [Contender(LOOP, "loop"), Contender(OURS, "ours")]
+        contenders += [contender(name, path) for name, path in checkouts.items()]
+        with TemporaryDirectory(prefix="bench-") as folder:
+            for index, setting in enumerate(settings):
+                place = Path(folder) / str(index)
+                differences = equal_work(setting, contenders, place / "equal")
+                rows += timed(setting, contenders, turns, place / "timed", differences)
+                save("peers", rows, notes(turns, checkouts))  # an interrupted run keeps what it has
+    except FedAppError as error:
+        print(f"bench.peers: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def notes(turns: int, checkouts: Collection[str]) -> dict[str, object]:
+    """Return what all rows have in common; the command without where things lie here."""
+    paths = "".join(f" --{name.lower()} PATH" for name in checkouts)
+    return {
+        "command": f"python -m bench.peers --turns {turns}{paths}",
+        "share of sites that train": SETTINGS[0].share,
+        "epochs": SETTINGS[0].epochs,
+    }
+
+
+def equal_work(setting: Setting, contenders: Sequence[Contender], folder: Path) -> dict[str, float]:
+    """Return how far each one's update of a round is from the loop's: see `problem.apart`."""
+    network = {**setting.network, "dropout": 0.0}
+    write(replace(setting, network=network, batch_size=setting.train), folder)
+    for who in contenders:
+        who.turn(folder, folder / who.name, evaluate=False, rounds=1)
+    models = {who.name: folder / f"{who.name}.safetensors" for who in contenders}
+    start = Problem.load(folder, evaluate=False, rounds=1).start
+    return {name: apart(path, models[LOOP], start) for name, path in models.items()}
+
+
+def timed(
+    setting: Setting,
+    contenders: Sequence[Contender],
+    turns: int,
+    folder: Path,
+    differences: Mapping[str, float],
+) -> list[Row]:
+    """Let all take turns, with and without evaluation; return their rows."""
+    write(setting, folder)
+    cases = [(evaluate, who) for evaluate in (False, True) for who in contenders]
+    answers: dict[tuple[bool, str], list[dict[str, Any]]] = {(e, w.name): [] for e, w in cases}
+    order = np.random.default_rng(0)
+    for turn in range(turns):
+        for index in order.permutation(len(cases)).tolist():
+            evaluate, who = cases[index]
+            answer = who.turn(folder, folder / who.name, evaluate, ROUNDS)
+            answers[evaluate, who.name].append(answer)
+        print(f"bench.peers: {setting.name}: turn {turn + 1} of {turns}", flush=True)
+    times = {case: Times(tuple(map(_per_round, given))) for case, given in answers.items()}
+    return [
+        {
+            "images": setting.name,
+            "evaluation": "with" if evaluate else "without",
+            "who": who.name,
+            **times[evaluate, who.name].row(),
+            **times[evaluate, who.name].over(times[evaluate, LOOP]),
+            "peak_mib": round(max(a["peak_mib"] for a in answers[evaluate, who.name])),
+            "trained on": answers[evaluate, who.name][0]["images"]["trained"],
+            "evaluated": answers[evaluate, who.name][0]["images"]["evaluated"],
+            "update apart": float(f"{differences[who.name]:.1g}"),
+        }
+        for evaluate, who in cases
+    ]
+
+
+def _per_round(answer: dict[str, Any]) -> float:
+    seconds: list[float] = answer["seconds"]
+    return sum(seconds) / len(seconds)
+
+
+if __name__ == "__main__":
+    typer.run(main)

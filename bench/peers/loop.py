@@ -1,0 +1,87 @@
+"""FedAvg as a bare PyTorch loop: what an engineer writes who needs no framework.
+
+Images are normalised once and lie ready, site by site; one network is trained in place, in the
+memory layout that the others have; the average is a running sum. Nothing is checked, written,
+counted or sent. The order of a site's images is drawn as a site here draws it, so that the models
+can be compared.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bench.peers.marks import Mark
+from bench.peers.problem import SEED, Problem
+from fedapp.data.manifest import TEST, TRAIN, VAL
+from fedapp.ground.rng import torch_stream
+
+EVALUATED_AT_ONCE = 500
+"""Images."""
+
+Images = tuple[Tensor, Tensor]
+"""Normalised images [n, c, h, w] and labels [n]."""
+
+
+def run(problem: Problem, mark: Mark) -> None:
+    """Run the rounds; with evaluation, the accuracy of every site's and of the common model."""
+    setting, network = problem.setting, problem.network()
+    sites = range(setting.sites)
+    train = {k: problem.part(k, TRAIN) for k in sites}
+    held_out = {k: _joined([problem.part(k, VAL), problem.part(k, TEST)]) for k in sites}
+    every = _joined(list(held_out.values()))
+    owner = torch.repeat_interleave(torch.tensor([len(held_out[k][1]) for k in sites]))
+    counts = torch.bincount(owner)
+    own = torch.zeros(setting.sites)
+    accuracies: list[tuple[Tensor, Tensor]] = []  # of each site's own and of the common model
+    state = network.state_dict()  # the network's own tensors
+    common = {name: tensor.clone() for name, tensor in state.items()}
+    mark(lambda: common)
+    for number, cohort in enumerate(problem.cohorts, 1):
+        total = sum(len(train[k][1]) for k in cohort)
+        mean = {n: torch.zeros_like(t) for n, t in common.items() if t.is_floating_point()}
+        for k in cohort:
+            _copy(common, state)
+            shuffle = torch_stream(SEED, "shuffle", number, k)
+            _train(network, train[k], problem, shuffle)
+            with torch.no_grad():
+                for name, summed in mean.items():
+                    summed.add_(state[name], alpha=len(train[k][1]) / total)
+            if problem.evaluate:
+                own[k] = _right(network, held_out[k]).float().mean()
+        common.update(mean)
+        if problem.evaluate:
+            _copy(common, state)
+            right = torch.bincount(owner, _right(network, every))
+            accuracies.append((own.clone(), right / counts))
+        mark(lambda: common)
+
+
+def _train(network: nn.Module, images: Images, problem: Problem, shuffle: torch.Generator) -> None:
+    setting, (x, y) = problem.setting, images
+    optimiser = torch.optim.SGD(network.parameters(), setting.learning_rate, setting.momentum)
+    network.train()
+    for _ in range(setting.epochs):
+        for batch in torch.randperm(len(y), generator=shuffle).split(setting.batch_size):
+            loss = F.cross_entropy(network(x[batch]), y[batch])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+
+
+@torch.inference_mode()
+def _right(network: nn.Module, images: Images) -> Tensor:
+    """Return whether each image's label is the likeliest: bool [n]."""
+    network.eval()
+    parts = zip(*(part.split(EVALUATED_AT_ONCE) for part in images), strict=True)
+    return torch.cat([network(x).argmax(1) == y for x, y in parts])
+
+
+@torch.no_grad()
+def _copy(source: dict[str, Tensor], target: dict[str, Tensor]) -> None:
+    for name, tensor in target.items():
+        tensor.copy_(source[name])
+
+
+def _joined(parts: list[Images]) -> Images:
+    images, labels = zip(*parts, strict=True)
+    return torch.cat(images), torch.cat(labels)

@@ -1,0 +1,54 @@
+"""Marks between the rounds of a contender: time, images seen, the model after the first round."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.peers.problem import save_model
+
+Mark = Callable[[Callable[[], Mapping[str, Tensor]]], None]
+"""Called before the first round and after each one; its argument returns the common model."""
+
+
+class EnoughError(Exception):
+    """All rounds are run."""
+
+
+class Marks:
+    """The marks of one run.
+
+    rounds: the last mark after as many raises EnoughError. The first round is a warm-up: its images
+    are counted and its model is written to `model`. classes: of the head, whose inputs are counted.
+    """
+
+    def __init__(self, rounds: int, classes: int, model: Path) -> None:
+        self.seconds: list[float] = []
+        """CPU time of this process in each round, all threads."""
+        self.images = {"trained": 0, "evaluated": 0}
+        """Images that went through the network in the first round."""
+        self._rounds, self._classes, self._path = rounds, classes, model
+        self._began: float | None = None
+        self._counting: Any = None
+
+    def __call__(self, model: Callable[[], Mapping[str, Tensor]]) -> None:
+        """End a round; the time that a mark takes itself is in none."""
+        now = time.process_time()
+        if self._began is None:
+            self._counting = nn.modules.module.register_module_forward_pre_hook(self._count)
+        else:
+            self.seconds.append(now - self._began)
+        if len(self.seconds) == 1:
+            self._counting.remove()
+            save_model(model(), self._path)
+        if len(self.seconds) == self._rounds:
+            raise EnoughError
+        self._began = time.process_time()
+
+    def _count(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if isinstance(module, nn.Linear) and module.out_features == self._classes:
+            kind = "trained" if torch.is_grad_enabled() else "evaluated"
+            self.images[kind] += len(inputs[0])

@@ -1,0 +1,45 @@
+"""Stochastic gradient descent with momentum, for CPUs: `torch.optim.SGD` to the bit, in less time.
+
+A site with a dozen images makes one step in a round; torch's hooks, lists and wrappers then cost
+more than the arithmetic.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+class Sgd:
+    """v <- momentum v + g, w <- w - rate v; at the first step v = g. Each step takes the g away.
+
+    rate: above 0. momentum: in [0, 1). A parameter without a gradient stays as it is.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], rate: float, momentum: float) -> None:
+        self._parameters = list(parameters)
+        self._rate, self._momentum = rate, momentum
+        self._velocity: dict[int, Tensor] = {}
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move the parameters by their gradients, and take these away."""
+        found = [(p, p.grad) for p in self._parameters if p.grad is not None]
+        if not found:
+            return
+        along = {id(p): gradient for p, gradient in found}
+        self.zero_grad()  # a first gradient becomes the velocity
+        if self._momentum:
+            going = [key for key in along if key in self._velocity]
+            if going:
+                velocity = [self._velocity[key] for key in going]
+                torch._foreach_mul_(velocity, self._momentum)
+                torch._foreach_add_(velocity, [along[key] for key in going])
+                along |= zip(going, velocity, strict=True)
+            self._velocity |= along
+        torch._foreach_add_([p for p, _ in found], list(along.values()), alpha=-self._rate)
