@@ -7,10 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from flwr.supercore.task_identity import TaskIdentity
 from pydantic import ValidationError
 from safetensors.torch import load
 
 from fedapp.data.parts import Part
+from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError, ProtocolError
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.params import digest_of, to_bytes
@@ -20,7 +22,8 @@ from fedapp.methods._prototypes import Helpers, read, written
 from fedapp.methods.flexproto import FlexProto
 from fedapp.methods.protofssl import ProtoFSSL
 from fedapp.models.model import load_model
-from tests.flower.results import loopback
+from tests.flower.grids import MemoryGrid, preset, serve, sites
+from tests.flower.results import loopback, results
 from tests.methods.conformance import (
     ODD,
     PIXELS,
@@ -373,3 +376,37 @@ def test_sites_that_lack_something_run_to_the_end(tmp_path):
     sent = {e.task.site for e in played.seen if e.reply.contents}
     assert sent == {0, 5}
     assert played.rows()[2]["sites_evaluated"] == 5  # the sixth has no test images
+
+
+# --- through Flower -------------------------------------------------------------------------------
+
+OVER = {
+    "data.subset": 300,
+    "split.num_clients": 3,
+    "model.width": 2,
+    "training.warmup_epochs": 1,
+    "training.warmup_rounds": 1,
+    "training.local_epochs": 1,
+    "rounds.num_rounds": 2,
+    "rounds.sample_rate": 0.67,
+    "runtime.device": "cpu",
+}
+"""Over digits_demo."""
+
+
+@pytest.mark.parametrize("name", ["flexproto", "protofssl"])
+def test_loopback_and_flower_give_the_same_bits(tmp_path, monkeypatch, name):
+    for part in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, part, 1)
+
+    def federation(out):
+        fixed = {"method.name": name, "runtime.out": str(out), "runtime.run_name": "run"}
+        return load_experiment("digits_demo", {**OVER, **fixed})
+
+    here = loopback(federation(tmp_path / "loopback"))
+    experiment = federation(tmp_path / "flower")
+    (tmp_path / "flower").mkdir()
+    grid = MemoryGrid(sites({"preset": preset(experiment, tmp_path)}, 3))
+    _, there = serve(experiment, grid)
+    assert results(here) == results(there.path)
+    assert any("prototypes" in key for key in results(here)["pool"])

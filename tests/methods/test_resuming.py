@@ -162,6 +162,7 @@ play_in_one_store(toy(METHOD(), Path(sys.argv[1]), **WARM_UP))
 @pytest.mark.parametrize(("method", "cut"), [
     (FedBN, (2, 0, "train")),
     (FedPer, (2, 0, "train")),
+    (FlexProto, (2, 0, "train")),
     (PriorShift, (0, 2, "warmup")),
     (PriorShift, (2, 0, "train")),
 ])  # fmt: skip
