@@ -30,7 +30,10 @@ class Benchmark:
 BENCHMARKS = {
     "scoring": Benchmark("scoring", ("--quick",)),
     "training": Benchmark("training", ("--quick",)),
+    "tiny": Benchmark("tiny", ("--quick",)),
     "augment": Benchmark("augment", ("--quick",)),
+    "idle": Benchmark("idle", ("--rounds=2", "--repetitions=1")),
+    "outside": Benchmark("outside", ("--rounds=1", "model.width=2", "data.subset=400")),
     "overhead": Benchmark("overhead", ("--rounds=2", "--repetitions=1")),
     "traffic": Benchmark("traffic", ("--quick",)),
     "scale": Benchmark("scale", ("--quick",)),

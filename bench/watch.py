@@ -18,7 +18,7 @@ from fedapp.ground.processes import descendants
 
 ROLES = (
     ("fedapp.cli", "server and sites"),
-    ("fedapp.drivers.workers", "measuring before the start"),
+    ("fedapp.drivers.preparing", "measuring before the start"),
     ("flwr-simulation", "server"),
     ("ray::ClientAppActor", "sites"),
     ("ray::", "Ray"),

@@ -107,7 +107,7 @@ class PoolStrategy(Strategy):
                 lost = _unsent(out.task, f"the server lost a model it needs: {error}")
                 self._inbox.append((out.task.site, lost))
                 continue
-            records = wire.write_request(self._origin, out.task, payloads)
+            records = wire.pack_request(self._origin, out.head, payloads)
             node = self._sites.nodes[out.task.site]
             messages.append(self._post.message(node, "train.task", records))
         return messages

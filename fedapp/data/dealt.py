@@ -8,11 +8,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedapp.data.bags import noisy, proportions_of
 from fedapp.data.inputs import DataSet
 from fedapp.data.manifest import TRAIN, VAL, Manifest, labels_digest
-from fedapp.data.parts import BAGS, PARTS, UNLABELLED, Bags, Part, Supervision, class_proportions
+from fedapp.data.parts import BAGS, PARTS, UNLABELLED, Bags, Part, Supervision
 from fedapp.data.shift import shifted
 from fedapp.data.sites import Audit, SiteData
+from fedapp.ground import rng
 from fedapp.ground.errors import DataError
 from fedapp.messages.protocol import SERVER_SITE
 
@@ -34,29 +36,31 @@ class Dealt:
         device: torch.device,
         feature_shift: float = 0.0,
         shift_kinds: Sequence[str] = (),
+        prior_noise: float = 0.0,
     ) -> None:
         """Deal the pool; `DataError` where the manifest was made for other data.
 
         feature_shift, in [0, 1], and shift_kinds: how each site's images are changed (`shifted`).
+        prior_noise: how wrong the proportions of bags are that sites are told (`noisy`).
         """
         _check_same_pool(data, manifest)
-        part = _part_of(manifest)
-        row = np.where(manifest.site == SERVER_SITE, manifest.num_clients, manifest.site)
+        owner, bag, sample = manifest.places()
+        part = _part_of(manifest, bag, sample)
+        row = np.where(owner == SERVER_SITE, manifest.num_clients, owner)
         group = row.astype(np.int64) * len(PARTS) + part
         order = np.argsort(group, kind="stable")
         hidden = torch.from_numpy(_HIDDEN[part[order]])
-        labels = data.labels[order]
+        labels = data.labels[sample[order]]
         # Before the parts are told apart: what an image becomes does not depend on who sees labels.
         inputs = shifted(data.inputs, manifest.site, manifest.seed, feature_shift, shift_kinds)
-        self._inputs = inputs[order].to(device)
+        self._inputs = inputs[sample[order]].to(device)
         self._known = labels[~hidden].to(device)
         self._hidden = labels[hidden].to(device)
-        self._bag, self._bags = None, manifest.bags
-        if manifest.bag is not None:
-            self._bag = torch.from_numpy(manifest.bag[order]).long()[hidden].to(device)
+        self._bag = torch.from_numpy(bag[order]).long()[hidden].to(device)
         cells = (manifest.num_clients + 1) * len(PARTS)
         self._counts = np.bincount(group, minlength=cells).reshape(-1, len(PARTS))
         self._num_classes = len(data.classes)
+        self._told = _told(manifest, len(data.classes), prior_noise)
         self._mean, self._std = data.mean, data.std
         self._sites: dict[int, SiteData] = {}
 
@@ -86,10 +90,9 @@ class Dealt:
         labels = self._pieces(self._known, row, ~_HIDDEN)
         hidden = self._pieces(self._hidden, row, _HIDDEN)
         known: dict[str, Supervision] = {**labels, UNLABELLED: None}
-        if self._bag is not None:
+        if len(hidden[BAGS]):
             bag = self._pieces(self._bag, row, _HIDDEN)[BAGS]
-            shares = class_proportions(hidden[BAGS], bag, self._bags, self._num_classes)
-            known[BAGS] = Bags(bag, shares)
+            known[BAGS] = Bags(bag, self._told[row].to(bag.device))
         return SiteData(
             site=site,
             parts={name: Part(inputs[name], known[name]) for name in PARTS if name in known},
@@ -107,11 +110,26 @@ class Dealt:
         return {name: pool[a:b] for name, (a, b) in zip(names, borders, strict=True)}
 
 
-def _part_of(manifest: Manifest) -> NDArray[np.int64]:
-    """Return the part of every sample, as its place in `PARTS`."""
+def _part_of(
+    manifest: Manifest, bag: NDArray[np.int32], sample: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the part of every place that `Manifest.places` names, as its place in `PARTS`."""
     labelled, unlabelled, bags, val, test = range(len(PARTS))
-    training = np.where(manifest.visible, labelled, unlabelled if manifest.bag is None else bags)
-    return np.select([manifest.split == TRAIN, manifest.split == VAL], [training, val], test)
+    visible, split = manifest.visible[sample], manifest.split[sample]
+    training = np.select([visible, bag >= 0], [labelled, bags], unlabelled)
+    return np.select([split == TRAIN, split == VAL], [training, val], test)
+
+
+def _told(manifest: Manifest, classes: int, noise: float) -> list[Tensor]:
+    """Return what each site is told of its bags, float64 [B, classes]; the manifest's, or wrong."""
+    if manifest.bagged is None:
+        return []
+    counts, absent = manifest.bagged.counts, classes - manifest.num_classes
+    exact = [proportions_of(np.pad(of_site, ((0, 0), (0, absent)))) for of_site in counts]
+    return [
+        noisy(told, noise, rng.numpy_stream(manifest.seed, "prior-noise", site)) if noise else told
+        for site, told in enumerate(exact)
+    ]
 
 
 def _check_same_pool(data: DataSet, manifest: Manifest) -> None:

@@ -1,4 +1,4 @@
-"""Splits with exact counts, as FedSiam (Long et al., Sec. 4.1) and FedMatch have them.
+"""Splits with exact counts, as FedSiam (Long et al., Sec. 4.1), FedUL and FedMatch have.
 
 Whatever a site learns from, it tests on the same: validation and test images are dealt evenly, so
 that the mean over sites is the accuracy on all of them. Training images are dealt, by
@@ -8,7 +8,9 @@ that the mean over sites is the accuracy on all of them. Training images are dea
 - `two_classes` (Non-IID-I): a site has two classes. Each class is cut into as many equal slices as
   sites are to have it.
 - `two_labelled_classes` (Non-IID-II): labelled images as before; all others are dealt at random.
-- `uneven_labels` (Non-IID-III): dealt as `iid`, but most sites have `FEW_LABELS` of them labelled.
+- `uneven_labels` (Non-IID-III): dealt as `iid`, but most sites have labels of `FEW_LABELS` alone.
+- `majority` (FedUL's Non-IID, Table D.5 there): a class belongs mostly to one site, or a few where
+  there are more sites than classes; all others have little of it. Labelled as `iid`.
 - `ten_mixes` (FedMatch, FlexProtoFSSL): labelled images as `iid`; of the others site i has the
   classes as often as `MIX` says, turned by i places.
 - `dirichlet_unlabelled`: labelled images as `iid`; the others by Dir_K(`dirichlet_alpha`) for each
@@ -30,6 +32,8 @@ Indices = NDArray[np.int64]
 
 MIX = np.array([0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15])
 """Shares of ten classes among the unlabelled images of site 0 (FedMatch's code)."""
+MAJORITY = 80.0
+"""How many times as many samples of a class its own site gets under `split.deal=majority`."""
 
 
 def deal_exactly(
@@ -52,6 +56,8 @@ def deal_exactly(
     training = _shuffled(np.flatnonzero((split == TRAIN) & free), classes, seed, TRAIN)
     if settings.deal in ("two_classes", "two_labelled_classes"):
         _two_classes(owner, training, classes, sites, seed)
+    elif settings.deal == "majority":
+        _majority(owner, training, classes, sites, seed)
     else:
         owner[training] = _in_turn(len(training), sites)
     visible = (split != TRAIN) | ~free
@@ -81,7 +87,7 @@ def _shuffled(members: Indices, classes: NDArray[np.int64], seed: int, part: int
 
 
 def _in_turn(count: int, sites: int) -> NDArray[np.int32]:
-    """Return 0, 1, ..., sites - 1, 0, ...: [count]; samples in class order go evenly by class."""
+    """Return 0, 1, ..., sites - 1, 0, ...: [count]; of samples class by class that is even."""
     return (np.arange(count) % sites).astype(np.int32)
 
 
@@ -112,6 +118,29 @@ def _two_classes(
         slices = np.array_split(training[classes[training] == name], len(takers))
         for site, members in zip(takers, slices, strict=True):
             owner[members] = site
+
+
+def _majority(
+    owner: NDArray[np.int32],
+    training: Indices,
+    classes: NDArray[np.int64],
+    sites: int,
+    seed: int,
+) -> None:
+    """Deal each class by weights U[0.45, 0.55], times `MAJORITY` at the sites that have it mostly.
+
+    These are the sites s of which [s / K, (s + 1) / K) and [c / C, (c + 1) / C) overlap.
+    """
+    count, each = int(classes.max()) + 1, np.arange(sites)
+    for name in np.unique(classes[training]).tolist():
+        draw, members = (
+            rng.numpy_stream(seed, "majority", name),
+            training[classes[training] == name],
+        )
+        mostly = (each * count < (name + 1) * sites) & (name * sites < (each + 1) * count)
+        weights = draw.uniform(0.45, 0.55, sites) * np.where(mostly, MAJORITY, 1.0)
+        counts = apportion(draw, len(members), weights / weights.sum())
+        owner[members] = np.repeat(each, counts)
 
 
 def pairs_of_classes(classes: int, sites: int, draw: np.random.Generator) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from fedapp.data.bagged import Bagged
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import DataError
 from fedapp.messages.protocol import SERVER_SITE
@@ -19,6 +20,8 @@ TRAIN, VAL, TEST = 0, 1, 2
 """Values of `Manifest.split`."""
 
 _FORMAT = "um-pfssl-manifest-1"
+_OF_BAGS = ("bag", "repeats", "bag_counts")
+"""The file's names of the arrays of `Bagged`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +35,8 @@ class Manifest:
     visible: bool [N], the owner may train on the label (D_s); always True in VAL and TEST.
     labels_sha256: `labels_digest` of the pool that was dealt, so that the manifest is not laid over
         the same data in another order; empty: unknown, not checked.
-    bags, bag: how many bags each site has, and int32 [N], in which one of its owner's a sample is
-        whose label is hidden, in [0, bags); -1 of the others. 0 and None: the split has no bags.
+    bagged: which samples whose labels are hidden lie in which bags of their sites, and the bags'
+        class counts; None: the split has no bags.
     """
 
     dataset: str
@@ -44,13 +47,11 @@ class Manifest:
     split: NDArray[np.uint8]
     visible: NDArray[np.bool_]
     labels_sha256: str = ""
-    bags: int = 0
-    bag: NDArray[np.int32] | None = None
+    bagged: Bagged | None = None
 
     def __post_init__(self) -> None:
-        dtypes = {"site": np.int32, "split": np.uint8, "visible": np.bool_, "bag": np.int32}
-        for name, array in self._arrays().items():
-            dtype = dtypes[name]
+        for name, dtype in (("site", np.int32), ("split", np.uint8), ("visible", np.bool_)):
+            array = getattr(self, name)
             if array.dtype != dtype or array.shape != (len(self.site),):
                 raise DataError(
                     f"manifest: {name} is {array.dtype} {list(array.shape)}, must be "
@@ -79,17 +80,13 @@ class Manifest:
                 "manifest: a val or test label is hidden, only training labels may be: "
                 "make the split again"
             )
-        if not self._bags_fit():
-            raise DataError(
-                "manifest: must put the training samples whose labels are hidden, and no others, "
-                f"into {self.bags} bags: make the split again"
-            )
+        if self.bagged is not None:
+            self.bagged.check(self.site, self.visible, self.num_clients, self.num_classes)
 
-    def _bags_fit(self) -> bool:
-        if self.bag is None:
-            return self.bags == 0
-        inside = (self.bag >= 0) & (self.bag < self.bags)
-        return self.bags > 0 and bool(np.all(np.where(self.visible, self.bag == -1, inside)))
+    @property
+    def bags(self) -> int:
+        """Bags of each site; 0: the split has none."""
+        return self.bagged.bags if self.bagged else 0
 
     def digest(self) -> str:
         """Return the SHA-256 over everything, in hex; the same on every machine."""
@@ -100,7 +97,17 @@ class Manifest:
 
     def revealed(self) -> "Manifest":
         """Return the same split with every training label visible, so without bags."""
-        return replace(self, visible=np.ones_like(self.visible), bags=0, bag=None)
+        return replace(self, visible=np.ones_like(self.visible), bagged=None)
+
+    def hidden(self) -> "Manifest":
+        """Return the same split with no site's training label visible; the server's stay."""
+        return replace(self, visible=(self.split != TRAIN) | (self.site == SERVER_SITE))
+
+    def showing(self, labels: str) -> "Manifest":
+        """Return the split as `split.labels` says: "all" labels visible, "none" or as it is."""
+        if labels == "some":
+            return self
+        return self.revealed() if labels == "all" else self.hidden()
 
     def indices(self, site: int, split: int, visible: bool | None = None) -> NDArray[np.int64]:
         """Return positions in the pool, ascending, of a site's samples in one split.
@@ -111,6 +118,12 @@ class Manifest:
         if visible is not None:
             chosen &= self.visible == visible
         return np.flatnonzero(chosen).astype(np.int64)
+
+    def places(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
+        """Return owner, bag (-1: none) and position in the pool of all samples, then of repeats."""
+        if self.bagged is not None:
+            return self.bagged.places(self.site)
+        return self.site, np.full(len(self.site), -1, np.int32), np.arange(len(self.site))
 
     def save(self, path: Path | str) -> None:
         """Write a safetensors file, whole or not at all; `StoreError` where the disk refuses."""
@@ -127,8 +140,8 @@ class Manifest:
         try:
             with safe_open(path, framework="np") as file:
                 header = file.metadata() or {}
-                names = ("site", "split", "visible", *(["bag"] if "bags" in header else []))
-                arrays = {name: file.get_tensor(name) for name in names}
+                arrays = {name: file.get_tensor(name) for name in ("site", "split", "visible")}
+                bags = [file.get_tensor(name) for name in _OF_BAGS if "bags" in header]
             if header.get("format") != _FORMAT:
                 raise ValueError(f"format is {header.get('format')!r}, must be {_FORMAT!r}")
             manifest = cls(
@@ -137,7 +150,7 @@ class Manifest:
                 num_classes=int(header["num_classes"]),
                 seed=int(header["seed"]),
                 labels_sha256=header["labels_sha256"],
-                bags=int(header.get("bags", 0)),
+                bagged=Bagged(*bags) if bags else None,
                 **arrays,
             )
             if manifest.digest() != header["digest"]:
@@ -153,8 +166,12 @@ class Manifest:
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         """Return what is said of each sample, in the order of the digest."""
-        bag = {} if self.bag is None else {"bag": self.bag}
-        return {"site": self.site, "split": self.split, "visible": self.visible, **bag}
+        parts: dict[str, NDArray[Any]]
+        parts = {"site": self.site, "split": self.split, "visible": self.visible}
+        if self.bagged is None:
+            return parts
+        bags = (self.bagged.bag, self.bagged.repeats, self.bagged.counts)
+        return {**parts, **dict(zip(_OF_BAGS, bags, strict=True))}
 
     def _header(self) -> dict[str, str | int]:
         # Bags are named only where there are some: earlier manifests keep their digest.

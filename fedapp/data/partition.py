@@ -1,7 +1,7 @@
 """Deal a pool of images to sites (paper, Sec. VI-A): label skew by Dir_K, label share by Dir_2.
 
-Beside the paper: labelled images for the server, bags in the place of labels, and splits with exact
-counts (`fedapp.data.exact`).
+Beside the paper: labelled images for the server, splits with exact counts (`fedapp.data.exact`),
+sites with bags in the place of labels, and sites that know nothing.
 
 Every draw has its own key (class, class and split, site), so one class's or one site's share does
 not depend on how many draws others made. Nothing is drawn again until it fits: a site with no
@@ -12,16 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedapp.data.bagging import put_into_bags
 from fedapp.data.exact import deal_exactly
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
 from fedapp.data.shares import apportion, by_owner, dirichlet
 from fedapp.ground import rng
 from fedapp.ground.errors import DataError
-from fedapp.ground.settings import SplitSettings
+from fedapp.ground.settings import LABELS, SplitSettings
 from fedapp.messages.protocol import SERVER_SITE
-
-BAG_ALPHA = 1.0
-"""Of the Dirichlet draws by which a class is dealt to a site's bags: every division as likely."""
 
 
 def partition(
@@ -34,25 +32,23 @@ def partition(
     labelled and unlabelled by (p_s, p_u) ~ Dir_2(label_alpha), p_s times 2 label_share. Another
     `deal` has rules of its own. Raises DataError where there is too little to deal.
 
-    Before they are dealt, the server takes server_share of the training data, all labelled. With
-    bags, no site sees a label: its training data are dealt into so many bags, class c by its own
-    p ~ Dir_bags(BAG_ALPHA).
+    Before they are dealt, the server takes server_share of the training data, all labelled. A site
+    that knows bags sees no label: its training data are put into bags (`bagging`). One that knows
+    nothing has unlabelled training data alone.
     """
     classes = _checked(labels, dataset)
     split = _cut(len(classes), settings, seed)
-    bag = None
-    if settings.deal != "dirichlet":
+    if settings.deal == "dirichlet":
+        site = _deal(classes, split, settings, seed)
+        visible = _label(site, split, settings, seed)
+    else:
         site = _reserve(classes, split, settings, seed)
         free = site != SERVER_SITE
         owner, visible = deal_exactly(classes, split, free, settings, seed)
         site[free] = owner[free]
-    else:
-        site = _deal(classes, split, settings, seed)
-        if settings.bags:
-            bag = _bag(classes, site, split, settings, seed)
-            visible = bag < 0
-        else:
-            visible = _label(site, split, settings, seed)
+    knows = np.array([settings.known_at(k) == LABELS for k in range(settings.num_clients)])
+    visible &= (split != TRAIN) | (site == SERVER_SITE) | knows[np.maximum(site, 0)]
+    bagged = put_into_bags(classes, site, ~visible, settings, seed) if settings.bags else None
     return Manifest(
         dataset=dataset,
         num_clients=settings.num_clients,
@@ -62,8 +58,7 @@ def partition(
         split=split,
         visible=visible,
         labels_sha256=labels_digest(classes),
-        bags=settings.bags,
-        bag=bag,
+        bagged=bagged,
     )
 
 
@@ -140,26 +135,6 @@ def _reserve(
     site = np.zeros(len(classes), np.int32)
     site[training[taken]] = SERVER_SITE
     return site
-
-
-def _bag(
-    classes: NDArray[np.int64],
-    site: NDArray[np.int32],
-    split: NDArray[np.uint8],
-    settings: SplitSettings,
-    seed: int,
-) -> NDArray[np.int32]:
-    """Put every site's training samples into bags: int32 [N], -1 of all others."""
-    bag = np.full(len(classes), -1, np.int32)
-    numbers = np.arange(settings.bags, dtype=np.int32)
-    training = np.flatnonzero((split == TRAIN) & (site != SERVER_SITE))
-    for owner, owned in enumerate(by_owner(training, site, settings.num_clients)):
-        for label in np.unique(classes[owned]).tolist():
-            draw = rng.numpy_stream(seed, "bags", owner, label)
-            members = owned[classes[owned] == label]
-            counts = apportion(draw, len(members), dirichlet(draw, BAG_ALPHA, settings.bags))
-            bag[draw.permutation(members)] = np.repeat(numbers, counts)
-    return bag
 
 
 def _label(

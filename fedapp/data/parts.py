@@ -79,13 +79,3 @@ class Part:
         for tensor in self.tensors():
             total.update(repr(tuple(tensor.shape)).encode())
             total.update(tensor.cpu().contiguous().numpy().data)
-
-
-def class_proportions(labels: Tensor, bag: Tensor, bags: int, classes: int) -> Tensor:
-    """Return the share of each class in each bag, float64 [bags, classes]; 0 in an empty bag.
-
-    labels: int64 [n], in [0, classes). bag: int64 [n], in [0, bags).
-    """
-    counts = torch.bincount(bag * classes + labels, minlength=bags * classes)
-    counts = counts.view(bags, classes).double()
-    return counts / counts.sum(1, keepdim=True).clamp(min=1)

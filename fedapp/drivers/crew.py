@@ -83,14 +83,17 @@ class Crew(Loopback):
         trace: TracebackType | None,
     ) -> None:
         for worker in self._workers:
-            worker.leave()
+            worker.leave(at_once=error is not None)
         for worker in self._workers:
             worker.end()
 
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
     ) -> Iterable[tuple[int, Incoming]]:
-        """Hand each process that is free the next task, and yield answers as they come."""
+        """Hand each process that is free the next task, and yield answers as they come.
+
+        All are waited for, as of `Loopback`.
+        """
         waiting = deque(outgoing.task for outgoing in outbox)
         free, busy = list(self._workers), dict[Connection, tuple[_Worker, int]]()
         while waiting or busy:
@@ -134,9 +137,11 @@ class _Worker:
         assert isinstance(answer, Incoming)
         return answer
 
-    def leave(self) -> None:
-        """Say that there is no more to do."""
+    def leave(self, at_once: bool) -> None:
+        """Say that there is no more to do. at_once: not even what it is at."""
         self.line.close()
+        if at_once:
+            self._process.terminate()
 
     def end(self) -> None:
         """Wait until the process has ended; end it where that takes long."""

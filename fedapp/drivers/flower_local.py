@@ -3,6 +3,8 @@
     python -m fedapp.drivers.flower_local PRESET [key=value ...]   run
     python -m fedapp.drivers.flower_local --stop                   end what a killed run left behind
 
+It waits for the run's end without torch: settings are checked in another process (`preparing`).
+
 `flwr run` alone would start a SuperLink that is shared by all projects of a user, never ends, and
 imports the client code of whoever started it. Here each run has its own: own port, in memory, with
 `FLWR_HOME` inside the checkout, started in a folder that holds no code.
@@ -25,13 +27,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.error import URLError
 
-from fedapp.drivers.workers import Need, free_ram, measured, start_measuring, workers
-from fedapp.experiment.config import load_experiment, parse_overrides
-from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import Scalar, anywhere
-from fedapp.experiment.runfolder import check_run
-from fedapp.experiment.runpaths import peers_path
-from fedapp.ground.devices import pick_device
+from fedapp.drivers.need import Need, Plan, free_ram, measured, planned, workers
 from fedapp.ground.errors import ConfigError, FedAppError, RunError
 from fedapp.ground.processes import (
     alive,
@@ -51,27 +47,20 @@ _START_S = 60.0
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def run(app: Path, preset: str, overrides: Mapping[str, Scalar]) -> int:
+def run(app: Path, preset: str, overrides: Sequence[str]) -> int:
     """Run the Flower app in folder `app` with this preset; return 0 when the run completed.
 
-    Raises ConfigError before anything is started, RunError where Flower does not start.
+    overrides: `key=value` texts. Raises ConfigError before anything of Flower is started, RunError
+    where Flower does not start.
     """
-    preset = anywhere(preset)
-    if method := overrides.get("method.preset"):
-        overrides = {**overrides, "method.preset": anywhere(str(method))}
-    experiment = load_experiment(preset, overrides)
-    overrides = {**overrides, **_absolute(experiment)}
-    run_config = _run_config({"preset": preset, **overrides})
-    check_run(experiment)
-    pick_device(experiment.runtime.device)  # before every simulated site says the same
+    plan, probe = planned(preset, overrides)  # it measures while the SuperLink starts
     home = _home(app)
     home.mkdir(exist_ok=True)
     env = _environment(home, port := free_port())
     with signals_as_exit(), _ray_folder(env):
-        probe = start_measuring(preset, overrides)  # while the SuperLink starts
         with _superlink(home, port, env):
-            federation = _federation(experiment, measured(probe))
-            options = ["--federation-config", federation, "--run-config", run_config]
+            federation = _federation(plan, measured(probe))
+            options = ["--federation-config", federation, "--run-config", plan.run_config]
             command = [_tool("flwr"), "run", str(app), "--stream", *options]
             print("flwr", *(f'"{c}"' if " " in c else c for c in command[1:]), flush=True)
             code = subprocess.run(command, env=env, check=False).returncode
@@ -109,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error("name a preset")
         if not (app / "server_app").is_dir():
             raise RunError(f"{app}: holds no Flower app; run this from a checkout of the project")
-        return run(app, args.preset, parse_overrides(args.overrides))
+        return run(app, args.preset, args.overrides)
     except FedAppError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
@@ -127,27 +116,16 @@ def _tool(name: str) -> str:
     return str(path)
 
 
-def _absolute(experiment: Experiment) -> dict[str, Scalar]:
-    """Return the paths among the settings, absolute: Flower's processes run in other folders."""
-    set_paths = (
-        ("data.root", experiment.data.root),
-        ("split.manifest", experiment.split.manifest),
-        ("runtime.out", experiment.runtime.out),
-        ("runtime.peers", str(peers_path(experiment)) if experiment.runtime.peers else ""),
-    )
-    return {key: str(Path(path).expanduser().absolute()) for key, path in set_paths if path}
-
-
-def _federation(experiment: Experiment, need: Need | None) -> str:
+def _federation(plan: Plan, need: Need | None) -> str:
     """Return Flower's federation config: one node per site, as many workers as the machine carries.
 
     need: of one worker; None where it could not be measured: a worker per core.
     """
-    sites, threads = experiment.split.num_clients, experiment.runtime.threads
+    sites, threads = plan.sites, plan.threads
     cores = len(os.sched_getaffinity(0))
     need = need or Need(1)
     number, limit = workers(sites, threads, cores, free_ram(), need)
-    if wanted := experiment.runtime.workers:
+    if wanted := plan.workers:
         number, limit = min(wanted, sites), "runtime.workers"
     each = f", each with up to {size(need.ram)}" if need.ram > 1 else ""
     print(f"{number} sites at a time{each} (set by {limit})", flush=True)
@@ -161,20 +139,6 @@ def _federation(experiment: Experiment, need: Need | None) -> str:
         "init-args-num-gpus": len(need.gpus),
     }
     return " ".join(f"{key}={value}" for key, value in parts.items())
-
-
-def _run_config(values: Mapping[str, Scalar]) -> str:
-    """Return the values as Flower reads them: `key=value` pairs, each value in TOML."""
-    pairs = []
-    for key, value in values.items():
-        if isinstance(value, str):
-            mark = '"' if "'" in value else "'"
-            if mark in value or not value.isprintable() or (mark == '"' and "\\" in value):
-                raise ConfigError(f"override: {key} = {value!r}: Flower cannot carry such a text")
-            pairs.append(f"{key}={mark}{value}{mark}")
-        else:
-            pairs.append(f"{key}={json.dumps(value)}")
-    return " ".join(pairs)
 
 
 def _environment(home: Path, port: int) -> dict[str, str]:

@@ -69,7 +69,7 @@ class Loopback:
     ) -> Iterable[tuple[int, Incoming]]:
         """Do the tasks in turn; nobody is ever late here."""
         for outgoing in outbox:
-            task = decode_request(encode(outgoing.task))
+            task = decode_request(outgoing.head)
             assert isinstance(task, Task)
             yield task.site, carried(self._sites[task.site].handle(task, {}))
 
@@ -119,6 +119,8 @@ def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Ro
             with ExitStack() as open_until_the_end:
 
                 def transport(run: Assembly) -> Loopback:
+                    if federation.manifest is not None and federation.manifest.bagged is not None:
+                        run.progress.note(federation.manifest.bagged.in_words())
                     carrier = carrier_of(
                         experiment, federation, run.store, folder.sites_root, keeps
                     )

@@ -1,26 +1,22 @@
-"""How many sites a simulation works on at a time: as many as cores and memory carry.
+"""What a worker of a simulation needs, measured on the preset's largest site.
 
-What a worker needs is measured, in a process of its own, on the preset's largest site: a mini-batch
-of training and an evaluation. Flower's default, a worker per core whatever it needs, ends large
-models in an out-of-memory kill.
+By a mini-batch of training and an evaluation, in a process of its own. Flower's default, a worker
+per core whatever it needs, ends large models in an out-of-memory kill.
 
 `python -m fedapp.drivers.workers PRESET [key=value ...]` measures and prints JSON.
 """
 
 import json
 import resource
-import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, replace
 
 import torch
 
 from fedapp.data.parts import Part
+from fedapp.drivers.need import ACTOR, CONTEXT, Need
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.devices import pick_device, pick_dtype, torch_threads
 from fedapp.ground.errors import FedAppError
 from fedapp.learn.networks import build_model
@@ -30,76 +26,6 @@ from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import INITIAL_SITE, ModelRef, Task
 from fedapp.methods.base import SiteContext
 from fedapp.site.federation import federation_of
-
-MIB = 2**20
-ACTOR = 512 * MIB
-"""Flower, Ray and the store's cache in each worker, beside what is measured."""
-SERVER = 1536 * MIB
-"""SuperLink, ServerApp and Ray's own processes together."""
-CONTEXT = 600 * MIB
-"""GPU memory that a process takes before it holds a tensor."""
-SHARE = 0.9
-"""Of what is free: the rest is for whoever else is there."""
-
-MEMORY, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
-"""Where Linux tells what is free, and a container's limit."""
-
-_CODE = Path(__file__).resolve().parents[2]
-
-
-@dataclass(frozen=True)
-class Need:
-    """What one worker takes at its peak and what the GPUs have free, in bytes."""
-
-    ram: int
-    gpu: int = 0
-    gpus: tuple[int, ...] = ()
-
-
-def workers(sites: int, threads: int, cores: int, ram: int, need: Need) -> tuple[int, str]:
-    """Return the number of workers, at least 1, and what sets it.
-
-    cores: those this process may use. ram: bytes of main memory that are free.
-    """
-    limits = {
-        "sites": sites,
-        "cores": cores // threads,
-        "memory": int((ram * SHARE - SERVER) // need.ram),
-    }
-    if need.gpus:
-        limits["GPU memory"] = sum(int(free * SHARE // need.gpu) for free in need.gpus)
-    least = min(limits, key=lambda name: limits[name])
-    return max(limits[least], 1), least
-
-
-def free_ram() -> int:
-    """Return the bytes of main memory that are free, the container's limit considered."""
-    facts = dict(line.split(":", 1) for line in MEMORY.read_text().splitlines())
-    free = int(facts["MemAvailable"].split()[0]) * 1024
-    try:
-        limit, used = ((GROUP / f"memory.{name}").read_text() for name in ("max", "current"))
-        return free if limit.strip() == "max" else min(free, int(limit) - int(used))
-    except (OSError, ValueError):  # no such control here
-        return free
-
-
-def start_measuring(preset: str, overrides: Mapping[str, Scalar]) -> subprocess.Popen[str]:
-    """Measure in another process, which gives its memory back, while the caller goes on."""
-    words = [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
-    command = [sys.executable, "-m", "fedapp.drivers.workers", preset, *words]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=_CODE
-    )
-
-
-def measured(process: subprocess.Popen[str]) -> Need | None:
-    """Wait for what the process measured; None where it could not: the run will say why."""
-    said, _ = process.communicate()
-    try:
-        plain = json.loads(said)
-        return Need(plain["ram"], plain["gpu"], tuple(plain["gpus"]))
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def measure(experiment: Experiment) -> Need:

@@ -67,7 +67,7 @@ _SYNONYMS = {
     for key, words in {
         "training.learning_rate": "lr eta rate step_size",
         "training.local_epochs": "epochs num_epochs local_ep",
-        "training.local_steps": "steps num_steps iterations",
+        "training.local_steps": "steps num_steps steps_per_round iterations",
         "training.warmup_epochs": "warmup",
         "training.batch_size": "batch bs batchsize",
         "rounds.num_rounds": "rounds n_rounds communication_rounds comm_rounds server_rounds",
@@ -276,6 +276,8 @@ def _build(
         problems.append(f"{origin['data.name']}: data.name = {wanted!r}: {rule}")
     if {"method", "split"} <= parts.keys() and parts["split"].bags:
         problems += _bag_problems(parts["split"], parts["method"], origin, source)
+    if {"data", "method", "runtime", "split"} <= parts.keys():
+        problems += _server_problems(parts, origin, source)
     if isinstance(wanted, str) and wanted == OWN and {"data", "split"} <= parts.keys():
         problems += _own_problems(parts["data"], parts["split"], origin, source)
     if {"data", "model"} <= parts.keys():
@@ -298,6 +300,26 @@ def _bag_problems(
     return [f"{where}: split.bags = {split.bags}: {rule}"]
 
 
+def _server_problems(parts: Mapping[str, Any], origin: Mapping[str, str], source: str) -> list[str]:
+    """Return one line where nobody has labels, the method needs them at sites, or no server can."""
+    split, given, lines = parts["split"], parts["runtime"].server_data, []
+    own = parts["data"].name == OWN
+    if given and not own:
+        where = origin.get("runtime.server_data", source)
+        rule = "goes with data.name=own; a data set that is dealt has split.server_share"
+        lines.append(f"{where}: runtime.server_data = {given!r}: {rule}")
+    if split.labels == "none":
+        where = origin.get("split.labels", source)
+        if not (split.server_share or given):
+            key = "runtime.server_data" if own else "split.server_share"
+            rule = f"the server alone has labels, and it has no images: set {key}"
+            lines.append(f"{where}: split.labels = 'none': {rule}")
+        if why := parts["method"].needs_labels():
+            rule = f"{parts['method'].name} cannot run so: {why}"
+            lines.append(f"{where}: split.labels = 'none': {rule}")
+    return lines
+
+
 def _misfits(experiment: Experiment, given: Mapping[str, Scalar], source: str) -> list[str]:
     """Return one line for each setting of the method that so few sites cannot use."""
     if experiment.runtime.peers:  # an earlier run's sites count beside these
@@ -318,7 +340,7 @@ def _own_problems(
     if data.sites and len(data.site_names) != split.num_clients:
         rule = f"data.sites names {len(data.site_names)} sites; make the two equal"
         rules.append(("split.num_clients", split.num_clients, rule))
-    if split.labels != "some":
+    if split.labels == "all":
         rule = "own data have no hidden labels to reveal; use 'some'"
         rules.append(("split.labels", split.labels, rule))
     if split.manifest:
@@ -330,7 +352,7 @@ def _own_problems(
     if split.feature_shift:
         rule = "own data are used as they are; leave it out"
         rules.append(("split.feature_shift", split.feature_shift, rule))
-    for key in ("bags", "server_share"):
+    for key in ("bags", "knows", "server_share"):
         if value := getattr(split, key):
             rule = "own data are dealt by nobody; leave it out"
             rules.append((f"split.{key}", value, rule))

@@ -6,7 +6,8 @@
 - per_site.csv: one row per site, at the end
 - evaluations.json: each site's latest confusion matrix and calibration sums, at the end
 - summary.json: the result, at the end
-- checkpoint.json: state after the last whole round
+- checkpoint.json: state after a whole round
+- changes.jsonl: one JSON object per round since then, appended; gone when the run has ended
 """
 
 import csv
@@ -24,6 +25,9 @@ from fedapp.messages.ledger import COLUMNS
 Row = dict[str, Any]
 
 METRICS, SITES = "metrics.jsonl", "sites.jsonl"
+CHECKPOINT, CHANGES = "checkpoint.json", "changes.jsonl"
+TABLES = "tables"
+"""Of a line of changes: the mappings of which it has only what changed."""
 
 
 class Records:
@@ -95,25 +99,55 @@ class Records:
 
     def write_evaluations(self, evaluations: Mapping[str, Any]) -> None:
         """Write evaluations.json: each site's latest confusion matrix and calibration sums."""
-        self.write("evaluations.json", json.dumps(evaluations, separators=(",", ":")) + "\n")
+        self.write("evaluations.json", _compact(evaluations) + "\n")
 
     def write_summary(self, summary: Row) -> None:
         """Write summary.json. NaN and infinity become null."""
         self.write("summary.json", pretty(summary))
 
-    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
+    def save_checkpoint(self, state: Mapping[str, Any]) -> int:
         """Write the state after a whole round; it has "round", the last row of the metrics.
 
-        Raises StoreError where the disk refuses; the previous checkpoint then stays.
+        Returns its bytes. Raises StoreError where the disk refuses; what was saved before stays.
         """
         assert "round" in state
-        self.write("checkpoint.json", json.dumps(state, separators=(",", ":")))
+        text = _compact(state)
+        self.write(CHECKPOINT, text)
+        (self.path / CHANGES).unlink(missing_ok=True)  # else: of rounds before it, not read again
+        return len(text)
+
+    def append_changes(self, state: Mapping[str, Any], tables: Sequence[str]) -> int:
+        """Add the state after a whole round where of some mappings only what changed is given.
+
+        tables: those mappings, as keys with dots between. Returns bytes and raises StoreError as
+        `save_checkpoint` does.
+        """
+        line = _compact({**state, TABLES: tables}) + "\n"
+        append_durable(self.path / CHANGES, line.encode())
+        return len(line)
 
     def load_checkpoint(self) -> Row | None:
-        """Return the state last saved, or None. Raises RunError where the file is damaged."""
-        state = self.read_json("checkpoint.json")
-        if state is not None and not isinstance(state.get("round"), int):
-            raise RunError(damaged(self.path / "checkpoint.json", "has no round"))
+        """Return the state last saved, or None. Raises RunError where a file is damaged.
+
+        A last line of changes that was cut is left out: its round did not end.
+        """
+        path = self.path / CHANGES
+        try:  # before the whole state, so that one written meanwhile takes the place of both
+            lines = path.read_bytes().splitlines(keepends=True)
+        except (FileNotFoundError, NotADirectoryError):
+            lines = []
+        state = self.read_json(CHECKPOINT)
+        if state is None:
+            return None
+        if not isinstance(state.get("round"), int):
+            raise RunError(damaged(self.path / CHECKPOINT, "has no round"))
+        for line in (line for line in lines if line.endswith(b"\n")):
+            try:
+                change = json.loads(line)
+                if change["round"] > state["round"]:
+                    state = followed(state, change)
+            except (ValueError, LookupError, TypeError) as error:
+                raise RunError(damaged(path, str(error))) from error
         return state
 
     def drop_rows_after(self, last: int) -> None:
@@ -152,6 +186,22 @@ class Records:
             write_atomic(path, text.encode(), durable=True)
 
 
+def followed(before: Row, change: Row) -> Row:
+    """Return the state after a line of changes (`Records.append_changes`).
+
+    Raises ValueError where the line is not of the next round.
+    """
+    if change["round"] != before["round"] + 1:
+        raise ValueError(f"round {change['round']} does not follow on {before['round']}")
+    for table in change.pop(TABLES):
+        *above, name = table.split(".")
+        earlier, inside = before, change
+        for key in above:
+            earlier, inside = earlier[key], inside[key]
+        inside[name] = {**earlier[name], **inside[name]}
+    return change
+
+
 def damaged(path: Path, what: str) -> str:
     """Say that a file is damaged, and what can be done."""
     return f"{path}: damaged ({what}): restore it from a copy, or start a new run"
@@ -171,6 +221,10 @@ def json_values(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def _compact(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _line(row: Row) -> str:

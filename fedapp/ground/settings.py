@@ -34,6 +34,9 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 Robust = Literal["none", "bounded", "median", "filtered"]
 """How a server averages; `fedapp.learn.robust` says how each works."""
 
+LABELS, BAGS, NOTHING = KNOWN = ("labels", "bags", "nothing")
+"""What a site may know of its training images' classes: `split.knows`."""
+
 OWN_WINDOW = "dicom"
 """`data.window` where each file's own window is to be used, which only DICOM files have."""
 
@@ -153,7 +156,7 @@ class SplitSettings:
     num_clients: Annotated[int, Field(ge=1, le=100_000)] = 10
     """K, sites."""
     deal: Literal[
-        "dirichlet", "iid", "two_classes", "two_labelled_classes", "uneven_labels",
+        "dirichlet", "iid", "two_classes", "two_labelled_classes", "uneven_labels", "majority",
         "ten_mixes", "dirichlet_unlabelled",
     ] = "dirichlet"  # fmt: skip
     """dirichlet: by the two alphas; the others with exact counts, see `fedapp.data.exact`."""
@@ -167,8 +170,9 @@ class SplitSettings:
     """Share of all images for validation; 0.1 in the paper; the rest is for testing."""
     test_images: NonNegative = 0
     """Images at the end of the data set that are its test part; 0: drawn, by the two shares."""
-    labels: Literal["some", "all"] = "some"
-    """some: of each site's training images a share by Dir_2; all: every one, the paper's -SL."""
+    labels: Literal["some", "all", "none"] = "some"
+    """some: of each site's training images a share by Dir_2; all: every one, the paper's -SL; none:
+    the server alone has labels to learn from."""
     label_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Mean share of a site's training images that are labelled; 0.5 in the paper, which is the most
     that Dir_2 can give."""
@@ -178,6 +182,14 @@ class SplitSettings:
     """What is changed then, commas between them: see `SHIFT_KINDS`."""
     bags: Annotated[int, Field(ge=0, le=1000)] = 0
     """Bags per site, of whose training images the class proportions alone are known; 0: none."""
+    bag_mix: Literal["dirichlet", "dominant", "official"] = "dirichlet"
+    """Of classes in bags. dirichlet: every division as likely; dominant: bags of equal size, in
+    each of which one class prevails (FedUL); official: as its code, images repeat across bags."""
+    prior_noise: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """epsilon of FedUL's Table E.9: how wrong the proportions are that sites are told; 0: exact."""
+    knows: str = ""
+    """What sites know of their training images' classes, in turn, commas between them: labels,
+    bags or nothing; empty: all the same, bags if there are any."""
     server_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of all training images that the server has itself, labelled; 0: it has none."""
 
@@ -189,6 +201,11 @@ class SplitSettings:
         """`shift_kinds` one by one."""
         return _listed(self.shift_kinds)
 
+    def known_at(self, site: int) -> str:
+        """Return what a site knows, one of `KNOWN`."""
+        turns = _listed(self.knows) or (BAGS if self.bags else LABELS,)
+        return turns[site % len(turns)]
+
     def __post_init__(self) -> None:
         if not 0 < self.train_share <= self.train_share + self.val_share < 1:
             raise ValueError("train_share must be above 0 and train_share + val_share below 1")
@@ -198,15 +215,12 @@ class SplitSettings:
                 "one of them"
             )
         self._check_deal()
-        if self.labels == "all" and self.label_share != 0.5:
+        if self.labels != "some" and self.label_share != 0.5:
             raise ValueError(
-                "label_share says nothing where labels is 'all': drop it or set labels to 'some'"
+                f"label_share says nothing where labels is {self.labels!r}: drop it or set labels "
+                "to 'some'"
             )
-        if self.bags and (self.labels, self.label_share) != ("some", 0.5):
-            raise ValueError(
-                "labels and label_share say nothing where bags take all of a site's training "
-                "images: drop them or bags"
-            )
+        self._check_known()
         if not self.kinds:
             raise ValueError(f"shift_kinds must name one or more of {', '.join(SHIFT_KINDS)}")
         for kind in self.kinds:
@@ -217,6 +231,24 @@ class SplitSettings:
             if self.kinds.count(kind) > 1:
                 raise ValueError(f"shift_kinds must differ: {kind!r} stands twice; keep one")
 
+    def _check_known(self) -> None:
+        turns = _listed(self.knows)
+        if odd := [word for word in turns if word not in KNOWN]:
+            raise ValueError(f"knows: no such kind {odd[0]!r}; {nearest(odd[0], KNOWN)}")
+        if turns and (BAGS in turns) != bool(self.bags):
+            raise ValueError(
+                "knows must name bags where bags is above 0, and only there: change one of them"
+            )
+        if (turns or self.bags) and self.labels != "some":
+            raise ValueError("labels says nothing beside bags or knows: drop it")
+        if (turns or self.bags) and LABELS not in turns and self.label_share != 0.5:
+            raise ValueError(
+                "label_share says nothing where no site has labels: drop it, or name labels in "
+                "knows"
+            )
+        if not self.bags and (self.bag_mix, self.prior_noise) != ("dirichlet", 0):
+            raise ValueError("bag_mix and prior_noise say nothing without bags: drop them")
+
     def _check_deal(self) -> None:
         if self.deal == "dirichlet":
             if self.label_share > 0.5:
@@ -225,13 +257,12 @@ class SplitSettings:
                     "deal or a smaller share"
                 )
             return
-        others = {"dirichlet_alpha": 0.5, "label_alpha": 0.5, "bags": 0}
-        if self.deal == "dirichlet_unlabelled":
-            others.pop("dirichlet_alpha")
-        if any(getattr(self, key) != usual for key, usual in others.items()):
-            *names, last = others
+        alphas = ["label_alpha"]
+        if self.deal != "dirichlet_unlabelled":
+            alphas.insert(0, "dirichlet_alpha")
+        if any(getattr(self, key) != 0.5 for key in alphas):
             raise ValueError(
-                f"{', '.join(names)} and {last} say nothing where deal is "
+                f"{' and '.join(alphas)} say nothing where deal is "
                 f"{self.deal!r}: drop them or set deal to 'dirichlet'"
             )
         if self.deal == "uneven_labels" and self.label_share <= FEW_LABELS:
@@ -352,6 +383,9 @@ class RuntimeSettings:
     """Name of the run folder; empty: preset, seed and start time."""
     resume: bool = False
     """Continue the run in the folder `run_name` from its last whole round."""
+    server_data: str = ""
+    """Folder or CSV file of labelled images that the server has itself, where sites have images of
+    their own; empty: it has none."""
     peers: str = ""
     """A finished run, its name or folder, from whose models new sites start; empty: none."""
     models: bool = True

@@ -54,19 +54,6 @@ def bag_loss(logits: Tensor, bag: Tensor, matrix: Tensor, double_softmax: bool =
     return (total - torch.logsumexp(terms, 1)).mean()
 
 
-def condition(proportions: Tensor) -> float:
-    """Return the condition number of Pi, at least 1: how much an error in P(bag | x) grows.
-
-    Of the classes that occur in the bags: of the others they say nothing, and ask nothing. Infinite
-    where its rank is below their number: then no classifier follows from the bags.
-    """
-    occurring = proportions.double()[:, proportions.sum(0) > 0]
-    values = torch.linalg.svdvals(occurring)
-    if len(values) < occurring.shape[1] or values[-1] <= values[0] * 1e-9:
-        return float("inf")
-    return float(values[0] / values[-1])
-
-
 def proportion_loss(logits: Tensor, proportions: Tensor) -> Tensor:
     """Return -sum_k pi_k ln mean_x p_k(x): learning from label proportions, of one bag.
 

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fedapp.ground.errors import RunError, one_line
+
 USED_BEFORE = 3
 """Uses of a shape before it is recorded: libraries set themselves up in them."""
 KEPT = 256
@@ -85,10 +87,19 @@ class CudaRecorder:
         outside.wait_stream(self._stream)
 
     def record(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Record the work without doing it; return what does it."""
+        """Record the work without doing it; return what does it.
+
+        Raises RunError where CUDA refuses; nothing else should be tried on the device then.
+        """
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            out = work()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                out = work()
+        except RuntimeError as error:
+            raise RunError(
+                f"a GPU's work cannot be recorded ({one_line(error)}); set runtime.graphs to false "
+                "and start the program again"
+            ) from error
 
         def replay() -> Tensor:
             graph.replay()

@@ -25,7 +25,8 @@ class Work:
 
     normalise: uint8 images -> float images. size: B, images a step. shuffle: draws the order.
     steps: mini-batches in place of `epochs` passes; None: the passes. view: of what is learned from
-    its label alone; FixMatch and the like have views of their own.
+    its label alone; FixMatch and the like have views of their own. labelled_repeat: how often each
+    labelled image stands among those that a pass goes through.
     """
 
     model: Network
@@ -36,6 +37,7 @@ class Work:
     shuffle: torch.Generator
     steps: int | None = None
     view: View = field(default=lambda images: images)
+    labelled_repeat: int = 1
 
     def passes(self, epoch: Callable[[], Iterator[Step]]) -> Iterator[Step]:
         """Yield the mini-batches of as many passes as there are to be."""
@@ -63,8 +65,9 @@ def supervised(
     work.begin(len(labels))
 
     def epoch() -> Iterator[Step]:
-        order = torch.randperm(len(labels), generator=work.shuffle).to(images.device)
-        for batch in batches(order, work.size):
+        count = len(labels) * work.labelled_repeat
+        order = torch.randperm(count, generator=work.shuffle) % max(len(labels), 1)
+        for batch in batches(order.to(images.device), work.size):
             inputs = work.normalise(work.view(images[batch])), labels[batch]
             if loss_of is None:
                 yield BatchStep(cross_entropy, inputs)
@@ -144,7 +147,7 @@ def two_views(
     work.begin(len(data.labels) + 2 * len(data.unlabelled))
 
     def epoch() -> Iterator[Step]:
-        for labelled, unlabelled in _both(work):
+        for labelled, unlabelled in pairs(work):
             x_s, y = weak(data.labelled[labelled]), data.labels[labelled]
             x_u = data.unlabelled[unlabelled]
             views = work.normalise(torch.cat([x_s, weak(x_u), strong(x_u)]))
@@ -169,7 +172,7 @@ def taught(
     work.begin(len(data.labels) + len(data.unlabelled))
 
     def epoch() -> Iterator[Step]:
-        for labelled, unlabelled in _both(work):
+        for labelled, unlabelled in pairs(work):
             x_s, y = weak(data.labelled[labelled]), data.labels[labelled]
             views = work.normalise(torch.cat([x_s, strong(data.unlabelled[unlabelled])]))
             yield BatchStep(loss, (views, y, labels[unlabelled], sure[unlabelled]))
@@ -219,14 +222,15 @@ def copies(weights: Sequence[Tensor]) -> list[Tensor]:
     return [w.detach().clone() for w in weights]
 
 
-def _both(work: Work) -> Iterator[tuple[Tensor, Tensor]]:
+def pairs(work: Work) -> Iterator[tuple[Tensor, Tensor]]:
     """One epoch of pairs of indices into D_s and D_u, either of them empty where its part is."""
-    count, other = len(work.data.labels), len(work.data.unlabelled)
+    known, other = len(work.data.labels), len(work.data.unlabelled)
+    count = known * work.labelled_repeat
     device, none = work.data.labels.device, torch.empty(0, dtype=torch.int64)
     if count and other:
         for labelled, unlabelled in paired(count, count + other, work.size, work.shuffle, device):
-            yield labelled, unlabelled - count
+            yield labelled % known, unlabelled - count
         return
     order = torch.randperm(count + other, generator=work.shuffle).to(device)
     for batch in batches(order, work.size):
-        yield (batch, none.to(device)) if count else (none.to(device), batch)
+        yield (batch % known, none.to(device)) if count else (none.to(device), batch)

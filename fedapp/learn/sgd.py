@@ -7,18 +7,21 @@ more than the arithmetic.
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 class Sgd:
-    """v <- momentum v + g, w <- w - rate v; at the first step v = g. Each step takes the g away.
+    """v <- momentum v + g + decay w, w <- w - rate v; at the first step v is 0 before.
 
-    rate: above 0. momentum: in [0, 1). A parameter without a gradient stays as it is.
+    Each step takes the g away. rate: above 0. momentum: in [0, 1). decay: 0 or more. A parameter
+    without a gradient stays as it is.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], rate: float, momentum: float) -> None:
+    def __init__(
+        self, parameters: Iterable[Tensor], rate: float, momentum: float, decay: float = 0.0
+    ) -> None:
         self._parameters = list(parameters)
-        self._rate, self._momentum = rate, momentum
+        self._rate, self._momentum, self._decay = rate, momentum, decay
         self._velocity: dict[int, Tensor] = {}
 
     def zero_grad(self) -> None:
@@ -34,6 +37,8 @@ class Sgd:
             return
         along = {id(p): gradient for p, gradient in found}
         self.zero_grad()  # a first gradient becomes the velocity
+        if self._decay:
+            torch._foreach_add_(list(along.values()), [p for p, _ in found], alpha=self._decay)
         if self._momentum:
             going = [key for key in along if key in self._velocity]
             if going:

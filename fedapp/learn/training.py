@@ -140,25 +140,27 @@ def descend(
     `rng.seeded`.
     """
     parameters = list(model.parameters())
-    graphs = None if settings.optimiser == "rmsprop" else getattr(model, "graphs", None)
-    if graphs is None or penalty is not None:
-        optimiser = _optimiser(parameters, settings)
-        for name, parameter in model.named_parameters() if squares else ():
-            if name in squares:
-                assert isinstance(optimiser, torch.optim.RMSprop), "squares are RMSprop's"
-                state = {"step": torch.tensor(0.0), "square_avg": squares[name]}
-                optimiser.state[parameter] = state
+    graphs = model.graphs if isinstance(model, Network) and penalty is None else None
+    if graphs is None or settings.optimiser == "rmsprop":
+        optimiser = optimiser_of(parameters, settings)
+        if isinstance(optimiser, torch.optim.RMSprop):
+            for name, parameter in model.named_parameters():
+                if name in squares:
+                    state = {"step": torch.tensor(0.0), "square_avg": squares[name]}
+                    optimiser.state[parameter] = state
         take = partial(_take, parameters, optimiser, penalty)
-        losses = [take(step) for step in steps]
-        return torch.stack(losses).mean().item() if losses else None  # the only sync
+        return _mean([take(step) for step in steps])
     with graphs.aside():
         key = (
             settings.optimiser, settings.learning_rate, settings.momentum, settings.weight_decay,
         )  # fmt: skip
         make = partial(_recordable, parameters, settings)
         take = partial(_take, parameters, graphs.optimiser(key, make), None)
-        losses = list(recorded(graphs, (key, state_of(model)), take, steps))
-        return torch.stack(losses).mean().item() if losses else None
+        return _mean(list(recorded(graphs, (key, state_of(model)), take, steps)))
+
+
+def _mean(losses: list[Tensor]) -> float | None:
+    return torch.stack(losses).mean().item() if losses else None  # the only sync
 
 
 def _take(
@@ -171,21 +173,22 @@ def _take(
     loss = step()
     optimiser.zero_grad()
     (loss if penalty is None else loss + penalty()).backward()
-    _shorten(parameters)
+    shorten(parameters)
     optimiser.step()
     return loss.detach()
 
 
-def _optimiser(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer | Sgd:
+def optimiser_of(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimizer | Sgd:
+    """Return a new optimiser of these leaf tensors, as `training.optimiser` says."""
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.optimiser == "rmsprop":
         return torch.optim.RMSprop(parameters, rate, SQUARES_KEPT, eps=TINY, weight_decay=decay)
-    if settings.optimiser == "adam" or decay or parameters[0].is_cuda:
+    if settings.optimiser == "adam" or parameters[0].is_cuda:
         return _recordable(parameters, settings)
-    return Sgd(parameters, rate, settings.momentum)
+    return Sgd(parameters, rate, settings.momentum, decay)
 
 
-def _recordable(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> Optimizer:
+def _recordable(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimizer:
     """Return an optimiser of torch's, whose steps a CUDA graph can hold."""
     rate, decay = settings.learning_rate, settings.weight_decay
     fused = parameters[0].is_cuda
@@ -194,7 +197,7 @@ def _recordable(parameters: Sequence[nn.Parameter], settings: TrainSettings) -> 
     return torch.optim.SGD(parameters, rate, settings.momentum, weight_decay=decay, fused=fused)
 
 
-def _shorten(parameters: Sequence[nn.Parameter]) -> None:
+def shorten(parameters: Sequence[nn.Parameter]) -> None:
     """Scale the gradients to `LONGEST_GRADIENT` together where they are longer.
 
     As `clip_grad_norm_` does; but on a CPU, where a look at the length costs nothing, those that

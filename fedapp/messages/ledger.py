@@ -3,7 +3,7 @@
 Bytes are those of the messages themselves: JSON heads and models, without Flower's own framing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Literal, Self, get_args
 
@@ -18,10 +18,14 @@ EVALUATION = "evaluation"
 """Kind: messages and contents where a site is asked only to measure a model. That is no part of a
 method's cost, and has a total of its own."""
 
-COLUMNS = ("round", "site", "direction", "kind", "models", "bytes")
+COLUMNS = ("round", "site", "direction", "kind", "models", "bytes", "layers")
+"""layers: of a content that was sent in part, the names of those that were, spaces between them."""
 
 _NOTHING = MappingProxyType(
-    {"models_sent": 0, "models_up": 0, "bytes_up": 0, "bytes_down": 0, "bytes_evaluation": 0}
+    dict.fromkeys(
+        ("models_sent", "models_up", "bytes_up", "bytes_down", "bytes_evaluation", "bytes_spared"),
+        0,
+    )
 )
 
 
@@ -34,6 +38,7 @@ class Ledger:
     def __init__(self, totals: Mapping[str, int] = _NOTHING) -> None:
         self._totals = dict(totals)
         self._open: dict[tuple[int, int, Direction, str], tuple[int, int]] = {}
+        self._layers: dict[tuple[int, int, Direction, str], tuple[str, ...]] = {}
 
     def add(
         self, round: int, site: int, direction: Direction, kind: str, models: int, bytes: int
@@ -53,21 +58,34 @@ class Ledger:
             self._totals["models_up" if direction == "up" else "models_sent"] += models
         self._totals[f"bytes_{direction}"] += bytes
 
+    def add_part(
+        self, round: int, site: int, role: str, layers: Collection[str], spared: int
+    ) -> None:
+        """Take note that these layers alone of a site's content were sent.
+
+        spared: the bytes that the others would have been; those of the layers are counted by `add`.
+        """
+        self.add(round, site, "up", role, 0, 0)
+        self._layers[round, site, "up", role] = tuple(sorted(layers))
+        self._totals["bytes_spared"] += spared
+
     def totals(self) -> dict[str, int]:
         """Return sums over all rounds.
 
         models_sent: models from the server to the sites; models_up: back; bytes_down, bytes_up:
         bytes, messages and contents of every role included; bytes_evaluation: both ways, for
-        measuring alone.
+        measuring alone; bytes_spared: more would have come up if no content came in part.
         """
         return dict(self._totals)
 
     def close_round(self) -> list[tuple[int | str, ...]]:
         """Return the open rows, in the order of `COLUMNS`, sorted, and forget them."""
         rows: list[tuple[int | str, ...]] = [
-            (*key, *sums) for key, sums in sorted(self._open.items())
+            (*key, *sums, " ".join(self._layers.get(key, ())))
+            for key, sums in sorted(self._open.items())
         ]
         self._open.clear()
+        self._layers.clear()
         return rows
 
     @classmethod

@@ -6,13 +6,14 @@ receiver does not hold. Nothing here knows how the bytes are carried.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated
 
 from pydantic import FailFast, Field
 
 from fedapp.ground.settings import SITE_NAME
 
-SCHEMA = 5
+SCHEMA = 6
 """Version of the message format; both sides refuse any other."""
 
 INITIAL_SITE = -1
@@ -29,9 +30,9 @@ EVALUATE = "evaluate"
 """Action of a task that only measures a model at a site."""
 SEARCH = "search"
 """Action of a task that only looks for helpers."""
-ANSWERS = ("common", "tuned", "alone")
+ANSWERS = ("common", "tuned", "alone", "online")
 """What a site can answer with: the server's model, its own after it trained that one, its own
-trained on its labelled images alone."""
+trained on its labelled images alone, the server's online network (FedSiam)."""
 EPSILON = "epsilon"
 """Metric in which a site tells what its uploads of this run have cost."""
 
@@ -132,7 +133,7 @@ class Evaluation:
         """Number of samples on the diagonal of the confusion matrix."""
         return sum(row[c] for c, row in enumerate(self.confusion))
 
-    @property
+    @cached_property
     def accuracy(self) -> float | None:
         """Share of correct samples, or None where there are no samples."""
         return self.correct / self.samples if self.samples else None
@@ -198,9 +199,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Part:
-    """Some tensors of an uploaded model: whoever has the base has the others.
+    """Some tensors of an uploaded content: whoever has the base has the others.
 
-    base: digest of a model that the task named. digest: of what was sent.
+    base: digest of a content that the task named or, for another role, of the site's new model.
+    digest: of what was sent.
     """
 
     __pydantic_config__ = CLOSED
@@ -221,8 +223,8 @@ class Reply:
     evaluations: "val", "test", "test_before" where the site trained, and "val_tuned" and the like
         where a site has other answers than the one it uses (`ANSWERS`).
     private: digest of the part of its model that it keeps to itself; empty: none, or w_0's.
-    part: what was sent of its new model; None: the whole.
     contents: digests of its new contents of other roles.
+    parts: what was sent of its new contents, by role; of those not named the whole.
     learned: whether it trained.
     pseudo: the pseudo-labels that it learned from; None where its method fixes none for a round.
     """
@@ -237,21 +239,26 @@ class Reply:
     metrics: Annotated[Mapping[Name, Finite], _Entries] = field(default_factory=dict)
     evaluations: Annotated[Mapping[Name, Evaluation], _Entries] = field(default_factory=dict)
     private: DigestOrNone = ""
-    part: Part | None = None
     contents: Annotated[Mapping[Name, Digest], _Entries] = field(default_factory=dict)
+    parts: Annotated[Mapping[Name, Part], _Entries] = field(default_factory=dict)
     learned: bool = False
     pseudo: PseudoLabels | None = None
 
     def uploads(self, before: str) -> dict[str, str]:
-        """Return the role of each content that comes along, and its digest.
+        """Return the role of each new content, and the digest of what comes along for it.
 
         Contents of two roles may be equal: then one comes along for both. before: digest of the
         site's model as the task named it.
         """
-        sent = dict(self.contents)
-        if self.model != before:
-            sent[MODEL] = self.part.digest if self.part else self.model
-        return sent
+        return {
+            role: self.parts[role].digest if role in self.parts else digest
+            for role, digest in self.named(before).items()
+        }
+
+    def named(self, before: str) -> dict[str, str]:
+        """Return the digest of each new content, whole, by role: the model, if new, comes first."""
+        model = {MODEL: self.model} if self.model != before else {}
+        return {**model, **self.contents}
 
 
 @dataclass(frozen=True)
@@ -362,9 +369,10 @@ Answer = Reply | Missing | Refusal | SiteFacts
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A task and the digests of the contents that go with it."""
+    """A task, as it travels too, and the digests of the contents that go with it."""
 
     task: Task
+    head: bytes
     attach: tuple[str, ...] = ()
 
 

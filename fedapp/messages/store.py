@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 import re
 import threading
 import time
@@ -19,6 +20,10 @@ STALE_S = 600.0
 """Age in seconds from which an unfinished file is taken for the leftover of a killed process."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_FOLDER = re.compile(r"[0-9a-f]{2}")
+
+_State = tuple[int, int, int, int]
+"""Inode, size and times of a file: what writing to it changes, on purpose or by accident."""
 
 
 class ModelStore:
@@ -37,6 +42,8 @@ class ModelStore:
         self._memory_bytes = memory_bytes
         self._memory: OrderedDict[str, bytes] = OrderedDict()
         self._memory_used = 0
+        self._proved: dict[str, _State] = {}
+        """Files whose bytes this process has compared with their name, or written itself."""
         self._lock = threading.Lock()
 
     @property
@@ -56,6 +63,7 @@ class ModelStore:
         path = self._path(digest)
         if _size(path) != len(blob):  # absent, or cut
             write_atomic(path, blob, durable=durable)
+            self._note_proved(digest, _state(path))
         elif durable:
             make_durable([path])
         self._remember(digest, blob)
@@ -83,6 +91,19 @@ class ModelStore:
         self._remember(digest, blob)
         return blob
 
+    def prove(self, digest: str) -> None:
+        """Compare a content with its name, as `get` does, unless the very file was compared before.
+
+        A file is the same while its inode, size and times of change are: a wide model is read and
+        hashed once, not for every task that names it. Raises StoreError as `get` does.
+        """
+        before = _state(self._path(digest))
+        with self._lock:
+            if digest in self._memory or (before and self._proved.get(digest) == before):
+                return
+        self._remember(digest, self._read(digest))
+        self._note_proved(digest, before)
+
     def has(self, digest: str) -> bool:
         """Whether there is a file of this content (only `get` reads it)."""
         return _size(self._path(digest)) is not None
@@ -96,7 +117,7 @@ class ModelStore:
 
     def digests(self) -> set[str]:
         """Return the digests of all files."""
-        names = (path.name.removesuffix(ENDING) for path in self._files() if path.suffix == ENDING)
+        names = (name.removesuffix(ENDING) for _, name in self._files() if name.endswith(ENDING))
         return {name for name in names if _DIGEST.fullmatch(name)}
 
     def keep_only(self, digests: Collection[str]) -> None:
@@ -105,10 +126,18 @@ class ModelStore:
         with self._lock:
             for digest in self._memory.keys() - keep:
                 self._memory_used -= len(self._memory.pop(digest))
-        for digest in self.digests() - keep:
-            _remove(self._path(digest))
-        for path in self._files():
-            if path.suffix == TEMPORARY and _age(path) > STALE_S:
+            for digest in self._proved.keys() - keep:
+                del self._proved[digest]
+        kept = {f"{digest}{ENDING}" for digest in keep}
+        for folder, name in self._files():
+            if name in kept:
+                continue
+            path = Path(folder, name)
+            if path.suffix == TEMPORARY:
+                unneeded = _age(path) > STALE_S
+            else:
+                unneeded = path.suffix == ENDING and bool(_DIGEST.fullmatch(path.stem))
+            if unneeded:
                 _remove(path)
 
     def _digest_of(self, blob: bytes) -> str:
@@ -128,9 +157,16 @@ class ModelStore:
             raise StoreError(f"{digest[:80]!r} names no content: must be 64 hex digits of SHA-256")
         return Path(f"{self._folder}/{digest[:2]}/{digest}{ENDING}")
 
-    def _files(self) -> Iterator[Path]:
-        """Yield every file two levels deep; other processes may add and remove some meanwhile."""
-        return self.root.glob("[0-9a-f][0-9a-f]/*")
+    def _files(self) -> Iterator[tuple[str, str]]:
+        """Yield folder and name of every file two levels deep.
+
+        Other processes may add and remove some meanwhile. By names alone: the server looks through
+        all after every round.
+        """
+        for folder in _names(self.root):
+            if _FOLDER.fullmatch(folder):
+                path = os.path.join(self.root, folder)
+                yield from ((path, name) for name in _names(path))
 
     def _read(self, digest: str) -> bytes:
         path = self._path(digest)
@@ -156,6 +192,11 @@ class ModelStore:
     def _absent(self, digest: str) -> StoreError:
         return StoreError(f"{self._path(digest)}: no such model here: fetch it from a holder")
 
+    def _note_proved(self, digest: str, state: "_State | None") -> None:
+        if state is not None:
+            with self._lock:
+                self._proved[digest] = state
+
     def _remember(self, digest: str, blob: bytes) -> None:
         with self._lock:
             if len(blob) > self._memory_bytes:
@@ -166,6 +207,21 @@ class ModelStore:
             self._memory.move_to_end(digest)
             while self._memory_used > self._memory_bytes:
                 self._memory_used -= len(self._memory.popitem(last=False)[1])
+
+
+def _names(folder: str | Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _state(path: Path) -> _State | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _size(path: Path) -> int | None:

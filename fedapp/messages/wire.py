@@ -23,7 +23,12 @@ _STYPE = "safetensors"
 
 def write_request(origin: Origin, request: Request, payloads: Mapping[str, bytes]) -> RecordDict:
     """Return the records of a request and its contents."""
-    heads = ConfigRecord({"origin": encode(origin), "message": encode(request)})
+    return pack_request(origin, encode(request), payloads)
+
+
+def pack_request(origin: Origin, message: bytes, payloads: Mapping[str, bytes]) -> RecordDict:
+    """Return the records of a request that is encoded already."""
+    heads = ConfigRecord({"origin": encode(origin), "message": message})
     return _records(heads, payloads)
 
 

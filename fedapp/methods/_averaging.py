@@ -2,7 +2,9 @@
 
 Every method has the same epochs as the others: in round 0 all sites learn from their labelled
 images for `training.warmup_epochs`, afterwards the cohort learns for `training.local_epochs`. After
-each round the server averages, and every site measures what it would use from then on.
+each round the server averages, and every site measures what it would use from then on. A server
+that has labelled images then trains the average on them, by the method's own rule and with as many
+epochs or steps as a site: in every one of the warm-up's common rounds, and in every round.
 
 The warm-up is cut into `training.warmup_rounds` common rounds: after 20 epochs apart, networks are
 too far from each other for their mean to be worth anything.
@@ -10,21 +12,23 @@ too far from each other for their mean to be worth anything.
 
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedapp.data.augment import STRONG_VIEWS, weak
-from fedapp.ground.settings import CLOSED, Share, TrainSettings
+from fedapp.ground.settings import CLOSED, Count, Share, TrainSettings
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work, fixmatch, supervised
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.training import Step, View, descend
 from fedapp.messages.protocol import (
     EVALUATE,
+    MODEL,
     SERVER_SITE,
     Evaluation,
     ModelRef,
@@ -47,13 +51,15 @@ class Averaging(Method[MethodState]):
 
     answer: Literal["common", "tuned"] = "common"
     """What a site uses: the server's model, or its own after it trained that one last."""
+    beside: ClassVar[tuple[str, ...]] = ()
+    """Roles of networks that are averaged beside the model."""
 
     def server_round(
         self, state: MethodState, rnd: Round
     ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
         """Average the models of those that learned, by numbers of images."""
-        newest = yield from averaged(rnd, self.weight)
-        yield [rnd.task(site, EVALUATE, server=[newest]) for site in rnd.sites]
+        yield from averaged(rnd, self.weight, beside=self.beside)
+        yield measurements(rnd, self.beside)
         return state
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
@@ -135,6 +141,10 @@ class WithPseudoLabels(Averaging):
         """Of both views."""
         return True
 
+    def needs_labels(self) -> str:
+        """Sites learn from pseudo-labels."""
+        return ""
+
     def images_per_step(self, batch_size: int) -> int:
         """A labelled and two views of an unlabelled image for each of a batch."""
         return 3 * batch_size
@@ -154,6 +164,8 @@ class ByObjective(WithPseudoLabels):
 
     objective: Literal["supervised", "fixmatch"] = "supervised"
     """supervised: from labelled images alone; fixmatch: from all (Sohn et al. 2020)."""
+    labelled_repeat: Count = 1
+    """How often each labelled image stands among those that a pass goes through."""
 
     @property
     def needs_images(self) -> bool:
@@ -170,7 +182,7 @@ class ByObjective(WithPseudoLabels):
 
     def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
         """Cross entropy on D_s or, after the warm-up, FixMatch."""
-        work = work_of(task, site)
+        work = replace(work_of(task, site), labelled_repeat=self.labelled_repeat)
         if task.action == WARM_UP or self.objective == "supervised":
             return supervised(work)
         return fixmatch(
@@ -210,29 +222,56 @@ def averaged(
     weight: Callable[[SiteFacts, Reply], float],
     beta: float = 1.0,
     numbers: Mapping[str, float] = MappingProxyType({}),
-    beside: Mapping[str, Sequence[ModelRef]] = MappingProxyType({}),
+    beside: Sequence[str] = (),
+    hear: Callable[[Sequence[Reply]], None] = lambda replies: None,
+    lent: Mapping[str, Sequence[ModelRef]] = MappingProxyType({}),
 ) -> Generator[Sequence[Task], Sequence[Reply], ModelRef]:
     """Let sites learn from the server's model; average what they send. Return the server's model.
 
     weight: of a site in the average, by its facts and its reply. beta: the server's weights become
     (1 - beta) w + beta mean_k w_k; where nobody learned, or the model is fixed, w stays. numbers:
-    what the sites are told beside the model. beside: contents that they are sent with it, by role.
-    Round 0 has several such phases.
+    what the sites are told beside the model. beside: roles of networks that are sent and averaged
+    as the model is; who learned has sent one of each. hear: is given the replies of those who
+    learned. lent: other contents that go to all, by role. Round 0 has several such phases. In each
+    a server with labelled images trains last.
     """
     warming_up = rnd.number == 0
-    newest = rnd.pool.latest(SERVER_SITE)
-    learners = rnd.sites if warming_up else sorted(rnd.cohort)
+    learners = beginners(rnd) if warming_up else sorted(rnd.cohort)
     action = WARM_UP if warming_up else "train"
     for phase in range(rnd.warmup_rounds if warming_up else 1):
-        replies = yield [
-            rnd.task(site, action, phase, numbers, **{**beside, "server": [newest]})
-            for site in learners
-        ]
+        models = {**common(rnd, beside), **lent}
+        replies = yield [rnd.task(site, action, phase, numbers, **models) for site in learners]
+        learned = [r for r in replies if r.learned]  # without epochs: nobody
+        hear(learned)
         if rnd.common_fixed:
             continue
-        learned = [r for r in replies if r.learned]  # without epochs: nobody
         counts = {r.site: weight(rnd.facts[r.site], r) for r in learned}
         if total := sum(counts.values()):
-            parts = [(n / total, rnd.pool.latest(k)) for k, n in counts.items()]
-            newest = rnd.pool.average(parts, beta)
-    return newest
+            for role in (*beside, MODEL):
+                parts = [(n / total, rnd.pool.latest(k, role)) for k, n in counts.items()]
+                rnd.pool.average(parts, beta, role)
+        if rnd.server_learns:
+            models = {**common(rnd, beside), **lent}
+            yield [rnd.task(SERVER_SITE, action, phase, numbers, **models)]
+    return rnd.pool.common()
+
+
+def beginners(rnd: Round) -> Sequence[int]:
+    """Return the sites that warm up: all, or those that know something of their images' classes.
+
+    Where the server has labels, all others may have none, and would be sent models for nothing.
+    """
+    if not rnd.server_learns:
+        return rnd.sites
+    return [k for k in rnd.sites if rnd.facts[k].labelled or rnd.facts[k].bagged]
+
+
+def measurements(rnd: Round, beside: Sequence[str] = ()) -> list[Task]:
+    """Return the tasks that have every site measure the server's newest networks."""
+    models = common(rnd, beside)
+    return [rnd.task(site, EVALUATE, 0, {}, **models) for site in rnd.sites]
+
+
+def common(rnd: Round, beside: Sequence[str] = ()) -> dict[str, list[ModelRef]]:
+    """Return what tasks name: the server's newest model as "server", other networks by role."""
+    return {"server": [rnd.pool.common()], **{role: [rnd.pool.common(role)] for role in beside}}

@@ -48,7 +48,15 @@ from fedapp.messages.protocol import (
     Task,
 )
 from fedapp.methods._averaging import WARM_UP, averaged, work_of
-from fedapp.methods.base import Method, MethodState, PoolView, Round, SiteContext, SiteReport
+from fedapp.methods.base import (
+    Arrived,
+    Method,
+    MethodState,
+    PoolView,
+    Round,
+    SiteContext,
+    SiteReport,
+)
 
 PROTOTYPES = "prototypes"
 """The role."""
@@ -127,7 +135,7 @@ class WithPrototypes(Method[Helpers]):
     ) -> Generator[Sequence[Task], Sequence[Reply], Helpers]:
         """Average the models of those that learned, by numbers of images; lend prototypes."""
         lent = state.lent(rnd.pool)
-        newest = yield from averaged(rnd, self.weight, beside={PROTOTYPES: lent})
+        newest = yield from averaged(rnd, self.weight, lent={PROTOTYPES: lent})
         state = state.after(rnd, self.helper_count, self.helper_rounds)
         lent = state.lent(rnd.pool)
         yield [rnd.task(k, EVALUATE, server=[newest], prototypes=lent) for k in rnd.sites]
@@ -256,9 +264,13 @@ class WithPrototypes(Method[Helpers]):
             }
         }
 
-    def check_content(self, role: str, content: Params, facts: SiteFacts) -> None:
+    def check_contents(
+        self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
+    ) -> None:
         """Refuse prototypes that cannot be of the site's labelled images."""
-        has = int(read(content).known.sum())
+        if PROTOTYPES not in arrived:
+            return
+        has = int(read(arrived[PROTOTYPES].whole).known.sum())
         if has > facts.labelled:
             raise ProtocolError(
                 f"sent prototypes of {has} classes; it has {facts.labelled} labelled images"

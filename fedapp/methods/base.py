@@ -34,6 +34,7 @@ from fedapp.learn.training import View, train
 from fedapp.messages.ledger import EVALUATION, MESSAGE
 from fedapp.messages.protocol import (
     MODEL,
+    SERVER_SITE,
     Evaluation,
     ModelRef,
     PseudoLabels,
@@ -62,9 +63,18 @@ class PoolView(Protocol):
     def trained(self) -> tuple[int, ...]:
         """Return the sites whose model has been trained at least once, ascending."""
 
-    def average(self, parts: Sequence[tuple[float, ModelRef]], beta: float = 1.0) -> ModelRef:
-        """Make (1 - beta) w + beta sum_j a_j w_j / sum_j a_j the server's model, w being its last.
+    def common(self, role: str = MODEL) -> ModelRef:
+        """Return the server's newest network of a role; its model before the role's first."""
 
+    def read(self, ref: ModelRef) -> Params:
+        """Return a content's tensors. Nobody may change them in place."""
+
+    def average(
+        self, parts: Sequence[tuple[float, ModelRef]], beta: float = 1.0, role: str = MODEL
+    ) -> ModelRef:
+        """Make (1 - beta) w + beta sum_j a_j w_j / sum_j a_j the server's network of a role.
+
+        w is its last one (`common`); a role other than the model must have the model's tensors.
         Batch-norm statistics are the mean itself, whatever beta: a step beyond it could make a
         variance negative. Integer tensors are those of w. See `params.weighted_mean`. A run with
         `rounds.robust` has another average in the mean's place (`fedapp.learn.robust`).
@@ -83,6 +93,10 @@ class MethodState:
         """Return the digests of contents that it names, beside every site's newest."""
         return ()
 
+    def shown(self) -> Mapping[str, float]:
+        """Return what a round's row and the summary show of it, by name; most methods: nothing."""
+        return {}
+
     def column(self, site: int) -> str:
         """Return what `per_site.csv` shows of a site's helpers; most methods: nothing."""
         return ""
@@ -99,6 +113,7 @@ class Round:
     facts: what each site said of its data. private: digest of what each keeps to itself.
     joined: the round in which each site that came late joined; the others were here from the start.
     server_learns: whether the server holds labelled images and can be given tasks (`SERVER_SITE`).
+    last: the number of the run's last round.
     warmup_rounds: averages in round 0 of a method that averages. common_fixed: the server's model
     is an earlier run's, and stays as it is: few new sites must not pull it to themselves.
     """
@@ -114,6 +129,12 @@ class Round:
     warmup_rounds: int = 1
     common_fixed: bool = False
     server_learns: bool = False
+    last: int = 0
+
+    @property
+    def everybody(self) -> tuple[int, ...]:
+        """All sites, ascending, the server's own first where it has labelled images."""
+        return (SERVER_SITE, *self.sites) if self.server_learns else self.sites
 
     @property
     def newcomers(self) -> tuple[int, ...]:
@@ -146,12 +167,23 @@ class Round:
 
 
 @dataclass(frozen=True)
+class Sent:
+    """Which tensors of a content travel, one at least; the others are those of another content.
+
+    base: that content, of the same tensors, as the task named it; None: the report's own new model.
+    """
+
+    names: frozenset[str]
+    base: ModelRef | None
+
+
+@dataclass(frozen=True)
 class SiteReport:
     """What a site's rule produced. params: all of its new model; None: it did not change.
 
-    sent: the names of the tensors of it that travel; the server and all others have the other
-    tensors of the task's first "server" model in their place. None: the whole model travels.
     contents: its new contents of other roles (`Method.roles`). learned: whether it trained.
+    sent: what travels of a new content, by role; the server and all others have the base's tensors
+    in place of the rest. Of a role not named the whole travels.
     memory: the new tensors of `Method.memory`; None: they did not change.
     personal: the model that `evaluations` are of, where the site never sends it; None: `params`, or
     the model that the task named.
@@ -159,7 +191,7 @@ class SiteReport:
     """
 
     params: Params | None = None
-    sent: frozenset[str] | None = None
+    sent: Mapping[str, Sent] = field(default_factory=dict)
     contents: Mapping[str, Params] = field(default_factory=dict)
     learned: bool = False
     helpers: tuple[ScoredRef, ...] = ()
@@ -168,6 +200,18 @@ class SiteReport:
     personal: Params | None = None
     memory: Params | None = None
     pseudo: PseudoLabels | None = None
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A new content of a site, as the server got it.
+
+    whole: all its tensors. came: the names of those that were sent; none, where it is the site's
+    model over again.
+    """
+
+    whole: Params
+    came: frozenset[str]
 
 
 class Contents(Protocol):
@@ -387,15 +431,22 @@ class Method(ABC, Generic[State]):
     def check_reply(self, task: Task, reply: Reply) -> None:
         """Check what only the method knows of a reply. Raises ProtocolError naming the rule."""
 
-    def check_content(self, role: str, content: Params, facts: SiteFacts) -> None:
-        """Check a site's content of one of its roles, whose names, shapes and numbers are right.
+    def check_contents(
+        self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
+    ) -> None:
+        """Check what only the method knows of a reply's new contents, by role.
 
-        facts: what the site said of its data. Raises ProtocolError naming the rule.
+        Each is of its role's schema. facts: what the site said of its data. Raises ProtocolError
+        naming the rule.
         """
 
     def costs(self, num_clients: int, sample_rate: float, num_rounds: int) -> dict[str, float]:
         """Return what the method's paper says that it sends, in models, by name."""
         return {}
+
+    def needs_labels(self) -> str:
+        """Return why it cannot run where the server alone has labels; empty: it can."""
+        return "its sites learn from labels of their own"
 
     def misfits(self, num_clients: int) -> Mapping[str, str]:
         """Return which settings a federation of so many sites cannot use, with the rule of each."""

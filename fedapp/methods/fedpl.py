@@ -2,7 +2,8 @@
 
 That is so in the warm-up. Afterwards a mini-batch's labels are the network's own: those with a
 probability of at least `PLUS` are learned, and mixed (MixUp, Zhang et al. 2017) with as many of the
-others, their Eqs. 15 to 17. A mini-batch that lacks either kind is passed over.
+others, their Eqs. 15 to 17. A mini-batch with fewer than two of either kind is passed over: batch
+norm needs two.
 """
 
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ from fedapp.methods.base import SiteContext
 
 MIXED = 0.3
 """Weight of the mixed images' loss."""
+FEWEST = 2
+"""Images of each kind that a mini-batch must have."""
 BETA = 0.75
 """lambda ~ Beta(BETA, BETA): how two images are mixed."""
 
@@ -57,7 +60,7 @@ class FedPL(FromBags):
                     yield partial(warm_up, x, majority[batch])
                     continue
                 sure, label = labels_of(site, x)
-                if bool(sure.any()) and not bool(sure.all()):
+                if FEWEST <= int(sure.sum()) <= len(batch) - FEWEST:
                     share = lambdas.beta(BETA, BETA)
                     yield partial(self._mixed, site, x, sure, label, share)
 

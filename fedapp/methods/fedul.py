@@ -16,10 +16,11 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from fedapp.data.bags import too_little
 from fedapp.data.parts import BAGS
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import CLOSED
-from fedapp.learn.bags import bag_loss, condition, transition
+from fedapp.learn.bags import bag_loss, transition
 from fedapp.learn.training import Step, batches
 from fedapp.messages.protocol import Task
 from fedapp.methods._averaging import work_of
@@ -39,12 +40,8 @@ class FedUL(FromBags):
     def bag_steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
         """Cross entropy of Q. Raises DataError where the bags' proportions say too little."""
         bags, images, work = bags_of(site.data), site.data.parts[BAGS].inputs, work_of(task, site)
-        if condition(bags.proportions.cpu()) == float("inf"):
-            count, occurring = len(bags.proportions), int((bags.proportions.sum(0) > 0).sum())
-            raise DataError(
-                f"site {site.data.site}: its {count} bags do not tell {occurring} classes apart "
-                "(the proportions' rank is lower): give more bags, or bags with other proportions"
-            )
+        if wrong := too_little(bags.proportions.cpu()):
+            raise DataError(f"site {site.data.site}: {': '.join(wrong)}")
         classes = site.data.num_classes
         even = torch.full((classes,), 1 / classes, dtype=torch.float64, device=site.device)
         matrix = transition(bags.proportions, shares_of(bags), even)

@@ -24,5 +24,9 @@ class LgFedAvg(ByObjective):
         """All but the classifier head, batch norms included."""
         return frozenset(model.state_dict()) - head_names(model)
 
+    def needs_labels(self) -> str:
+        """No labelled image would ever reach a site's body."""
+        return "every site's own body learns from labels of its own"
+
 
 METHOD = LgFedAvg

@@ -33,7 +33,7 @@ from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import class_mix, mixed, mixture_weights, weighted
 from fedapp.learn.pseudolabels import counted
 from fedapp.learn.training import Step, batches, descend, freeze_batch_norm, paired, repeated
-from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
+from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Reply, SiteFacts, Task
 from fedapp.methods._averaging import WARM_UP, averaged, budget_of, work_of
 from fedapp.methods.base import Method, MethodState, Round, SiteContext, SiteReport
 
@@ -82,6 +82,12 @@ class PriorShift(Method[Sure]):
         if rnd.common_fixed:  # what the sites that made it counted holds on; a new one knows little
             return state
         return Sure(*(sum(r.metrics.get(f.name, 0) for r in replies) for f in fields(Sure)))
+
+    def needs_labels(self) -> str:
+        """Pseudo-labels do without, unless they are to count by how often they are right."""
+        if not self.pseudo_labels:
+            return super().needs_labels()
+        return "its sites count which pseudo-labels are right: set method.weigh=false" * self.weigh
 
     def weight(self, facts: SiteFacts, reply: Reply) -> float:
         """What the site says that it learned from, pseudo-labels by their weight."""
@@ -147,8 +153,8 @@ class PriorShift(Method[Sure]):
         return int((right & sure).sum()), int(sure.sum())
 
     def _trained_alone(self, task: Task, site: SiteContext) -> Params | None:
-        """Train the site's own model on its labelled images, and return it."""
-        if not self.alone or not len(site.data.labels):
+        """Train the site's own model on its labelled images, and return it; not at the server."""
+        if not self.alone or not len(site.data.labels) or task.site == SERVER_SITE:
             return None
         assign(site.model, site.memory)
         work = replace(

@@ -42,14 +42,14 @@ def carry_out(
     """Run an experiment in its open folder, print how it ended, and return the summary.
 
     learner_of: opens the server's own site on the pool, with a folder for what it keeps to itself;
-    asked where the server holds labelled images (`split.server_share`). ending: the words at the
-    end. A folder in which no round ended is removed after an error.
+    asked where the server holds labelled images (`split.server_share`, `runtime.server_data`).
+    ending: the words at the end. A folder in which no round ended is removed after an error.
     """
     try:
         with Progress() as progress:
             progress.note(f"run folder {folder.path}")
             parts = Assembly(experiment, folder, ModelStore(folder.pool_root), progress)
-            learns = bool(experiment.split.server_share)
+            learns = bool(experiment.split.server_share or experiment.runtime.server_data)
             learner = learner_of(experiment, parts.store, folder.sites_root) if learns else None
             carrier = carrier_of(parts)
             engine = Engine(experiment, carrier, folder, parts.store, progress, learner=learner)

@@ -52,8 +52,12 @@ def check_reply(task: Task, reply: Reply, facts: SiteFacts, roles: Collection[st
     beside = set(roles) - {MODEL}
     if unknown := reply.contents.keys() - beside:
         raise ProtocolError(f"sent {min(unknown)}; its method has {sorted(beside)} beside models")
-    if reply.part and reply.part.base not in {ref.digest for ref in task.refs()}:
-        raise ProtocolError("sent a part of a model whose base its task does not name")
+    if odd := reply.parts.keys() - reply.named(own.digest).keys():
+        raise ProtocolError(f"sent a part of its {min(odd)}, of which it names no new content")
+    known = {ref.digest for ref in task.refs()}
+    for role, of in reply.parts.items():
+        if of.base not in known and (role == MODEL or of.base != reply.model):
+            raise ProtocolError("sent a part of a content whose base its task does not name")
     offered = {own, *(ref for refs in task.models.values() for ref in refs)}
     if not {helper.model for helper in reply.helpers} <= offered:
         raise ProtocolError("its helper list names a model that it was not offered")

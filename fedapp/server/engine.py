@@ -19,6 +19,7 @@ from fedapp.messages.protocol import MODEL, SERVER_SITE, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import Round, schemas
 from fedapp.server.arrivals import Arrivals
+from fedapp.server.checkpoint import Checkpoint
 from fedapp.server.checks import (
     Kind,
     agreed,
@@ -75,7 +76,11 @@ class Engine:
                 self.progress.note(_unused(self.experiment))
             before = row
             state.wall_seconds = earlier + time.monotonic() - began
-            row |= {**self._traffic(), "wall_seconds": round(state.wall_seconds, 3)}
+            row |= {
+                **self._traffic(),
+                **state.server.shown(),
+                "wall_seconds": round(state.wall_seconds, 3),
+            }
             self._record(row, sites, state)
             self.progress.round_done(row)
         return self._finish(state)
@@ -113,6 +118,7 @@ class Engine:
             self._begin(state, facts, kind)
         else:
             self._go_on(state, facts, checkpoint)
+        self._checkpoint = Checkpoint(self.folder)
         self._phases = Phases(
             experiment=self.experiment,
             carrier=self.carrier,
@@ -184,7 +190,7 @@ class Engine:
             cohort=self._cohort(number, sites),
             pool=RoundPool(
                 self._pool,
-                self._schemas[MODEL],
+                self._schemas,
                 self._weights,
                 self.experiment.transport,
                 number,
@@ -200,6 +206,7 @@ class Engine:
             warmup_rounds=self.experiment.training.warmup_rounds,
             common_fixed=bool(state.peers),  # not runtime.peers: a run is resumed without it
             server_learns=self.learner is not None,
+            last=self.experiment.rounds.num_rounds,
         )
         every: list[Reply] = []
         skipped: dict[int, str] = {}
@@ -251,13 +258,7 @@ class Engine:
         self.folder.append_metrics(row)
         self.folder.append_sites(sites)
         self.folder.append_traffic(self.ledger.close_round())
-        plain: dict[str, Any] = {
-            "round": state.round,
-            "state": state.to_plain(),
-            "pool": self._pool.to_plain(),
-            "ledger": self.ledger.totals(),
-        }
-        self.folder.save_checkpoint(plain)
+        self._checkpoint.save(state, self._pool, self.ledger)
         self._pool.keep(
             state.server.needs()
         )  # only now: what the saved records name must never be gone
@@ -273,6 +274,7 @@ class Engine:
             "rounds": rounds.num_rounds,
             **state.standings.summary(),
             **self._traffic(),
+            **state.server.shown(),
             **self.experiment.method.costs(sites, rounds.sample_rate, rounds.num_rounds),
             "wall_seconds": round(state.wall_seconds, 3),
         }
@@ -283,13 +285,15 @@ class Engine:
             self.progress.note(f"epsilon of each site's models at delta = {delta:g}: {every}")
         self.folder.write_evaluations(state.standings.evaluations())
         self.folder.write_per_site(state.standings.per_site(state.server.column))
+        self._checkpoint.save_whole(state, self._pool, self.ledger)
         self.folder.write_summary(summary)
         return summary
 
 
 def _unused(experiment: Experiment) -> str:
-    share, method = experiment.split.server_share, experiment.method.name
-    return f"split.server_share = {share}: {method} does not train the server on it: it is unused"
+    share, data = experiment.split.server_share, experiment.runtime.server_data
+    whose = f"split.server_share = {share}" if share else f"runtime.server_data = {data}"
+    return f"{whose}: {experiment.method.name} does not train the server on it: it is unused"
 
 
 def _listed(sites: Iterable[int]) -> str:

@@ -107,6 +107,7 @@ _ANSWERS = {
     "common": "the server's model",
     "tuned": "their own after local training",
     "alone": "their own, trained alone",
+    "online": "the server's online network",
 }
 _SPREAD = ("mean_test", "std_test", "worst_decile")
 

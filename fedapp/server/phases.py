@@ -13,7 +13,8 @@ from typing import Protocol
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ProtocolError, RunError, StoreError
 from fedapp.ground.progress import Progress
-from fedapp.learn.params import Params, Schema, digest_of, from_bytes, part_from_bytes, to_bytes
+from fedapp.learn.layers import layers_of
+from fedapp.learn.params import Schema, digest_of, from_bytes, part_from_bytes, to_bytes
 from fedapp.learn.parsed import PARSED
 from fedapp.messages.codec import encode
 from fedapp.messages.ledger import EVALUATION, MESSAGE, Ledger
@@ -31,6 +32,7 @@ from fedapp.messages.protocol import (
     Task,
 )
 from fedapp.messages.store import ModelStore
+from fedapp.methods.base import Arrived
 from fedapp.server.checks import attributed, check_reply
 from fedapp.server.pool import ModelPool
 from fedapp.server.runstate import RunState
@@ -212,7 +214,7 @@ class Phases:
         """Attach what the site does not hold; w_0 it makes itself."""
         w_0 = self.pool.initial.digest
         attach = tuple(r.digest for r in task.refs() if r.digest not in held and r.digest != w_0)
-        return Outgoing(task, attach)
+        return Outgoing(task, encode(task), attach)
 
     def _sizes(
         self, outbox: Sequence[Outgoing], failed: dict[int, str]
@@ -234,12 +236,12 @@ class Phases:
         if not missing.digests or not asked.issuperset(missing.digests):
             raise ProtocolError("asked for contents that are not part of its task")
         log.info("site %d lacks %d models; sending them", task.site, len(missing.digests))
-        return Outgoing(task, tuple(dict.fromkeys(missing.digests)))
+        return Outgoing(task, encode(task), tuple(dict.fromkeys(missing.digests)))
 
     # The ledger goes by the round under way: the warm-up of a site that comes late is of round 0.
     def _count_down(self, outgoing: Outgoing, sizes: Mapping[str, int]) -> None:
         task, number = outgoing.task, self.state.round
-        self.ledger.add(number, task.site, "down", _kind(task, MESSAGE), 0, len(encode(task)))
+        self.ledger.add(number, task.site, "down", _kind(task, MESSAGE), 0, len(outgoing.head))
         for ref in task.refs():
             if size := sizes.get(ref.digest):
                 self.ledger.add(number, task.site, "down", _kind(task, ref.role), 1, size)
@@ -248,7 +250,7 @@ class Phases:
         kind, answer, number = _kind(task, MESSAGE), incoming.answer, self.state.round
         self.ledger.add(number, task.site, "up", kind, 0, incoming.head_bytes)
         uploads = answer.uploads(task.own.digest) if isinstance(answer, Reply) else {}
-        roles = {digest: role for role, digest in uploads.items()}
+        roles = {digest: role for role, digest in reversed(uploads.items())}  # once: as the model
         for digest, blob in incoming.payloads.items():
             self.ledger.add(number, task.site, "up", roles.get(digest, MODEL), 1, len(blob))
 
@@ -259,50 +261,69 @@ class Phases:
             raise ProtocolError(f"the site refused: {reply.reason}")
         if not isinstance(reply, Reply):
             raise ProtocolError(f"answered with {type(reply).__name__}, a Reply was due")
-        method, facts = self.experiment.method, self._facts(task.site)
+        facts = self._facts(task.site)
         check_reply(task, reply, facts, self.schemas)
-        method.check_reply(task, reply)
-        uploads = reply.uploads(task.own.digest)
+        self.experiment.method.check_reply(task, reply)
+        uploads, named = reply.uploads(task.own.digest), reply.named(task.own.digest)
         if incoming.payloads.keys() != set(uploads.values()):
             raise ProtocolError("its new contents did not come along, or more than those came")
-        contents = {
-            role: self._content(task, reply, role, incoming.payloads[digest])
-            for role, digest in uploads.items()
-        }
-        for role, (_, params) in contents.items():
-            if role != MODEL:
-                method.check_content(role, params, facts)
-        named = {**reply.contents, MODEL: reply.model}
+        contents: dict[str, _Content] = {}
+        for role, digest in uploads.items():
+            payload, model = incoming.payloads[digest], contents.get(MODEL)
+            contents[role] = self._content(task, reply, role, payload, model)
+        arrived = {role: content.arrived for role, content in contents.items()}
+        self.experiment.method.check_contents(task, reply, arrived, facts)
         # The pool refuses one that is wrong; of several, those before it must not count either.
-        blobs = {role: blob for role, (blob, _) in contents.items()}
-        if len(blobs) > 1 and any(digest_of(b) != named[role] for role, b in blobs.items()):
+        if len(contents) > 1 and any(digest_of(c.blob) != named[r] for r, c in contents.items()):
             raise ProtocolError("one of its uploads is not the content it names")
-        for role, (blob, params) in contents.items():
+        for role, content in contents.items():
             # Known as read only after the pool has compared name and content.
-            self.pool.upload(task.site, named[role], blob, self.state.round, role)
-            PARSED.put(named[role], params, self.schemas[role], self.experiment.transport)
+            self.pool.upload(task.site, named[role], content.blob, self.state.round, role)
+            PARSED.put(
+                named[role], content.arrived.whole, self.schemas[role], self.experiment.transport
+            )
+        for role, content in contents.items():
+            if content.spared and task.site != SERVER_SITE:
+                layers = layers_of(content.arrived.came)
+                self.ledger.add_part(self.state.round, task.site, role, layers, content.spared)
         return reply
 
-    def _content(self, task: Task, reply: Reply, role: str, blob: bytes) -> tuple[bytes, Params]:
-        """Check an upload; return it, or the whole model where a part was sent, and as read."""
+    def _content(
+        self, task: Task, reply: Reply, role: str, blob: bytes, model: "_Content | None"
+    ) -> "_Content":
+        """Check an upload; where a part came, put it together. model: the site's new one."""
         owner, transport = f"site {task.site}'s upload", self.experiment.transport
-        schema = self.schemas[role]
-        if role != MODEL or reply.part is None:
-            return blob, from_bytes(blob, schema, owner, transport)
-        part = part_from_bytes(blob, schema, owner, transport)
+        schema, part = self.schemas[role], reply.parts.get(role)
+        if part is None:
+            whole = from_bytes(blob, schema, owner, transport)
+            as_model = role != MODEL and reply.contents[role] == reply.model
+            came = frozenset[str]() if as_model else frozenset(whole)
+            return _Content(blob, Arrived(whole, came), len(blob) if as_model and model else 0)
+        sent = part_from_bytes(blob, schema, owner, transport)
         try:
-            base = from_bytes(self.pool.get(reply.part.base), schema, "its base", transport)
+            of_model = model is not None and part.base == reply.model
+            base = model.blob if model and of_model else self.pool.get(part.base)
         except StoreError as error:  # the site may hold what the pool lost
             raise ProtocolError(
                 f"the server lost the model its part belongs to: {error}"
             ) from error
-        whole = {**base, **part}
-        return to_bytes(whole, transport), whole
+        whole = {**from_bytes(base, schema, "its base", transport), **sent}
+        made = to_bytes(whole, transport)
+        return _Content(made, Arrived(whole, frozenset(sent)), max(len(made) - len(blob), 0))
 
     def _facts(self, site: int) -> SiteFacts:
         if site == SERVER_SITE and self.learner is not None:
             return self.learner.facts()
         return self.state.standings.sites[site].facts
+
+
+@dataclass(frozen=True)
+class _Content:
+    """A new content: its bytes, what arrived, and how many bytes of it did not have to."""
+
+    blob: bytes
+    arrived: Arrived
+    spared: int
 
 
 @dataclass

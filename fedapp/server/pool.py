@@ -25,6 +25,10 @@ class UpdateRecord:
     round: int
 
 
+Records = Mapping[tuple[int, str], UpdateRecord]
+"""Update records by site and role."""
+
+
 class ModelPool:
     """Update records over a store.
 
@@ -36,7 +40,7 @@ class ModelPool:
     def __init__(
         self,
         store: ModelStore,
-        records: Mapping[tuple[int, str], UpdateRecord] = MappingProxyType({}),
+        records: Records = MappingProxyType({}),
     ) -> None:
         self.store = store
         self._records = dict(records)
@@ -46,6 +50,11 @@ class ModelPool:
     def records(self) -> Mapping[int, UpdateRecord]:
         """The record of every site's model, w_0's included."""
         return {site: record for (site, role), record in self._records.items() if role == MODEL}
+
+    @property
+    def contents(self) -> Records:
+        """The record of every content."""
+        return self._records
 
     @property
     def initial(self) -> ModelRef:
@@ -98,13 +107,18 @@ class ModelPool:
             self._records[site, role] = UpdateRecord(record.version + 1, digest, round)
         return self.latest(site, role)
 
-    def made(self, blob: bytes, round: int) -> ModelRef:
-        """Take in a model that the server made; it is the newest version of `SERVER_SITE`'s."""
+    def made(self, blob: bytes, round: int, role: str = MODEL) -> ModelRef:
+        """Take in what the server made; it is the newest version of `SERVER_SITE`'s."""
         digest = self.store.put(blob)
         self._unsettled.add(digest)
-        version = self._record(SERVER_SITE).version + 1
-        self._records[SERVER_SITE, MODEL] = UpdateRecord(version, digest, round)
-        return self.latest(SERVER_SITE)
+        version = self.common(role).version + 1
+        self._records[SERVER_SITE, role] = UpdateRecord(version, digest, round)
+        return self.latest(SERVER_SITE, role)
+
+    def common(self, role: str = MODEL) -> ModelRef:
+        """Return the server's newest content of a role; its model until it has made one."""
+        known = (SERVER_SITE, role) in self._records
+        return self.latest(SERVER_SITE, role if known else MODEL)
 
     def trained(self) -> tuple[int, ...]:
         """Return the sites whose model has been trained at least once, ascending."""
@@ -125,8 +139,8 @@ class ModelPool:
         """Remove every content but w_0, every site's latest of each role and `also` (digests)."""
         self.store.keep_only({record.digest for record in self._records.values()} | set(also))
 
-    def to_plain(self) -> dict[str, list[Any]]:
-        """Return the records as JSON can hold them: site -> [version, digest, round].
+    def to_plain(self, records: Records | None = None) -> dict[str, list[Any]]:
+        """Return all records, or these, as JSON can hold them: site -> [version, digest, round].
 
         Those of another role than the model have it behind the site, as in "3 prototypes".
         """
@@ -136,7 +150,9 @@ class ModelPool:
                 record.digest,
                 record.round,
             ]
-            for (site, role), record in sorted(self._records.items())
+            for (site, role), record in sorted(
+                (self._records if records is None else records).items()
+            )
         }
 
     @classmethod

@@ -1,7 +1,7 @@
 """What a method may ask of the model pool in one round (`methods.base.PoolView`)."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -9,7 +9,7 @@ from fedapp.ground.settings import Robust, TransportSettings
 from fedapp.learn.params import Params, Schema, to_bytes, weighted_mean
 from fedapp.learn.parsed import PARSED
 from fedapp.learn.robust import agreement, products, robust_mean
-from fedapp.messages.protocol import MODEL, SERVER_SITE, ModelRef
+from fedapp.messages.protocol import MODEL, ModelRef
 from fedapp.server.pool import ModelPool
 
 log = logging.getLogger(__name__)
@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 class RoundPool:
     """The pool as a method sees it.
 
-    schema: of the models that sites share. weights: those tensors of it that are trained; the
+    schemas: of what sites share, by role. weights: those tensors of a model that are trained; the
     others are statistics. robust: how models are averaged. agreement: what "filtered" knows of each
     site (`robust.agreement`); an average changes it.
     """
 
     pool: ModelPool
-    schema: Schema
+    schemas: Mapping[str, Schema]
     weights: frozenset[str]
     transport: TransportSettings
     round: int
@@ -44,14 +44,20 @@ class RoundPool:
         """Return the sites whose model has been trained at least once, ascending."""
         return self.pool.trained()
 
-    def average(self, parts: Sequence[tuple[float, ModelRef]], beta: float = 1.0) -> ModelRef:
-        """Move the server's model to the average of these models.
+    def common(self, role: str = MODEL) -> ModelRef:
+        """Return the server's newest network of a role; its model before the role's first."""
+        return self.pool.common(role)
+
+    def average(
+        self, parts: Sequence[tuple[float, ModelRef]], beta: float = 1.0, role: str = MODEL
+    ) -> ModelRef:
+        """Move the server's network of a role to the average of these.
 
         The weighted mean is streamed; what other rules hold `robust.robust_mean` says.
         """
-        so_far = self._params(self.latest(SERVER_SITE))
+        so_far = self.read(self.common(role))
         if self.robust == "none":
-            mean = weighted_mean(((weight, self._params(ref)) for weight, ref in parts), so_far)
+            mean = weighted_mean(((weight, self.read(ref)) for weight, ref in parts), so_far)
         else:
             if self.robust == "filtered":
                 parts = self._heard(parts, so_far)
@@ -60,7 +66,7 @@ class RoundPool:
             mean = robust_mean(self.robust, weights, each, so_far, self.weights)
         if beta != 1:
             mean |= {name: so_far[name].lerp(mean[name], beta) for name in self.weights}
-        return self.pool.made(to_bytes(mean, self.transport), self.round)
+        return self.pool.made(to_bytes(mean, self.transport), self.round, role)
 
     def _heard(
         self, parts: Sequence[tuple[float, ModelRef]], so_far: Params
@@ -76,8 +82,9 @@ class RoundPool:
         return [part for part, agreed in zip(members, found, strict=True) if agreed >= 0]
 
     def _each(self, parts: Sequence[tuple[float, ModelRef]]) -> Iterator[Params]:
-        return (self._params(ref) for _, ref in parts)
+        return (self.read(ref) for _, ref in parts)
 
-    def _params(self, ref: ModelRef) -> Params:
-        owner = f"model of site {ref.site}"
-        return PARSED.get(ref.digest, self.pool.get, self.schema, owner, self.transport)
+    def read(self, ref: ModelRef) -> Params:
+        """Return a content's tensors."""
+        schema, owner = self.schemas[ref.role], f"{ref.role} of site {ref.site}"
+        return PARSED.get(ref.digest, self.pool.get, schema, owner, self.transport)

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -12,6 +12,12 @@ from fedapp.ground.errors import RunError
 from fedapp.messages.protocol import SiteFacts
 from fedapp.methods.base import Method, MethodState
 from fedapp.server.standings import Standings
+
+Tables = Mapping[str, Mapping[Any, Any]]
+"""Tables by name, each with its rows by site."""
+
+_OWN_TABLES = ("held", "private", "peers", "agreement")
+_SITES, _SERVER = "standings.sites", "server."
 
 
 @dataclass
@@ -33,6 +39,29 @@ class RunState:
     wall_seconds: float = 0.0
     peers: dict[int, SiteFacts] = field(default_factory=dict)
     agreement: dict[int, float] = field(default_factory=dict)
+
+    def tables(self) -> Tables:
+        """Return what has a row for each site, by name; mappings that a method remembers too."""
+        remembered = {
+            f"{_SERVER}{f.name}": getattr(self.server, f.name) for f in fields(self.server)
+        }
+        return {
+            _SITES: self.standings.sites,
+            **{name: getattr(self, name) for name in _OWN_TABLES},
+            **{name: table for name, table in remembered.items() if isinstance(table, Mapping)},
+        }
+
+    def of_rows(self, rows: Tables) -> Self:
+        """Return the state with these rows in place of all, by the names of `tables`."""
+        server = {
+            name.removeprefix(_SERVER): rows[name] for name in rows if name.startswith(_SERVER)
+        }
+        own: dict[str, Any] = {
+            "standings": replace(self.standings, sites=dict(rows[_SITES])),
+            "server": replace(self.server, **server),
+            **{name: rows[name] for name in _OWN_TABLES},
+        }
+        return replace(self, **own)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the state as JSON can hold it."""

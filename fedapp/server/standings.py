@@ -7,7 +7,8 @@ counts all sites that were ever evaluated.
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 from fedapp.learn.keeping import Choice, candidates
@@ -17,15 +18,16 @@ from fedapp.messages.protocol import ANSWERS, Evaluation, Reply, SiteFacts
 Row = dict[str, Any]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Standing:
     """One site's record; `latest` holds the last evaluation of each part.
 
+    A value: what becomes of it is another one, so that a checkpoint can tell which changed.
     joined: the round before which it came; 0: it was here from the start.
     """
 
     facts: SiteFacts
-    latest: dict[str, Evaluation] = field(default_factory=dict)
+    latest: Mapping[str, Evaluation] = field(default_factory=dict)
     warmup_accuracy: float | None = None
     best_round_accuracy: float | None = None
     by_validation_accuracy: float | None = None
@@ -46,16 +48,18 @@ class Standing:
             return None if self.facts.test else 0
         return sum(any(row) for row in self.latest["test"].confusion)
 
-    def take(self, reply: Reply, joins_at: float) -> None:
-        """Record a reply."""
+    def after(self, reply: Reply, joins_at: float) -> "Standing":
+        """Return the record with a reply in it."""
         apart = reply.learned and reply.round < joins_at
-        self.choice = self.choice.after(candidates(reply.round, reply.evaluations, apart))
-        self.latest |= reply.evaluations
-        self.epsilon = reply.metrics.get("epsilon", self.epsilon)
+        now = replace(
+            self,
+            choice=self.choice.after(candidates(reply.round, reply.evaluations, apart)),
+            latest={**self.latest, **reply.evaluations},
+            epsilon=reply.metrics.get("epsilon", self.epsilon),
+        )
         if reply.round == 0:
-            self.warmup_accuracy = self.accuracy("test")
-        elif reply.learned:
-            self.rounds_trained += 1
+            return replace(now, warmup_accuracy=now.accuracy("test"))
+        return replace(now, rounds_trained=now.rounds_trained + reply.learned)
 
 
 @dataclass
@@ -71,10 +75,17 @@ class Standings:
     pseudo_label_error: float | None = None
     by_answer: dict[str, Row] = field(default_factory=dict)
 
-    def accuracies(self, part: str) -> list[float]:
-        """Accuracies of all sites that have images of this part, in site order."""
-        every = (self.sites[k].accuracy(part) for k in sorted(self.sites))
-        return [a for a in every if a is not None]
+    @cached_property
+    def _measured(self) -> dict[str, dict[int, float]]:
+        """Accuracies by part and site. Kept: few of all sites answer in a round."""
+        found: dict[str, dict[int, float]] = {}
+        for site, standing in self.sites.items():
+            _note(found, site, standing.latest)
+        return found
+
+    def accuracies(self) -> dict[str, list[float]]:
+        """Return by part the accuracies of all sites that have images of it, in any order."""
+        return {part: list(by_site.values()) for part, by_site in self._measured.items() if by_site}
 
     def close_round(
         self,
@@ -88,28 +99,32 @@ class Standings:
         joins_at: as `Method.joins_at`.
         """
         for reply in replies:
-            self.sites[reply.site].take(reply, joins_at)
+            self.sites[reply.site] = self.sites[reply.site].after(reply, joins_at)
+            _note(self._measured, reply.site, reply.evaluations)
         for site in skipped:
-            self.sites[site].rounds_skipped += 1
+            standing = self.sites[site]
+            self.sites[site] = replace(standing, rounds_skipped=standing.rounds_skipped + 1)
         error = _pseudo_label_error(replies)
         self.pseudo_label_error = error if error is not None else self.pseudo_label_error
+        accuracies = self.accuracies()
+        tested = accuracies.get("test", [])
         row: Row = {
             "round": number,
-            **spread(self.accuracies("test")),
-            "mean_val_accuracy": _mean(self.accuracies("val")),
+            **spread(tested),
+            "mean_val_accuracy": _mean(accuracies.get("val", [])),
             "mean_test_accuracy_before_training": _mean(
                 [a for r in replies if (a := _accuracy(r, "test_before")) is not None]
             ),
-            "sites_evaluated": len(self.accuracies("test")),
+            "sites_evaluated": len(tested),
             "pseudo_label_error": error,
             # Not the warm-up of a site that joins now: it is of round 0.
             "trained": len({r.site for r in replies if r.learned and r.round == number}),
             "skipped": {str(site): reason for site, reason in sorted(skipped.items())},
         }
         for answer in ANSWERS:
-            if accuracies := self.accuracies(f"test_{answer}"):
-                row[f"mean_test_accuracy_{answer}"] = _mean(accuracies)
-                row[f"mean_val_accuracy_{answer}"] = _mean(self.accuracies(f"val_{answer}"))
+            if of_answer := accuracies.get(f"test_{answer}"):
+                row[f"mean_test_accuracy_{answer}"] = _mean(of_answer)
+                row[f"mean_val_accuracy_{answer}"] = _mean(accuracies.get(f"val_{answer}", []))
                 if number and _better(
                     row, self.by_answer.get(answer), f"mean_val_accuracy_{answer}"
                 ):
@@ -118,23 +133,29 @@ class Standings:
             row["joined"] = late
         if number > 0 and _better(row, self.best, "mean_test_accuracy"):
             self.best = row
-            for standing in self.sites.values():
-                standing.best_round_accuracy = standing.accuracy("test")
+            self._mark("best_round_accuracy")
         if number > 0 and _better(row, self.best_by_validation, "mean_val_accuracy"):
             self.best_by_validation = row
-            for standing in self.sites.values():
-                standing.by_validation_accuracy = standing.accuracy("test")
+            self._mark("by_validation_accuracy")
         return row
+
+    def _mark(self, name: str) -> None:
+        """Note every site's accuracy on test images under this name; most have it already."""
+        for site, standing in self.sites.items():
+            if getattr(standing, name) != (accuracy := standing.accuracy("test")):
+                noted: dict[str, Any] = {name: accuracy}
+                self.sites[site] = replace(standing, **noted)
 
     def evaluations(self) -> Row:
         """Return every site's latest evaluation sums, as JSON can hold them."""
         return {
-            str(number): {part: vars(result) for part, result in sorted(site.latest.items())}
+            str(number): {part: _sums(result) for part, result in sorted(site.latest.items())}
             for number, site in sorted(self.sites.items())
         }
 
     def per_site(self, helpers: Callable[[int], str]) -> list[Row]:
         """Return one row per site for `per_site.csv`. helpers: what it shows of them."""
+        measured = {part for site in self.sites.values() for part in site.latest}
         return [
             {
                 "site": number,
@@ -155,7 +176,7 @@ class Standings:
                 **{
                     f"{answer}_accuracy": site.accuracy(f"test_{answer}")
                     for answer in ANSWERS
-                    if any(f"test_{answer}" in s.latest for s in self.sites.values())
+                    if f"test_{answer}" in measured
                 },
                 "rounds_trained": site.rounds_trained,
                 "rounds_skipped": site.rounds_skipped,
@@ -190,7 +211,8 @@ class Standings:
 
         "best" is by test accuracy over the rounds from 1, as the paper reports it.
         """
-        final = spread(self.accuracies("test"))
+        accuracies = self.accuracies()
+        final = spread(accuracies.get("test", []))
         best, chosen = self.best or {}, self.best_by_validation or {}
         return {
             "mean_test_accuracy": {
@@ -208,7 +230,7 @@ class Standings:
             "by_validation_worst_decile_accuracy": chosen.get("worst_decile_accuracy"),
             "answers": {
                 answer: {
-                    "final": _mean(self.accuracies(f"test_{answer}")),
+                    "final": _mean(accuracies.get(f"test_{answer}", [])),
                     "best_by_validation": row[f"mean_test_accuracy_{answer}"],
                     "best_by_validation_round": row["round"],
                 }
@@ -229,6 +251,22 @@ def spread(accuracies: Sequence[float]) -> Row:
         "std_test_accuracy": statistics.pstdev(accuracies) if accuracies else None,
         "worst_decile_accuracy": worst_decile(accuracies) if accuracies else None,
     }
+
+
+def _note(
+    measured: dict[str, dict[int, float]], site: int, evaluations: Mapping[str, Evaluation]
+) -> None:
+    """Take a site's accuracies into a table by part and site."""
+    for part, result in evaluations.items():
+        of_part = measured.setdefault(part, {})
+        if result.accuracy is None:
+            of_part.pop(site, None)
+        else:
+            of_part[site] = result.accuracy
+
+
+def _sums(result: Evaluation) -> Row:
+    return {each.name: getattr(result, each.name) for each in fields(result)}
 
 
 def _mean(values: Sequence[float]) -> float | None:

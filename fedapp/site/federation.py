@@ -22,6 +22,7 @@ from fedapp.data.memory import GivenSites, given, in_memory
 from fedapp.data.own import OwnSites, Place, simulated_places
 from fedapp.data.own.deal import RULE as DEAL_RULE
 from fedapp.data.partition import partition
+from fedapp.data.parts import BAGS
 from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device
@@ -30,6 +31,7 @@ from fedapp.ground.settings import OWN, DataSettings, SplitSettings, window_ends
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
+from fedapp.methods import method_class, method_names
 from fedapp.models.maker import Maker
 from fedapp.site.keeping import KeptModel
 from fedapp.site.private import PrivateParts
@@ -75,10 +77,26 @@ class Federation:
         shares_pool: bool = False,
         keeps: Keeps | None = None,
     ) -> Site:
-        """Return a site that works on its part of the data. keeps: its models for use; or not."""
+        """Return a site that works on its part of the data. keeps: its models for use; or not.
+
+        Raises ConfigError where it has labels to learn from, and the server alone is to have some,
+        and where its images lie in bags, and the method cannot learn from them.
+        """
+        data = self.dealt.site(number)
+        if experiment.split.labels == "none" and number != SERVER_SITE and len(data.labels):
+            raise ConfigError(
+                f"split.labels = 'none': {called(data)} has {len(data.labels)} labelled images to "
+                "learn from: take their labels away, or give them to 'val' or 'test'"
+            )
+        if data.bagged and BAGS not in experiment.method.learns_from:
+            able = [name for name in method_names() if BAGS in method_class(name).learns_from]
+            raise ConfigError(
+                f"method.name = {experiment.method.name!r}: {called(data)} has images in bags, of "
+                f"which it cannot learn: choose {' or '.join(able)}"
+            )
         site = Site(
             experiment=experiment,
-            data=self.dealt.site(number),
+            data=data,
             classes=self.classes,
             split_digest=self.digest,
             store=store,
@@ -103,6 +121,11 @@ def federation_of(
     data, split, seed = experiment.data, experiment.split, experiment.seed
     device = str(pick_device(experiment.runtime.device))
     if in_memory(data.name) and isinstance(sites := given(data.name), GivenSites):
+        if split.server_share:
+            raise ConfigError(
+                f"split.server_share = {split.server_share:g}: every site was given its own data, "
+                "so nothing is dealt to the server: leave it out"
+            )
         federation = _given(sites, split.num_clients, device)
         _check_views(experiment, federation)
         return federation
@@ -113,6 +136,11 @@ def federation_of(
     if not places:
         places = simulated_places(data_root(data.root), data, split.num_clients)
     return _own(tuple(sorted(places.items())), data, split, seed, device)
+
+
+def called(data: SiteData) -> str:
+    """Return what a person is told the site is."""
+    return f"site {data.site} ({data.name})" if data.name else f"site {data.site}"
 
 
 @lru_cache(maxsize=1)
@@ -170,9 +198,15 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
         _check_extras(manifest, split)
     else:
         manifest = partition(pool.labels, split, seed, data.name)
-    if split.labels == "all":
-        manifest = manifest.revealed()
-    dealt = Dealt(pool, manifest, torch.device(device), split.feature_shift, split.kinds)
+    manifest = manifest.showing(split.labels)
+    dealt = Dealt(
+        pool,
+        manifest,
+        torch.device(device),
+        split.feature_shift,
+        split.kinds,
+        split.prior_noise,
+    )
     return Federation(dealt, pool.classes, manifest, manifest.digest(), pool.are_images)
 
 

@@ -203,7 +203,7 @@ class Site:
 
     def _privately(self, task: Task, report: SiteReport, context: SiteContext) -> SiteReport:
         """Clip and noise what leaves the site. Raises ConfigError where more than a model does."""
-        if report.contents or report.sent is not None:
+        if report.contents or report.sent:
             raise ConfigError(
                 f"privacy.clip covers whole models; method {self.experiment.method.name} sends "
                 f"{', '.join(report.contents) or 'parts of them'}: set privacy.clip to 0"
@@ -244,17 +244,19 @@ class Site:
 
     def _holds(self, ref: ModelRef) -> bool:
         """Whether the content is here and whole; a damaged file is removed by the store."""
+        if not self.store.has(ref.digest):
+            return False
         try:
-            return self.store.has(ref.digest) and bool(self.store.get(ref.digest))
+            self.store.prove(ref.digest)
         except StoreError as error:
             log.warning("%s; asking the server for it", error)
             return False
+        return True
 
     def _answer(
         self, task: Task, report: SiteReport, context: SiteContext, noted: Mapping[str, float]
     ) -> Incoming:
-        payloads: dict[str, bytes] = {}
-        digest, private, part = task.own.digest, task.private, None
+        digest, private = task.own.digest, task.private
         helpers = {helper.model.digest for helper in report.helpers}
         if report.params is not None or report.memory is not None:
             kept = context.kept
@@ -263,17 +265,10 @@ class Site:
             own |= {MEMORY + name: tensor for name, tensor in memory.items()}
             private = self.private_parts.keep(own, task.private, task.round)
         if not self.shares_pool and (report.params is not None or report.contents):
-            base = {task.models["server"][0].digest} if report.sent is not None else set()
-            self.store.keep_only({digest, *helpers, *base})  # make room before the new ones come
-        if report.params is not None:
-            digest, part, sent = self._put_model(task, report, context)
-            if digest != task.own.digest:
-                payloads |= sent
-        contents = {}
-        for role, tensors in report.contents.items():
-            blob = to_bytes(tensors, self.experiment.transport)
-            contents[role] = self.store.put(blob)
-            payloads[contents[role]] = blob
+            bases = {sent.base.digest for sent in report.sent.values() if sent.base}
+            self.store.keep_only({digest, *helpers, *bases})  # make room before the new ones come
+        contents, parts, payloads = self._packed(task, report, context)
+        digest = contents.pop(MODEL, digest)
         held = sorted({digest, *helpers, *contents.values()})
         if not self.shares_pool:
             self.store.keep_only(held)
@@ -282,8 +277,8 @@ class Site:
             site=task.site,
             round=task.round,
             model=digest,
-            part=part if digest != task.own.digest else None,
             contents=contents,
+            parts=parts,
             learned=report.learned,
             helpers=report.helpers,
             held=tuple(held),
@@ -294,20 +289,32 @@ class Site:
         )
         return Incoming(answer, payloads)
 
-    def _put_model(
+    def _packed(
         self, task: Task, report: SiteReport, context: SiteContext
-    ) -> tuple[str, Part | None, dict[str, bytes]]:
-        """Store the new model; return its digest, which part of it is sent, and what is sent."""
+    ) -> tuple[dict[str, str], dict[str, Part], dict[str, bytes]]:
+        """Store the new contents; return their digests and parts, by role, and what is sent."""
         transport = self.experiment.transport
-        shared = without(report.params or {}, context.kept)
-        if report.sent is None:
-            digest = self.store.put(blob := to_bytes(shared, transport))
-            return digest, None, {digest: blob}
-        base = task.models["server"][0]
-        sent = {name: shared[name] for name in report.sent}
-        part = self.store.put(blob := to_bytes(sent, transport))
-        digest = self.store.put(to_bytes({**context.contents(base), **sent}, transport))
-        return digest, Part(base.digest, part), {part: blob}
+        new = dict(report.contents)
+        if report.params is not None:  # first: a part of another role may be based on it
+            new = {MODEL: without(report.params, context.kept), **new}
+        named: dict[str, str] = {}
+        parts: dict[str, Part] = {}
+        payloads: dict[str, bytes] = {}
+        for role, tensors in new.items():
+            sent = report.sent.get(role)
+            came = {name: tensors[name] for name in sent.names} if sent else tensors
+            blob = to_bytes(came, transport)
+            digest = named[role] = self.store.put(blob)
+            if sent:
+                others = context.contents(sent.base) if sent.base else new[MODEL]
+                named[role] = self.store.put(to_bytes({**others, **came}, transport))
+            if role == MODEL and named[role] == task.own.digest:
+                continue
+            payloads[digest] = blob
+            if sent:
+                base = sent.base.digest if sent.base else named[MODEL]
+                parts[role] = Part(base, digest)
+        return named, parts, payloads
 
 
 @lru_cache(maxsize=1)

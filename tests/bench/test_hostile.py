@@ -64,7 +64,7 @@ def uploads(attack):
 
 def test_a_changed_upload_passes_for_the_sites_own():
     transport = Hostile(OneAnswer(), {1}, "sign", 0)
-    outbox = [Outgoing(task(site), ()) for site in (0, 1)]
+    outbox = [Outgoing(task(site), b"") for site in (0, 1)]
     (_, good), (_, bad) = transport.exchange(outbox, lambda digest: to_bytes(KNOWN), 1.0)
     assert good.payloads == {good.answer.model: to_bytes(TRAINED)}
     [(digest, blob)] = bad.payloads.items()

@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from fedapp.data.bagged import Bagged
 from fedapp.data.dealt import Dealt
 from fedapp.data.manifest import TRAIN, Manifest
 from fedapp.data.partition import partition
@@ -22,11 +25,16 @@ CPU = torch.device("cpu")
 
 
 def dealt(
-    count: int = 400, bags: int = 4, seed: int = 0, clients: int = 4
+    count: int = 400, bags: int = 4, seed: int = 0, clients: int = 4, **split: Any
 ) -> tuple[Manifest, Dealt]:
-    images = pool(count)
-    manifest = partition(images.labels, SplitSettings(num_clients=clients, bags=bags), seed, "x")
-    return manifest, Dealt(images, manifest, CPU)
+    images, settings = pool(count), SplitSettings(num_clients=clients, bags=bags, **split)
+    manifest = partition(images.labels, settings, seed, "x")
+    return manifest, Dealt(images, manifest, CPU, prior_noise=settings.prior_noise)
+
+
+def bagged(manifest: Manifest) -> Bagged:
+    assert manifest.bagged is not None
+    return manifest.bagged
 
 
 def bags_of(data: SiteData) -> Bags:
@@ -45,6 +53,9 @@ def test_every_training_input_is_in_one_bag_and_the_proportions_are_exact(
     for k in range(clients):
         data, wanted = sites.site(k), manifest.indices(k, TRAIN)
         assert len(data.labels) == len(data.unlabelled) == data.mu == 0
+        if len(wanted) == 0:
+            assert "bags" not in data.parts
+            continue
         assert numbers(data.parts["bags"].inputs) == wanted.tolist()
         bag, shares = bags_of(data).bag, bags_of(data).proportions
         assert shares.shape == (bags, 3)
@@ -75,8 +86,7 @@ def test_bags_move_no_image_and_draws_are_keyed_by_site() -> None:
     with_bags, _ = dealt()
     assert np.array_equal(plain.site, with_bags.site)
     assert np.array_equal(plain.split, with_bags.split)
-    assert with_bags.bag is not None
-    assert not np.array_equal(with_bags.bag, dealt(seed=1)[0].bag)
+    assert not np.array_equal(bagged(with_bags).bag, bagged(dealt(seed=1)[0]).bag)
     again = dealt()[0]
     assert again.digest() == with_bags.digest() != plain.digest()
 
@@ -94,47 +104,171 @@ def test_true_labels_of_bagged_images_are_behind_the_audit_alone() -> None:
     )
 
 
-def test_a_saved_split_keeps_its_bags(tmp_path: Path) -> None:
-    manifest, _ = dealt()
+# --- one class prevails ---------------------------------------------------------------------------
+
+
+def shares_of(manifest: Manifest) -> NDArray[np.float64]:
+    """Return each bag's class proportions, [sites, bags, classes]."""
+    counts = bagged(manifest).counts
+    shares: NDArray[np.float64] = counts / counts.sum(2, keepdims=True)
+    return shares
+
+
+@pytest.mark.parametrize("deal", ["dirichlet", "iid", "majority"])
+@pytest.mark.parametrize("bags", [1, 4, 30])
+def test_dominant_bags_have_equal_sizes_and_hold_all_images_once(deal: str, bags: int) -> None:
+    manifest, sites = dealt(3000, bags, bag_mix="dominant", deal=deal)
+    for k in range(4):
+        data, sizes = sites.site(k), bagged(manifest).counts[k].sum(1)
+        assert sorted(numbers(data.parts["bags"].inputs)) == manifest.indices(k, TRAIN).tolist()
+        assert sizes.max() - sizes.min() <= 2 * 3  # each class is rounded by itself
+        assert data.unlabelled.shape[0] == 0
+
+
+def test_a_class_prevails_in_its_bags() -> None:
+    """Class m mod 3 of bag m: weight 10 of 10 + 2, times U[.1, 1]."""
+    shares = shares_of(dealt(9000, 6, bag_mix="dominant", deal="iid")[0])
+    dominant = shares[:, np.arange(6), np.arange(6) % 3]
+    assert dominant.min() > 0.4 and dominant.mean() > 0.7  # evenly dealt 1/3
+    assert np.abs(shares - shares[0]).max() < 0.01  # IID sites have the same table
+
+
+def test_sites_that_differ_have_tables_of_their_own() -> None:
+    shares = shares_of(dealt(9000, 6, bag_mix="dominant", dirichlet_alpha=1000.0)[0])
+    assert np.abs(shares - shares[0]).max() > 0.05
+
+
+def test_official_bags_repeat_images_and_leave_others_out() -> None:
+    """12 bags of 3 classes: a quarter of the images (n_c C / B of each class), some repeated."""
+    manifest, sites = dealt(9000, 12, bag_mix="official", deal="iid")
+    known, data = bagged(manifest), sites.site(1)
+    owned = len(manifest.indices(1, TRAIN))
+    held = numbers(data.parts["bags"].inputs)
+    assert owned / 4 - 36 <= len(held) <= owned / 4
+    assert len(set(held)) < len(held) == known.counts[1].sum()
+    assert set(held) | set(numbers(data.unlabelled)) == set(manifest.indices(1, TRAIN).tolist())
+    bag = bags_of(data).bag
+    labels = pool(9000).labels[torch.tensor(held)]
+    for b in range(12):
+        inside = [n for n, its in zip(held, bag.tolist(), strict=True) if its == b]
+        assert len(set(inside)) == len(inside)  # within a bag nothing repeats
+        found = torch.bincount(labels[bag == b], minlength=3)
+        assert found.tolist() == known.counts[1, b].tolist()
+    assert data.audit is not None and data.audit.pseudo_label_errors(labels) == (0, len(held))
+
+
+def test_what_is_told_can_be_wrong_while_the_manifest_is_right() -> None:
+    manifest, exact = dealt(2000, deal="iid")
+    noisy_manifest, told = dealt(2000, deal="iid", prior_noise=0.4)
+    assert noisy_manifest.digest() == manifest.digest()
+    for k in range(4):
+        right, wrong = bags_of(exact.site(k)).proportions, bags_of(told.site(k)).proportions
+        factors = (wrong / right)[right > 0]
+        assert 0.6 <= factors.min() < 1 < factors.max() <= 1.4
+
+
+def test_how_much_bags_tell_is_said_in_a_line() -> None:
+    eye, even = 5 * np.eye(3, dtype=np.int32), np.full((3, 3), 2, np.int32)
+    nobody, nothing = np.empty(0, np.int32), np.empty((0, 2), np.int32)
+
+    def said(*counts: NDArray[np.int32]) -> str:
+        return Bagged(nobody, nothing, np.stack(counts)).in_words()
+
+    assert said(eye, eye) == (
+        "bags: 3 at each of 2 sites; condition number of their class proportions 1"
+    )
+    assert said(eye, 0 * eye, even).endswith(
+        "2 sites; condition number of their class proportions 1 to inf; infinite: their 3 bags do "
+        "not tell the classes apart"
+    )
+    assert said(0 * eye) == "bags: 3 a site, all of them empty"
+
+
+# --- sites that know different things -------------------------------------------------------------
+
+
+def test_sites_take_turns_in_what_they_know() -> None:
+    manifest, sites = dealt(2000, clients=5, knows="labels, bags, nothing", label_share=0.25)
+    plain = partition(pool(2000).labels, SplitSettings(num_clients=5, label_share=0.25), 0, "x")
+    known = [sites.site(k) for k in range(5)]
+    assert [bool(len(data.labels)) for data in known] == [True, False, False, True, False]
+    assert [data.bagged > 0 for data in known] == [False, True, False, False, True]
+    assert [len(data.unlabelled) > 0 for data in known] == [True, False, True, True, False]
+    assert np.array_equal(manifest.site, plain.site)
+    for k in (0, 3):  # its labels are those it would have among sites that all have some
+        assert np.array_equal(manifest.indices(k, TRAIN, True), plain.indices(k, TRAIN, True))
+    without = SplitSettings(num_clients=5, knows="labels, nothing, nothing", label_share=0.25)
+    bagless = partition(pool(2000).labels, without, 0, "x")
+    assert np.array_equal(bagless.visible, manifest.visible) and bagless.bagged is None
+
+
+@pytest.mark.parametrize(("split", "says"), [
+    ({"bags": 2, "labels": "all"}, "labels says nothing beside bags"),
+    ({"bags": 2, "label_share": 0.2}, "label_share says nothing where no site has labels"),
+    ({"bags": 2, "knows": "labels, nothing"}, "knows must name bags where bags is above 0"),
+    ({"knows": "labels, bags"}, "knows must name bags where bags is above 0"),
+    ({"bags": 2, "knows": "bags, label"}, "no such kind 'label'; did you mean 'labels'"),
+    ({"bag_mix": "dominant"}, "say nothing without bags"),
+    ({"prior_noise": 0.1}, "say nothing without bags"),
+])  # fmt: skip
+def test_settings_that_do_not_go_together_are_refused(split: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        SplitSettings(**split)
+
+
+# --- the saved split ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mix", ["dirichlet", "official"])
+def test_a_saved_split_keeps_its_bags(tmp_path: Path, mix: str) -> None:
+    manifest, _ = dealt(bag_mix=mix)
     manifest.save(tmp_path / "m.safetensors")
     again = Manifest.load(tmp_path / "m.safetensors")
     assert again.digest() == manifest.digest() and again.bags == 4
-    assert again.bag is not None and np.array_equal(again.bag, manifest.bag)
+    for name in ("bag", "repeats", "counts"):
+        assert np.array_equal(getattr(again.bagged, name), getattr(bagged(manifest), name))
 
 
 def test_bags_count_in_the_digest_and_fall_away_where_labels_are_revealed() -> None:
     manifest, _ = dealt()
-    assert manifest.bag is not None
-    moved = np.where(manifest.bag >= 0, 3 - manifest.bag, -1).astype(np.int32)
-    digests = {replace(manifest, bag=moved).digest(), replace(manifest, bags=5).digest()}
-    assert len(digests | {manifest.digest()}) == 3
+    known = bagged(manifest)
+    turned = Bagged(
+        np.where(known.bag >= 0, 3 - known.bag, -1).astype(np.int32),
+        known.repeats,
+        known.counts[:, ::-1].copy(),
+    )
+    more = replace(known, counts=np.pad(known.counts, ((0, 0), (0, 1), (0, 0))))
+    found = {replace(manifest, bagged=other).digest() for other in (turned, more, None)}
+    assert len(found | {manifest.digest()}) == 4
     revealed = manifest.revealed()
-    assert revealed.bag is None and revealed.bags == 0 and revealed.visible.all()
+    assert revealed.bagged is None and revealed.bags == 0 and revealed.visible.all()
 
 
-@pytest.mark.parametrize("wrong", ["visible", "hidden", "beyond", "none", "dtype", "negative"])
-def test_bags_that_do_not_fit_the_labels_are_refused(wrong: str) -> None:
+@pytest.mark.parametrize("wrong", [
+    "visible", "moved", "beyond", "negative", "dtype", "counts", "repeated", "classes",
+])  # fmt: skip
+def test_bags_that_do_not_fit_the_split_are_refused(wrong: str) -> None:
     manifest, _ = dealt()
-    assert manifest.bag is not None
-    bag, bags = manifest.bag.copy(), 4
+    bag, repeats, counts = (
+        array.copy() for array in (bagged(manifest).bag, bagged(manifest).repeats,
+                                   bagged(manifest).counts)
+    )  # fmt: skip
     if wrong == "visible":
-        bag[manifest.visible] = 0
-    elif wrong == "hidden":
+        bag[np.flatnonzero(manifest.visible)[0]] = 0
+    elif wrong == "moved":
         bag[np.flatnonzero(~manifest.visible)[0]] = -1
     elif wrong == "beyond":
         bag[bag == 3] = 4
     elif wrong == "negative":
         bag[bag == -1] = -2
-    elif wrong == "none":
-        bags = 0
-    with pytest.raises(DataError, match="bag") as caught:
-        replace(manifest, bags=bags, bag=bag.astype(np.int64) if wrong == "dtype" else bag)
+    elif wrong == "dtype":
+        bag = bag.astype(np.int64)
+    elif wrong == "counts":
+        counts[0, 0, 0] += 1
+    elif wrong == "repeated":
+        repeats = np.array([[np.flatnonzero(manifest.visible)[0], 0]], np.int32)
+    elif wrong == "classes":
+        counts = counts[:, :, 1:]
+    with pytest.raises(DataError, match=r"manifest: .*bag.*: make the split again") as caught:
+        replace(manifest, bagged=Bagged(bag, repeats, counts))
     assert "\n" not in str(caught.value)
-    with pytest.raises(DataError, match="into 4 bags"):
-        replace(manifest, bag=None)
-
-
-def test_bags_leave_no_room_for_settings_of_labels() -> None:
-    for changes in ({"labels": "all"}, {"label_share": 0.2}):
-        with pytest.raises(ValueError, match="say nothing where bags take all"):
-            SplitSettings(bags=2, **changes)  # type: ignore[arg-type]

@@ -197,9 +197,8 @@ def test_images_must_be_left_to_learn_from():
 
 @pytest.mark.parametrize(("changes", "says"), [
     ({"split.deal": "two"}, "split.deal = 'two': must be 'dirichlet', 'iid', "),
-    ({"split.deal": "iid", "split.bags": 12}, "dirichlet_alpha, label_alpha and bags say nothing "),
     ({"split.deal": "iid", "split.dirichlet_alpha": 0.1}, "say nothing where deal is 'iid'"),
-    ({"split.deal": "dirichlet_unlabelled", "split.bags": 3}, "label_alpha and bags say nothing"),
+    ({"split.deal": "dirichlet_unlabelled", "split.label_alpha": 3.0}, "label_alpha say nothing"),
     ({"split.label_share": 0.6}, "label_share must be at most 0.5 where deal is 'dirichlet'"),
     ({"split.deal": "uneven_labels", "split.label_share": 0.05}, "label_share must be above 0.05"),
     ({"split.test_images": 100, "split.train_share": 0.8}, "train_share says nothing where"),
@@ -209,3 +208,50 @@ def test_what_contradicts_itself_is_one_line(changes, says):
     with pytest.raises(ConfigError) as caught:
         load_experiment("digits_demo", changes)
     assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+# --- FedUL's Non-IID (Table D.5) ------------------------------------------------------------------
+
+
+def test_two_classes_prevail_at_each_of_five_sites():
+    """Class c of 4,800: 80 w of 80 w + the four others' w, w in [.45, .55]: 94.1 to 96.1 %."""
+    labels = np.repeat(np.arange(10), 4800)
+    split = SplitSettings(num_clients=5, deal="majority", test_images=1, val_share=1e-6)
+    manifest = partition(labels, split, 0, "x")
+    train = manifest.split == TRAIN
+    for site in range(5):
+        counts = np.bincount(labels[train & (manifest.site == site)], minlength=10)
+        mostly = counts[[2 * site, 2 * site + 1]]
+        assert 0.941 * 4798 <= mostly.min() and mostly.max() <= 0.961 * 4800
+        others = np.delete(counts, [2 * site, 2 * site + 1])
+        assert others.min() >= 47 and others.max() <= 69  # D.5: 49 to 64, but where a class ran out
+
+
+@pytest.mark.parametrize(("sites", "mostly"), [
+    (10, [[0], [1], [2], [3]]),  # as many as classes
+    (20, [[0], [0], [1], [1]]),  # two for each class
+    (3, [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]),  # two classes between two sites
+    (1, [list(range(10))]),
+])  # fmt: skip
+def test_every_class_has_its_sites_and_every_site_its_classes(sites, mostly):
+    labels = np.repeat(np.arange(10), 3000)
+    split = SplitSettings(num_clients=sites, deal="majority")
+    manifest = partition(labels, split, 1, "x")
+    train = manifest.split == TRAIN
+    for site, wanted in enumerate(mostly):
+        counts = np.bincount(labels[train & (manifest.site == site)], minlength=10)
+        assert np.flatnonzero(counts > counts.sum() / 30).tolist() == wanted
+
+
+def test_testing_is_even_and_labels_are_of_every_class():
+    labels = np.repeat(np.arange(10), 1000)
+    split = SplitSettings(num_clients=5, deal="majority", label_share=0.1)
+    manifest = partition(labels, split, 0, "x")
+    for site in range(5):
+        tested = np.bincount(labels[manifest.indices(site, TEST)], minlength=10)
+        everywhere = np.bincount(labels[manifest.split == TEST], minlength=10)
+        assert np.abs(tested - everywhere / 5).max() <= 1
+        owned = manifest.indices(site, TRAIN)
+        shown = manifest.indices(site, TRAIN, True)
+        assert len(shown) == round(0.1 * len(owned))
+        assert len(np.unique(labels[shown])) > 2

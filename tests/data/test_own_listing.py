@@ -160,15 +160,15 @@ HEADER = "path,label\n"
          r"labels.csv, line 1: fields are separated by '\t': save the file with commas between "
          "them"),
         ("path,lable\n",
-         "labels.csv, line 1: no column 'label': name it; columns must be path, label and, if "
-         "wanted, split, group"),
+         "labels.csv, line 1: no column 'label': name it; columns must be path, label or bag "
+         "and, if wanted, split, group"),
         ("path,label,gruop\n", "labels.csv, line 1: column 'gruop': did you mean 'group'?"),
         ("path,label,age\n",
-         "labels.csv, line 1: column 'age': remove it; columns must be path, label and, if wanted, "
-         "split, group"),
-        ("path,label,label\n",
-         "labels.csv, line 1: a column stands twice: keep one; columns must be path, label and, if "
+         "labels.csv, line 1: column 'age': remove it; columns must be path, label or bag and, if "
          "wanted, split, group"),
+        ("path,label,label\n",
+         "labels.csv, line 1: a column stands twice: keep one; columns must be path, label or bag "
+         "and, if wanted, split, group"),
         (HEADER + "a.png\n",
          "labels.csv, line 2: 1 fields, the header has 2: write one for each column; put a field "
          "that holds a comma in double quotes"),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedapp.data.parts import Bags, Part, class_proportions
+from fedapp.data.parts import Bags, Part
 from fedapp.data.sites import SiteData
 from fedapp.ground.errors import DataError
 
@@ -38,24 +38,6 @@ def test_a_part_moves_whole_and_stays_itself_where_it_is() -> None:
         moved = part.to(torch.device("meta"))
         assert type(moved.supervision) is type(part.supervision)
         assert {t.device.type for t in moved.tensors()} == {"meta"}
-
-
-def test_class_proportions_by_hand() -> None:
-    labels, bag = torch.tensor([0, 0, 1, 2, 2, 2]), torch.tensor([0, 0, 0, 2, 2, 2])
-    shares = class_proportions(labels, bag, bags=3, classes=3)
-    assert shares.dtype == torch.float64
-    assert shares.tolist() == [[2 / 3, 1 / 3, 0], [0, 0, 0], [0, 0, 1]]  # nothing in the second
-
-
-def test_class_proportions_at_their_ends() -> None:
-    """One bag: the labels' own mix. A bag for each input: its label. None: nothing."""
-    labels = torch.tensor([2, 0, 2, 1])
-    one = class_proportions(labels, torch.zeros(4).long(), bags=1, classes=3)
-    assert one.tolist() == [[1 / 4, 1 / 4, 1 / 2]]
-    each = class_proportions(labels, torch.arange(4), bags=4, classes=3)
-    assert torch.equal(each, torch.nn.functional.one_hot(labels, 3).double())
-    none = torch.empty(0, dtype=torch.int64)
-    assert class_proportions(none, none, bags=2, classes=3).tolist() == [[0.0] * 3] * 2
 
 
 def test_a_site_has_every_part_and_perhaps_bags() -> None:

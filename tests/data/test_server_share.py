@@ -64,9 +64,10 @@ def test_validation_and_test_images_stay_where_they_were() -> None:
 def test_with_bags_the_server_still_has_labels() -> None:
     manifest = split_by(0.2, bags=3)
     servers = manifest.site == SERVER_SITE
-    assert manifest.bag is not None
-    assert manifest.visible[servers].all() and (manifest.bag[servers] == -1).all()
-    assert (manifest.bag[(manifest.split == TRAIN) & ~servers] >= 0).all()
+    assert manifest.bagged is not None
+    bag = manifest.bagged.bag
+    assert manifest.visible[servers].all() and (bag[servers] == -1).all()
+    assert (bag[(manifest.split == TRAIN) & ~servers] >= 0).all()
 
 
 def test_the_reserved_site_has_them_and_no_other(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from flwr.common.config import parse_config_args
 from flwr.supercore.utils import simulation_config_from_json
 
 from fedapp.drivers import flower_local
-from fedapp.drivers.workers import Need
+from fedapp.drivers.need import Need
+from fedapp.drivers.preparing import absolute_paths, prepare, run_config
 from fedapp.experiment.config import load_experiment
 from fedapp.ground import processes
 from fedapp.ground.errors import ConfigError
@@ -22,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def federation(need=None, **overrides):
-    changes = {key.replace("__", "."): value for key, value in overrides.items()}
-    text = flower_local._federation(load_experiment("digits_demo", changes), need)
+    texts = [f"{key.replace('__', '.')}={value}" for key, value in overrides.items()]
+    text = flower_local._federation(prepare("digits_demo", texts)[1], need)
     return parse_config_args([text])
 
 
@@ -85,19 +86,19 @@ def test_the_run_config_reads_back_with_its_types():
         "runtime.out": "C:\\x",
         "runtime.run_name": "",
     }
-    assert parse_config_args([flower_local._run_config(values)]) == values
+    assert parse_config_args([run_config(values)]) == values
 
 
 @pytest.mark.parametrize("text", ["'\"", "a\nb", "'\\"])
 def test_a_text_that_flower_cannot_carry_is_refused(text):
     with pytest.raises(ConfigError, match=r"data\.root"):
-        flower_local._run_config({"data.root": text})
+        run_config({"data.root": text})
 
 
 def test_paths_are_made_absolute_for_processes_in_other_folders(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     experiment = load_experiment("digits_demo", {"data.root": "d", "runtime.out": "~/runs"})
-    assert flower_local._absolute(experiment) == {
+    assert absolute_paths(experiment) == {
         "data.root": str(tmp_path / "d"),
         "runtime.out": str(Path.home() / "runs"),
     }
@@ -114,7 +115,7 @@ def test_paths_are_made_absolute_for_processes_in_other_folders(monkeypatch, tmp
     ],
 )
 def test_wrong_settings_end_it_before_anything_starts(monkeypatch, capsys, arguments, words):
-    monkeypatch.setattr(subprocess, "Popen", None)
+    monkeypatch.setattr(flower_local, "_superlink", None)
     assert flower_local.main(arguments) == 2
     assert capsys.readouterr().err.startswith(words)
 

@@ -2,14 +2,15 @@
 
 import pytest
 
-from fedapp.drivers import workers
-from fedapp.drivers.workers import MIB, free_ram, measure, measured, start_measuring
+from fedapp.drivers import need as needs
+from fedapp.drivers.need import MIB, free_ram, measured, start_measuring
+from fedapp.drivers.workers import measure
 from tests.small import small
 
 
 def test_what_a_worker_needs_grows_with_the_model_and_is_more_than_the_process():
     need = measure(small())
-    assert need.ram > workers.ACTOR + 100 * MIB
+    assert need.ram > needs.ACTOR + 100 * MIB
     assert (need.gpu, need.gpus) == (0, ())
 
 
@@ -28,6 +29,6 @@ def test_free_memory_heeds_the_containers_limit(tmp_path, monkeypatch, limit, ex
     info.write_text(f"MemTotal: 1 kB\nMemAvailable: {8 * 2**20} kB\n")
     (tmp_path / "memory.max").write_text(limit + "\n")
     (tmp_path / "memory.current").write_text(f"{2 * 2**30}\n")
-    monkeypatch.setattr(workers, "MEMORY", info)
-    monkeypatch.setattr(workers, "GROUP", tmp_path)
+    monkeypatch.setattr(needs, "MEMORY", info)
+    monkeypatch.setattr(needs, "GROUP", tmp_path)
     assert free_ram() == expected * 2**30

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_names() -> None:
-    assert complete_preset("digits_") == ["digits_demo", "digits_sites"]
+    assert complete_preset("digits_") == ["digits_demo", "digits_server", "digits_sites"]
     assert complete_preset("nothing") == []
     assert {"fashion_mnist", "fashion_mnist_small"} <= {*complete_grid("fashion")}
     assert complete_grid("smal") == ["small"]

@@ -44,7 +44,10 @@ OTHERS = {
     "fedrod": "fedrod",
     "ditto": "ditto",
     "sage": "sage",
+    "fedavg_plus": "fedavg",
+    "fedfixmatch": "fedavg",
     "fixmatch_global": "fixmatch_global",
+    "fedavg_tenth": "fedavg",
     "fedul": "fedul",
     "fedpl": "fedpl",
     "fedllp": "fedllp",
@@ -54,6 +57,11 @@ OTHERS = {
     "flexproto_prox": "flexproto",
     "flexproto_bn": "flexproto",
     "recommended": "prior_shift",
+    "fedmatch": "fedmatch",
+    "fedsiam_pi": "fedsiam_pi",
+    "fedsiam_mt": "fedsiam_mt",
+    "fedsiam_d": "fedsiam_d",
+    "fedsem": "fedsem",
 }
 """Method of each preset that the paper does not have."""
 
@@ -67,8 +75,12 @@ def with_preset(name, preset="digits_demo", **overrides):
 def test_every_method_preset_fits_every_data_preset_and_changes_no_more_than_it_says(preset):
     base = load_experiment(preset)
     for name in method_presets():
-        if base.data.name == OWN and name.endswith("_sl"):
-            with pytest.raises(ConfigError, match="own data have no hidden labels to reveal"):
+        if rule := _not_together(base, name):
+            with pytest.raises(ConfigError, match=rule):
+                with_preset(name, preset)
+            continue
+        if base.split.labels == "none" and with_preset(name).method.needs_labels():
+            with pytest.raises(ConfigError, match="cannot run so"):
                 with_preset(name, preset)
             continue
         experiment = with_preset(name, preset)
@@ -79,11 +91,28 @@ def test_every_method_preset_fits_every_data_preset_and_changes_no_more_than_it_
         for group in ("data", "training", "rounds", "transport", "runtime"):
             assert getattr(experiment, group) == getattr(base, group)
         assert experiment.model == replace(base.model, **said.get("model", {}))
-        assert experiment.split.labels == said.get("split", {}).get("labels", "some")
+        assert experiment.split.labels == said.get("split", {}).get("labels", base.split.labels)
+        of_split = {"labels", "label_share", "bags", "bag_mix", "knows"}
         assert set(said) <= {"split", "model", "method"}
-        assert set(said.get("split", {})) <= {"labels", "label_share"}
+        assert set(said.get("split", {})) <= of_split
         assert set(said.get("model", {})) <= {"norm"}
         assert from_plain(to_plain(experiment), "test") == experiment
+
+
+def _not_together(base, name):
+    """Return the rule by which a preset's data are not for a method preset; empty: they are."""
+    if base.data.name == OWN and name.endswith("_sl"):
+        return "own data have no hidden labels to reveal"
+    if base.data.name == OWN and name == "fedavg_tenth":
+        return "own data come with the labels they have"
+    if base.split.labels == "none" and name == "fedavg_tenth":
+        return "label_share says nothing where labels is 'none'"
+    said = yaml.safe_load((CONF / "methods" / f"{name}.yaml").read_text())
+    bags = said.get("split", {}).get("bags", base.split.bags)
+    if name.endswith("_sl") and (bags or base.split.label_share != 0.5):
+        return r"label(s|_share) says nothing"
+    from_bags = "bags" in method_class(said["method"]["name"]).learns_from
+    return "cannot learn from bags" if bags and not from_bags else ""
 
 
 @pytest.mark.parametrize(("name", "wanted"), PAPER.items(), ids=PAPER)
@@ -105,7 +134,7 @@ def test_every_method_has_a_preset_and_every_preset_a_name_in_the_list():
 def test_the_other_methods_are_what_their_names_say(name, wanted):
     method = with_preset(name).method
     assert method.name == wanted
-    if wanted in ("fedavg", "fedprox", "fedrod", "ditto"):
+    if name.endswith("_ft") or wanted in ("fedrod", "ditto"):
         assert (getattr(method, "objective", "supervised"), method.answer) == (
             "supervised", "tuned",
         )  # fmt: skip
@@ -115,6 +144,13 @@ def test_a_fine_tuned_preset_differs_from_its_method_in_the_answer_alone():
     for name in ("fedavg", "fedprox"):
         plain, tuned = with_preset(name).method, with_preset(f"{name}_ft").method
         assert replace(tuned, answer="common") == plain != tuned
+
+
+def test_fedsiams_anchors_differ_from_those_here_in_how_often_a_labelled_image_is_seen():
+    for theirs, ours in (("fedavg_plus", "fedavg"), ("fedfixmatch", "fixavg")):
+        anchor = with_preset(theirs).method
+        assert anchor.labelled_repeat == 3
+        assert replace(anchor, labelled_repeat=1) == with_preset(ours).method
 
 
 def test_presets_of_one_method_are_told_apart_by_their_digest():
@@ -224,14 +260,14 @@ def test_an_unknown_method_preset_is_refused_with_a_remedy(name, hint):
 
 @pytest.mark.parametrize(("name", "overrides", "said"), [
     ("fixavg", {"method__proximal": 0.1},
-     "override: method.proximal = 0.1: not a setting of fedavg; valid: answer, confidence, "),
+     "override: method.proximal = 0.1: not a setting of fedavg; valid: answer, as_official, "),
     ("fedavg", {"method__mc_samples": 5}, "override: method.mc_samples = 5: not a setting of "),
     ("fixavg", {"method__confidence": 2.0},
      "override: method.confidence = 2.0: must be less than or equal to 1"),
     ("pfedme", {"method__inner_steps": 0}, "override: method.inner_steps = 0: must be greater "),
     ("fedavg", {"method__objective": "fixmach"},
      "override: method.objective = 'fixmach': must be 'supervised' or 'fixmatch'"),
-    ("fedavg", {"split__labels": "none"}, "override: split.labels = 'none': must be 'some' or "),
+    ("fedavg", {"split__labels": "no"}, "override: split.labels = 'no': must be 'some', 'all' or "),
 ])  # fmt: skip
 def test_what_does_not_fit_the_method_is_refused_in_one_line(name, overrides, said):
     with pytest.raises(ConfigError) as caught:

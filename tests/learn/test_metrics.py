@@ -10,6 +10,7 @@ from fedapp.learn.metrics import (
     evaluation,
     label_group,
     predict,
+    predict_each,
     wilson,
     worst_decile,
 )
@@ -38,6 +39,17 @@ def test_predictions_are_the_softmax_of_one_whole_pass(count):
     with torch.no_grad():
         whole = torch.softmax(model.eval()(images / 255), 1)
     torch.testing.assert_close(rows, whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (2, 0, 3), (20, 40), (300, 300)])
+def test_sets_predicted_together_are_as_each_alone(counts):
+    """A convolution's answer for an image depends on that image alone; to the bit."""
+    model = build_model(ResNet9Settings(width=2), (1, 8, 8), 3)
+    stream = torch.Generator().manual_seed(0)
+    sets = [torch.randint(256, (n, 1, 8, 8), dtype=torch.uint8, generator=stream) for n in counts]
+    together = predict_each(model, sets, lambda x: x / 255)
+    alone = [predict(model, images, lambda x: x / 255) for images in sets]
+    assert all(torch.equal(a, b) for a, b in zip(together, alone, strict=True))
 
 
 def test_calibration_bins_by_hand():

@@ -5,10 +5,20 @@ import zlib
 
 import pytest
 import torch
+from safetensors.torch import save
+from torch import nn
 
 from fedapp.ground.errors import ProtocolError
 from fedapp.ground.settings import TransportSettings
-from fedapp.learn.params import digest_of, from_bytes, max_bytes, schema_of, to_bytes, weighted_mean
+from fedapp.learn.params import (
+    all_finite,
+    digest_of,
+    from_bytes,
+    max_bytes,
+    schema_of,
+    to_bytes,
+    weighted_mean,
+)
 
 
 def model(value=1.0, count=3):
@@ -28,6 +38,29 @@ def test_bytes_round_trip_and_do_not_depend_on_order():
     assert all(torch.equal(params[n], back[n]) for n in params)
     assert to_bytes(params) == to_bytes(dict(reversed(params.items())))
     assert digest_of(to_bytes(model(1))) != digest_of(to_bytes(model(2)))
+
+
+def test_bytes_are_those_of_safetensors():
+    stream = torch.Generator().manual_seed(0)
+    params = {
+        **model(),
+        "half": torch.randn(3, 2, generator=stream).half(),
+        "layout": torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
+        "empty": torch.empty(0, 3),
+        'quoted "name"': torch.randn(2, generator=stream, dtype=torch.float64),
+        "turned": torch.randn(4, 5, generator=stream).t(),
+    }
+    assert to_bytes(params) == save({n: t.contiguous() for n, t in params.items()})
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_finite_or_not(value):
+    tensor = torch.zeros(3, 5)
+    assert all_finite(tensor) and all_finite(torch.empty(0)) and all_finite(torch.tensor(3))
+    assert all_finite(torch.tensor(torch.finfo(torch.float32).max).repeat(9))  # the sum is not
+    tensor[2, 4] = value
+    assert not all_finite(tensor)
+    assert not all_finite(nn.Parameter(tensor))
 
 
 TRANSPORTS = [

@@ -22,13 +22,23 @@ def test_two_steps_by_hand() -> None:
         assert w.grad is None
 
 
+def test_a_decaying_step_by_hand() -> None:
+    """v = 2 + 0.5 * 1 = 2.5, w = 1 - 0.1 * 2.5 = 0.75."""
+    [w] = parameters(1.0)
+    w.grad = torch.tensor([2.0])
+    Sgd([w], rate=0.1, momentum=0.9, decay=0.5).step()
+    assert w.item() == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.01])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_as_torchs_to_the_bit(momentum: float) -> None:
+def test_as_torchs_to_the_bit(momentum: float, decay: float) -> None:
     stream = torch.Generator().manual_seed(0)
     shapes = ((3, 4), (7,), (2, 3, 5, 5), ())
     start = [torch.randn(shape, generator=stream) for shape in shapes]
     ours, theirs = ([nn.Parameter(t.clone()) for t in start] for _ in range(2))
-    sgd, reference = Sgd(ours, 0.03, momentum), torch.optim.SGD(theirs, 0.03, momentum)
+    sgd = Sgd(ours, 0.03, momentum, decay)
+    reference = torch.optim.SGD(theirs, 0.03, momentum, weight_decay=decay)
     for step in range(4):
         # Of some steps a parameter has no part, the first among them.
         gradients: list[Tensor | None] = [torch.randn(s, generator=stream) for s in shapes]

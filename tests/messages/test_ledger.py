@@ -30,6 +30,7 @@ def test_totals_by_hand() -> None:
         "bytes_up": 1010,
         "bytes_down": 5007,
         "bytes_evaluation": 830,
+        "bytes_spared": 0,
     }
     assert set(Ledger().totals().values()) == {0}
 
@@ -60,12 +61,12 @@ def test_rounds_add_up_to_the_totals() -> None:
 
 def test_rows_are_sums_in_order() -> None:
     assert filled().close_round() == [
-        (0, 3, "up", "message", 0, 10),
-        (0, 3, "up", "model", 1, 1000),
-        (1, 3, "down", "model", 5, 5000),
-        (1, 4, "down", "evaluation", 1, 800),
-        (1, 4, "down", "message", 0, 7),
-        (1, 4, "up", "evaluation", 0, 30),
+        (0, 3, "up", "message", 0, 10, ""),
+        (0, 3, "up", "model", 1, 1000, ""),
+        (1, 3, "down", "model", 5, 5000, ""),
+        (1, 4, "down", "evaluation", 1, 800, ""),
+        (1, 4, "down", "message", 0, 7, ""),
+        (1, 4, "up", "evaluation", 0, 30, ""),
     ]
 
 
@@ -90,7 +91,22 @@ def test_contents_of_another_role_cost_bytes_and_are_no_models() -> None:
     totals = ledger.totals()
     assert (totals["bytes_up"], totals["bytes_down"]) == (400, 1200)
     assert (totals["models_up"], totals["models_sent"]) == (0, 0)
-    assert (1, 0, "down", "prototypes", 3, 1200) in ledger.close_round()
+    assert (1, 0, "down", "prototypes", 3, 1200, "") in ledger.close_round()
+
+
+def test_a_part_names_its_layers_and_what_it_spared() -> None:
+    """5 of 8 layers' bytes in the first, nothing of the second: they add up to what is whole."""
+    ledger = Ledger()
+    ledger.add(1, 0, "up", "online", 1, 500)
+    ledger.add_part(1, 0, "online", ["head", "conv1"], 300)
+    ledger.add_part(1, 1, "online", [], 800)
+    assert ledger.close_round() == [
+        (1, 0, "up", "online", 1, 500, "conv1 head"),
+        (1, 1, "up", "online", 0, 0, ""),
+    ]
+    assert (ledger.totals()["bytes_up"], ledger.totals()["bytes_spared"]) == (500, 1100)
+    ledger.add(2, 0, "up", "online", 1, 800)
+    assert ledger.close_round() == [(2, 0, "up", "online", 1, 800, "")]
 
 
 def test_totals_survive_json_and_go_on() -> None:

@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -298,3 +299,63 @@ def test_durable_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     other = models.put(b"other", durable=True)
     assert [name.endswith(".tmp") for name in synced] == [True, False]
     assert synced[1] == str(tmp_path / other[:2])
+    synced.clear()
+    models.settle([digest, other, "0" * 64])  # the last is not here: nothing to bring to the disk
+    files = [str(file_of(tmp_path, each)) for each in sorted((digest, other))]
+    assert synced == [*files, *(str(Path(name).parent) for name in files)]
+
+
+# --- proving what is there ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that were read, in their order."""
+    found: list[Path] = []
+    real = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: found.append(path) or real(path))
+    return found
+
+
+def test_a_content_is_read_once_to_prove_it(tmp_path: Path, reads: list[Path]) -> None:
+    digest = ModelStore(tmp_path).put(b"model")
+    models = ModelStore(tmp_path, memory_bytes=0)
+    for _ in range(3):
+        models.prove(digest)
+    assert reads == [file_of(tmp_path, digest)]
+
+
+def test_what_this_process_wrote_needs_no_proof(tmp_path: Path, reads: list[Path]) -> None:
+    models = ModelStore(tmp_path, memory_bytes=0)
+    models.prove(models.put(b"model"))
+    assert reads == []
+
+
+@pytest.mark.parametrize("how", ["in place", "in place, time set back", "another file"])
+def test_a_file_that_was_changed_is_proved_again(tmp_path: Path, how: str) -> None:
+    models = ModelStore(tmp_path, memory_bytes=0)
+    path = file_of(tmp_path, digest := models.put(b"model"))
+    models.prove(digest)
+    before = path.stat()
+    time.sleep(0.02)  # a file's times go by the kernel's ticks
+    if how == "another file":
+        other = tmp_path / "other"
+        other.write_bytes(b"MODEL")
+        other.replace(path)
+    else:
+        path.write_bytes(b"MODEL")  # as long as before
+    if how == "in place, time set back":
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(StoreError, match="damaged"):
+        models.prove(digest)
+    assert not models.has(digest)
+
+
+def test_nothing_is_proved_of_what_is_absent_or_was_removed(tmp_path: Path) -> None:
+    models = ModelStore(tmp_path)
+    with pytest.raises(StoreError, match="no such model here"):
+        models.prove(digest_of(b"x"))
+    digest = models.put(b"x")
+    models.keep_only(())
+    with pytest.raises(StoreError, match="no such model here"):
+        models.prove(digest)

@@ -159,7 +159,7 @@ def test_traffic_is_what_was_sent_and_measuring_is_counted_apart(tmp_path, metho
     lines = (played.folder.path / "traffic.csv").read_text().splitlines()[1:]
     kinds = defaultdict(int)
     for line in lines:
-        _, _, way, kind, models, size = line.split(",")
+        _, _, way, kind, models, size, _ = line.split(",")
         kinds["bytes_evaluation" if kind == "evaluation" else f"bytes_{way}"] += int(size)
         kinds["models_evaluation"] += int(models) if kind == "evaluation" else 0
     measured = 0 if method.name == "pfedme" else 3 * 3

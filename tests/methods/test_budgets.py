@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.sgd import Sgd
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
 from fedapp.methods.fedper import FedPer
@@ -23,7 +24,7 @@ FIXMATCH = [method(objective="fixmatch") for method in (FedAvg, FedProx, FedBN, 
 def work(monkeypatch):
     """Images that pass forwards in training, and optimiser steps, of the task under way."""
     counted = Counter()
-    forward, step = ResNet9.forward, torch.optim.SGD.step
+    forward, step = ResNet9.forward, Sgd.step
 
     def counting_forward(self, x):
         if self.training and torch.is_grad_enabled():
@@ -31,12 +32,12 @@ def work(monkeypatch):
             counted["passes"] += 1
         return forward(self, x)
 
-    def counting_step(self, closure=None):
+    def counting_step(self):
         counted["steps"] += 1
-        return step(self, closure)
+        return step(self)
 
     monkeypatch.setattr(ResNet9, "forward", counting_forward)
-    monkeypatch.setattr(torch.optim.SGD, "step", counting_step)
+    monkeypatch.setattr(Sgd, "step", counting_step)
     return counted
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.sgd import Sgd
 from fedapp.methods.ditto import Ditto
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedrod import FedRoD
@@ -20,19 +21,19 @@ SIZE = 8
 def work(monkeypatch):
     """Images that pass the trunk to be learned from, and optimiser steps, of the task under way."""
     counted = Counter()
-    trunk, step = ResNet9.trunk, torch.optim.SGD.step
+    trunk, step = ResNet9.trunk, Sgd.step
 
     def counting_trunk(self, x):
         if self.training and torch.is_grad_enabled():
             counted["images"] += len(x)
         return trunk(self, x)
 
-    def counting_step(self, closure=None):
+    def counting_step(self):
         counted["steps"] += 1
-        return step(self, closure)
+        return step(self)
 
     monkeypatch.setattr(ResNet9, "trunk", counting_trunk)
-    monkeypatch.setattr(torch.optim.SGD, "step", counting_step)
+    monkeypatch.setattr(Sgd, "step", counting_step)
     return counted
 
 

@@ -1,5 +1,8 @@
 """FedUL and its baselines at a site: where they are supervised learning, and what each step is."""
 
+import csv
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -28,8 +31,10 @@ from tests.methods.conformance import (
     context,
     data_of,
     digits_like,
+    play,
     trainable,
 )
+from tests.methods.test_resuming import Stop, cut_at
 
 W_T = ModelRef(-2, 1, "a" * 64)
 TASK = Task(0, 1, "train", ModelRef(0, 0, "b" * 64), {"server": (W_T,)})
@@ -194,6 +199,16 @@ def test_afterwards_sure_and_unsure_images_are_mixed():
     )  # the network is the identity: mixing images is mixing answers
 
 
+def test_one_image_of_a_kind_is_not_enough(monkeypatch):
+    """Batch norm has no mean over one: the mini-batch is passed over, two of each are learned."""
+    for count, learned in ((1, False), (2, True), (6, True), (7, False)):
+        sure = torch.arange(8) < count
+        found = (sure, torch.zeros(8, dtype=torch.int64))
+        monkeypatch.setattr("fedapp.methods.fedpl.labels_of", lambda *_, f=found: f)
+        report = trained(FedPL(), bagged(torch.arange(8) % 4), batch_size=8)
+        assert (report.params is not None) == learned
+
+
 def test_without_both_kinds_nothing_is_learned():
     """w_0 is unsure of everything."""
     start = {name: torch.zeros_like(tensor) for name, tensor in START.items()}
@@ -249,3 +264,34 @@ def test_it_learns_from_bags_alone(tmp_path):
     """Ten classes, chance 10 %: what labels would teach, without one."""
     last = rows(loopback(federation("fedul", tmp_path, **{"rounds.num_rounds": 6})))[-1]
     assert last["mean_test_accuracy"] > 0.5
+
+
+@pytest.mark.parametrize("name", ["fedul", "fedpl", "fedllp"])
+@pytest.mark.parametrize("cut", [(0, "warmup", 2), (2, "train", 1)])
+def test_a_run_that_is_cut_resumes_to_the_same_bits(tmp_path, name, cut):
+    short = {"data.subset": 300, "training.local_epochs": 1, "rounds.num_rounds": 2}
+    whole = play(federation(name, tmp_path, "whole", **short))
+    experiment = federation(name, tmp_path, "cut", **short)
+    with pytest.raises(Stop):
+        play(experiment, cut_at(*cut))
+    again = replace(experiment, runtime=replace(experiment.runtime, resume=True))
+    resumed = play(again)
+    assert resumed.rows() == whole.rows() and resumed.records() == whole.records()
+
+
+def test_repeated_images_and_wrong_proportions_make_a_run(tmp_path):
+    """As the authors' code deals, loses and is disturbed: it runs; how well, docs/BAGS.md says."""
+    official = {"split.bag_mix": "official", "split.deal": "iid", "split.prior_noise": 0.2}
+    wanted = federation("fedul", tmp_path, **official, **{"method.double_softmax": True})
+    last = rows(loopback(wanted))[-1]
+    assert last["skipped"] == {} and last["mean_test_accuracy"] > 0.15  # chance 0.1
+
+
+def test_sites_with_labels_bags_and_nothing_learn_together(tmp_path):
+    known = {"split.knows": "labels, bags, nothing", "split.deal": "iid"}
+    folder = loopback(federation("fedul", tmp_path, **known))
+    with (folder / "per_site.csv").open() as file:
+        labelled = {int(row["site"]): int(row["labelled"]) for row in csv.DictReader(file)}
+    assert [labelled[k] > 0 for k in range(3)] == [True, False, False]
+    assert rows(folder)[-1]["trained"] == 2  # the third has nothing to learn from
+    assert rows(folder)[-1]["mean_test_accuracy"] > 0.4

@@ -17,8 +17,9 @@ from fedapp.ground.errors import ConfigError, ProtocolError
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.learn.prototypes import Prototypes, class_means, embedded, log_answers
-from fedapp.messages.protocol import EVALUATE, ModelRef, Refusal, Task
+from fedapp.messages.protocol import EVALUATE, ModelRef, Refusal, Reply, Task
 from fedapp.methods._prototypes import Helpers, read, written
+from fedapp.methods.base import Arrived
 from fedapp.methods.flexproto import FlexProto
 from fedapp.methods.protofssl import ProtoFSSL
 from fedapp.models.model import load_model
@@ -206,6 +207,13 @@ HONEST = {"centres": torch.tensor([[1.0, 2], [0, 0], [3, 4]]), "mask": torch.ten
 HONEST["mask"] = HONEST["mask"].to(torch.uint8)
 
 
+def checked(content, labelled):
+    """Let the server look at prototypes of a site with so many labelled images."""
+    arrived = {"prototypes": Arrived(content, frozenset(content))}
+    reply = Reply(0, 3, OURS.digest, learned=True)
+    FlexProto().check_contents(TRAIN, reply, arrived, SimpleNamespace(labelled=labelled))
+
+
 @pytest.mark.parametrize(("change", "labelled", "says"), [
     ({"mask": [1, 2, 1]}, 9, "mask must hold 0 and 1 alone, it holds 2"),
     ({"mask": [1, 0, 0]}, 9, "numbers of a class that mask says it has none of"),
@@ -215,11 +223,11 @@ HONEST["mask"] = HONEST["mask"].to(torch.uint8)
 def test_prototypes_that_cannot_be_true_are_refused_by_name(change, labelled, says):
     spoilt = HONEST | {n: torch.tensor(v, dtype=HONEST[n].dtype) for n, v in change.items()}
     with pytest.raises(ProtocolError, match=says):
-        FlexProto().check_content("prototypes", spoilt, SimpleNamespace(labelled=labelled))
+        checked(spoilt, labelled)
 
 
 def test_honest_prototypes_are_read_as_they_were_written():
-    FlexProto().check_content("prototypes", HONEST, SimpleNamespace(labelled=2))
+    checked(HONEST, 2)
     assert_same(written(read(HONEST)), HONEST)
 
 

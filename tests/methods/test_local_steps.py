@@ -10,6 +10,7 @@ import fedapp.methods.base as base
 from fedapp.data.augment import weak
 from fedapp.data.parts import Part
 from fedapp.learn.networks import initial_params
+from fedapp.learn.sgd import Sgd
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods import method_class, method_names
 from fedapp.methods.fedavg import FedAvg
@@ -43,6 +44,13 @@ AT_ONCE = (LocalOnly, UmPfssl)
 """They do not average, and warm up in one phase."""
 BESIDE = {"ditto": 2}
 """Optimiser steps in each mini-batch, where there is a second model."""
+
+
+def of_both_kinds(name):
+    """Optimiser steps in each mini-batch of labelled and unlabelled images."""
+    return 2 if name == "fedmatch" else BESIDE.get(name, 1)  # sigma's and psi's
+
+
 DEALS = (Deal(30, 4), Deal(3, 20), Deal(2, 0), Deal(0, 0))
 """Many images, few, two, none; mini-batches have eight."""
 
@@ -51,17 +59,17 @@ DEALS = (Deal(30, 4), Deal(3, 20), Deal(2, 0), Deal(0, 0))
 def work(monkeypatch):
     """Counts the mini-batches of the task under way."""
     counted = Counter()
-    step, descend = torch.optim.SGD.step, PFedMe.descend
+    step, descend = Sgd.step, PFedMe.descend
 
-    def counting_step(self, closure=None):
+    def counting_step(self):
         counted["steps"] += 1
-        return step(self, closure)
+        return step(self)
 
     def counting_descend(self, *arguments):
         counted["steps"] += 1
         return descend(self, *arguments)
 
-    monkeypatch.setattr(torch.optim.SGD, "step", counting_step)
+    monkeypatch.setattr(Sgd, "step", counting_step)
     monkeypatch.setattr(PFedMe, "descend", counting_descend)
     return counted
 
@@ -89,11 +97,11 @@ def test_every_task_takes_just_so_many_mini_batches(tmp_path, work, method):
     Sites with few images repeat them; a site with none takes none.
     """
     found = taken(method, tmp_path, work, local_steps=4, warmup_epochs=7, local_epochs=4)
-    times = BESIDE.get(method.name, 1)
+    times, both = BESIDE.get(method.name, 1), of_both_kinds(method.name)
     phases = [7] if isinstance(method, AT_ONCE) else [2, 2, 2, 1]
     for site in (0, 1, 2):
         assert found[0, site] == [n * times for n in phases], site
-        assert found[1, site] == [4 * times], site
+        assert found[1, site] == [4 * (both if DEALS[site].unlabelled else times)], site
     assert sum(found[0, 3]) == sum(found[1, 3]) == 0
 
 
@@ -116,11 +124,12 @@ def test_at_0_the_passes_decide(tmp_path, work, method):
     """2 passes over 30 images or, with pseudo-labels, over the larger part; as without it."""
     changes = {"warmup_epochs": 2, "warmup_rounds": 1, "local_epochs": 2}
     found = taken(method, tmp_path, work, local_steps=0, **changes)
-    times = BESIDE.get(method.name, 1)
+    times, both = BESIDE.get(method.name, 1), of_both_kinds(method.name)
     assert found[0, 0] == [2 * 4 * times]
-    # UM-pFSSL mixes, SAGE takes its labelled images for unlabelled ones too.
-    images = 34 if method.name in ("um_pfssl", "sage") else 30
-    assert found[1, 0] == [2 * -(-images // 8) * times]
+    # UM-pFSSL mixes; SAGE and FedSiam take their labelled images for unlabelled ones too.
+    together = method.name in ("um_pfssl", "sage") or method.name.startswith("fedsiam")
+    images = 34 if together else 30
+    assert found[1, 0] == [2 * -(-images // 8) * both]
 
 
 # --- views ----------------------------------------------------------------------------------------

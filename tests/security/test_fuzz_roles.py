@@ -13,21 +13,28 @@ from safetensors.torch import load
 import fedapp.methods
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ProtocolError
+from fedapp.learn.layers import layers_of
 from fedapp.learn.params import digest_of, from_bytes, to_bytes
 from fedapp.messages.codec import decode_answer, encode
 from fedapp.messages.protocol import MODEL, SERVER_SITE, Incoming, Part, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods import method_class
+from fedapp.methods._prototypes import PROTOTYPES, read
 from fedapp.server.engine import Engine
 from tests.methods.test_toys import TOYS
 from tests.security.mutations import BYTES, HEAD_CASES, counts, damaged, fuzz, spoilt_head
 from tests.small import small
 
 CLASSES = ("null", "eins")
-NAMES = ("toy_layers", "toy_means", "flexproto")
 FACTS = SiteFacts(
     0, (1, 8, 8), CLASSES, labelled=3, unlabelled=4, val=2, test=3, split_digest="0" * 64
 )
+
+
+PART = Part("e" * 64, "f" * 64)
+NAMES = ("toy_layers", "toy_means", "fedsiam_d", "flexproto")
+TOLD = {"share": 0.5, "boundary": 0.25}
+"""What FedSiam-D's server tells: it wants the layers that differ by 0.25 at least."""
 
 
 class Server:
@@ -44,21 +51,47 @@ class Server:
         self.state = self.engine._prepare([FACTS])
         pool = self.engine._pool
         w_0 = pool.latest(SERVER_SITE)
-        self.task = Task(0, 1, "train", pool.latest(0), {"server": (w_0,)})
-        schema = self.engine._schemas[MODEL]
-        if name == "toy_layers":
-            first = from_bytes(pool.get(w_0.digest), schema, "w_0")
-            sent = {"head.bias": torch.tensor([1.0, 2.0])}
-            whole, blob = to_bytes({**first, **sent}), to_bytes(sent)
-            part = Part(w_0.digest, digest_of(blob))
-            self.reply = Reply(0, 1, digest_of(whole), part=part, learned=True)
-        else:
-            [self.role] = self.engine._schemas.keys() - {MODEL}
-            content = self.engine._schemas[self.role].items()
-            blob = to_bytes({n: torch.ones(shape, dtype=of) for n, (shape, of) in content})
-            contents = {self.role: digest_of(blob)}
-            self.reply = Reply(0, 1, w_0.digest, contents=contents, learned=True)
-        self.blob, self.before = blob, dict(pool._records)
+        self.task = Task(0, 1, "train", pool.latest(0), {"server": (w_0,)}, numbers=TOLD)
+        first = from_bytes(pool.get(w_0.digest), self.engine._schemas[MODEL], "w_0")
+        answer = {"toy_layers": self._layers, "fedsiam_d": self._two}.get(name, self._beside)
+        self.reply, self.blob, *others = answer(w_0, first)
+        self.others, self.before = others, dict(pool._records)
+
+    def _layers(self, w_0, first):
+        sent = {"head.bias": torch.tensor([1.0, 2.0])}
+        whole, blob = to_bytes({**first, **sent}), to_bytes(sent)
+        part = Part(w_0.digest, digest_of(blob))
+        return Reply(0, 1, digest_of(whole), parts={MODEL: part}, learned=True), blob
+
+    def _beside(self, w_0, first):
+        """A content of the method's one role beside the model."""
+        [role] = self.engine._schemas.keys() - {MODEL}
+        schema = self.engine._schemas[role].items()
+        blob = to_bytes({n: torch.ones(shape, dtype=of) for n, (shape, of) in schema})
+        contents = {role: digest_of(blob)}
+        return Reply(0, 1, w_0.digest, contents=contents, learned=True), blob
+
+    def _two(self, w_0, first):
+        """A target, of the online network the head alone, and by how much each layer differs."""
+        target = to_bytes({**first, "head.bias": torch.tensor([1.0, 2.0])})
+        head = {"head.bias": torch.tensor([3.0, 2.0]), "head.weight": first["head.weight"] + 1}
+        blob, differs = to_bytes(head), self.engine._schemas["divergence"]
+        numbers = to_bytes({n: torch.tensor(0.5 if n == "head" else 0.1) for n in differs})
+        contents = {
+            "online": digest_of(to_bytes({**first, **head})),
+            "divergence": digest_of(numbers),
+        }
+        parts = {"online": Part(digest_of(target), digest_of(blob))}
+        reply = Reply(0, 1, digest_of(target), contents=contents, parts=parts, learned=True)
+        return reply, blob, target, numbers
+
+    def renamed(self, blob):
+        """The reply with another digest for what came in the place of `blob`."""
+        if self.reply.parts:
+            [(role, part)] = self.reply.parts.items()
+            return replace(self.reply, parts={role: replace(part, digest=digest_of(blob))})
+        [role] = self.reply.contents
+        return replace(self.reply, contents={role: digest_of(blob)})
 
     def refuses(self, head, blob):
         """Give it this answer; check what it believes; return whether it refused."""
@@ -66,7 +99,8 @@ class Server:
         pool._records = dict(self.before)
         try:
             answer = decode_answer(head)
-            incoming = Incoming(answer, {digest_of(blob): blob})
+            blobs = (blob, *self.others)
+            incoming = Incoming(answer, {digest_of(one): one for one in blobs})
             self.engine._phases.accept(self.task, incoming)
         except ProtocolError:
             assert pool._records == self.before
@@ -76,8 +110,8 @@ class Server:
             stored = pool.get(record.digest)
             assert digest_of(stored) == record.digest
             content = from_bytes(stored, self.engine._schemas[role], "x", self.transport)
-            if role != MODEL:
-                self.engine.experiment.method.check_content(role, content, FACTS)
+            if role == PROTOTYPES:
+                assert read(content).known.sum() <= FACTS.labelled
         others = {key: record for key, record in pool._records.items() if key[0] != 0}
         assert others == {key: record for key, record in self.before.items() if key[0] != 0}
         return False
@@ -114,27 +148,36 @@ def test_malformed_heads(server, name, examples):
 def test_malformed_contents(server, name, examples):
     """Under their true digest: only the content is wrong."""
     served = server(name)
-
-    def named(blob):
-        if served.reply.part:
-            return replace(served.reply, part=replace(served.reply.part, digest=digest_of(blob)))
-        return replace(served.reply, contents={served.role: digest_of(blob)})
-
     fuzz(
         f"{name}, content", examples, BYTES,
         lambda edits: damaged(served.blob, edits),
-        lambda blob: served.refuses(encode(named(blob)), blob),
+        lambda blob: served.refuses(encode(served.renamed(blob)), blob),
     )  # fmt: skip
 
 
 def test_a_part_that_does_not_make_the_model_it_names_is_refused(server):
     served = server("toy_layers")
-    other = to_bytes({"head.bias": torch.tensor([3.0, 2.0])})
-    part = replace(served.reply.part, digest=digest_of(other))
-    assert served.refuses(encode(replace(served.reply, part=part)), other)
-    strange = to_bytes({"head.other": torch.tensor([3.0, 2.0])})
-    part = replace(served.reply.part, digest=digest_of(strange))
-    assert served.refuses(encode(replace(served.reply, part=part)), strange)
+    for name in ("head.bias", "head.other"):
+        other = to_bytes({name: torch.tensor([3.0, 2.0])})
+        assert served.refuses(encode(served.renamed(other)), other)
+
+
+def test_fewer_layers_than_asked_or_others_are_refused(server):
+    """Each makes the content that it names: only what was asked for is another."""
+    served = server("fedsiam_d")
+    target = load(served.others[0])
+    for names in (["head.bias"], next(iter(layers_of(target).values())), sorted(target)):
+        sent = {name: target[name] + 1 for name in names}
+        blob, whole = to_bytes(sent), to_bytes({**target, **sent})
+        reply = served.renamed(blob)
+        reply = replace(reply, contents={**reply.contents, "online": digest_of(whole)})
+        assert served.refuses(encode(reply), blob)
+
+
+def test_a_part_of_what_is_not_new_is_refused(server):
+    served = server("toy_means")
+    parts = {"means": Part(served.task.own.digest, digest_of(served.blob)), MODEL: PART}
+    assert served.refuses(encode(replace(served.reply, parts=parts)), served.blob)
 
 
 @pytest.mark.parametrize("spoil", [
@@ -152,8 +195,7 @@ def test_prototypes_that_cannot_be_true_are_refused(server, spoil):
     served = server("flexproto")
     content = load(served.blob)
     blob = to_bytes({**content, **spoil(content)})
-    contents = {"prototypes": digest_of(blob)}
-    assert served.refuses(encode(replace(served.reply, contents=contents)), blob)
+    assert served.refuses(encode(served.renamed(blob)), blob)
 
 
 def test_prototypes_of_more_classes_than_labelled_images_are_refused(server):

@@ -78,7 +78,7 @@ LIES = {
     "wrong of one class only": (pseudo((3, 1), 4, (1,)), "1 of wrong ones"),
     "unknown role": ({"contents": {"prototypes": "f" * 64}}, "sent prototypes; its method has"),
     "model as content": ({"contents": {MODEL: "f" * 64}}, "sent model; its method has"),
-    "no base": ({"part": Part("e" * 64, "f" * 64)}, "whose base its task does not name"),
+    "no base": ({"parts": {MODEL: Part("e" * 64, "f" * 64)}}, "whose base its task does not name"),
     "another site": ({"site": 1}, "answer of site 1"),
     "another round": ({"round": 4}, "for round 4"),
     "not offered": ({"helpers": (ScoredRef(ref(4), 1.0),)}, "was not offered"),

@@ -130,3 +130,16 @@ def test_the_order_of_saving_and_collecting_matters(pool: ModelPool, tmp_path: P
     saved = pool.to_plain()
     pool.keep()
     ModelPool.from_plain(ModelStore(tmp_path), saved)  # died after collecting
+
+
+def test_what_the_records_name_is_brought_to_the_disk_together_once(
+    pool: ModelPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[set[str]] = []
+    monkeypatch.setattr(pool.store, "settle", lambda digests: settled.append(set(digests)))
+    for blob in (b"older", b"a"):  # of two versions in a round the records name the newer
+        pool.upload(1, digest_of(blob), blob, 3)
+    pool.made(b"mean", 3)
+    pool.settle()
+    pool.settle()
+    assert settled == [{digest_of(b"a"), digest_of(b"mean")}, set()]

@@ -12,6 +12,7 @@ from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ProtocolError, RunError
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.messages.protocol import (
+    MODEL,
     SERVER_SITE,
     Incoming,
     ModelRef,
@@ -94,7 +95,7 @@ def test_a_part_of_a_model_that_the_pool_lost_fails_its_site_alone(served):
     engine = served()
     lost, part = ModelRef(3, 4, "c" * 64), to_bytes({"head.bias": torch.tensor([1.0, 2.0])})
     task = Task(0, 1, "train", engine._pool.latest(0), {"helpers": (lost,)})
-    reply = Reply(0, 1, "d" * 64, part=Part(lost.digest, digest_of(part)))
+    reply = Reply(0, 1, "d" * 64, parts={MODEL: Part(lost.digest, digest_of(part))})
     with pytest.raises(ProtocolError, match="the server lost the model its part belongs to"):
         engine._phases.accept(task, Incoming(reply, {digest_of(part): part}))
 

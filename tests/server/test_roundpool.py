@@ -6,7 +6,7 @@ import torch
 from fedapp.ground.errors import ProtocolError, StoreError
 from fedapp.ground.settings import TransportSettings
 from fedapp.learn.params import from_bytes, schema_of, to_bytes
-from fedapp.messages.protocol import SERVER_SITE, ModelRef
+from fedapp.messages.protocol import MODEL, SERVER_SITE, ModelRef
 from fedapp.messages.store import ModelStore
 from fedapp.server.pool import ModelPool
 from fedapp.server.roundpool import RoundPool
@@ -32,7 +32,7 @@ def pool_of(tmp_path, models, transport=PLAIN, server=None, robust="none"):
     for site, params in enumerate(models):
         blob = to_bytes(params, transport)
         pool.upload(site, pool.store.put(blob), blob, 1)
-    return RoundPool(pool, SCHEMA, frozenset({"weight"}), transport, 7, robust)
+    return RoundPool(pool, {MODEL: SCHEMA}, frozenset({"weight"}), transport, 7, robust)
 
 
 def content(rnd, ref):
@@ -100,7 +100,9 @@ def test_filtered_leaves_out_who_points_away_and_remembers_it(tmp_path):
     made = rnd.average([(1, rnd.latest(0)), (1, rnd.latest(1)), (1, rnd.latest(2))])
     assert content(rnd, made)["weight"][0, 0].item() == 1  # 3 is bounded to 1, of two the lower
     assert rnd.agreement == {0: 1, 1: 1, 2: -1}
-    again = RoundPool(rnd.pool, SCHEMA, rnd.weights, PLAIN, 8, "filtered", {1: 1.0, 2: -1.0})
+    again = RoundPool(
+        rnd.pool, {MODEL: SCHEMA}, rnd.weights, PLAIN, 8, "filtered", {1: 1.0, 2: -1.0}
+    )
     parts = [(0, rnd.latest(0)), (1, rnd.latest(1)), (5, rnd.latest(2))]
     assert content(again, again.average(parts))["weight"][0, 0].item() == 3
     assert again.agreement == {1: 0.5, 2: -1.5}  # who has no weight is not judged

@@ -128,10 +128,10 @@ def test_a_failure_to_measure_does_not_take_back_that_a_site_trained():
 
 def test_the_classes_with_test_images_are_counted():
     run = standings(4)
-    run.sites[2].facts = facts(2, test=0)
+    run.sites[2] = Standing(facts(2, test=0))
     both = replace(evaluation(9, 10), confusion=((5, 1), (2, 2)))
-    run.sites[0].latest["test"] = evaluation(4, 10)  # all of the first class
-    run.sites[1].latest["test"] = both
+    run.sites[0] = Standing(facts(0), {"test": evaluation(4, 10)})  # all of the first class
+    run.sites[1] = Standing(facts(1), {"test": both})
     rows = run.per_site(str)
     assert [row["test_classes"] for row in rows] == [1, 2, 0, None]  # the last: not yet measured
     assert {row["classes"] for row in rows} == {2}

@@ -2,8 +2,8 @@
 
 import difflib
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedapp.data.folder import KINDS
@@ -18,6 +18,7 @@ class Entry:
 
     label: class, or empty. part: train, val or test, or empty where the site left that open.
     group: what must stay together, such as a patient; empty: this image belongs to no other.
+    bag: which of the site's bags holds it, in the place of a label; empty: none.
     """
 
     path: Path
@@ -25,15 +26,21 @@ class Entry:
     label: str
     part: str = ""
     group: str = ""
+    bag: str = ""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What a site holds. passed_over: files beside the images that are none."""
+    """What a site holds.
+
+    passed_over: files beside the images that are none. bags: class proportions of each bag, by its
+    name, in the order of the agreed classes; each sums to 1.
+    """
 
     entries: tuple[Entry, ...]
     faults: tuple[Fault, ...]
     passed_over: tuple[str, ...] = ()
+    bags: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 def label_fault(where: str, label: str, classes: Sequence[str]) -> Fault:

@@ -6,6 +6,7 @@ or that CSV file itself. Images are files of `data.folder.SUFFIXES`.
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fedapp.data.folder import KINDS
@@ -41,7 +42,7 @@ def list_own(data: Path, classes: Sequence[str]) -> Listing:
         what = f"no images, that is no {LABELLED}/<class>/*.png, {UNLABELLED}/*.png or {TABLE}"
         return _only(Fault(Kind.LAYOUT, str(data), what, f"put them there, as {KINDS}"))
     entries = tuple(sorted(listing.entries, key=lambda entry: entry.name))
-    return Listing(entries, listing.faults, listing.passed_over)
+    return replace(listing, entries=entries)
 
 
 def _only(fault: Fault) -> Listing:

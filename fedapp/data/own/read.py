@@ -11,19 +11,20 @@ from fedapp.data.own.copies import content_of
 from fedapp.data.own.deal import TEST, TRAIN, VAL, deal
 from fedapp.data.own.faults import Fault, Kind, OwnDataError
 from fedapp.data.own.listing import list_own
-from fedapp.data.parts import LABELLED, UNLABELLED, Part
+from fedapp.data.parts import BAGS, LABELLED, UNLABELLED, Bags, Part
 from fedapp.data.sites import SiteData
 from fedapp.data.stored import DepthError
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.settings import DataSettings, SplitSettings
 
 _PARTS = {
-    LABELLED: (TRAIN, True),
-    UNLABELLED: (TRAIN, False),
-    VAL: (VAL, True),
-    TEST: (TEST, True),
+    LABELLED: (TRAIN, "label"),
+    UNLABELLED: (TRAIN, ""),
+    BAGS: (TRAIN, "bag"),
+    VAL: (VAL, "label"),
+    TEST: (TEST, "label"),
 }
-"""A site's parts: for what the images of each were dealt, and whether they have a label."""
+"""A site's parts: for what the images of each were dealt, and what is known of them."""
 
 
 @dataclass(frozen=True)
@@ -105,27 +106,38 @@ def _read(
     except DataError as error:
         raise OwnDataError(place.name, [_damage(place, error)]) from error
     dealt = deal(entries, split, seed, place.name, [content_of(image) for image in decoded])
-    rows: dict[tuple[str, bool], list[int]] = {}
+    rows: dict[tuple[str, str], list[int]] = {}
     for number, (entry, purpose) in enumerate(zip(entries, dealt, strict=True)):
-        rows.setdefault((purpose, bool(entry.label)), []).append(number)
+        known = "label" if entry.label else "bag" if entry.bag else ""
+        rows.setdefault((purpose, known), []).append(number)
     index = {name: number for number, name in enumerate(settings.class_names)}
+    bags = {name: number for number, name in enumerate(sorted(listing.bags))}
 
-    def part(purpose: str, labelled: bool) -> Part:
-        chosen = rows.get((purpose, labelled), [])
+    def part(purpose: str, known: str) -> Part:
+        chosen = rows.get((purpose, known), [])
         none = torch.empty((0, channels, side, side), dtype=torch.uint8)
         images = torch.stack([decoded[i] for i in chosen]) if chosen else none
-        labels = [index[entries[i].label] for i in chosen] if labelled else None
-        return Part(images, labels if labels is None else torch.tensor(labels, dtype=torch.int64))
+        if known == "label":
+            return Part(images, _whole([index[entries[i].label] for i in chosen]))
+        if known == "bag":
+            told = torch.tensor([listing.bags[name] for name in bags], dtype=torch.float64)
+            return Part(images, Bags(_whole([bags[entries[i].bag] for i in chosen]), told))
+        return Part(images)
 
+    parts = {name: part(*kind) for name, kind in _PARTS.items() if name != BAGS or kind in rows}
     return SiteData(
         site=site,
-        parts={name: part(*dealt_as) for name, dealt_as in _PARTS.items()},
+        parts=parts,
         num_classes=len(index),
         mean=(settings.mean,) * channels,
         std=(settings.std,) * channels,
         audit=None,
         name=place.name,
     )
+
+
+def _whole(numbers: list[int]) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int64)
 
 
 def _damage(place: Place, error: DataError) -> Fault:

@@ -1,29 +1,38 @@
-"""A site's labels as a CSV file: `path,label` and, if wanted, `split` and `group`."""
+"""A site's images as a CSV file: `path`, `label` or `bag` and, if wanted, `split` and `group`."""
 
-import csv
 import difflib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fedapp.data.folder import SUFFIXES
+from fedapp.data.own.bags import list_bags
+from fedapp.data.own.csvfile import rows
 from fedapp.data.own.entries import IMAGE, Entry, Listing, label_fault, outside, outside_fault
 from fedapp.data.own.faults import Fault, Kind
 
-COLUMNS = ("path", "label", "split", "group")
+COLUMNS = ("path", "label", "bag", "split", "group")
 PARTS = ("train", "val", "test")
 
 
 def list_table(table: Path, classes: Sequence[str]) -> Listing:
-    """List the images that a CSV file names. Paths count from the file's own folder."""
+    """List the images that a CSV file names, and the bags of the file `BAGS` beside it.
+
+    Paths count from the file's own folder.
+    """
     faults: list[Fault] = []
     entries: list[Entry] = []
     seen: set[str] = set()
     strange: set[str] = set()  # labels: each is a fault where it first comes up
     root = table.parent.resolve()
-    for where, row in _rows(table, faults):
-        label = row["label"]
+    for where, row in rows(table, _columns, faults, "path,label"):
+        label, bag = row.get("label", ""), row.get("bag", "")
+        if label and bag:
+            remedy = "clear one of them: an image in a bag counts in its proportions alone"
+            faults.append(Fault(Kind.BAGS, where, "both a label and a bag", remedy))
+            continue
         if label and classes and label not in {*classes, *strange}:
             strange.add(label)
             faults.append(label_fault(where, label, classes))
@@ -41,70 +50,20 @@ def list_table(table: Path, classes: Sequence[str]) -> Listing:
             faults.append(Fault(Kind.LAYOUT, where, f"{name} stands twice", "keep one line"))
             continue
         seen.add(name)
-        entries.append(Entry(table.parent / name, name, label, part, row.get("group", "")))
+        entries.append(Entry(table.parent / name, name, label, part, row.get("group", ""), bag))
     if any(entry.part for entry in entries):
         entries = [e if e.part or e.label else _train(e) for e in entries]
         faults += _split_faults(table.name, entries)
-    return Listing(tuple(entries), tuple(faults))
+    bags = list_bags(table, entries, classes, faults)
+    return Listing(tuple(entries), tuple(faults), bags=bags)
 
 
-def _rows(table: Path, faults: list[Fault]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield where each whole line stands, and its fields by column."""
-    text = _text(table, faults)
-    if text is None:
-        return
-    reader = csv.reader(text.splitlines(), strict=True)
-    header: list[str] = []
-    while True:
-        where = f"{table.name}, line {reader.line_num + 1}"
-        try:
-            fields = [field.strip() for field in next(reader)]
-        except StopIteration:
-            break
-        except csv.Error as error:
-            remedy = "put fields with commas or quotes in double quotes"
-            faults.append(Fault(Kind.LAYOUT, where, f"not CSV ({error})", remedy))
-            return
-        if not any(fields):
-            continue
-        if not header:
-            header = [field.lower() for field in fields]
-            if fault := _header_fault(where, header):
-                faults.append(fault)
-                return
-        elif len(fields) != len(header):
-            what = f"{len(fields)} fields, the header has {len(header)}"
-            remedy = "write one for each column; put a field that holds a comma in double quotes"
-            faults.append(Fault(Kind.LAYOUT, where, what, remedy))
-        else:
-            yield where, dict(zip(header, fields, strict=True))
-    if not header:
-        remedy = "begin it with the line path,label"
-        faults.append(Fault(Kind.LAYOUT, table.name, "empty", remedy))
-
-
-def _text(table: Path, faults: list[Fault]) -> str | None:
-    """Return a CSV file's text, without a byte order mark."""
-    try:
-        text = table.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        what = f"cannot be read ({error.strerror})"
-        remedy = "let the user who runs the node read it"
-        faults.append(Fault(Kind.LAYOUT, table.name, what, remedy))
-        return None
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        what, remedy = "not UTF-8 text", "save it as 'CSV UTF-8 (comma delimited)'"
-        faults.append(Fault(Kind.LAYOUT, table.name, what, remedy))
-        return None
-    return text
-
-
-def _header_fault(where: str, header: Sequence[str]) -> Fault | None:
-    """Return what is wrong with the first line."""
-    rule = "columns must be path, label and, if wanted, split, group"
-    missing = [name for name in ("path", "label") if name not in header]
+def _columns(where: str, fields: Sequence[str]) -> Sequence[str] | Fault:
+    """Return the columns that the first line names, or what is wrong with it."""
+    header = [field.lower() for field in fields]
+    rule = "columns must be path, label or bag and, if wanted, split, group"
+    needed = ("path",) if "bag" in header else ("path", "label")
+    missing = [name for name in needed if name not in header]
     other = [name for name in header if name not in COLUMNS]
     if missing and len(header) == 1 and (found := re.search(r"[;\t|]", header[0])):
         what = f"fields are separated by {found[0]!r}"
@@ -115,12 +74,12 @@ def _header_fault(where: str, header: Sequence[str]) -> Fault | None:
     if missing:
         return Fault(Kind.LAYOUT, where, f"no column {missing[0]!r}", f"name it; {rule}")
     if other:
-        near = difflib.get_close_matches(other[0], COLUMNS, 1)
+        near = difflib.get_close_matches(other[0], COLUMNS, 1, cutoff=0.7)
         remedy = f"did you mean {near[0]!r}?" if near else f"remove it; {rule}"
         return Fault(Kind.LAYOUT, where, f"column {other[0]!r}", remedy)
     if len(set(header)) < len(header):
         return Fault(Kind.LAYOUT, where, "a column stands twice", f"keep one; {rule}")
-    return None
+    return header
 
 
 def _path_fault(where: str, text: str, folder: Path, root: Path) -> Fault | None:
@@ -145,7 +104,7 @@ def _path_fault(where: str, text: str, folder: Path, root: Path) -> Fault | None
 
 
 def _train(entry: Entry) -> Entry:
-    return Entry(entry.path, entry.name, entry.label, "train", entry.group)
+    return replace(entry, part="train")
 
 
 def _split_faults(table: str, entries: Sequence[Entry]) -> list[Fault]:

@@ -3,6 +3,9 @@
 Shi, Chen, Zhang: Uncertainty Minimization for Personalized Federated Semi-Supervised Learning, the
 final version; the preprint's differing choices are options.
 
+A server that has labelled images of its own is one more site, which trains in every round: others
+may list its model, and it theirs.
+
 The server's rule is Algorithm 1 with Algorithms 2 and 3 folded into one message per site and round;
 docs/CHOICES.md lists every place where the paper is silent and what is done there.
 
@@ -26,7 +29,7 @@ from fedapp.learn.pseudolabels import counted
 from fedapp.learn.scores import Score, ScoreKey
 from fedapp.learn.training import recalibrate
 from fedapp.learn.uncertainty import mc_probabilities
-from fedapp.messages.protocol import SEARCH, ModelRef, Reply, ScoredRef, Task
+from fedapp.messages.protocol import SEARCH, SERVER_SITE, ModelRef, Reply, ScoredRef, Task
 from fedapp.methods.base import (
     Method,
     MethodState,
@@ -49,6 +52,7 @@ from fedapp.methods.um_pfssl.relation import (
     ranked,
     relation,
 )
+from fedapp.methods.um_pfssl.strangers import Peers, Strangers
 
 log = logging.getLogger(__name__)
 
@@ -109,22 +113,26 @@ class UmPfssl(Method[HelperLists]):
     ) -> Generator[Sequence[Task], Sequence[Reply], HelperLists]:
         """Algorithm 1, one round."""
         if rnd.number == 0:
-            yield warm_ups(rnd)
+            yield [rnd.task(site, "warmup") for site in rnd.everybody]
             return state
+        peers = Peers(_trained(rnd))
         tasks = []
-        for site in rnd.sites:
-            trains = site in rnd.cohort
+        for site in rnd.everybody:
+            trains = site in rnd.cohort or site == SERVER_SITE
             in_scope = trains or self.helper_scope == "all"
+            refreshes = in_scope and rnd.number % self.update_every == 0
+            age = rnd.number - rnd.joined.get(site, 0)
+            searches = in_scope and age < self.search_rounds
+            if not (trains or refreshes or searches):
+                continue  # nothing to tell or to ask
             # No longer than asked for, whatever the site listed: it is sent newcomers beside.
             listed = state.helpers.get(site, ())[: self.helper_list_size - 1]
             stored = [helper.model for helper in listed]
             helpers = stored
-            if in_scope and rnd.number % self.update_every == 0:
-                helpers = self._refreshed(site, stored, rnd)
-            age = rnd.number - rnd.joined.get(site, 0)
-            searches = in_scope and age < self.search_rounds
-            newcomers = self._newcomers(site, helpers, rnd, trains, searches)
-            if trains or newcomers or helpers != stored:  # else nothing to tell or to ask
+            if refreshes:
+                helpers = self._refreshed(site, stored, rnd, peers)
+            newcomers = self._newcomers(site, helpers, rnd, peers, trains, searches)
+            if trains or newcomers or helpers != stored:
                 action = "train" if trains else SEARCH
                 tasks.append(rnd.task(site, action, helpers=helpers, newcomers=newcomers))
         replies = yield tasks
@@ -134,30 +142,39 @@ class UmPfssl(Method[HelperLists]):
         """The warm-up of sites that come late."""
         return warm_ups(rnd)
 
-    def _refreshed(self, site: int, helpers: list[ModelRef], rnd: Round) -> list[ModelRef]:
+    def _refreshed(
+        self, site: int, helpers: list[ModelRef], rnd: Round, peers: Peers
+    ) -> list[ModelRef]:
         """UpdateHelper (Alg. 2): the newest version of all helpers but the R lowest.
 
         Of all, where every peer is listed: nobody can replace the R lowest then, and they would
         stay as they are for ever.
         """
-        up_for_replacement = self.num_replaced if self._strangers(site, helpers, rnd) else 0
+        up_for_replacement = self.num_replaced if _strangers(site, helpers, peers) else 0
         keep = max(len(helpers) - up_for_replacement, 0)
         return [rnd.pool.latest(ref.site) for ref in helpers[:keep]] + helpers[keep:]
 
     def _newcomers(
-        self, site: int, helpers: Sequence[ModelRef], rnd: Round, trains: bool, searches: bool
+        self,
+        site: int,
+        helpers: Sequence[ModelRef],
+        rnd: Round,
+        peers: Peers,
+        trains: bool,
+        searches: bool,
     ) -> list[ModelRef]:
         """R models to try (Alg. 3, line 7), or more where a list that trains is not full."""
         free = self.helper_list_size - 1 - len(helpers)
         wanted = max(self.num_replaced if searches else 0, free if trains else 0)
-        others = self._strangers(site, helpers, rnd)
+        if not wanted:  # a draw takes the time of all peers, and most sites need none
+            return []
+        others = _strangers(site, helpers, peers)
         drawn = rnd.stream("newcomers", site).permutation(len(others))[:wanted]
         return [rnd.pool.latest(others[i]) for i in drawn.tolist()]
 
-    def _strangers(self, site: int, helpers: Sequence[ModelRef], rnd: Round) -> list[int]:
-        """Return the trained peers that are not on a site's list."""
-        listed = {site, *(ref.site for ref in helpers)}
-        return [peer for peer in rnd.pool.trained() if peer not in listed]
+    def needs_labels(self) -> str:
+        """A site may have helpers that have labels: the server is one."""
+        return ""
 
     def check_reply(self, task: Task, reply: Reply) -> None:
         """A helper list in its order, without the site itself."""
@@ -292,3 +309,16 @@ class UmPfssl(Method[HelperLists]):
             return Score(uncertain, accuracy, usable)
 
         return site.scores.get(key, compute)
+
+
+def _trained(rnd: Round) -> Sequence[int]:
+    """Return the peers whose model has been trained, ascending; where it learns, the server."""
+    peers = rnd.pool.trained()
+    if rnd.server_learns and rnd.pool.latest(SERVER_SITE).version:
+        return (SERVER_SITE, *peers)
+    return peers
+
+
+def _strangers(site: int, helpers: Sequence[ModelRef], peers: Peers) -> Strangers:
+    """Return the trained peers that are not on a site's list."""
+    return peers.but({site, *(ref.site for ref in helpers)})

@@ -107,5 +107,4 @@ def _other_split(cell: Cell, manifest: object) -> bool:
     split = cell.experiment.split
     if not split.manifest or manifest is None:
         return False
-    named = Manifest.load(split.manifest)
-    return (named.revealed() if split.labels == "all" else named).digest() != manifest
+    return Manifest.load(split.manifest).showing(split.labels).digest() != manifest

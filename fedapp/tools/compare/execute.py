@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fedapp.drivers import flower_local
-from fedapp.drivers.workers import SHARE, free_ram, measured, start_measuring
+from fedapp.drivers.need import SHARE, free_ram, measured, start_measuring
 from fedapp.experiment.atwork import COMPARISON, LOOK_S
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import refused
@@ -140,7 +140,9 @@ def _jobs(todo: Sequence[Cell], driver: Driver, board: Board) -> int:
 
     What one takes is measured, once for every data preset.
     """
-    threads = max((cell.experiment.runtime.threads for cell in todo), default=1)
+    runtimes = [cell.experiment.runtime for cell in todo]
+    processes = max((max(runtime.workers, 1) for runtime in runtimes), default=1)
+    threads = processes * max((runtime.threads for runtime in runtimes), default=1)
     number = min(len(os.sched_getaffinity(0)) // threads, len(todo))
     if driver == "flower" or number <= 1:
         return 1
@@ -149,10 +151,10 @@ def _jobs(todo: Sequence[Cell], driver: Driver, board: Board) -> int:
     known = [need for need in needs if need is not None]
     if not known:  # the cells will say why
         return number
-    ram = max(need.ram for need in known)
+    ram = processes * max(need.ram for need in known)
     limits = [number, int(free_ram() * SHARE // ram)]
     # All of them use the first GPU.
-    limits += [int(need.gpus[0] * SHARE // need.gpu) for need in known if need.gpus]
+    limits += [int(need.gpus[0] * SHARE // (processes * need.gpu)) for need in known if need.gpus]
     number = max(min(limits), 1)
     board.note(f"{number} cells at a time, each with up to {size(ram)}")
     return number

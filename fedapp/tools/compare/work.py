@@ -13,6 +13,7 @@ from typing import TextIO
 
 from fedapp.drivers import flower_local
 from fedapp.drivers.loopback import run_loopback
+from fedapp.drivers.need import as_texts
 from fedapp.experiment.config import from_plain
 from fedapp.ground.devices import torch_threads
 from fedapp.ground.errors import FedAppError
@@ -31,7 +32,7 @@ def do(job: Job) -> None:
                 write_mix(run, parents, job.digest)
             elif job.driver == "flower":
                 app = Path(flower_local.__file__).resolve().parents[2]
-                if flower_local.run(app, job.preset, job.overrides):
+                if flower_local.run(app, job.preset, as_texts(job.overrides)):
                     raise SystemExit(1)  # it has said why
             else:
                 run_loopback(experiment)

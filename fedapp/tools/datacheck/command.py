@@ -19,6 +19,7 @@ from fedapp.experiment.runpaths import out_root
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import OWN, SplitSettings
 from fedapp.tools.datacheck import machine
+from fedapp.tools.datacheck.bags import bags_in_words, findings_of_bags
 from fedapp.tools.datacheck.copies import findings_of_copies
 from fedapp.tools.datacheck.counts import Counts
 from fedapp.tools.datacheck.depth import kinds
@@ -61,6 +62,8 @@ def check(data: Path, options: Options, console: Console) -> int:
         console.print(counts.table(hide_below))
         facts.insert(0, ("images", sizes(looks)))
         facts.insert(1, ("kinds", kinds([look.seen.depth for look in looks if look.seen])))
+        if listing.bags:
+            facts.insert(2, ("bags", bags_in_words(listing, hide_below)))
         if accuracy := expected(entries, parts, hide_below):
             facts.insert(2, ("accuracy", accuracy))
         groups = together(entries, contents)
@@ -70,6 +73,7 @@ def check(data: Path, options: Options, console: Console) -> int:
             *counts.findings(),
             *findings_of_classes(entries, parts, groups, classes, hide_below),
             *findings_of_test(entries, parts, hide_below),
+            *findings_of_bags(listing, experiment),
         ]
         if experiment and not options.site_name and not any(e.part for e in listing.entries):
             remedy = "the site's own split will differ a little; give its name with --site-name"

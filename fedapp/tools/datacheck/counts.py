@@ -11,6 +11,7 @@ from fedapp.data.own.deal import ASIDE, TEST, TRAIN, VAL
 from fedapp.tools.datacheck.findings import Finding, fault, note, shown
 
 UNLABELLED = "(no label)"
+BAGGED = "(in a bag)"
 _PARTS = (TRAIN, VAL, TEST)
 _Cell = tuple[str, str]
 
@@ -21,9 +22,10 @@ class Counts:
     def __init__(self, entries: Sequence[Entry], parts: Sequence[str], classes: Sequence[str]):
         """Count; classes: the agreed ones, shown even where there are none of their images."""
         pairs = zip(entries, parts, strict=True)
-        self.cells = Counter[_Cell]((entry.label or UNLABELLED, part) for entry, part in pairs)
-        others = {label for label, _ in self.cells} - {*classes, UNLABELLED}
-        self._rows = [*classes, *sorted(others), UNLABELLED]
+        self.cells = Counter[_Cell]((_row(entry), part) for entry, part in pairs)
+        others = {label for label, _ in self.cells} - {*classes, UNLABELLED, BAGGED}
+        bagged = [BAGGED] if any(entry.bag for entry in entries) else []
+        self._rows = [*classes, *sorted(others), *bagged, UNLABELLED]
 
     def table(self, hide_below: int) -> Table:
         """Return the counts for the screen.
@@ -52,14 +54,15 @@ class Counts:
         by_part = Counter[str]()
         for (_, part), count in self.cells.items():
             by_part[part] += count
-        labelled = sum(n for (label, _), n in self.cells.items() if label != UNLABELLED)
+        no_label = (UNLABELLED, BAGGED)
+        labelled = sum(n for (label, _), n in self.cells.items() if label not in no_label)
         found = []
         if not by_part[TRAIN]:
             found.append(fault("no training images", "add images, or change the column split"))
         elif by_part[TRAIN] == self.cells[UNLABELLED, TRAIN]:
             remedy = "the site learns from its helpers alone; label some if you can"
             found.append(note("no labelled training images", remedy))
-        learns = by_part[TRAIN] > self.cells[UNLABELLED, TRAIN]
+        learns = by_part[TRAIN] > self.cells[UNLABELLED, TRAIN] + self.cells[BAGGED, TRAIN]
         for part, use in ((VAL, "validation"), (TEST, "test")):
             if labelled and not by_part[part]:
                 remedy = "label more images, or write a column split that has some"
@@ -68,11 +71,15 @@ class Counts:
         if not labelled:
             remedy = "nobody will know how good the site's model is; label some if you can"
             found.append(note("no labels: no validation and no test images", remedy))
-        if self.cells[UNLABELLED, ASIDE]:
-            text = "some unlabelled images are set aside"
+        if self.cells[UNLABELLED, ASIDE] or self.cells[BAGGED, ASIDE]:
+            text = "some images without a label are set aside"
             remedy = "their groups are for validation or testing, where labels are needed"
             found.append(note(text, remedy))
         return found
+
+
+def _row(entry: Entry) -> str:
+    return entry.label or (BAGGED if entry.bag else UNLABELLED)
 
 
 def _total(counts: Sequence[int], hide_below: int) -> str:

@@ -3,7 +3,8 @@
 Which table belongs to a comparison stands in its comparison.json: `{"table": "I", "dataset":
 "FashionMNIST"}`, or such a mapping by setting (directly or under `"by_setting"`), where `"setting"`
 may name the table's. A number is found by alpha and by the values that setting and method are named
-after, so that "nu=5" may be a setting or a method.
+after, so that "nu=5" may be a setting or a method. In another paper's table, named by `"paper"`, it
+is found by the setting's values and words, as in "IID gamma=0.10".
 """
 
 import csv
@@ -17,9 +18,11 @@ from fedapp.ground.errors import DataError
 from fedapp.tools.report.records import Comparison
 from fedapp.tools.report.sweep import parameters
 
-PAPER = "UM-pFSSL"
+PAPER, FEDSIAM = "UM-pFSSL", "FedSiam"
 BEST = "best_test_acc"
 """The paper's headline: the best mean test accuracy over rounds, chosen by test accuracy; %."""
+OTHERS_BEST = "test_acc"
+"""What it is called of other papers."""
 COST = "relative_cost_percent"
 """Models sent, in % of those of the table's dearest setting."""
 
@@ -38,11 +41,27 @@ NAMES: Mapping[str, str] = {
     "um_pfssl_ta": "UM-pFSSL TA",
 }
 """Our method presets -> the paper's names."""
+FEDSIAMS: Mapping[str, str] = {
+    "fedavg": "FedAvg",
+    "fedavg_plus": "FedAvg++",
+    "fedsem": "FedSem",
+    "fedsiam_pi": "FedSiam-Pi",
+    "fedsiam_mt": "FedSiam-MT",
+    "fedsiam_d": "FedSiam-D",
+}
+"""The same of FedSiam's paper. Its FedFixMatch and FedMatch are left out: in the released code they
+learn nothing from unlabelled images, so ours are not to be held against them."""
 
 _BOTH_TERMS = "UM-pFSSL EN+TA"
 """What Table III, the ablation of the relation's two terms, calls the whole method."""
 _AT_ALPHA_HALF = {"IV", "V"}
 """Tables whose settings do not name alpha: it is 0.5 (Sec. VI-D)."""
+
+SIZES = {
+    PAPER: "100 sites (20 for the medical sets), 200 rounds, full data sets, no spread given",
+    FEDSIAM: "100 sites, 50 rounds with labels at the clients, full data sets, means of 3 runs",
+}
+"""How large the papers' runs were."""
 
 TABLES = CONF / "paper_tables.csv"
 
@@ -81,7 +100,7 @@ class PaperNumbers:
         self._presets = comparison.presets
         self._of_setting = {key[0]: cell for key, cell in comparison.cells.items()}
         self._values = {
-            (r.paper, r.table, _plain(r.dataset), _values(r.setting), r.method, r.metric): r.value
+            (r.paper, r.table, _plain(r.dataset), *_place(r.setting), r.method, r.metric): r.value
             for r in printed
         }
 
@@ -89,6 +108,12 @@ class PaperNumbers:
     def asked(self) -> bool:
         """Whether the comparison names a table for any of its settings."""
         return any(wanted.get("table") for wanted in self._wanted.values())
+
+    @property
+    def sizes(self) -> str:
+        """How large the runs were of the papers whose tables are asked for."""
+        papers = {str(w.get("paper", PAPER)) for w in self._wanted.values() if w.get("table")}
+        return "; ".join(SIZES[paper] for paper in SIZES if paper in papers)
 
     def find(self, setting: str, method: str, metric: str = BEST) -> str | None:
         """Return the number as printed, in percent; None where the paper has none.
@@ -99,6 +124,12 @@ class PaperNumbers:
         table, dataset = str(wanted.get("table", "")), _plain(str(wanted.get("dataset", "")))
         if not table or (cell and _plain(cell.dataset) != dataset):
             return None
+        paper = str(wanted.get("paper", PAPER))
+        if paper != PAPER:
+            place = _place(str(wanted.get("setting", setting)))
+            name = FEDSIAMS.get(self._presets.get(method, method), "") if paper == FEDSIAM else ""
+            metric = OTHERS_BEST if metric == BEST else metric
+            return self._values.get((paper, table, dataset, *place, name, metric))
         swept, rest = parameters(method)
         values = {"alpha": cell.alpha} if cell and cell.alpha is not None else {}
         values |= parameters(str(wanted.get("setting", setting)))[0] | swept
@@ -107,8 +138,8 @@ class PaperNumbers:
         name = NAMES.get(self._presets.get(method, rest)) or rest or PAPER
         if table == "III" and name == PAPER:
             name = _BOTH_TERMS
-        paper = str(wanted.get("paper", PAPER))
-        return self._values.get((paper, table, dataset, frozenset(values.items()), name, metric))
+        place = (frozenset(values.items()), "")
+        return self._values.get((paper, table, dataset, *place, name, metric))
 
 
 def _wanted(paper: Mapping[str, Any], setting: str) -> Mapping[str, Any]:
@@ -117,9 +148,10 @@ def _wanted(paper: Mapping[str, Any], setting: str) -> Mapping[str, Any]:
     return {**paper, **own} if isinstance(own, Mapping) else paper
 
 
-def _values(setting: str) -> frozenset[tuple[str, float]]:
-    """tau=1 and tau=1.0 are one."""
-    return frozenset(parameters(setting)[0].items())
+def _place(setting: str) -> tuple[frozenset[tuple[str, float]], str]:
+    """Return the values and the words of a setting's name; tau=1 and tau=1.0 are one."""
+    values, words = parameters(setting)
+    return frozenset(values.items()), words
 
 
 def _plain(name: str) -> str:

@@ -75,7 +75,7 @@ def paper_table(comparison: Comparison, numbers: PaperNumbers) -> Table:
     if comparison.method(MIX):
         notes.append("Mix is measured once, after the last round: its three columns are one.")
     if found:
-        notes.append(_sizes(comparison))
+        notes.append(_sizes(comparison, numbers.sizes))
     elif numbers.asked:
         notes.append("The paper's table that was asked for has none of these settings and methods.")
     beside = ", and the paper's" if found else ""
@@ -111,14 +111,13 @@ def _any_has_all_labels(comparison: Comparison, method: str) -> bool:
     return any(comparison.has_all_labels(setting, method) for setting in comparison.settings)
 
 
-def _sizes(comparison: Comparison) -> str:
+def _sizes(comparison: Comparison, theirs: str) -> str:
     """Say how large the runs were, for the paper's numbers are of runs of another size."""
     sites = _range([c.sites for c in comparison.cells.values()])
     rounds = _range([c.rounds for c in comparison.cells.values()])
     return (
-        f"Here: {sites} sites, {rounds} rounds. The paper: 100 sites (20 for the medical sets), "
-        "200 rounds, full data sets, no spread given. Where the sizes differ, only the order of "
-        "the methods can be compared, not the numbers."
+        f"Here: {sites} sites, {rounds} rounds. The paper: {theirs}. Where the sizes differ, only "
+        "the order of the methods can be compared, not the numbers."
     )
 
 

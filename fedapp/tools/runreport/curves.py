@@ -13,7 +13,12 @@ from fedapp.tools.runreport.svg import WIDTH, Drawing, Point, shortened
 
 FEW_SITES = 24
 """Runs of at most as many sites show each by itself; of more, groups."""
-_SAID = {"common": "server's model", "tuned": "after training", "alone": "trained alone"}
+_SAID = {
+    "common": "server's model",
+    "tuned": "after training",
+    "alone": "trained alone",
+    "online": "online network",
+}
 _READING = (
     "Accuracy on images that no site learned from, by round; round 0 is the warm-up. A step of a "
     "few points is chance where sites have few test images."
@@ -58,22 +63,20 @@ def _mean(run: RunRecord) -> Figure:
 
 
 def _answers(run: RunRecord) -> list[Figure]:
-    kinds = zip(ANSWERS, ("c0", "c1", "c3"), (False, True, True), strict=True)
-    lines = [
-        Line(_SAID[answer], points, kind, dash)
-        for answer, kind, dash in kinds
-        if (points := _points(run, f"mean_test_accuracy_{answer}"))
-    ]
-    if len(lines) < 2:
+    kinds = dict(zip(ANSWERS, ("c0", "c1", "c3", "c2"), strict=True))
+    found = {a: points for a in ANSWERS if (points := _points(run, f"mean_test_accuracy_{a}"))}
+    if len(found) < 2:
         return []
-    columns = ["Round", *(_SAID[answer] for answer in ANSWERS)]
+    lines = [Line(_SAID[a], points, kinds[a], a != "common") for a, points in found.items()]
+    columns = ["Round", *(_SAID[answer] for answer in found)]
     rows = [
-        [str(r["round"]), *(percent(r.get(f"mean_test_accuracy_{a}")) for a in ANSWERS)]
+        [str(r["round"]), *(percent(r.get(f"mean_test_accuracy_{a}")) for a in found)]
         for r in run.rounds
     ]
     caption = (
         "Mean over sites of what each could answer with: the server's model, its own after it "
-        "trained that one, its own trained on its labelled images alone."
+        "trained that one, its own trained on its labelled images alone, and the server's online "
+        "network where its method has one."
     )
     table = Table("Accuracy by answer and round, %", columns, rows, labels=1)
     return [_figure(run, "Answers that sites have", lines, caption, table)]

@@ -12,9 +12,9 @@ from torch import nn
 
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.params import Params
-from fedapp.messages.protocol import Task
+from fedapp.messages.protocol import MODEL, Task
 from fedapp.methods._averaging import FromLabelled
-from fedapp.methods.base import SiteContext, SiteReport
+from fedapp.methods.base import Sent, SiteContext, SiteReport
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -38,7 +38,9 @@ class ToyLayers(FromLabelled):
         most = sorted(lengths, key=lambda n: (-lengths[n], n))[: round(self.share * len(base))]
         memory = {f"mean.{name}": t for name, t in mean.items()}
         memory["steps"] = site.memory["steps"] + 1
-        return replace(report, sent=frozenset(most), memory=memory)
+        return replace(
+            report, sent={MODEL: Sent(frozenset(most), task.models["server"][0])}, memory=memory
+        )
 
 
 METHOD = ToyLayers

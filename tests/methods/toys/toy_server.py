@@ -1,4 +1,4 @@
-"""A toy: the sites' models are averaged, then the server trains on labelled images of its own."""
+"""A toy: the server trains by itself on labelled images of its own; sites only measure."""
 
 from collections.abc import Generator, Sequence
 from typing import ClassVar
@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from fedapp.ground.settings import CLOSED
 from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Reply, Task
-from fedapp.methods._averaging import FromLabelled, averaged
+from fedapp.methods._averaging import FromLabelled
 from fedapp.methods.base import MethodState, Round
 
 
@@ -18,10 +18,11 @@ class ToyServer(FromLabelled):
     def server_round(
         self, state: MethodState, rnd: Round
     ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
-        average = yield from averaged(rnd, self.weight)
-        yield [rnd.task(SERVER_SITE, "train", phase=9, server=[average])]
-        newest = rnd.pool.latest(SERVER_SITE)
-        yield [rnd.task(site, EVALUATE, server=[newest]) for site in rnd.sites]
+        before = [rnd.pool.latest(SERVER_SITE)]
+        yield [rnd.task(site, EVALUATE, server=before) for site in rnd.sites]
+        yield [rnd.task(SERVER_SITE, "train", phase=9, server=before)]
+        newest = [rnd.pool.latest(SERVER_SITE)]
+        yield [rnd.task(site, EVALUATE, server=newest) for site in rnd.sites]
         return state
 
 

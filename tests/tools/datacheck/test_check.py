@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from fedapp.cli import app
 from fedapp.ground.errors import ConfigError
+from fedapp.methods import method_class
 from fedapp.tools.datacheck import machine
 from fedapp.tools.datacheck.command import Options, check
 from fedapp.tools.datacheck.findings import SHOWN
@@ -341,3 +342,52 @@ def test_as_a_command(tmp_path):
 def test_misuse_is_told_at_once(tmp_path, words, said):
     result = CliRunner().invoke(app, ["check", str(tmp_path), *words])
     assert isinstance(result.exception, ConfigError) and said in str(result.exception)
+
+
+# --- bags -----------------------------------------------------------------------------------------
+
+
+def bags(folder: Path, *shares: str) -> Path:
+    """Write two bags of three images, and one of one class."""
+    lines = [f"{bag}{n}.png,,{bag}," for bag in ("mon", "tue") for n in range(3)]
+    lines += [*(f"wed{n}.png,,wed," for n in range(2)), "a.png,one,,val", "b.png,two,,test"]
+    table(folder, *lines, header="path,label,bag,split")
+    wanted = shares or ("mon,0.5,0.5,0", "tue,0.2,0,0.8", "wed,0,1,0")
+    (folder / "bags.csv").write_text("\n".join(("bag,nought,one,two", *wanted)) + "\n")
+    return folder
+
+
+def with_method(data: Path, name: str) -> dict[str, object]:
+    return {"experiment": experiment(data, method=method_class(name)())}
+
+
+def test_a_site_with_bags(tmp_path):
+    code, output = said(bags(tmp_path), **with_method(tmp_path, "fedul"))
+    assert code == 0 and findings(output) == []
+    assert row(output, "(in a bag)") == ["8", "0", "0", "8"]
+    assert "3 of 2 to 3 images; condition number 2.73" in output
+
+
+def test_bags_that_are_wrong(tmp_path):
+    code, output = said(bags(tmp_path, "mon,0.5,0.5,0.5"), **with_method(tmp_path, "fedul"))
+    assert code == 1
+    assert findings(output)[0] == (
+        "bags.csv, line 2: the proportions of bag 'mon' sum to 1.5, must sum to 1 | divide the "
+        "number of images of each class by that of all images in the bag"
+    )
+
+
+def test_a_method_that_does_not_use_bags_and_bags_that_are_alike(tmp_path):
+    alike = ("mon,0.334,0.333,0.333", "tue,0.333,0.334,0.333", "wed,0.3,0.3,0.4")
+    code, output = said(bags(tmp_path, *alike))
+    assert code == 1
+    assert findings(output) == [
+        "images in bags, but method.name = 'um_pfssl' does not use them | have the preset's method "
+        "changed to fedllp or fedpl or fedul"
+    ]
+    assert any("much alike" in line for line in findings(output, "note"))
+
+
+def test_sizes_of_bags_are_hidden_as_other_counts(tmp_path):
+    _, output = said(bags(tmp_path), hide_below=5, **with_method(tmp_path, "fedul"))
+    assert "3 of < 5 images; condition" in output

@@ -204,3 +204,21 @@ def test_one_line_needs_no_name_and_the_split_is_no_parameter(tmp_path):
     assert list(found.lines) == [("", "")]
     assert sweeps(comparison(tmp_path / "b", ["alpha=0.5", "alpha=5"], ["fixavg"])) == []
     assert sweeps(comparison(tmp_path / "c", ["nu=5"], ["fixavg"])) == []
+
+
+@pytest.mark.parametrize(("setting", "method", "value"), [
+    ("IID", "fedsiam_d", "97.22"),
+    ("Non-IID-I", "fedsiam_d", "95.61"),
+    ("Non-IID-I", "fedavg", "88.66"),
+    ("IID", "fedsem", "96.49"),
+    ("IID", "fedmatch", None),  # not what the paper describes
+    ("IID", "um_pfssl", None),
+])  # fmt: skip
+def test_fedsiams_numbers_are_found_by_the_words_of_a_setting(tmp_path, setting, method, value):
+    of = {"paper": "FedSiam", "table": "5", "dataset": "MNIST"}
+    papers = {name: {**of, "setting": f"{name} gamma=0.10"} for name in ("IID", "Non-IID-I")}
+    found = comparison(
+        tmp_path, ["IID", "Non-IID-I"], [method], dataset="mnist", paper={"by_setting": papers}
+    )
+    assert PaperNumbers(found, PRINTED).find(setting, method) == value
+    assert PaperNumbers(found, PRINTED).find(setting, method, COST) is None

@@ -1,0 +1,96 @@
+"""Put sites' training samples into bags whose class proportions differ, and are known exactly."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.data.bagged import Bagged
+from fedapp.data.bags import fitted
+from fedapp.data.shares import apportion, by_owner, dirichlet
+from fedapp.ground import rng
+from fedapp.ground.settings import BAGS, SplitSettings
+
+BAG_ALPHA = 1.0
+"""Of the Dirichlet draws by which a class is dealt to a site's bags: every division as likely."""
+LEAST = 0.1
+"""A class's weight in a bag is drawn from U[LEAST, 1]; here and below as FedUL's code has it."""
+DOMINANT = 10.0
+"""Factor of the weight of bag m's class m mod C."""
+
+
+def put_into_bags(
+    classes: NDArray[np.int64],
+    site: NDArray[np.int32],
+    hidden: NDArray[np.bool_],
+    settings: SplitSettings,
+    seed: int,
+) -> Bagged:
+    """Put the hidden samples of sites that know bags into B bags each, as `bag_mix` says.
+
+    classes, site: [N], class and owner of each sample. hidden: [N], whether nobody sees its label.
+
+    dirichlet: class c of a site is dealt by p ~ Dir_B(BAG_ALPHA). dominant: all its samples go to
+    bags of equal size, by a table of weights U[LEAST, 1], DOMINANT times that for class m mod C of
+    bag m. official: bag m draws n_c C / B w_mc / sum_m w_mc samples from all n_c of class c, so
+    that a sample may lie in several bags or in none.
+    """
+    num_classes, dealer = int(classes.max()) + 1, _Dealer(settings, seed)
+    bag = np.full(len(classes), -1, np.int32)
+    repeats = [np.empty((0, 2), np.int32)]
+    counts = np.zeros((settings.num_clients, settings.bags, num_classes), np.int32)
+    for owner, owned in enumerate(by_owner(np.flatnonzero(hidden), site, settings.num_clients)):
+        if settings.known_at(owner) != BAGS or len(owned) == 0:
+            continue
+        of_class = [owned[classes[owned] == label] for label in range(num_classes)]
+        places = np.concatenate(list(dealer.places(owner, of_class)))
+        np.add.at(counts[owner], (places[:, 1], classes[places[:, 0]]), 1)
+        samples, first = np.unique(places[:, 0], return_index=True)
+        bag[samples] = places[first, 1]
+        repeats.append(np.delete(places, first, 0).astype(np.int32))
+    return Bagged(bag, np.concatenate(repeats), counts)
+
+
+class _Dealer:
+    """Deals the samples of one site after the other; every draw is keyed by site and class."""
+
+    def __init__(self, settings: SplitSettings, seed: int) -> None:
+        self._mix, self._bags, self._seed = settings.bag_mix, settings.bags, seed
+        self._alike = settings.deal == "iid"
+
+    def places(
+        self, owner: int, of_class: Sequence[NDArray[np.int64]]
+    ) -> Iterator[NDArray[np.int64]]:
+        """Yield, class by class, which sample lies in which bag: [places, 2].
+
+        of_class: the site's samples of each class.
+        """
+        sizes = np.array([len(members) for members in of_class])
+        if self._mix == "dominant":
+            rows = np.full(self._bags, sizes.sum() / self._bags)
+            fit = fitted(self._weights(owner, len(sizes)), rows, sizes.astype(np.float64))
+        elif self._mix == "official":
+            table = self._weights(owner, len(sizes))
+            fit = table / table.sum(0) * sizes * len(sizes) / self._bags
+        for label in np.flatnonzero(sizes).tolist():
+            draw, members = rng.numpy_stream(self._seed, "bags", owner, label), of_class[label]
+            if self._mix == "official":
+                counts = np.minimum(fit[:, label], len(members)).astype(np.int64)
+                chosen = np.concatenate([draw.permutation(members)[:count] for count in counts])
+            else:
+                shares = (
+                    dirichlet(draw, BAG_ALPHA, self._bags)
+                    if self._mix == "dirichlet"
+                    else fit[:, label] / len(members)
+                )
+                counts = apportion(draw, len(members), shares)
+                chosen = draw.permutation(members)
+            yield np.stack([chosen, np.repeat(np.arange(self._bags), counts)], 1)
+
+    def _weights(self, owner: int, num_classes: int) -> NDArray[np.float64]:
+        """Draw a site's table, [B, C], above 0; where all sites are alike, the same for all."""
+        draw = rng.numpy_stream(self._seed, "bag-weights", *(() if self._alike else (owner,)))
+        weights = draw.uniform(LEAST, 1, (self._bags, num_classes))
+        numbers = np.arange(self._bags)
+        weights[numbers, numbers % num_classes] *= DOMINANT
+        return weights

@@ -1,0 +1,88 @@
+"""Bags of one site, of whose inputs the class proportions alone are known: what is told of them.
+
+For M bags and C classes. Counts are inputs of each class in each bag, [M, C].
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+RANK_TOLERANCE = 1e-9
+"""A singular value below this share of the largest is taken for 0."""
+FITTED = 1e-12
+"""Relative error of a table's rows at which `fitted` ends."""
+MOST_FITS = 10_000
+"""Rounds of `fitted`; extreme tables need some hundred."""
+
+
+def proportions_of(counts: NDArray[np.integer]) -> Tensor:
+    """Return Pi, float64 [M, C]: each row sums to 1, that of an empty bag is 0."""
+    known = torch.from_numpy(counts.astype(np.float64))
+    return known / known.sum(1, keepdim=True).clamp(min=1)
+
+
+def condition(proportions: Tensor) -> float:
+    """Return the condition number of Pi [M, C], at least 1.
+
+    It says how much an error in P(bag | x) grows. Only classes that occur in the bags count: of the
+    others they say nothing, and ask nothing. Infinite where the rank is below their number: then no
+    classifier follows from the bags.
+    """
+    occurring = proportions.double()[:, proportions.sum(0) > 0]
+    if not occurring.numel():
+        return 1.0
+    values = torch.linalg.svdvals(occurring)
+    if len(values) < occurring.shape[1] or values[-1] <= values[0] * RANK_TOLERANCE:
+        return float("inf")
+    return float(values[0] / values[-1])
+
+
+def too_little(proportions: Tensor) -> tuple[str, str] | None:
+    """Return what is wrong with bags of which no classifier follows, and the remedy; None: nothing.
+
+    proportions: Pi [M, C]. It is wrong where their rank is below the number of classes in them.
+    """
+    if condition(proportions) < float("inf"):
+        return None
+    filled = proportions[proportions.sum(1) > 0]
+    classes = int((filled.sum(0) > 0).sum())
+    if len(filled) < classes:
+        what = f"there are {len(filled)} bags, but {classes} classes in them"
+        return what, "make at least as many bags as classes, with different proportions"
+    return (
+        f"its {len(filled)} bags do not tell {classes} classes apart (the proportions' rank is "
+        "lower)",
+        "give more bags, or bags with other proportions",
+    )
+
+
+def noisy(proportions: Tensor, strength: float, draw: np.random.Generator) -> Tensor:
+    """Return wrong proportions: Pi * ((2 g - 1) e + 1), g ~ U[0, 1] for each entry, cut to [0, 1].
+
+    proportions: Pi, float64 [M, C]. strength: e, in [0, 2]; 0: Pi itself. A row that would be 0
+    stays as it is. Rows need not sum to 1 (Lu et al. 2022, Table E.9; printed there with the 1 in
+    another place, so that e = 0 would not be clean).
+    """
+    factors = (2 * torch.from_numpy(draw.random(tuple(proportions.shape))) - 1) * strength + 1
+    changed = (proportions * factors).clamp(0, 1)
+    return torch.where(changed.sum(1, keepdim=True) > 0, changed, proportions)
+
+
+def fitted(
+    table: NDArray[np.float64], rows: NDArray[np.float64], columns: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the table [M, C], each row and each column times a factor, with these sums.
+
+    Iterative proportional fitting (Deming and Stephan 1940). table: above 0. rows: [M], above 0.
+    columns: [C], at least 0. Both have the same sum, above 0.
+    """
+    fit = table
+    for _ in range(MOST_FITS):
+        before = fit.sum(0)
+        fit = fit * np.divide(columns, before, out=np.zeros_like(before), where=before > 0)
+        sums = fit.sum(1)
+        if np.all(np.abs(sums - rows) <= FITTED * rows):
+            break
+        fit = fit * (rows / sums)[:, None]
+    return fit

@@ -1,0 +1,111 @@
+"""Learning with two networks: the target says what the online one is to answer (FedSiam, Sec. 3).
+
+The online network descends; the target follows it as a moving average, or is the same network, seen
+a second time through other views and another dropout sample.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedapp.learn.networks.base import Network
+from fedapp.learn.objectives import Work
+from fedapp.learn.training import Step, View, batches, freeze_batch_norm
+
+Distance = Literal["mse", "squared_norm", "kl"]
+"""How far two answers are from each other, see `inconsistency`."""
+
+_UNKNOWN = -100
+"""The label of an image without one, as torch's cross entropy leaves it out."""
+
+
+def rising(epoch: int, epochs: int) -> float:
+    """Return exp(-5 (1 - min(t, n) / n)^2), in (0, 1]: the weight of J in local epoch t of n.
+
+    epoch: t >= 0, a site's local epochs so far, this one included. epochs: n >= 1 (phi_l).
+    """
+    return math.exp(-5 * (1 - min(epoch, epochs) / epochs) ** 2)
+
+
+def decay(epoch: int, largest: float) -> float:
+    """Return min(1 - 1 / (t + 1), largest), in [0, 1]: alpha of Eq. 9 in local epoch t >= 0."""
+    return min(1 - 1 / (epoch + 1), largest)
+
+
+@torch.no_grad()
+def follow(target: Network, online: Network, alpha: float) -> None:
+    """Make target := alpha target + (1 - alpha) online, in place: Eqs. 3 and 9; parameters alone.
+
+    A batch norm's statistics are each network's own.
+    """
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), 1 - alpha)
+
+
+def inconsistency(target: Tensor, online: Tensor, distance: Distance) -> Tensor:
+    """Return J, the mean over images of how far the online answer is from the target's, >= 0.
+
+    target, online: logits [n, C], n >= 1; no gradient flows into the target. squared_norm: Eq. 4,
+    ||p - q||^2 of the probabilities; mse: that by C, as in the authors' code; kl: Eq. 5, KL(p || q)
+    with the target's p.
+    """
+    p, log_q = torch.softmax(target.detach(), 1), torch.log_softmax(online, 1)
+    if distance == "kl":
+        return F.kl_div(log_q, p, reduction="batchmean")
+    squares = (p - log_q.exp()).square()
+    return squares.mean() if distance == "mse" else squares.sum(1).mean()
+
+
+def siamese(
+    work: Work,
+    target: Network,
+    other: View,
+    unlike: Callable[[Tensor, Tensor], Tensor],
+    weight: Callable[[int], float],
+    before: int,
+    after: Callable[[int], None],
+) -> Iterator[Step]:
+    """L + beta J on mini-batches drawn from labelled and unlabelled images together (Eq. 7).
+
+    L is the sum of the labelled images' cross entropies by the size of the whole batch, as in the
+    authors' code; J is `unlike` of the target's and the online network's logits, of all images.
+    `work.model` is the online network. target: may be the same one. other: the target's view.
+    weight: beta in local epoch t, counted from before + 1. after: called with t once each step is
+    taken. Without labelled images the loss is beta J (Eq. 8).
+    """
+    data, online, epoch_now = work.data, work.model, before
+    images = torch.cat([data.labelled, data.unlabelled])
+    labels = F.pad(data.labels, (0, len(data.unlabelled)), value=_UNKNOWN)
+    again = torch.arange(len(data.labels)).repeat(work.labelled_repeat - 1)
+    every = torch.cat([torch.arange(len(images)), again])
+    work.begin(len(images))
+    target.train()
+    if len(images) == 1:
+        freeze_batch_norm(target)
+
+    def loss(x: Tensor, seen: Tensor, y: Tensor, beta: float) -> Tensor:
+        logits = online(x)
+        known = F.cross_entropy(logits, y, ignore_index=_UNKNOWN, reduction="sum") / len(y)
+        if not beta:  # a second pass would move batch-norm statistics all the same
+            return known
+        with torch.no_grad():
+            wanted = target(seen)
+        return known + beta * unlike(wanted, logits)
+
+    def epoch() -> Iterator[Step]:
+        nonlocal epoch_now
+        epoch_now += 1
+        beta = weight(epoch_now)
+        order = every[torch.randperm(len(every), generator=work.shuffle)]
+        for batch in batches(order.to(images.device), work.size):
+            x = work.normalise(work.view(images[batch]))
+            seen = work.normalise(other(images[batch]))
+            yield partial(loss, x, seen, labels[batch], beta)
+
+    for step in work.passes(epoch):
+        yield step
+        after(epoch_now)

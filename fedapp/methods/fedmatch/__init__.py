@@ -1,0 +1,3 @@
+from fedapp.methods.fedmatch.method import FedMatch
+
+METHOD = FedMatch

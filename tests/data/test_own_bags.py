@@ -1,0 +1,182 @@
+"""A site's own bags: how they are written down, read, and what is said where they are wrong."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedapp.data.own import Kind, OwnDataError, OwnSites, Place, list_own
+from fedapp.data.parts import Bags
+from fedapp.data.sites import SiteData
+from fedapp.experiment.config import load_experiment
+from fedapp.ground.errors import ConfigError
+from fedapp.ground.settings import SplitSettings
+from fedapp.site.federation import federation_of
+from tests.flower.results import loopback, rows
+from tests.own import CLASSES, NAMES, agreed, experiment, table, three_sites
+
+LINES = ("a.png,mon", "b.png,mon", "c.png,tue", "d.png,wed")
+SHARES = "bag,nought,one,two\nmon,0.5,0.5,0\ntue,0,1,0\nwed,0,0.25,0.75\n"
+
+
+def site(folder: Path, shares: str | None = SHARES, lines: tuple[str, ...] = LINES) -> Path:
+    table(folder, *lines, header="path,bag")
+    if shares is not None:
+        (folder / "bags.csv").write_text(shares)
+    return folder
+
+
+def read(folder: Path) -> SiteData:
+    places = {0: Place("east", folder)}
+    return OwnSites(places, agreed(), SplitSettings(num_clients=3), 0, torch.device("cpu")).site(0)
+
+
+def bags_of(data: SiteData) -> Bags:
+    known = data.parts["bags"].supervision
+    assert isinstance(known, Bags)
+    return known
+
+
+def test_a_table_of_bags_and_one_of_their_proportions(tmp_path):
+    listing = list_own(site(tmp_path), CLASSES)
+    assert listing.faults == ()
+    assert [(entry.name, entry.bag) for entry in listing.entries] == [
+        ("a.png", "mon"), ("b.png", "mon"), ("c.png", "tue"), ("d.png", "wed"),
+    ]  # fmt: skip
+    assert listing.bags == {"mon": (0.5, 0.5, 0), "tue": (0, 1, 0), "wed": (0, 0.25, 0.75)}
+
+
+def test_classes_may_stand_in_another_order_and_proportions_are_rounded(tmp_path):
+    shares = "bag,two,nought,one\nmon,.333,.333,.333\ntue,0,0,1\nwed,1,0,0\n"
+    listing = list_own(site(tmp_path, shares), CLASSES)
+    assert listing.faults == ()
+    assert listing.bags["wed"] == (0, 0, 1)
+    assert listing.bags["mon"] == pytest.approx((1 / 3,) * 3, rel=1e-12)
+
+
+def test_a_class_may_be_called_bag(tmp_path):
+    site(tmp_path, "bag,bag,shoe\nmon,0,1\ntue,1,0\nwed,0.5,0.5\n")
+    listing = list_own(tmp_path, ("shoe", "bag"))
+    assert listing.faults == () and listing.bags["mon"] == (1, 0)
+
+
+def test_what_a_site_then_has(tmp_path):
+    """Bags by name; labelled images beside them are for training, validation and testing."""
+    lines = [*(f"{name},,{bag}" for name, bag in (line.split(",") for line in LINES))]
+    lines += [f"{name}{k}.png,{name}," for name in CLASSES for k in range(5)]
+    table(tmp_path, *lines, "u.png,,", header="path,label,bag")
+    (tmp_path / "bags.csv").write_text(SHARES)
+    data = read(tmp_path)
+    assert bags_of(data).bag.tolist() == [0, 0, 1, 2]
+    assert bags_of(data).proportions.tolist() == [[0.5, 0.5, 0], [0, 1, 0], [0, 0.25, 0.75]]
+    assert len(data.unlabelled) == 1 and len(data.labels) and len(data.test)
+    assert len(data.labels) + len(data.val) + len(data.test) == 15
+    assert data.audit is None
+
+
+def test_without_bags_there_is_no_such_part(tmp_path):
+    table(tmp_path, "a.png,nought", "b.png,one")
+    assert "bags" not in read(tmp_path).parts
+
+
+@pytest.mark.parametrize(("shares", "said"), [
+    (None, "labels.csv: names bags, but there is no bags.csv beside it: write it, and begin it "
+     "with the line bag,nought,one,two"),
+    ("", "bags.csv: empty: begin it with the line bag,nought,one,two"),
+    ("name,nought,one,two\n", "bags.csv, line 1: no column 'bag' in the first place: begin the "
+     "first line with bag, then a comma and the classes"),
+    (SHARES.replace("two", "to", 1), "bags.csv, line 1: label 'to' is not in data.classes (nought, "
+     "one, two): did you mean 'two'?"),
+    (SHARES.replace(",two", ""), "bags.csv, line 1: no column of class 'two': add it, with 0 where "
+     "a bag has none"),
+    (SHARES.replace("one", "two"), "bags.csv, line 1: no column of class 'one': add it"),
+    (SHARES.replace("bag,", "bag,one,"), "bags.csv, line 1: a class stands twice: keep one"),
+    (SHARES.replace("0.25", "0.15"), "bags.csv, line 4: the proportions of bag 'wed' sum to 0.9, "
+     "must sum to 1: divide the number of images of each class by that of all images in the bag"),
+    (SHARES.replace("0.25", "few"), "bags.csv, line 4: proportion 'few' of class 'one': write a "
+     "number from 0 to 1, such as 0.25"),
+    (SHARES.replace("0.25", "nan"), "bags.csv, line 4: proportion 'nan' of class 'one': write"),
+    (SHARES.replace("0.5,0.5,0", "1.5,-0.5,0"), "bags.csv, line 2: proportion '1.5' of class"),
+    (SHARES.replace("0.25", ""), "bags.csv, line 4: proportion '' of class 'one': write a number"),
+    (SHARES.replace(",0.75", ""), "bags.csv, line 4: 3 fields, the header has 4: write one for"),
+    (SHARES + "thu,1,0,0\n", "bags.csv, line 5: bag 'thu' has no images: name them in the column "
+     "bag of labels.csv, or remove the line"),
+    (SHARES + "mon,1,0,0\n", "bags.csv, line 5: bag 'mon' stands twice: keep one line"),
+    (SHARES.replace("tue", "Tue"), "bags.csv, line 3: bag 'Tue' has no images: name them"),
+    (SHARES[:-16], "labels.csv: bag 'wed' is not in bags.csv: add a line with its proportions"),
+    (SHARES.replace("0,1,0", "0.5,0.5,0"), "bags.csv: its 3 bags do not tell 3 classes apart (the "
+     "proportions' rank is lower): give more bags, or bags with other proportions"),
+])  # fmt: skip
+def test_what_the_proportions_may_not_be(tmp_path, shares, said):
+    faults = list_own(site(tmp_path, shares), CLASSES).faults
+    assert str(faults[0]).startswith(said), str(faults[0])
+    assert "\n" not in str(faults[0])
+    with pytest.raises(OwnDataError) as caught:
+        read(tmp_path)
+    assert "mon" not in caught.value.told and "bags.csv" not in caught.value.told
+
+
+def test_fewer_bags_than_classes(tmp_path):
+    site(tmp_path, "bag,nought,one,two\nmon,.2,.2,.6\ntue,.6,.2,.2\n", LINES[:3])
+    [fault] = list_own(tmp_path, CLASSES).faults
+    assert fault.kind == Kind.BAGS
+    assert str(fault) == (
+        "bags.csv: there are 2 bags, but 3 classes in them: make at least as many bags as classes, "
+        "with different proportions"
+    )
+
+
+def test_an_image_has_a_label_or_a_bag(tmp_path):
+    table(tmp_path, "a.png,one,mon", header="path,label,bag")
+    [fault] = list_own(tmp_path, CLASSES).faults
+    assert str(fault) == (
+        "labels.csv, line 2: both a label and a bag: clear one of them: an image in a bag counts "
+        "in its proportions alone"
+    )
+
+
+# --- a federation ---------------------------------------------------------------------------------
+
+
+def bagged_sites(root: Path) -> Path:
+    """Make of `three_sites` one with labels, one of whose images lie in bags, one with neither.
+
+    north: its labels for training become bags of eight images, three of four of one class.
+    """
+    three_sites(root)
+    north = root / "north"
+    lines = [line.split(",") for line in (north / "labels.csv").read_text().splitlines()[1:]]
+    known, shares = ["path,label,bag,split"], ["bag,nought,one,two"]
+    by_class = {name: [path for path, label, _ in lines if label == name] for name in CLASSES}
+    for name, paths in by_class.items():
+        parts = zip(paths[:8], ["val", "test"] * 4, strict=True)
+        known += [f"{path},{name},,{part}" for path, part in parts]
+    rest = {name: paths[8:] for name, paths in by_class.items()}
+    for number, name in enumerate(CLASSES * 2):
+        inside = [rest[name].pop() for _ in range(6)]
+        inside += [rest[other].pop() for other in CLASSES if other != name]
+        known += [f"{path},,bag{number}," for path in inside]
+        shares.append(f"bag{number}," + ",".join("0.75" if c == name else "0.125" for c in CLASSES))
+    (north / "labels.csv").write_text("\n".join(known) + "\n")
+    (north / "bags.csv").write_text("\n".join(shares) + "\n")
+    return root
+
+
+def test_sites_with_labels_and_with_bags_learn_together(tmp_path):
+    root = bagged_sites(tmp_path / "images")
+    changes = {
+        "method.name": "fedul", "data.root": str(root), "data.classes": ", ".join(CLASSES),
+        "data.sites": ", ".join(NAMES), "data.image_size": 8, "split.num_clients": 3,
+        "model.width": 4, "model.dropout": 0.0, "training.warmup_epochs": 4,
+        "training.batch_size": 16, "training.optimiser": "adam", "training.learning_rate": 0.01,
+        "rounds.num_rounds": 4, "runtime.out": str(tmp_path / "runs"), "runtime.device": "cpu",
+    }  # fmt: skip
+    last = rows(loopback(load_experiment("own_data", changes)))[-1]
+    assert last["skipped"] == {} and last["mean_test_accuracy"] > 0.6  # chance 1/3
+
+
+def test_a_method_that_is_not_made_for_bags_says_so(tmp_path):
+    wanted = experiment(bagged_sites(tmp_path))
+    federation = federation_of(wanted)
+    with pytest.raises(ConfigError, match=r"site 1 \(north\) has images in bags, .*: choose"):
+        federation.site(1, wanted, None, None, None)

@@ -1,0 +1,87 @@
+"""Labels at the server through Flower's two halves, and of a server with images of its own."""
+
+import shutil
+
+import pytest
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedapp.data.own import Place
+from fedapp.ground.errors import ConfigError
+from fedapp.messages.protocol import SERVER_SITE
+from fedapp.messages.store import ModelStore
+from fedapp.methods.fedavg import FedAvg
+from fedapp.site.federation import federation_of
+from fedapp.site.servers import servers_site
+from tests.flower.grids import MemoryGrid, preset, serve, sites
+from tests.flower.results import loopback, results, rows
+from tests.methods.test_labels_at_server import server
+from tests.own import experiment, three_sites
+
+
+@pytest.fixture(autouse=True)
+def process(monkeypatch):
+    """Be the process of a Flower run."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.mark.parametrize("method", ["fixavg", "fixbn", "fedmatch", "fedsiam_mt", "um_pfssl"])
+def test_loopback_and_flower_give_the_same_bits(tmp_path, method):
+    here = loopback(server(method, tmp_path / "loopback"))
+    wanted = server(method, tmp_path / "flower")
+    (tmp_path / "flower").mkdir()
+    _, there = serve(wanted, MemoryGrid(sites({"preset": preset(wanted, tmp_path)}, 3)))
+    assert results(here) == results(there.path)
+    assert all(not row["skipped"] for row in rows(here))
+
+
+# --- a server with images of its own --------------------------------------------------------------
+
+
+@pytest.fixture
+def federation(tmp_path):
+    """Three sites; the server has a copy of what east has: folders of labelled images."""
+    root = three_sites(tmp_path / "data")
+    shutil.copytree(root / "east", tmp_path / "server")
+
+    def of(**changes):
+        return experiment(
+            root,
+            method=FedAvg("fixmatch", confidence=0.3),
+            runtime__out=str(tmp_path / "runs"),
+            runtime__server_data=str(tmp_path / "server"),
+            **changes,
+        )
+
+    return of
+
+
+def test_it_learns_from_all_its_labelled_images_and_measures_nothing(tmp_path, federation):
+    wanted = federation()
+    data = servers_site(wanted, ModelStore(tmp_path / "pool"), tmp_path / "kept").data
+    place = Place("server", tmp_path / "server")
+    dealt = federation_of(wanted, {SERVER_SITE: place}).dealt.site(SERVER_SITE)
+    count = sum(map(len, (dealt.labels, dealt.val_labels, dealt.test_labels)))
+    assert len(data.labels) == count == len(list((tmp_path / "server/labelled").rglob("*.png")))
+    assert len(data.val) == len(data.test) == 0 < len(dealt.test)
+
+
+def test_it_trains_beside_sites_with_their_own_images(federation):
+    folder = loopback(federation())
+    assert results(folder)["pool"][str(SERVER_SITE)][0] > 3  # more than its averages
+    assert all(not row["skipped"] for row in rows(folder))
+
+
+def test_a_site_with_labels_to_learn_from_is_refused_in_one_line(federation):
+    with pytest.raises(ConfigError) as caught:
+        loopback(federation(split__labels="none"))
+    said = str(caught.value)
+    assert said.startswith("split.labels = 'none': site 0 (east) has ") and "\n" not in said
+    assert "take their labels away, or give them to 'val' or 'test'" in said
+
+
+def test_a_server_whose_folder_is_not_there_is_one_line(tmp_path, federation):
+    shutil.rmtree(tmp_path / "server")
+    with pytest.raises(Exception, match="server") as caught:
+        loopback(federation())
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,202 @@
+"""Labels at the server: it trains after averaging, by every method's own rule; sites have none."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from fedapp.experiment.config import load_experiment
+from fedapp.experiment.presetfiles import method_presets
+from fedapp.ground.errors import ConfigError
+from fedapp.messages.protocol import SERVER_SITE, ModelRef
+from fedapp.messages.store import ModelStore
+from fedapp.methods._averaging import averaged
+from fedapp.methods.base import Round
+from fedapp.site.federation import federation_of
+from fedapp.site.site import Site
+from tests.flower.results import loopback, results, rows
+
+OVER = {
+    "data.image_size": 0,
+    "data.subset": 400,
+    "split.num_clients": 3,
+    "split.server_share": 0.2,
+    "model.width": 2,
+    "training.warmup_epochs": 2,
+    "training.warmup_rounds": 2,
+    "training.local_epochs": 1,
+    "rounds.num_rounds": 2,
+    "rounds.sample_rate": 0.67,
+    "runtime.device": "cpu",
+}
+"""Over digits_server."""
+OWN = {
+    "recommended": {"method.weigh": False, "method.confidence": 0.2},
+    "um_pfssl": {"method.helper_list_size": 3, "method.num_replaced": 1, "method.mc_samples": 2},
+}
+SERVED = (
+    "fedavg", "fixavg", "fixprox", "fixbn", "pfedme", "fixmatch_global", "sage", "recommended",
+    "fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "um_pfssl",
+)  # fmt: skip
+"""Presets of methods whose sites can do without labels."""
+REFUSED = (
+    "local_only", "fedrod", "ditto", "fedper", "lg_fedavg", "fedul", "fedpl", "fedllp", "fedsem",
+    "protofssl", "flexproto",
+)  # fmt: skip
+
+
+def server(method, out, run="run", **over):
+    fixed = {"method.preset": method, "runtime.out": str(out), "runtime.run_name": run}
+    return load_experiment("digits_server", {**OVER, **OWN.get(method, {}), **fixed, **over})
+
+
+def test_every_method_is_in_one_of_the_lists():
+    names = {load_experiment("digits_demo", {"method.preset": n}).method.name for n in SERVED}
+    refused = {load_experiment("digits_demo", {"method.preset": n}).method.name for n in REFUSED}
+    everything = {
+        load_experiment("digits_demo", {"method.preset": n}).method.name for n in method_presets()
+    }
+    assert names | refused == everything and not names & refused
+
+
+def test_no_site_has_a_label_and_the_server_has_as_many_of_each_class(tmp_path):
+    dealt = federation_of(server("fedavg", tmp_path)).dealt
+    with_labels = federation_of(server("fedavg", tmp_path, **{"split.labels": "some"})).dealt
+    for k in range(3):
+        assert not len(dealt.site(k).labels) and len(dealt.site(k).unlabelled)
+        images = len(with_labels.site(k).labels) + len(with_labels.site(k).unlabelled)
+        assert len(dealt.site(k).unlabelled) == images
+        assert torch.equal(dealt.site(k).test, with_labels.site(k).test)
+    counts = torch.bincount(dealt.site(SERVER_SITE).labels, minlength=10)
+    assert counts.sum() == 56 and counts.max() - counts.min() <= 1
+
+
+CUT = ["fixavg", "fixbn", "recommended", "fedmatch", "fedsiam_mt", "um_pfssl"]
+
+
+@pytest.mark.parametrize("method", CUT)
+def test_a_run_cut_in_the_servers_training_resumes_to_the_same_bits(tmp_path, monkeypatch, method):
+    """The power goes when the server has trained for the second and for the last time."""
+    whole = loopback(server(method, tmp_path / "whole"))
+    honest, trained = Site.handle, []
+
+    def handle(self, task, payloads):
+        answered = honest(self, task, payloads)
+        if task.site == SERVER_SITE:
+            trained.append(task.round)
+            if len(trained) == cut:
+                raise KeyboardInterrupt
+        return answered
+
+    for cut in (2, 3):
+        trained.clear()
+        experiment = server(method, tmp_path / str(cut))
+        with monkeypatch.context() as patch:
+            patch.setattr(Site, "handle", handle)
+            with pytest.raises(KeyboardInterrupt):
+                loopback(experiment)
+        again = replace(experiment, runtime=replace(experiment.runtime, resume=True))
+        resumed = loopback(again)
+        assert results(resumed)["pool"] == results(whole)["pool"]
+        assert rows(resumed) == rows(whole)
+
+
+@pytest.mark.parametrize("method", [m for m in SERVED if m != "um_pfssl"])
+def test_the_server_trains_last_in_every_round_and_its_model_is_measured(
+    tmp_path, monkeypatch, method
+):
+    """In two phases of the warm-up, then once a round; sites that cannot begin are not asked."""
+    asked, honest = [], Site.handle
+
+    def handle(self, task, payloads):
+        asked.append((task.round, task.site, task.action))
+        return honest(self, task, payloads)
+
+    monkeypatch.setattr(Site, "handle", handle)
+    folder = loopback(server(method, tmp_path))
+    of_server = [(number, action) for number, site, action in asked if site == SERVER_SITE]
+    assert of_server == [(0, "warmup"), (0, "warmup"), (1, "train"), (2, "train")]
+    assert not [a for a in asked if a[1] != SERVER_SITE and a[2] == "warmup"]
+    for number in (1, 2):
+        order = [site for n, site, action in asked if n == number and action == "train"]
+        assert order[-1] == SERVER_SITE and len(order) == 4
+    learned = 0 if method == "fedavg" else 3
+    assert [row["trained"] for row in rows(folder)] == [0, learned, learned]
+    assert str(SERVER_SITE) not in (folder / "traffic.csv").read_text()
+
+
+def test_fedavg_is_the_server_training_by_itself(tmp_path, monkeypatch):
+    """Whatever the sites: they have nothing to learn from, and nothing to send."""
+    one = loopback(server("fedavg", tmp_path, "one"))
+    two = loopback(server("fedavg", tmp_path, "two", **{"rounds.sample_rate": 0.1}))
+    assert results(one)["pool"] == results(two)["pool"]
+    assert rows(one)[-1]["models_up"] == 0
+
+
+def test_the_servers_model_is_a_peer_of_um_pfssl_and_is_counted_where_it_is_sent(tmp_path):
+    """In round 1 it is the only one that was trained, so all sites list it and nothing else."""
+    folder = loopback(server("um_pfssl", tmp_path, **{"rounds.num_rounds": 1}))
+    state = results(folder)["state"]["server"]["helpers"]
+    listed = {int(k): [h["model"]["site"] for h in helpers] for k, helpers in state.items()}
+    assert listed == {0: [SERVER_SITE], 1: [SERVER_SITE], 2: [SERVER_SITE], SERVER_SITE: []}
+    [first, second] = rows(folder)
+    assert (first["trained"], second["trained"]) == (0, 3)
+    assert second["models_sent"] - first["models_sent"] == 3
+    assert results(folder)["pool"][str(SERVER_SITE)][0] == 2  # the warm-up and a round
+    with (folder / "per_site.csv").open() as file:
+        assert all(row["helpers"].startswith("-2:") for row in csv.DictReader(file))
+
+
+def test_the_server_may_have_labels_beside_the_sites(tmp_path):
+    folder = loopback(server("fixavg", tmp_path, **{"split.labels": "some"}))
+    assert results(folder)["pool"][str(SERVER_SITE)][0] == 2 * 4  # averages and trainings
+    pool, store = results(folder)["pool"], ModelStore(folder / "pool")
+    trained, w_0 = (load(store.get(pool[k][1])) for k in (str(SERVER_SITE), "-1"))
+    assert not torch.equal(trained["head.weight"], w_0["head.weight"])
+
+
+class Pool:
+    """Has one model, whoever asks."""
+
+    def latest(self, site, role="model"):
+        return ModelRef(site, 1, "a" * 64, role)
+
+    def common(self, role="model"):
+        return self.latest(SERVER_SITE, role)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_common_model_of_an_earlier_run_stays_as_it_is(fixed):
+    rnd = Round(1, 0, (0, 1), frozenset({0}), Pool(), common_fixed=fixed, server_learns=True)
+    phases, asked = averaged(rnd, lambda facts, reply: 1.0), []
+    with pytest.raises(StopIteration):
+        tasks = next(phases)
+        while True:
+            asked += [task.site for task in tasks]
+            tasks = phases.send([])
+    assert asked == ([0] if fixed else [0, SERVER_SITE])
+
+
+@pytest.mark.parametrize("method", REFUSED)
+def test_a_method_whose_sites_need_labels_is_refused_in_one_line(tmp_path, method):
+    with pytest.raises(ConfigError) as caught:
+        server(method, tmp_path)
+    [line] = str(caught.value).splitlines()
+    assert "split.labels = 'none'" in line and "cannot run so: " in line
+
+
+@pytest.mark.parametrize(("over", "says"), [
+    ({"split.server_share": 0.0},
+     "split.labels = 'none': the server alone has labels, and it has no images: set "
+     "split.server_share"),
+    ({"method.preset": "recommended"},
+     "its sites count which pseudo-labels are right: set method.weigh=false"),
+    ({"runtime.server_data": "/srv"}, "runtime.server_data = '/srv': goes with data.name=own"),
+    ({"split.label_share": 0.1}, "label_share says nothing where labels is 'none'"),
+])  # fmt: skip
+def test_what_cannot_be_is_one_line(over, says):
+    with pytest.raises(ConfigError) as caught:
+        load_experiment("digits_server", over)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
