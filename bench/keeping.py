@@ -90,8 +90,7 @@ class Recorder:
         for one in found.values():
             inputs, classes = site.data.inputs, site.data.num_classes
             network = build_model(self._experiment.model, inputs, classes)
-            network.load_state_dict(one.params)
-            networks.append((network.eval(), one))
+            networks.append((one.load_into(network).eval(), one))
         return answer_of(networks, images, site.normalise)
 
 

@@ -25,7 +25,8 @@ WHOLE = {"docs", "flower", "deploy", "faults", "security", "golden"}
 """Folders of tests that run all rooms together; the others are named after a room."""
 MATHEMATICS = (
     "learn/uncertainty", "learn/pseudolabels", "learn/losses", "learn/training", "learn/metrics",
-    "learn/robust", "learn/priors", "learn/bags", "learn/keeping", "models/conformal",
+    "learn/robust", "learn/priors", "learn/bags", "learn/keeping", "learn/prototypes",
+    "learn/episodes", "models/conformal",
     "models/choose",
     "methods/um_pfssl/relation", "methods/um_pfssl/costs",
 )  # fmt: skip

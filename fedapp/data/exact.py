@@ -1,4 +1,4 @@
-"""Splits with exact counts, as FedSiam's paper has them (Long et al., Sec. 4.1), and FedUL's.
+"""Splits with exact counts, as FedSiam (Long et al., Sec. 4.1), FedUL and FedMatch have.
 
 Whatever a site learns from, it tests on the same: validation and test images are dealt evenly, so
 that the mean over sites is the accuracy on all of them. Training images are dealt, by
@@ -11,6 +11,10 @@ that the mean over sites is the accuracy on all of them. Training images are dea
 - `uneven_labels` (Non-IID-III): dealt as `iid`, but most sites have labels of `FEW_LABELS` alone.
 - `majority` (FedUL's Non-IID, Table D.5 there): a class belongs mostly to one site, or a few where
   there are more sites than classes; all others have little of it. Labelled as `iid`.
+- `ten_mixes` (FedMatch, FlexProtoFSSL): labelled images as `iid`; of the others site i has the
+  classes as often as `MIX` says, turned by i places.
+- `dirichlet_unlabelled`: labelled images as `iid`; the others by Dir_K(`dirichlet_alpha`) for each
+  class.
 """
 
 import math
@@ -19,13 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.data.manifest import TEST, TRAIN, VAL
-from fedapp.data.shares import apportion
+from fedapp.data.shares import apportion, dirichlet
 from fedapp.ground import rng
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import FEW_LABELS, SplitSettings
 
 Indices = NDArray[np.int64]
 
+MIX = np.array([0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15])
+"""Shares of ten classes among the unlabelled images of site 0 (FedMatch's code)."""
 MAJORITY = 80.0
 """How many times as many samples of a class its own site gets under `split.deal=majority`."""
 
@@ -64,6 +70,12 @@ def deal_exactly(
         others = np.flatnonzero(~visible)
         draw = rng.numpy_stream(seed, "exact-unlabelled")
         owner[draw.permutation(others)] = _in_turn(len(others), sites)
+    if settings.deal in ("ten_mixes", "dirichlet_unlabelled"):
+        for label in range(int(classes.max()) + 1):
+            draw = rng.numpy_stream(seed, "exact-mix", label)
+            others = draw.permutation(np.flatnonzero(~visible & (classes == label)))
+            counts = apportion(draw, len(others), _class_shares(label, classes, settings, draw))
+            owner[others] = np.repeat(np.arange(sites, dtype=np.int32), counts)
     return owner, visible
 
 
@@ -143,6 +155,22 @@ def pairs_of_classes(classes: int, sites: int, draw: np.random.Generator) -> NDA
             order[0], order[1] = order[1], order[0]
         row += order
     return np.array(row[: 2 * sites]).reshape(sites, 2)
+
+
+def _class_shares(
+    label: int, classes: NDArray[np.int64], settings: SplitSettings, draw: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return which share of a class's unlabelled samples each site has: [sites], sums to 1."""
+    if settings.deal == "dirichlet_unlabelled":
+        return dirichlet(draw, settings.dirichlet_alpha, settings.num_clients)
+    if (there := int(classes.max()) + 1) != len(MIX):
+        raise DataError(
+            f"split.deal=ten_mixes is for {len(MIX)} classes, the data have {there}: choose "
+            "split.deal=dirichlet_unlabelled"
+        )
+    places = (label - np.arange(settings.num_clients)) % len(MIX)
+    shares: NDArray[np.float64] = MIX[places] / MIX[places].sum()
+    return shares
 
 
 def _label_shares(settings: SplitSettings, seed: int) -> NDArray[np.float64]:

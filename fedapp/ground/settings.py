@@ -156,8 +156,9 @@ class SplitSettings:
     num_clients: Annotated[int, Field(ge=1, le=100_000)] = 10
     """K, sites."""
     deal: Literal[
-        "dirichlet", "iid", "two_classes", "two_labelled_classes", "uneven_labels", "majority"
-    ] = "dirichlet"
+        "dirichlet", "iid", "two_classes", "two_labelled_classes", "uneven_labels", "majority",
+        "ten_mixes", "dirichlet_unlabelled",
+    ] = "dirichlet"  # fmt: skip
     """dirichlet: by the two alphas; the others with exact counts, see `fedapp.data.exact`."""
     dirichlet_alpha: Positive = 0.5
     """alpha of Dir_K: label skew between sites; small = each site sees few classes."""
@@ -172,8 +173,9 @@ class SplitSettings:
     labels: Literal["some", "all", "none"] = "some"
     """some: of each site's training images a share by Dir_2; all: every one, the paper's -SL; none:
     the server alone has labels to learn from."""
-    label_share: Annotated[float, Field(gt=0, le=0.5)] = 0.5
-    """Mean share of a site's training images that are labelled; 0.5 in the paper."""
+    label_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Mean share of a site's training images that are labelled; 0.5 in the paper, which is the most
+    that Dir_2 can give."""
     feature_shift: Share = 0.0
     """How much each site's images are changed by its own fixed amounts; 0: not at all."""
     shift_kinds: str = "rotation, brightness, contrast"
@@ -249,10 +251,18 @@ class SplitSettings:
 
     def _check_deal(self) -> None:
         if self.deal == "dirichlet":
+            if self.label_share > 0.5:
+                raise ValueError(
+                    "label_share must be at most 0.5 where deal is 'dirichlet': choose another "
+                    "deal or a smaller share"
+                )
             return
-        if (self.dirichlet_alpha, self.label_alpha) != (0.5, 0.5):
+        alphas = ["label_alpha"]
+        if self.deal != "dirichlet_unlabelled":
+            alphas.insert(0, "dirichlet_alpha")
+        if any(getattr(self, key) != 0.5 for key in alphas):
             raise ValueError(
-                "dirichlet_alpha and label_alpha say nothing where deal is "
+                f"{' and '.join(alphas)} say nothing where deal is "
                 f"{self.deal!r}: drop them or set deal to 'dirichlet'"
             )
         if self.deal == "uneven_labels" and self.label_share <= FEW_LABELS:
@@ -283,7 +293,7 @@ class TrainSettings:
     """Of SGD."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Of the optimiser: a weight's share that is added to its gradient."""
-    optimiser: Literal["sgd", "adam"] = "sgd"
+    optimiser: Literal["sgd", "adam", "rmsprop"] = "sgd"
     """How a step follows from a gradient; begins anew in each task. pFedMe has steps of its own."""
     batches: Literal["joint", "paired"] = "joint"
     """joint: drawn from labelled and unlabelled images together; paired: B of each a step."""

@@ -1,6 +1,7 @@
-"""What a site answers with: one network, or a mixture of several, each times a class mix."""
+"""What a site answers with: one network, or several mixed; by a linear head or by prototypes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from fedapp.learn.metrics import predict
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params
 from fedapp.learn.priors import mixed, weighted
+from fedapp.learn.prototypes import Distance, PrototypeHead, Prototypes
 from fedapp.learn.uncertainty import Normalise
 
 
@@ -19,15 +21,37 @@ class Predictor:
 
     params: all of its tensors. weight: its share in the answer; those of a site sum to 1.
     class_mix: float64 [C], what they are multiplied by (`priors.weighted`); None: as they are.
+    distance: the head's tensors are prototypes (`PrototypeHead`), which answer by this distance;
+        None: it is linear.
     """
 
     params: Params
     weight: float = 1.0
     class_mix: Tensor | None = None
+    distance: Distance | None = None
+
+    def load_into(self, network: Network) -> Network:
+        """Give a network built anew, on the CPU, this head and these tensors; return it."""
+        if self.distance is not None:
+            classes, features = network.head.weight.shape
+            network.head = PrototypeHead(features, classes, self.distance)
+        network.load_state_dict(self.params)
+        return network
 
     def times_mix(self, plain: Tensor) -> Tensor:
         """Return the network's probabilities [n, C] times the class mix, float64, rows sum to 1."""
         return plain.double() if self.class_mix is None else weighted(plain, self.class_mix)
+
+
+@contextmanager
+def by_prototypes(network: Network, prototypes: Prototypes, distance: Distance) -> Iterator[None]:
+    """Let a network answer by its distances to prototypes, [C, d], in place of its head."""
+    head = network.head
+    network.head = PrototypeHead.of(prototypes.to(head.weight.device), distance)
+    try:
+        yield
+    finally:
+        network.head = head
 
 
 def answer_of(

@@ -1,8 +1,9 @@
 """Local training and batch-norm recalibration."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,8 @@ LONGEST_GRADIENT = 20.0
 Ordinary mini-batches stay below 12. A mini-batch of two or three images has gradients of thousands:
 batch norm divides by nearly nothing, and one such model wrecks the average (docs/CHOICES.md).
 """
+SQUARES_KEPT, TINY = 0.9, 1e-7
+"""Of RMSprop, as Keras has them: what a step keeps of the running squares, added to their root."""
 
 
 def batches(order: Tensor, size: int) -> Iterator[Tensor]:
@@ -126,8 +129,11 @@ def descend(
     steps: Iterable[Step],
     settings: TrainSettings,
     penalty: Callable[[], Tensor] | None = None,
+    squares: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> float | None:
     """Minimise each step's loss, plus `penalty`, in place by `settings.optimiser`.
+
+    squares: by name, RMSprop's running squares to go on from, changed in place; none: from 0.
 
     Gradients are at most `LONGEST_GRADIENT` long. Returns the mean loss over the steps without the
     penalty, None without steps. Dropout draws from torch's global generator: call it inside
@@ -135,8 +141,14 @@ def descend(
     """
     parameters = list(model.parameters())
     graphs = model.graphs if isinstance(model, Network) and penalty is None else None
-    if graphs is None:
-        take = partial(_take, parameters, optimiser_of(parameters, settings), penalty)
+    if graphs is None or settings.optimiser == "rmsprop":
+        optimiser = optimiser_of(parameters, settings)
+        if isinstance(optimiser, torch.optim.RMSprop):
+            for name, parameter in model.named_parameters():
+                if name in squares:
+                    state = {"step": torch.tensor(0.0), "square_avg": squares[name]}
+                    optimiser.state[parameter] = state
+        take = partial(_take, parameters, optimiser, penalty)
         return _mean([take(step) for step in steps])
     with graphs.aside():
         key = (
@@ -168,9 +180,12 @@ def _take(
 
 def optimiser_of(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimizer | Sgd:
     """Return a new optimiser of these leaf tensors, as `training.optimiser` says."""
+    rate, decay = settings.learning_rate, settings.weight_decay
+    if settings.optimiser == "rmsprop":
+        return torch.optim.RMSprop(parameters, rate, SQUARES_KEPT, eps=TINY, weight_decay=decay)
     if settings.optimiser == "adam" or parameters[0].is_cuda:
         return _recordable(parameters, settings)
-    return Sgd(parameters, settings.learning_rate, settings.momentum, settings.weight_decay)
+    return Sgd(parameters, rate, settings.momentum, decay)
 
 
 def _recordable(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimizer:

@@ -224,6 +224,7 @@ def averaged(
     numbers: Mapping[str, float] = MappingProxyType({}),
     beside: Sequence[str] = (),
     hear: Callable[[Sequence[Reply]], None] = lambda replies: None,
+    lent: Mapping[str, Sequence[ModelRef]] = MappingProxyType({}),
 ) -> Generator[Sequence[Task], Sequence[Reply], ModelRef]:
     """Let sites learn from the server's model; average what they send. Return the server's model.
 
@@ -231,13 +232,14 @@ def averaged(
     (1 - beta) w + beta mean_k w_k; where nobody learned, or the model is fixed, w stays. numbers:
     what the sites are told beside the model. beside: roles of networks that are sent and averaged
     as the model is; who learned has sent one of each. hear: is given the replies of those who
-    learned. Round 0 has several such phases. In each a server with labelled images trains last.
+    learned. lent: other contents that go to all, by role. Round 0 has several such phases. In each
+    a server with labelled images trains last.
     """
     warming_up = rnd.number == 0
     learners = beginners(rnd) if warming_up else sorted(rnd.cohort)
     action = WARM_UP if warming_up else "train"
     for phase in range(rnd.warmup_rounds if warming_up else 1):
-        models = common(rnd, beside)
+        models = {**common(rnd, beside), **lent}
         replies = yield [rnd.task(site, action, phase, numbers, **models) for site in learners]
         learned = [r for r in replies if r.learned]  # without epochs: nobody
         hear(learned)
@@ -249,7 +251,7 @@ def averaged(
                 parts = [(n / total, rnd.pool.latest(k, role)) for k, n in counts.items()]
                 rnd.pool.average(parts, beta, role)
         if rnd.server_learns:
-            models = common(rnd, beside)
+            models = {**common(rnd, beside), **lent}
             yield [rnd.task(SERVER_SITE, action, phase, numbers, **models)]
     return rnd.pool.common()
 

@@ -159,7 +159,9 @@ class TwoNetworks(Siamese):
         site.load(task.models[ONLINE][0])
         return {answer: Predictor(site.params())}
 
-    def check_contents(self, task: Task, reply: Reply, arrived: Mapping[str, Arrived]) -> None:
+    def check_contents(
+        self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
+    ) -> None:
         """Who learned has sent its online network, all layers of it."""
         if not reply.learned:
             return

@@ -431,10 +431,13 @@ class Method(ABC, Generic[State]):
     def check_reply(self, task: Task, reply: Reply) -> None:
         """Check what only the method knows of a reply. Raises ProtocolError naming the rule."""
 
-    def check_contents(self, task: Task, reply: Reply, arrived: Mapping[str, Arrived]) -> None:
+    def check_contents(
+        self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
+    ) -> None:
         """Check what only the method knows of a reply's new contents, by role.
 
-        Each is of its role's schema. Raises ProtocolError naming the rule.
+        Each is of its role's schema. facts: what the site said of its data. Raises ProtocolError
+        naming the rule.
         """
 
     def costs(self, num_clients: int, sample_rate: float, num_rounds: int) -> dict[str, float]:

@@ -16,6 +16,7 @@ from fedapp.ground.settings import CLOSED, window_ends
 from fedapp.learn.keeping import Candidate
 from fedapp.learn.metrics import calibration_error, wilson
 from fedapp.learn.networks import Network, build_model, network_settings
+from fedapp.learn.prototypes import Distance
 from fedapp.messages.protocol import Evaluation
 from fedapp.models.conformal import Calibration
 
@@ -38,13 +39,14 @@ class Part:
     """One network of a model, as `learn.predictors.Predictor` has it.
 
     name: "own", or the answer that it gives ("common", "tuned", "alone"). prefix: how the names of
-    its tensors begin in the file.
+    its tensors begin in the file. A file written before there was a distance has none.
     """
 
     name: str
     prefix: str
     weight: _Share
     class_mix: tuple[_Share, ...] | None
+    distance: Distance | None = None
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -39,11 +39,11 @@ class SiteModel:
         self.predictors: list[tuple[Network, Predictor]] = []
         for part, network in zip(recipe.parts, networks, strict=True):
             params = {name: tensors[f"{part.prefix}{name}"] for name in one}
-            network.load_state_dict(params)
             mix = None
             if part.class_mix is not None:
                 mix = torch.tensor(part.class_mix, dtype=torch.float64)
-            self.predictors.append((network.to(device), Predictor(params, part.weight, mix)))
+            predictor = Predictor(params, part.weight, mix, part.distance)
+            self.predictors.append((predictor.load_into(network).to(device), predictor))
 
     def probabilities(self, images: Tensor) -> Tensor:
         """Return the site's answer, float32 [n, C], rows summing to 1, on the CPU.
@@ -82,6 +82,7 @@ def in_parts(predictors: Mapping[str, Predictor]) -> tuple[bytes, tuple[Part, ..
             prefix=f"{name}." if len(predictors) > 1 else "",
             weight=one.weight,
             class_mix=None if one.class_mix is None else tuple(one.class_mix.tolist()),
+            distance=one.distance,
         )
         for name, one in predictors.items()
     )

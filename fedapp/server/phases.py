@@ -261,7 +261,8 @@ class Phases:
             raise ProtocolError(f"the site refused: {reply.reason}")
         if not isinstance(reply, Reply):
             raise ProtocolError(f"answered with {type(reply).__name__}, a Reply was due")
-        check_reply(task, reply, self._facts(task.site), self.schemas)
+        facts = self._facts(task.site)
+        check_reply(task, reply, facts, self.schemas)
         self.experiment.method.check_reply(task, reply)
         uploads, named = reply.uploads(task.own.digest), reply.named(task.own.digest)
         if incoming.payloads.keys() != set(uploads.values()):
@@ -271,7 +272,7 @@ class Phases:
             payload, model = incoming.payloads[digest], contents.get(MODEL)
             contents[role] = self._content(task, reply, role, payload, model)
         arrived = {role: content.arrived for role, content in contents.items()}
-        self.experiment.method.check_contents(task, reply, arrived)
+        self.experiment.method.check_contents(task, reply, arrived, facts)
         # The pool refuses one that is wrong; of several, those before it must not count either.
         if len(contents) > 1 and any(digest_of(c.blob) != named[r] for r, c in contents.items()):
             raise ProtocolError("one of its uploads is not the content it names")

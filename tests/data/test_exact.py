@@ -131,6 +131,55 @@ def test_a_mask_is_spread_evenly():
     assert _spread(4, 1.0).all() and len(_spread(0, 0.5)) == 0
 
 
+# --- exact labels, unlabelled images by a mix -----------------------------------------------------
+
+
+def flexproto(deal, share=50 / 540, **more):
+    """FlexProtoFSSL's CIFAR-10: 54,000 images of ten classes for training at 100 sites."""
+    settings = SplitSettings(
+        num_clients=100, deal=deal, label_share=share, train_share=0.9, val_share=0.05, **more
+    )
+    return partition(np.arange(60_000) % 10, settings, 0, "x")
+
+
+@pytest.mark.parametrize("labelled", [50, 100, 400])
+def test_the_counts_of_flexprotos_tables(labelled):
+    manifest = flexproto("iid", labelled / 540)
+    assert (per_site(manifest, visible=True).sum(1) == labelled).all()
+    assert (per_site(manifest, visible=False).sum(1) == 540 - labelled).all()
+    spread = per_site(manifest, visible=True)
+    assert abs(spread - labelled / 10).max() <= 1
+
+
+@pytest.mark.parametrize("deal", ["ten_mixes", "dirichlet_unlabelled"])
+def test_labelled_images_stay_as_they_are_dealt_evenly(deal):
+    manifest, even = flexproto(deal), flexproto("iid")
+    assert np.array_equal(manifest.visible, even.visible)
+    assert np.array_equal(manifest.site[manifest.visible], even.site[even.visible])
+    assert manifest.site[~manifest.visible].tolist() != even.site[~even.visible].tolist()
+
+
+def test_ten_mixes_by_hand():
+    """.5 of 490 is 245, .15 is 74, .03 is 15, .02 is 10; a class's images are all dealt."""
+    counts = per_site(flexproto("ten_mixes"), visible=False)
+    for site in (0, 10, 90):
+        wanted = [245, 74, 15, 15, 15, 10, 15, 15, 15, 74]
+        assert abs(counts[site] - wanted).max() <= 5
+    assert abs(np.roll(counts[0], 3) - counts[3]).max() <= 5
+    assert counts.sum() == 49_000
+
+
+def test_a_small_alpha_gives_few_sites_all_of_a_class():
+    counts = per_site(flexproto("dirichlet_unlabelled", dirichlet_alpha=0.01), visible=False)
+    assert counts.sum() == 49_000 and (counts.max(0) > 0.3 * counts.sum(0)).all()
+
+
+def test_ten_mixes_are_for_ten_classes():
+    settings = SplitSettings(num_clients=5, deal="ten_mixes")
+    with pytest.raises(DataError, match="is for 10 classes, the data have 3"):
+        partition(np.arange(90) % 3, settings, 0, "x")
+
+
 # --- what cannot be dealt -------------------------------------------------------------------------
 
 
@@ -149,6 +198,8 @@ def test_images_must_be_left_to_learn_from():
 @pytest.mark.parametrize(("changes", "says"), [
     ({"split.deal": "two"}, "split.deal = 'two': must be 'dirichlet', 'iid', "),
     ({"split.deal": "iid", "split.dirichlet_alpha": 0.1}, "say nothing where deal is 'iid'"),
+    ({"split.deal": "dirichlet_unlabelled", "split.label_alpha": 3.0}, "label_alpha say nothing"),
+    ({"split.label_share": 0.6}, "label_share must be at most 0.5 where deal is 'dirichlet'"),
     ({"split.deal": "uneven_labels", "split.label_share": 0.05}, "label_share must be above 0.05"),
     ({"split.test_images": 100, "split.train_share": 0.8}, "train_share says nothing where"),
     ({"split.test_images": -1}, "split.test_images = -1: must be greater than or equal to 0"),

@@ -26,7 +26,7 @@ def test_a_setting_has_type_range_default_and_words():
     ) in text
     assert '| `training.augment` | `none` or `weak` | `"none"` | weak: every training' in text
     assert "| `seed` | whole number, ≥ 0 | `0` |" in text
-    assert "| `split.label_share` | number, in (0, 0.5] |" in text
+    assert "| `split.label_share` | number, in (0, 1] |" in text
     assert "| `training.momentum` | number, in [0, 1) |" in text
     assert "| `data.download` | true or false | `true` |" in text
     assert "\n## privacy\n\nWhat is done to a model before it leaves a site" in text

@@ -52,6 +52,10 @@ OTHERS = {
     "fedpl": "fedpl",
     "fedllp": "fedllp",
     "fedllp_vat": "fedllp",
+    "protofssl": "protofssl",
+    "flexproto": "flexproto",
+    "flexproto_prox": "flexproto",
+    "flexproto_bn": "flexproto",
     "recommended": "prior_shift",
     "fedmatch": "fedmatch",
     "fedsiam_pi": "fedsiam_pi",
@@ -84,11 +88,14 @@ def test_every_method_preset_fits_every_data_preset_and_changes_no_more_than_it_
         assert experiment.method.name == said["method"].pop("name")
         for key, value in said["method"].items():
             assert getattr(experiment.method, key) == value, (name, key)
-        for group in ("data", "model", "training", "rounds", "transport", "runtime"):
+        for group in ("data", "training", "rounds", "transport", "runtime"):
             assert getattr(experiment, group) == getattr(base, group)
+        assert experiment.model == replace(base.model, **said.get("model", {}))
         assert experiment.split.labels == said.get("split", {}).get("labels", base.split.labels)
         of_split = {"labels", "label_share", "bags", "bag_mix", "knows"}
-        assert set(said) <= {"split", "method"} and set(said.get("split", {})) <= of_split
+        assert set(said) <= {"split", "model", "method"}
+        assert set(said.get("split", {})) <= of_split
+        assert set(said.get("model", {})) <= {"norm"}
         assert from_plain(to_plain(experiment), "test") == experiment
 
 
@@ -147,7 +154,8 @@ def test_fedsiams_anchors_differ_from_those_here_in_how_often_a_labelled_image_i
 
 
 def test_presets_of_one_method_are_told_apart_by_their_digest():
-    digests = {experiment_digest(with_preset(name)) for name in method_presets()}
+    """Over a network without a norm: a preset may say that its network has one."""
+    digests = {experiment_digest(with_preset(name, "flexproto_small")) for name in method_presets()}
     assert len(digests) == len(method_presets())
 
 

@@ -78,7 +78,8 @@ def test_every_networks_settings_are_keys_and_ones_own_are_not():
                          "fedul_mnist, mlp, resnet18, resnet9"),
     ({"model__name": "mlp", "model__width": 3},
      "override: model.width = 3: not a setting of mlp; valid: dropout, hidden, name"),
-    ({"model__norm": "layer"}, "override: model.norm = 'layer': must be 'batch' or 'group'"),
+    ({"model__norm": "layer"},
+     "override: model.norm = 'layer': must be 'batch', 'group' or 'none'"),
     ({"model__name": "mlp", "model__hidden": "0"},
      "override over conf/digits_demo.yaml: model.hidden = '0': hidden must be numbers in "
      "[1, 65536] with commas between, as '200, 200'"),

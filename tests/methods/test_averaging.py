@@ -16,6 +16,7 @@ from fedapp.methods.fedper import FedPer
 from fedapp.methods.fedprox import FedProx
 from fedapp.methods.fedrod import FedRoD
 from fedapp.methods.fixmatch_global import FixMatchGlobal
+from fedapp.methods.flexproto import FlexProto
 from fedapp.methods.lg_fedavg import LgFedAvg
 from fedapp.methods.pfedme import PFedMe
 from fedapp.methods.sage import Sage
@@ -166,7 +167,7 @@ def test_traffic_is_what_was_sent_and_measuring_is_counted_apart(tmp_path, metho
     assert kinds == {name: n for name, n in sums.items() if name.startswith("bytes") and n}
 
 
-@named([FedAvg(), FedBN("fixmatch"), PFedMe(), FedRoD(), Sage()])
+@named([FedAvg(), FedBN("fixmatch"), PFedMe(), FedRoD(), Sage(), FlexProto()])
 def test_in_the_loopback_driver_the_numbers_are_the_same(tmp_path, method):
     """There sites share the server's pool, and only their private parts are on their own disks."""
     one = play(toy(method, tmp_path, name="wire"))

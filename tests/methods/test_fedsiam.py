@@ -299,6 +299,7 @@ def arrived(online=FULL, fsm=FSM):
     return found
 
 
+FACTS = SiteFacts(0, (1, 8, 8), ("a", "b"), 6, 54, 0, 10, "0" * 64)
 REPLY = Reply(0, 5, "b" * 64, learned=True)
 
 
@@ -306,7 +307,7 @@ REPLY = Reply(0, 5, "b" * 64, learned=True)
     (0.5, 0.3, CONV), (0.0, 0.0, ()), (1.0, 9.0, FULL), (0.5, 0.9, ()),
 ])  # fmt: skip
 def test_just_what_was_asked_passes(tau, least, came):
-    FedSiamD().check_contents(task(tau, least), REPLY, arrived(came))
+    FedSiamD().check_contents(task(tau, least), REPLY, arrived(came), FACTS)
 
 
 @pytest.mark.parametrize(("tau", "came", "says"), [
@@ -319,22 +320,22 @@ def test_just_what_was_asked_passes(tau, least, came):
 ])  # fmt: skip
 def test_fewer_or_more_layers_than_asked_are_refused_in_one_line(tau, came, says):
     with pytest.raises(ProtocolError) as caught:
-        FedSiamD().check_contents(task(tau, 0.3), REPLY, arrived(came))
+        FedSiamD().check_contents(task(tau, 0.3), REPLY, arrived(came), FACTS)
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_who_learned_says_how_far_its_networks_are_apart():
     with pytest.raises(ProtocolError, match="learned, but sent no divergence"):
-        FedSiamD().check_contents(task(0.5, 0.3), REPLY, arrived(CONV, None))
-    FedSiamD().check_contents(task(0.5, 0.3), replace(REPLY, learned=False), {})
-    FedSiamD().check_contents(task(0.5, 0.3, "warmup"), REPLY, arrived(FULL, None))
+        FedSiamD().check_contents(task(0.5, 0.3), REPLY, arrived(CONV, None), FACTS)
+    FedSiamD().check_contents(task(0.5, 0.3), replace(REPLY, learned=False), {}, FACTS)
+    FedSiamD().check_contents(task(0.5, 0.3, "warmup"), REPLY, arrived(FULL, None), FACTS)
 
 
 def test_a_mean_teacher_sends_both_networks_whole():
-    FedSiamMt().check_contents(task(0, 0), REPLY, arrived(FULL, None))
+    FedSiamMt().check_contents(task(0, 0), REPLY, arrived(FULL, None), FACTS)
     partly = replace(REPLY, parts={"online": Part("b" * 64, "c" * 64)})
     with pytest.raises(ProtocolError, match="sent 1 of 2 layers"):
-        FedSiamMt().check_contents(task(0, 0), partly, arrived(CONV, None))
+        FedSiamMt().check_contents(task(0, 0), partly, arrived(CONV, None), FACTS)
 
 
 def test_a_site_that_sends_less_than_asked_is_skipped_and_the_run_goes_on(tmp_path):
@@ -382,9 +383,8 @@ def test_fedavg_is_the_same_in_both_settings_with_two_labelled_classes(tmp_path)
 
 
 def test_equal_facts_weigh_as_many_images_as_there_are():
-    facts = SiteFacts(0, (1, 8, 8), ("a", "b"), 6, 54, 0, 10, "0" * 64)
-    assert FedSiamPi().weight(facts, REPLY) == 60
-    assert FedSiamPi(consistency_weight=0.0).weight(facts, REPLY) == 6
+    assert FedSiamPi().weight(FACTS, REPLY) == 60
+    assert FedSiamPi(consistency_weight=0.0).weight(FACTS, REPLY) == 6
 
 
 @pytest.mark.parametrize("method", ["fedsiam_pi", "fedsiam_mt", "fedsem"])

@@ -18,6 +18,7 @@ from fedapp.methods.fedper import FedPer
 from fedapp.methods.fedsem import FedSem
 from fedapp.methods.fedsiam_d import FedSiamD
 from fedapp.methods.fedsiam_pi import FedSiamPi
+from fedapp.methods.flexproto import FlexProto
 from fedapp.methods.lg_fedavg import LgFedAvg
 from fedapp.methods.pfedme import PFedMe
 from fedapp.methods.prior_shift import PriorShift
@@ -44,7 +45,7 @@ def cut_at(number, action, answers):
 
 FIXMATCH = {"objective": "fixmatch"}
 RESUMED = [FedAvg(), FedBN(**FIXMATCH), FedPer(), LgFedAvg(), PFedMe(**FIXMATCH)]
-RESUMED += [FedSiamPi(), FedSiamD(calm_rounds=1), FedSem(labelled_rounds=1)]
+RESUMED += [FedSiamPi(), FedSiamD(calm_rounds=1), FedSem(labelled_rounds=1), FlexProto()]
 WARM_UP = {"training__warmup_rounds": 3, "training__warmup_epochs": 3}
 """Several phases of round 0."""
 
@@ -81,7 +82,7 @@ def test_a_run_cut_in_a_phase_resumes_to_the_same_bits(tmp_path, whole, method, 
     resumed = play(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
     assert resumed.rows() == whole(method).rows()
     assert resumed.records() == whole(method).records()
-    if resumed.kept() and method.objective == "supervised":
+    if resumed.kept() and getattr(method, "objective", "") == "supervised":
         last = {e.task.site: e for e in resumed.of(2, "evaluate")}
         for site, exchange in last.items():
             assert exchange.private == whole(method).of(2, "evaluate")[site].private
@@ -165,6 +166,7 @@ play_in_one_store(toy(METHOD(), Path(sys.argv[1]), **WARM_UP))
 @pytest.mark.parametrize(("method", "cut"), [
     (FedBN, (2, 0, "train")),
     (FedPer, (2, 0, "train")),
+    (FlexProto, (2, 0, "train")),
     (PriorShift, (0, 2, "warmup")),
     (PriorShift, (2, 0, "train")),
 ])  # fmt: skip

@@ -11,7 +11,8 @@ from fedapp.learn.keeping import USED
 from fedapp.learn.networks import build_model, network_settings
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import digest_of
-from fedapp.learn.predictors import Predictor
+from fedapp.learn.predictors import Predictor, by_prototypes
+from fedapp.learn.prototypes import Prototypes
 from fedapp.models.conformal import Calibration
 from fedapp.models.description import (
     DESCRIPTION,
@@ -45,8 +46,12 @@ def recipe_of(
     images=True,
     dtype="float32",
     window="",
+    distance=None,
 ) -> tuple[Recipe, bytes]:
-    """One network, or one for each of `weights`, of which all but the last have a class mix."""
+    """One network, or one for each of `weights`, of which all but the last have a class mix.
+
+    distance: they answer by it to prototypes; of the last class there is none.
+    """
     weights = weights or {"own": 1.0}
     channels, names = inputs[0], list(weights)
     mean, std = (0.4,) * channels, (0.3,) * channels
@@ -60,7 +65,13 @@ def recipe_of(
             }), inputs, classes)  # fmt: skip
             _settle(one, inputs, images, mean, std)
         used = None if len(names) == 1 or name == names[-1] else mix
-        predictors[name] = Predictor(one.state_dict(), weight, used)
+        tensors = one.state_dict()
+        if distance:
+            known = torch.arange(classes) < classes - 1
+            centres = torch.linspace(0, 1, classes * one.features).view(classes, -1)
+            with by_prototypes(one, Prototypes(centres * known[:, None], known), distance):
+                tensors = one.state_dict()
+        predictors[name] = Predictor(tensors, weight, used, distance)
     blob, parts = in_parts(predictors)
     recipe = Recipe(
         network=dict(network), classes=tuple(f"class {c}" for c in range(classes)), inputs=inputs,

@@ -19,6 +19,7 @@ from fedapp.messages.codec import decode_answer, encode
 from fedapp.messages.protocol import MODEL, SERVER_SITE, Incoming, Part, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods import method_class
+from fedapp.methods._prototypes import PROTOTYPES, read
 from fedapp.server.engine import Engine
 from tests.methods.test_toys import TOYS
 from tests.security.mutations import BYTES, HEAD_CASES, counts, damaged, fuzz, spoilt_head
@@ -31,7 +32,7 @@ FACTS = SiteFacts(
 
 
 PART = Part("e" * 64, "f" * 64)
-NAMES = ("toy_layers", "toy_means", "fedsiam_d")
+NAMES = ("toy_layers", "toy_means", "fedsiam_d", "flexproto")
 TOLD = {"share": 0.5, "boundary": 0.25}
 """What FedSiam-D's server tells: it wants the layers that differ by 0.25 at least."""
 
@@ -52,7 +53,7 @@ class Server:
         w_0 = pool.latest(SERVER_SITE)
         self.task = Task(0, 1, "train", pool.latest(0), {"server": (w_0,)}, numbers=TOLD)
         first = from_bytes(pool.get(w_0.digest), self.engine._schemas[MODEL], "w_0")
-        answer = {"toy_layers": self._layers, "toy_means": self._means}.get(name, self._two)
+        answer = {"toy_layers": self._layers, "fedsiam_d": self._two}.get(name, self._beside)
         self.reply, self.blob, *others = answer(w_0, first)
         self.others, self.before = others, dict(pool._records)
 
@@ -62,10 +63,12 @@ class Server:
         part = Part(w_0.digest, digest_of(blob))
         return Reply(0, 1, digest_of(whole), parts={MODEL: part}, learned=True), blob
 
-    def _means(self, w_0, first):
-        means = self.engine._schemas["means"]
-        blob = to_bytes({n: torch.ones(shape, dtype=of) for n, (shape, of) in means.items()})
-        contents = {"means": digest_of(blob)}
+    def _beside(self, w_0, first):
+        """A content of the method's one role beside the model."""
+        [role] = self.engine._schemas.keys() - {MODEL}
+        schema = self.engine._schemas[role].items()
+        blob = to_bytes({n: torch.ones(shape, dtype=of) for n, (shape, of) in schema})
+        contents = {role: digest_of(blob)}
         return Reply(0, 1, w_0.digest, contents=contents, learned=True), blob
 
     def _two(self, w_0, first):
@@ -87,7 +90,8 @@ class Server:
         if self.reply.parts:
             [(role, part)] = self.reply.parts.items()
             return replace(self.reply, parts={role: replace(part, digest=digest_of(blob))})
-        return replace(self.reply, contents={"means": digest_of(blob)})
+        [role] = self.reply.contents
+        return replace(self.reply, contents={role: digest_of(blob)})
 
     def refuses(self, head, blob):
         """Give it this answer; check what it believes; return whether it refused."""
@@ -105,7 +109,9 @@ class Server:
             assert role in self.engine._schemas and site in (-2, -1, 0)
             stored = pool.get(record.digest)
             assert digest_of(stored) == record.digest
-            from_bytes(stored, self.engine._schemas[role], "x", self.transport)
+            content = from_bytes(stored, self.engine._schemas[role], "x", self.transport)
+            if role == PROTOTYPES:
+                assert read(content).known.sum() <= FACTS.labelled
         others = {key: record for key, record in pool._records.items() if key[0] != 0}
         assert others == {key: record for key, record in self.before.items() if key[0] != 0}
         return False
@@ -124,8 +130,9 @@ def test_malformed_heads(server, name, examples):
     served = server(name)
     assert not served.refuses(encode(served.reply), served.blob)
     plausible = [
-        0, 1, "means", MODEL, "psi", served.reply.model, served.task.own.digest, "f" * 64, None,
-        True, {}, digest_of(served.blob), {"means": "f" * 64}, asdict(Part("f" * 64, "e" * 64)),
+        0, 1, "means", "prototypes", MODEL, "psi", served.reply.model, served.task.own.digest,
+        "f" * 64, None, True, {}, digest_of(served.blob), {"means": "f" * 64},
+        asdict(Part("f" * 64, "e" * 64)),
         {"model": digest_of(served.blob)}, asdict(served.reply),
     ]  # fmt: skip
     cases = HEAD_CASES.filter(lambda case: case[0] != "records")
@@ -171,3 +178,28 @@ def test_a_part_of_what_is_not_new_is_refused(server):
     served = server("toy_means")
     parts = {"means": Part(served.task.own.digest, digest_of(served.blob)), MODEL: PART}
     assert served.refuses(encode(replace(served.reply, parts=parts)), served.blob)
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda content: {"centres": content["centres"][:, :-1].clone()},
+    lambda content: {"centres": content["centres"][:1].clone()},
+    lambda content: {"centres": torch.full_like(content["centres"], torch.nan)},
+    lambda content: {"centres": torch.full_like(content["centres"], torch.inf)},
+    lambda content: {"centres": torch.full_like(content["centres"], 1e30)},
+    lambda content: {"mask": torch.tensor([1, 255], dtype=torch.uint8)},
+    lambda content: {"mask": torch.tensor([1, 0], dtype=torch.uint8)},
+    lambda content: {"mask": content["mask"].float()},
+    lambda content: {"third": content["mask"].clone()},
+])  # fmt: skip
+def test_prototypes_that_cannot_be_true_are_refused(server, spoil):
+    served = server("flexproto")
+    content = load(served.blob)
+    blob = to_bytes({**content, **spoil(content)})
+    assert served.refuses(encode(served.renamed(blob)), blob)
+
+
+def test_prototypes_of_more_classes_than_labelled_images_are_refused(server):
+    served = server("flexproto")
+    standing = served.state.standings.sites[0]
+    served.state.standings.sites[0] = replace(standing, facts=replace(FACTS, labelled=1))
+    assert served.refuses(encode(served.reply), served.blob)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedapp.ground.settings import CLOSED, Rate
 from fedapp.learn.networks.base import Draw, Features, Network, NetworkSettings, drop
 
-Norm = Literal["batch", "group"]
+Norm = Literal["batch", "group", "none"]
 GROUP = 16
 """Channels of a group of group norm, as good as any number of groups (Wu, He 2018, Table 3)."""
 
@@ -27,6 +27,8 @@ def norm_of(kind: Norm, channels: int) -> nn.Module:
     Group norm has groups of `GROUP` channels, or one group where the channels are no multiple of
     it: a narrow network's group of one channel, of one pixel at the end, would always be 0.
     """
+    if kind == "none":
+        return nn.Identity()
     if kind == "batch":
         return nn.BatchNorm2d(channels)
     return nn.GroupNorm(channels // GROUP if channels % GROUP == 0 else 1, channels)
@@ -100,7 +102,8 @@ class ResNet9Settings(NetworkSettings):
     dropout: Rate = 0.5
     """p, dropout rate after the last two norms."""
     norm: Norm = "batch"
-    """After every convolution; group: no statistics, an image's answer is its own in training."""
+    """After every convolution; group: no statistics, an image's answer is its own in training;
+    none: as FedMatch and ProtoFSSL have it."""
 
     def network(self, inputs: tuple[int, ...], num_classes: int) -> ResNet9:
         """Build it for images of so many channels; their size is free."""

@@ -82,7 +82,12 @@ def config(description: Description) -> dict[str, Any]:
         "image_mean": list(recipe.mean),
         "image_std": list(recipe.std),
         "parts": [
-            {"prefix": one.prefix, "weight": one.weight, "class_mix": one.class_mix}
+            {
+                "prefix": one.prefix,
+                "weight": one.weight,
+                "class_mix": one.class_mix,
+                "distance": one.distance,
+            }
             for one in recipe.parts
         ],
     }

@@ -46,7 +46,8 @@ def answers(file, pixels):
 
 
 @pytest.mark.parametrize("choices", [
-    {}, {"weights": MIXTURE}, {"inputs": (3, 8, 8)},
+    {}, {"weights": MIXTURE}, {"inputs": (3, 8, 8)}, {"distance": "mean_squared"},
+    {"weights": MIXTURE, "distance": "euclidean"},
     {"network": {"name": "mlp"}, "inputs": (5,), "images": False},
     {"network": {"name": "mlp"}, "inputs": (2, 5), "images": False, "weights": MIXTURE},
 ])  # fmt: skip
@@ -59,6 +60,16 @@ def test_the_graph_gives_the_models_probabilities(choices):
 
 
 # --- ONNX -----------------------------------------------------------------------------------------
+
+
+def test_answers_by_prototypes_are_the_same_under_onnxruntime(tmp_path):
+    folder = written(tmp_path / "model", distance="euclidean")
+    assert invoked(folder, "--to", "onnx", "-o", tmp_path / "out").exit_code == 0
+    pixels = pictures(5, seed=4)
+    wanted = load_model(folder, CPU)[0].probabilities(pixels).numpy()
+    found = answers(tmp_path / "out/model.onnx", pixels)
+    assert np.abs(found - wanted).max() < onnx_file.TOLERANCE
+    assert (found[:, -1] == 0).all()  # a class without a prototype
 
 
 @pytest.mark.slow
@@ -135,6 +146,7 @@ def test_tensors_and_their_config_are_enough_for_another_program(tmp_path):
     assert [part["weight"] for part in said["parts"]] == list(MIXTURE.values())
     assert all(f"{part['prefix']}head.weight" in tensors for part in said["parts"])
     assert said["id2label"]["1"] == "class 1" and said["input_size"] == [1, 8, 8]
+    assert {part["distance"] for part in said["parts"]} == {None}
 
 
 # --- MONAI ----------------------------------------------------------------------------------------
