@@ -15,6 +15,8 @@ BAG_ALPHA = 1.0
 """Of the Dirichlet draws by which a class is dealt to a site's bags: every division as likely."""
 LEAST = 0.1
 """A class's weight in a bag is drawn from U[LEAST, 1]; here and below as FedUL's code has it."""
+ROUNDING = 1e-9
+"""A number of samples that is whole but for an error of floating point counts as whole."""
 DOMINANT = 10.0
 """Factor of the weight of bag m's class m mod C."""
 
@@ -75,7 +77,8 @@ class _Dealer:
         for label in np.flatnonzero(sizes).tolist():
             draw, members = rng.numpy_stream(self._seed, "bags", owner, label), of_class[label]
             if self._mix == "official":
-                counts = np.minimum(fit[:, label], len(members)).astype(np.int64)
+                wanted = fit[:, label] + ROUNDING
+                counts = np.minimum(wanted, len(members)).astype(np.int64)
                 chosen = np.concatenate([draw.permutation(members)[:count] for count in counts])
             else:
                 shares = (

@@ -109,8 +109,8 @@ def _not_together(base, name):
         return "label_share says nothing where labels is 'none'"
     said = yaml.safe_load((CONF / "methods" / f"{name}.yaml").read_text())
     bags = said.get("split", {}).get("bags", base.split.bags)
-    if name.endswith("_sl") and (bags or base.split.label_share != 0.5):
-        return r"label(s|_share) says nothing"
+    if name.endswith("_sl") and bags:
+        return "labels says nothing beside bags"
     from_bags = "bags" in method_class(said["method"]["name"]).learns_from
     return "cannot learn from bags" if bags and not from_bags else ""
 

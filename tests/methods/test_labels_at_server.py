@@ -37,9 +37,9 @@ OWN = {
     "um_pfssl": {"method.helper_list_size": 3, "method.num_replaced": 1, "method.mc_samples": 2},
 }
 SERVED = (
-    "fedavg", "fixavg", "fixprox", "fixbn", "pfedme", "fixmatch_global", "sage", "recommended",
-    "fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "um_pfssl",
-)  # fmt: skip
+    *("fedavg", "fixavg", "fixprox", "fixbn", "pfedme", "fixmatch_global", "sage", "recommended"),
+    *("fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "um_pfssl"),
+)
 """Presets of methods whose sites can do without labels."""
 REFUSED = (
     "local_only", "fedrod", "ditto", "fedper", "lg_fedavg", "fedul", "fedpl", "fedllp", "fedsem",

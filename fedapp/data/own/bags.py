@@ -35,11 +35,9 @@ def list_bags(
         return found
     first_line = ",".join(("bag", *(classes or ("CLASS", "CLASS"))))
     if not path.is_file():
-        what, remedy = (
-            f"names bags, but there is no {BAGS} beside it",
-            "write it, and begin it with",
-        )
-        faults.append(Fault(Kind.BAGS, table.name, what, f"{remedy} the line {first_line}"))
+        what = f"names bags, but there is no {BAGS} beside it"
+        remedy = f"write it, and begin it with the line {first_line}"
+        faults.append(Fault(Kind.BAGS, table.name, what, remedy))
         return found
     before, named = len(faults), set[str]()
     for where, row in rows(path, partial(_columns, classes), faults, first_line):
@@ -47,16 +45,14 @@ def list_bags(
         if bag in named:
             faults.append(Fault(Kind.BAGS, where, f"bag {bag!r} stands twice", "keep one line"))
         elif not sizes[bag]:
-            what, remedy = f"bag {bag!r} has no images", "name them in the column bag of"
-            faults.append(
-                Fault(Kind.BAGS, where, what, f"{remedy} {table.name}, or remove the line")
-            )
+            remedy = f"name them in the column bag of {table.name}, or remove the line"
+            faults.append(Fault(Kind.BAGS, where, f"bag {bag!r} has no images", remedy))
         elif isinstance(shares := _shares(where, bag, row, classes or [*row]), Fault):
             faults.append(shares)
         else:
             found[bag] = shares
         named.add(bag)
-    for bag in sorted(sizes.keys() - named):
+    for bag in sorted(sizes.keys() - named) if named else ():  # else its first line is at fault
         what, remedy = f"bag {bag!r} is not in {BAGS}", "add a line with its proportions"
         faults.append(Fault(Kind.BAGS, table.name, what, remedy))
     if len(faults) == before and (wrong := too_little(torch.tensor(list(found.values())))):

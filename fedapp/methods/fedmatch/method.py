@@ -104,7 +104,7 @@ class FedMatch(Method[Sparse]):
     """Differences of at most this are not applied; 1e-5 with labels at the server."""
     psi_factor: NonNegativeFloat = 0.2
     """Psi begins as this times sigma."""
-    helpers: NonNegative = 2
+    helper_count: NonNegative = 2
     """H, helpers of a site; 0: none."""
     helpers_every: Count = 10
     """Rounds from one sending of helpers to the next."""
@@ -182,7 +182,7 @@ class FedMatch(Method[Sparse]):
         refs = [rnd.pool.latest(k, ANSWER) for k in rnd.pool.having(ANSWER)]
         answers = {ref.site: rnd.pool.read(ref)[ANSWER] for ref in refs}
         return {
-            site: [rnd.pool.latest(k, PSI) for k in nearest(site, answers, self.helpers)]
+            site: [rnd.pool.latest(k, PSI) for k in nearest(site, answers, self.helper_count)]
             for site in sorted(rnd.cohort)
         }
 

@@ -4,12 +4,14 @@ Which table belongs to a comparison stands in its comparison.json: `{"table": "I
 "FashionMNIST"}`, or such a mapping by setting (directly or under `"by_setting"`), where `"setting"`
 may name the table's. A number is found by alpha and by the values that setting and method are named
 after, so that "nu=5" may be a setting or a method. In another paper's table, named by `"paper"`, it
-is found by the setting's values and words, as in "IID gamma=0.10".
+is found by the setting's values and words, as in "IID gamma=0.10". Of a paper that prints errors it
+is 100 less the error.
 """
 
 import csv
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,13 @@ from fedapp.ground.errors import DataError
 from fedapp.tools.report.records import Comparison
 from fedapp.tools.report.sweep import parameters
 
-PAPER, FEDSIAM = "UM-pFSSL", "FedSiam"
+PAPER, FEDSIAM, FEDUL = "UM-pFSSL", "FedSiam", "FedUL"
 BEST = "best_test_acc"
 """The paper's headline: the best mean test accuracy over rounds, chosen by test accuracy; %."""
 OTHERS_BEST = "test_acc"
 """What it is called of other papers."""
+ERROR = "test_error"
+"""Of papers that print errors; %."""
 COST = "relative_cost_percent"
 """Models sent, in % of those of the table's dearest setting."""
 
@@ -41,16 +45,25 @@ NAMES: Mapping[str, str] = {
     "um_pfssl_ta": "UM-pFSSL TA",
 }
 """Our method presets -> the paper's names."""
-FEDSIAMS: Mapping[str, str] = {
-    "fedavg": "FedAvg",
-    "fedavg_plus": "FedAvg++",
-    "fedsem": "FedSem",
-    "fedsiam_pi": "FedSiam-Pi",
-    "fedsiam_mt": "FedSiam-MT",
-    "fedsiam_d": "FedSiam-D",
+OTHERS: Mapping[str, Mapping[str, str]] = {
+    FEDSIAM: {
+        "fedavg": "FedAvg",
+        "fedavg_plus": "FedAvg++",
+        "fedsem": "FedSem",
+        "fedsiam_pi": "FedSiam-Pi",
+        "fedsiam_mt": "FedSiam-MT",
+        "fedsiam_d": "FedSiam-D",
+    },
+    FEDUL: {
+        "fedul": "FedUL",
+        "fedpl": "FedPL",
+        "fedllp": "FedLLP",
+        "fedllp_vat": "FedLLP-VAT",
+        "fedavg_tenth": "FedAvg 10%",
+    },
 }
-"""The same of FedSiam's paper. Its FedFixMatch and FedMatch are left out: in the released code they
-learn nothing from unlabelled images, so ours are not to be held against them."""
+"""The same of other papers. FedSiam's FedFixMatch and FedMatch are left out: in the released code
+they learn nothing from unlabelled images, so ours are not to be held against them."""
 
 _BOTH_TERMS = "UM-pFSSL EN+TA"
 """What Table III, the ablation of the relation's two terms, calls the whole method."""
@@ -60,6 +73,7 @@ _AT_ALPHA_HALF = {"IV", "V"}
 SIZES = {
     PAPER: "100 sites (20 for the medical sets), 200 rounds, full data sets, no spread given",
     FEDSIAM: "100 sites, 50 rounds with labels at the clients, full data sets, means of 3 runs",
+    FEDUL: "5 sites, 100 rounds, full data sets, means of 3 runs",
 }
 """How large the papers' runs were."""
 
@@ -101,7 +115,7 @@ class PaperNumbers:
         self._of_setting = {key[0]: cell for key, cell in comparison.cells.items()}
         self._values = {
             (r.paper, r.table, _plain(r.dataset), *_place(r.setting), r.method, r.metric): r.value
-            for r in printed
+            for r in map(_as_accuracy, printed)
         }
 
     @property
@@ -127,7 +141,7 @@ class PaperNumbers:
         paper = str(wanted.get("paper", PAPER))
         if paper != PAPER:
             place = _place(str(wanted.get("setting", setting)))
-            name = FEDSIAMS.get(self._presets.get(method, method), "") if paper == FEDSIAM else ""
+            name = OTHERS.get(paper, {}).get(self._presets.get(method, method), "")
             metric = OTHERS_BEST if metric == BEST else metric
             return self._values.get((paper, table, dataset, *place, name, metric))
         swept, rest = parameters(method)
@@ -146,6 +160,12 @@ def _wanted(paper: Mapping[str, Any], setting: str) -> Mapping[str, Any]:
     """Return which table to look in for a setting."""
     own = (paper.get("by_setting") or paper).get(setting)
     return {**paper, **own} if isinstance(own, Mapping) else paper
+
+
+def _as_accuracy(printed: Printed) -> Printed:
+    if printed.metric != ERROR:
+        return printed
+    return replace(printed, metric=OTHERS_BEST, value=str(100 - Decimal(printed.value)))
 
 
 def _place(setting: str) -> tuple[frozenset[tuple[str, float]], str]:

@@ -222,3 +222,17 @@ def test_fedsiams_numbers_are_found_by_the_words_of_a_setting(tmp_path, setting,
     )
     assert PaperNumbers(found, PRINTED).find(setting, method) == value
     assert PaperNumbers(found, PRINTED).find(setting, method, COST) is None
+
+
+@pytest.mark.parametrize(("setting", "method", "value"), [
+    ("IID clients=5 sets=10", "fedul", "99.22"),  # an error of 0.78 %
+    ("IID clients=5 sets=10", "fedavg_tenth", "98.21"),
+    ("Non-IID clients=5 sets=10", "fedul", "97.02"),
+    ("Non-IID clients=5 sets=10", "fedllp_vat", "76.61"),
+    ("IID clients=5 sets=10", "fedavg", None),
+])  # fmt: skip
+def test_feduls_errors_are_shown_as_accuracies(tmp_path, setting, method, value):
+    of = {"paper": "FedUL", "table": "1", "dataset": "MNIST"}
+    settings = ["IID clients=5 sets=10", "Non-IID clients=5 sets=10"]
+    found = comparison(tmp_path, settings, [method], dataset="mnist", paper=of)
+    assert PaperNumbers(found, PRINTED).find(setting, method) == value

@@ -1,0 +1,83 @@
+"""`labelled_repeat`: how often each labelled image stands among those that a pass goes through."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedapp.learn.networks import initial_params
+from fedapp.learn.objectives import Work, fixmatch, pairs, supervised
+from fedapp.messages.protocol import ModelRef, Task
+from fedapp.methods.fedavg import FedAvg
+from tests.methods.conformance import PIXELS, assert_same, context, data_of
+
+START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
+TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (ModelRef(-2, 1, "a" * 64),)})
+
+
+def work(labelled, unlabelled, repeat, size=2, seen=None):
+    site = context(data_of(labelled, unlabelled), START)
+    shuffle = torch.Generator().manual_seed(0)
+    note = (lambda images: seen.extend(i.sum().item() for i in images) or images) if (
+        seen is not None
+    ) else (lambda images: images)  # fmt: skip
+    return Work(site.model, site.data, site.normalise, size, 1, shuffle, None, note, repeat)
+
+
+@pytest.mark.parametrize("repeat", [1, 2, 3])
+def test_a_pass_sees_each_labelled_image_so_often_in_so_many_more_steps(repeat):
+    seen = []
+    assert len(list(supervised(work(6, 0, repeat, seen=seen)))) == 3 * repeat
+    counts = Counter(seen)
+    assert len(counts) == 6 and set(counts.values()) == {repeat}
+
+
+@pytest.mark.parametrize(("labelled", "unlabelled", "steps"), [(4, 10, 6), (6, 2, 9), (5, 0, 7)])
+def test_beside_unlabelled_images_too(labelled, unlabelled, steps):
+    """12, 18, 15 labelled ones are seen once; the others as often as it takes."""
+    drawn = list(pairs(work(labelled, unlabelled, 3)))
+    counts = Counter(int(i) for batch, _ in drawn for i in batch)
+    assert len(drawn) == steps and set(counts.values()) == {3}
+    assert len(counts) == labelled
+
+
+def test_without_labelled_images_it_changes_nothing():
+    for repeat in (1, 5):
+        assert len(list(pairs(work(0, 6, repeat)))) == 3
+        assert not list(supervised(work(0, 0, repeat)))
+
+
+def trained(method, **training):
+    return method.site_round(TASK, context(data_of(6, 8), START, **training)).params
+
+
+def test_where_the_steps_are_given_there_are_no_more_of_them():
+    """FedAvg++ is FedAvg then, but for which images come twice."""
+    for repeat in (1, 3):
+        assert len(list(supervised(replace(work(6, 0, repeat), steps=4)))) == 4
+
+
+def test_as_official_fixmatch_learns_from_unlabelled_images_as_at_weight_0():
+    official = FedAvg("fixmatch", confidence=0.0, as_official=True)
+    assert_same(
+        trained(official), trained(FedAvg("fixmatch", confidence=0.0, unlabelled_weight=0.0))
+    )
+    plain = trained(FedAvg("fixmatch", confidence=0.0))
+    assert not torch.equal(plain["head.weight"], trained(official)["head.weight"])
+
+
+def test_a_loss_that_is_cut_off_has_the_gradient_of_weight_0():
+    """What the released code does: the strong view is detached before its loss is taken."""
+    at = work(4, 4, 1, size=8)
+    [step] = list(fixmatch(at, lambda images: images, lambda images: images, 0.0, 0.0))
+    head = at.model.head.weight
+    [ours] = torch.autograd.grad(step(), head)
+    known, others = (at.normalise(part) for part in (at.data.labelled, at.data.unlabelled))
+    logits = at.model(torch.cat([known, others, others]))
+    strong = logits[8:].detach()
+    loss = F.cross_entropy(logits[:4], at.data.labels) + F.cross_entropy(strong, strong.argmax(1))
+    [theirs] = torch.autograd.grad(loss, head)
+    torch.testing.assert_close(ours, theirs)
+    assert ours.any()
