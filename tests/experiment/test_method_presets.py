@@ -108,6 +108,8 @@ def _not_together(base, name):
     if base.split.labels == "none" and name == "fedavg_tenth":
         return "label_share says nothing where labels is 'none'"
     said = yaml.safe_load((CONF / "methods" / f"{name}.yaml").read_text())
+    if "norm" in said.get("model", {}) and not hasattr(base.model, "norm"):
+        return "norm = 'batch': not a setting of"
     bags = said.get("split", {}).get("bags", base.split.bags)
     if name.endswith("_sl") and bags:
         return "labels says nothing beside bags"
