@@ -272,7 +272,7 @@ def test_every_sweep_builds_all_its_cells(name: str, tmp_path: Path):
 
 
 SMALL = {"small", *(name for name in sweeps() if name.startswith(("results_", "flexproto_")))}
-"""Sweeps that are not of the paper's size, or of others of which none is a part."""
+"""Sweeps that are not of the paper's size, or of another paper."""
 ROUNDS = {"fedsiam_mnist": 50}
 """Of sweeps of other papers; they have a part of a table's settings."""
 
