@@ -71,9 +71,17 @@ def normalise(inputs: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
         centred = inputs - _per_channel(mean, dims, device)
         return centred.div_(_per_channel(std, dims, device))
     # One multiplication and one addition in place: no third float copy of the batch.
-    scale = _per_channel(tuple(1 / (255 * s) for s in std), dims, device)
-    shift = _per_channel(tuple(-m / s for m, s in zip(mean, std, strict=True)), dims, device)
+    scale, shift = _pixels(mean, std, dims, device)
     return inputs.to(torch.float32).mul_(scale).add_(shift)
+
+
+@lru_cache(maxsize=16)
+def _pixels(
+    mean: tuple[float, ...], std: tuple[float, ...], dims: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return a and b of a * pixel + b, each as `_per_channel` does."""
+    scale = _per_channel(tuple(1 / (255 * s) for s in std), dims, device)
+    return scale, _per_channel(tuple(-m / s for m, s in zip(mean, std, strict=True)), dims, device)
 
 
 @lru_cache(maxsize=16)

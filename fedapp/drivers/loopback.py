@@ -10,8 +10,8 @@ from fedapp.experiment.runfolder import check_run
 from fedapp.experiment.runlock import sole_server
 from fedapp.ground.errors import ProtocolError
 from fedapp.learn.scores import ScoreStore
-from fedapp.messages.codec import decode_answer, decode_request, encode
-from fedapp.messages.protocol import Incoming, Outgoing, Refusal, Reply, SiteFacts, Task
+from fedapp.messages.codec import delivered, encode
+from fedapp.messages.protocol import Incoming, Outgoing, Refusal, Reply, SiteFacts
 from fedapp.messages.store import ModelStore
 from fedapp.server.assembly import Assembly, Ending, carry_out
 from fedapp.server.endblock import end_block
@@ -69,8 +69,7 @@ class Loopback:
     ) -> Iterable[tuple[int, Incoming]]:
         """Do the tasks in turn; nobody is ever late here."""
         for outgoing in outbox:
-            task = decode_request(outgoing.head)
-            assert isinstance(task, Task)
+            task = delivered(outgoing.task, outgoing.head)
             yield task.site, carried(self._sites[task.site].handle(task, {}))
 
 
@@ -82,7 +81,7 @@ def carried(incoming: Incoming) -> Incoming:
         answer = incoming.answer
         assert isinstance(answer, Reply)  # nothing else holds a float
         return carried(Incoming(Refusal(answer.site, answer.round, str(error))))
-    return Incoming(decode_answer(head), incoming.payloads, len(head))
+    return Incoming(delivered(incoming.answer, head), incoming.payloads, len(head))
 
 
 def carrier_of(

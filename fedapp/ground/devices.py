@@ -12,6 +12,9 @@ from fedapp.ground.errors import ConfigError
 def torch_threads(threads: int) -> Iterator[None]:
     """Fix torch's CPU threads: convolutions give other bits with another number."""
     before = torch.get_num_threads()
+    if before == threads:  # to set it costs as much as a small layer, even where nothing changes
+        yield
+        return
     torch.set_num_threads(threads)
     try:
         yield

@@ -37,14 +37,14 @@ def written_whole(
 
     Raises StoreError, naming the file, the free space and the remedy; the old content then stays.
     """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
+    part = Path(f"{path.parent}/.{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
     try:
         with _opened(part, mode) as file:
             yield file
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        part.replace(path)
+        os.replace(part, path)
         if durable:
             _sync(path.parent)
     except OSError as error:

@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -58,13 +60,35 @@ def _layout(
     return blob[: 8 + length], tuple(sorted(places, key=lambda n: places[n]["data_offsets"]))
 
 
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return a network's own tensors, parameters and buffers, as `state_dict` names them.
+
+    `state_dict` takes seven times as long: it makes a view of each, for hooks that nobody has set.
+    """
+    found: dict[str, Tensor] = {}
+
+    def add(module: nn.Module, prefix: str) -> None:
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                found[prefix + name] = parameter
+        for name, buffer in module._buffers.items():
+            if buffer is not None and name not in module._non_persistent_buffers_set:
+                found[prefix + name] = buffer
+        for name, child in module._modules.items():
+            if child is not None:
+                add(child, f"{prefix}{name}.")
+
+    add(model, "")
+    return found
+
+
 @torch.no_grad()
 def assign(model: nn.Module, params: Params) -> None:
     """Copy a whole model's tensors, of the right shapes, into a network; `params` stay as they are.
 
-    As `load_state_dict` does, in a third of its time: a round loads thousands of models.
+    As `load_state_dict` does, in a fraction of its time: a round loads thousands of models.
     """
-    own = model.state_dict()
+    own = tensors_of(model)
     if own.keys() != params.keys():
         raise ValueError(f"tensor names differ: {sorted(own.keys() ^ params.keys())}")
     torch._foreach_copy_(list(own.values()), [params[name] for name in own])
@@ -96,7 +120,38 @@ def from_bytes(
     Returns the tensors in the schema's dtypes. owner names the content in errors, such as
     "site 3's upload". Raises ProtocolError naming the tensor and the rule.
     """
+    if transport.compression == "none" and (params := _plainly_right(blob, schema, transport)):
+        return params
     return _checked(_loaded(blob, schema, owner, transport), schema, owner, transport)
+
+
+def _plainly_right(blob: bytes, schema: Schema, transport: TransportSettings) -> Params | None:
+    """Return the tensors of a content that is just as `to_bytes` writes it, None of any other.
+
+    Its header is the schema's own to the byte, and so are names, shapes and dtypes; all numbers of
+    a dtype are looked at together. One that is not plainly right may be right all the same, or has
+    a fault that is to be named: it is read with care.
+    """
+    stored = {name: _stored_dtype(*schema[name], transport) for name in sorted(schema)}
+    header, order = _layout(tuple((n, schema[n][0], dtype) for n, dtype in stored.items()))
+    counts = {name: math.prod(schema[name][0]) for name in order}
+    length = len(header) + sum(counts[name] * stored[name].itemsize for name in order)
+    if len(blob) != length or not blob.startswith(header) or 0 in counts.values():
+        return None
+    data, at, params = bytearray(memoryview(blob)[len(header) :]), 0, {}
+    for dtype, names in groupby(order, key=stored.__getitem__):
+        start = at
+        for name in names:
+            shape, kind = schema[name]
+            tensor = torch.frombuffer(data, dtype=dtype, count=counts[name], offset=at).view(shape)
+            if name.endswith("running_var") and bool((tensor.numpy() < 0).any()):
+                return None
+            params[name] = tensor.to(kind)
+            at += tensor.nbytes
+        numbers = memoryview(data)[start:at]
+        if dtype.is_floating_point and not all_finite(torch.frombuffer(numbers, dtype=dtype)):
+            return None
+    return params
 
 
 def part_from_bytes(

@@ -61,6 +61,8 @@ def features_of(model: Network, images: Tensor, normalise: Normalise) -> Feature
     network, time. The result is the same: in eval mode an image's features depend on it alone.
     """
     count = len(images) // CACHE_BATCH + 1 if images.device.type == "cpu" else 1
+    if count == 1:
+        return model.trunk(normalise(images))
     pieces = [model.trunk(normalise(piece)) for piece in images.tensor_split(count)]
     return tuple(map(torch.cat, zip(*pieces, strict=True)))
 

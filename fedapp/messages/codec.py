@@ -1,10 +1,11 @@
 """Protocol values <-> JSON bytes. Parsing is closed and strict: only what is exactly right passes.
 
-Both drivers encode and decode every message, so what loopback tests is what travels.
+All drivers encode and decode every message, so what loopback tests is what travels.
 """
 
 import json
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -66,7 +67,23 @@ def encode(message: Request | Answer | Origin) -> bytes:
 
 def _shallow(value: Any) -> dict[str, Any]:
     """Return a dataclass as a dictionary; unlike `asdict` it copies nothing below."""
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+    return {name: getattr(value, name) for name in _names(type(value))}
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+def delivered(message: Body, head: bytes) -> Body:
+    """Return a message as whoever it is sent to gets it. head: what `encode` made of it just now.
+
+    All that a reader checks of values is checked. That no key comes twice, and the like, is so of
+    what this process wrote itself: it is not looked for. Raises ProtocolError as reading does.
+    """
+    _check_size(head)
+    arrived: Body = _read(type(message).__name__, head)
+    return arrived
 
 
 def decode_request(data: bytes) -> Request:
@@ -94,10 +111,7 @@ def decode_origin(data: bytes) -> Origin:
 
 
 def _decode(data: bytes) -> Request | Answer | Origin:
-    if len(data) > MAX_BYTES:
-        raise ProtocolError(f"message head of {len(data)} bytes; at most {MAX_BYTES} are allowed")
-    if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS:
-        raise ProtocolError(f"message head of more than {MAX_CONTAINERS} lists and objects")
+    _check_size(data)
     try:
         # Pydantic reads the bytes itself, and of a key that comes twice takes the last one.
         head = json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_no_number)
@@ -112,17 +126,28 @@ def _decode(data: bytes) -> Request | Answer | Origin:
             f"message schema {found}, this side speaks {SCHEMA}; "
             "run the same version of um-pfssl on both sides"
         )
-    adapter = _KINDS.get(kind) if isinstance(kind, str) else None
-    if adapter is None:
+    if not isinstance(kind, str) or kind not in _KINDS:
         shown = kind if isinstance(kind, str) else type(kind).__name__
         raise ProtocolError(f"unknown message kind {shown[:40]!r}")
+    message: Request | Answer | Origin = _read(kind, data)
+    return message
+
+
+def _check_size(data: bytes) -> None:
+    if len(data) > MAX_BYTES:
+        raise ProtocolError(f"message head of {len(data)} bytes; at most {MAX_BYTES} are allowed")
+    if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS:
+        raise ProtocolError(f"message head of more than {MAX_CONTAINERS} lists and objects")
+
+
+def _read(kind: str, data: bytes) -> Any:
+    """Return the message of a head of this kind."""
     try:
-        message: Request | Answer | Origin = adapter.validate_json(data, strict=True).body
+        return _KINDS[kind].validate_json(data, strict=True).body
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"][1:])  # the first one is "body"
         raise ProtocolError(f"{kind} message: {where}: {first['msg']}") from error
-    return message
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -123,12 +123,12 @@ class Evaluation:
     bin_correct: Annotated[tuple[Images, ...], *_Bins]
     bin_confidence: Annotated[tuple[Finite, ...], *_Bins]
 
-    @property
+    @cached_property
     def samples(self) -> int:
         """Number of samples."""
         return sum(map(sum, self.confusion))
 
-    @property
+    @cached_property
     def correct(self) -> int:
         """Number of samples on the diagonal of the confusion matrix."""
         return sum(row[c] for c, row in enumerate(self.confusion))

@@ -62,10 +62,10 @@ class ModelStore:
         digest = self._digest_of(blob)
         path = self._path(digest)
         if _size(path) != len(blob):  # absent, or cut
-            write_atomic(path, blob, durable=durable)
+            write_atomic(Path(path), blob, durable=durable)
             self._note_proved(digest, _state(path))
         elif durable:
-            make_durable([path])
+            make_durable([Path(path)])
         self._remember(digest, blob)
         return digest
 
@@ -75,7 +75,7 @@ class ModelStore:
         Raises StoreError where the disk refuses.
         """
         paths = (self._path(digest) for digest in sorted(digests))
-        make_durable([path for path in paths if _size(path) is not None])
+        make_durable([Path(path) for path in paths if _size(path) is not None])
 
     def get(self, digest: str) -> bytes:
         """Return a content; what comes from disk is compared with its name.
@@ -91,18 +91,22 @@ class ModelStore:
         self._remember(digest, blob)
         return blob
 
-    def prove(self, digest: str) -> None:
-        """Compare a content with its name, as `get` does, unless the very file was compared before.
+    def proved(self, digest: str) -> bool:
+        """Whether there is a file of this content, having compared it with its name.
 
-        A file is the same while its inode, size and times of change are: a wide model is read and
-        hashed once, not for every task that names it. Raises StoreError as `get` does.
+        As `get` does, unless the very file was compared before. It is the same while its inode,
+        size and times of change are: a wide model is read and hashed once, not for every task that
+        names it. Raises StoreError where it is damaged, as `get` does.
         """
         before = _state(self._path(digest))
+        if before is None:
+            return False
         with self._lock:
-            if digest in self._memory or (before and self._proved.get(digest) == before):
-                return
+            if digest in self._memory or self._proved.get(digest) == before:
+                return True
         self._remember(digest, self._read(digest))
         self._note_proved(digest, before)
+        return True
 
     def has(self, digest: str) -> bool:
         """Whether there is a file of this content (only `get` reads it)."""
@@ -151,11 +155,11 @@ class ModelStore:
                 return last
         return hashlib.sha256(blob).hexdigest()
 
-    def _path(self, digest: str) -> Path:
+    def _path(self, digest: str) -> str:
         """Return a content's file; refuse anything but a digest, which may come from elsewhere."""
         if not _DIGEST.fullmatch(digest):
             raise StoreError(f"{digest[:80]!r} names no content: must be 64 hex digits of SHA-256")
-        return Path(f"{self._folder}/{digest[:2]}/{digest}{ENDING}")
+        return f"{self._folder}/{digest[:2]}/{digest}{ENDING}"
 
     def _files(self) -> Iterator[tuple[str, str]]:
         """Yield folder and name of every file two levels deep.
@@ -169,7 +173,7 @@ class ModelStore:
                 yield from ((path, name) for name in _names(path))
 
     def _read(self, digest: str) -> bytes:
-        path = self._path(digest)
+        path = Path(self._path(digest))
         try:
             blob = path.read_bytes()
         except FileNotFoundError:
@@ -216,17 +220,17 @@ def _names(folder: str | Path) -> list[str]:
         return []
 
 
-def _state(path: Path) -> _State | None:
+def _state(path: str) -> _State | None:
     try:
-        found = path.stat()
+        found = os.stat(path)
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _size(path: Path) -> int | None:
+def _size(path: str) -> int | None:
     try:
-        return path.stat().st_size
+        return os.stat(path).st_size
     except OSError:
         return None
 

@@ -27,7 +27,7 @@ from fedapp.ground.settings import TrainSettings
 from fedapp.learn.metrics import evaluation, predict_each
 from fedapp.learn.networks.base import Network
 from fedapp.learn.ondevice import models_on
-from fedapp.learn.params import Params, Schema, all_finite, assign, schema_of, without
+from fedapp.learn.params import Params, Schema, all_finite, assign, schema_of, tensors_of, without
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.training import View, train
@@ -341,7 +341,7 @@ class SiteContext:
 
     def params(self) -> Params:
         """Return a copy of the context's model on the CPU. Raises RunError where it diverged."""
-        params = {n: t.detach().cpu().clone() for n, t in self.model.state_dict().items()}
+        params = {n: t.detach().cpu().clone() for n, t in tensors_of(self.model).items()}
         for name, tensor in params.items():
             if not all_finite(tensor):
                 raise RunError(

@@ -91,7 +91,7 @@ def attributed(task: Task, incoming: Incoming) -> Incoming:
 
 
 def _check_evaluation(part: str, result: Evaluation, classes: int, samples: int) -> None:
-    if [len(row) for row in result.confusion] != [classes] * classes:
+    if list(map(len, result.confusion)) != [classes] * classes:
         raise ProtocolError(f"confusion matrix {part} is not {classes} x {classes}")
     if result.samples != samples:
         raise ProtocolError(f"evaluation {part} is of {result.samples} images, it has {samples}")
@@ -102,6 +102,7 @@ def _check_evaluation(part: str, result: Evaluation, classes: int, samples: int)
     if any(
         not (c <= n and n * (i / BINS - _ROUNDING) <= s <= n * ((i + 1) / BINS + _ROUNDING))
         for i, (n, c, s) in enumerate(zip(count, correct, sure, strict=True))
+        if n or c or s  # most bins are empty
     ):
         raise ProtocolError(f"calibration bins of {part} hold what does not belong there")
 

@@ -155,7 +155,7 @@ class Site:
 
         own, lost = self._own(task, network, kept)
         context = SiteContext(
-            data=self.data.to(self.device),
+            data=self._data,
             model=network,
             contents=contents,
             kept={name: own[name] for name in kept},
@@ -167,6 +167,11 @@ class Site:
             flip=flips(self.experiment.data.name),
         )
         return context, lost
+
+    @cached_property
+    def _data(self) -> SiteData:
+        """The data on the device that it works on."""
+        return self.data.to(self.device)
 
     @cached_property
     def _shared(self) -> dict[str, Schema]:
@@ -244,14 +249,11 @@ class Site:
 
     def _holds(self, ref: ModelRef) -> bool:
         """Whether the content is here and whole; a damaged file is removed by the store."""
-        if not self.store.has(ref.digest):
-            return False
         try:
-            self.store.prove(ref.digest)
+            return self.store.proved(ref.digest)
         except StoreError as error:
             log.warning("%s; asking the server for it", error)
             return False
-        return True
 
     def _answer(
         self, task: Task, report: SiteReport, context: SiteContext, noted: Mapping[str, float]

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,19 @@ class Network(nn.Module, ABC):
     and logits are float32 all the same."""
     graphs: Graphs | None = None
     """Where work on this network is recorded for a GPU; None: it is not."""
+
+    _asked: bool | None = None
+    """The mode that `train` was last asked for."""
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode, as torch does; where every module has it already, nothing is set.
+
+        Most calls find it so, and torch takes each module's attribute the long way.
+        """
+        if self._asked != mode or any(module.training != mode for module in self.modules()):
+            super().train(mode)
+            self._asked = mode
+        return self
 
     @abstractmethod
     def trunk(self, x: Tensor) -> Features:
