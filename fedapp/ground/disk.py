@@ -44,7 +44,7 @@ def written_whole(
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(part, path)
+        part.replace(path)
         if durable:
             _sync(path.parent)
     except OSError as error:

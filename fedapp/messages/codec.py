@@ -67,7 +67,8 @@ def encode(message: Request | Answer | Origin) -> bytes:
 
 def _shallow(value: Any) -> dict[str, Any]:
     """Return a dataclass as a dictionary; unlike `asdict` it copies nothing below."""
-    return {name: getattr(value, name) for name in _names(type(value))}
+    kind: Any = type(value)
+    return {name: getattr(value, name) for name in _names(kind)}
 
 
 @cache

@@ -13,7 +13,7 @@ from fedapp.learn.networks import (
     network_settings,
 )
 from fedapp.learn.networks.parts import batch_norm_names, head_names
-from fedapp.learn.params import digest_of, from_bytes, schema_of, to_bytes
+from fedapp.learn.params import digest_of, from_bytes, schema_of, tensors_of, to_bytes
 from fedapp.learn.uncertainty import mc_probabilities
 
 CPU = torch.device("cpu")
@@ -123,6 +123,25 @@ def test_every_tensor_can_be_sent(name, fields, inputs):
     assert all(bool(t.isfinite().all()) for t in state.values())
     again = from_bytes(to_bytes(state), schema_of(state), "test")
     assert again.keys() == state.keys() and all(torch.equal(again[n], state[n]) for n in state)
+
+
+@every
+def test_its_own_tensors_are_those_of_its_state(name, fields, inputs):
+    network = built(name, fields, inputs)
+    own, state = tensors_of(network), network.state_dict()
+    assert list(own) == list(state)
+    assert all(own[name].data_ptr() == state[name].data_ptr() for name in state)
+
+
+@every
+def test_a_mode_reaches_every_module(name, fields, inputs):
+    network = built(name, fields, inputs)
+    for mode in (False, False, True, True, False):
+        assert network.train(mode) is network
+        assert {module.training for module in network.modules()} == {mode}
+        network.head.train(not mode)  # as batch norms are frozen apart from the rest
+        network.train(mode)
+        assert network.head.training == mode
 
 
 @every

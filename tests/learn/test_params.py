@@ -40,6 +40,21 @@ def test_bytes_round_trip_and_do_not_depend_on_order():
     assert digest_of(to_bytes(model(1))) != digest_of(to_bytes(model(2)))
 
 
+def test_bytes_that_safetensors_writes_in_another_way_are_as_good():
+    params = model(0.5)
+    back = from_bytes(save(params, metadata={"by": "others"}), SCHEMA, "test")
+    assert schema_of(back) == SCHEMA and all(torch.equal(params[n], back[n]) for n in params)
+    assert from_bytes(save({"w": torch.ones(0, 2)}), {"w": ((0, 2), torch.float32)}, "x")
+
+
+def test_what_is_read_can_be_changed_and_each_tensor_is_saved_alone():
+    blob = to_bytes(model())
+    back = from_bytes(blob, SCHEMA, "test")
+    back["w"].fill_(7)
+    assert back["b"].item() == 1 and blob == to_bytes(model())
+    assert back["w"].untyped_storage().nbytes() == 16
+
+
 def test_bytes_are_those_of_safetensors():
     stream = torch.Generator().manual_seed(0)
     params = {
@@ -122,6 +137,7 @@ def test_a_weight_beyond_float16_is_refused_not_sent_as_infinity():
     (lambda p: p.update(b=torch.ones(1, dtype=torch.float64)), "tensor b is torch.float64"),
     (lambda p: p.update(b=torch.tensor([math.nan])), "tensor b holds NaN"),
     (lambda p: p.update(b=torch.tensor([-math.inf])), "tensor b holds NaN or infinity"),
+    (lambda p: p.update(w=torch.tensor([[1, 1], [1, math.nan]])), "tensor w holds NaN"),
 ])  # fmt: skip
 def test_bad_models_are_named(change, says):
     params = model()

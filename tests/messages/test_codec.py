@@ -15,6 +15,7 @@ from fedapp.messages.codec import (
     decode_answer,
     decode_origin,
     decode_request,
+    delivered,
     encode,
 )
 from fedapp.messages.protocol import ANSWERS as NAMES
@@ -59,6 +60,31 @@ def test_requests_come_back_equal():
     assert again == hello and encode(again) == encode(hello)  # 1.0 stays a float, True a truth
     origin = Origin("run-1", "0" * 16, D)
     assert decode_origin(encode(origin)) == origin
+
+
+@pytest.mark.parametrize("message", [TASK, *ANSWERS], ids=lambda m: type(m).__name__)
+def test_without_a_wire_a_message_arrives_as_by_wire(message):
+    head = encode(message)
+    arrived = delivered(message, head)
+    assert arrived is not message
+    assert arrived == (decode_request if message is TASK else decode_answer)(head)
+
+
+@pytest.mark.parametrize("message", [
+    replace(REPLY, model="short"),
+    replace(REPLY, held=(D,) * 129),
+    replace(REPLY, round=True),
+    replace(REPLY, metrics={"Loss": 1.0}),
+    Refusal(1, 4, "two\nlines"),
+    Refusal(1, 4, "long" * MAX_BYTES),
+])  # fmt: skip
+def test_what_a_reader_refuses_is_refused_without_a_wire_too(message):
+    head = encode(message)
+    with pytest.raises(ProtocolError) as by_wire:
+        decode_answer(head)
+    with pytest.raises(ProtocolError) as here:
+        delivered(message, head)
+    assert str(here.value) == str(by_wire.value)
 
 
 def test_a_request_is_not_an_answer():
