@@ -40,7 +40,7 @@ SETTINGS = {
     "pfedme": {"objective": "fixmatch"},
 }
 EPISODES = ("flexproto", "protofssl")
-"""They learn by episodes, which need two labelled images of a class, and whose size is their own."""
+"""They learn by episodes, which need two labelled images of a class and have sizes of their own."""
 METHODS = [
     method_class(name)(**SETTINGS.get(name, {})) for name in method_names() if name not in EPISODES
 ]
