@@ -62,6 +62,7 @@ OTHERS = {
     "fedsiam_mt": "fedsiam_mt",
     "fedsiam_d": "fedsiam_d",
     "fedsem": "fedsem",
+    "rscfed": "rscfed",
 }
 """Method of each preset that the paper does not have."""
 

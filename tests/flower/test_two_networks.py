@@ -1,4 +1,4 @@
-"""FedSiam and FedSem through Flower's two halves: the same bits as loopback, and after a cut."""
+"""FedSiam, FedSem and RSCFed through Flower's two halves: the same bits as loopback, and after a cut."""
 
 from dataclasses import replace
 
@@ -30,6 +30,7 @@ METHODS = {
     "fedsiam_mt": {},
     "fedsiam_d": {"method.calm_rounds": 1, "method.saved_share": 0.3},
     "fedsem": {"method.labelled_rounds": 2},
+    "rscfed": {},
 }
 
 

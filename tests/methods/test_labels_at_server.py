@@ -35,10 +35,11 @@ OVER = {
 OWN = {
     "recommended": {"method.weigh": False, "method.confidence": 0.2},
     "um_pfssl": {"method.helper_list_size": 3, "method.num_replaced": 1, "method.mc_samples": 2},
+    "rscfed": {"method.subsets": 1, "method.subset_share": 1.0},
 }
 SERVED = (
     "fedavg", "fixavg", "fixprox", "fixbn", "pfedme", "fixmatch_global", "sage", "recommended",
-    "fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "um_pfssl",
+    "fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "rscfed", "um_pfssl",
 )  # fmt: skip
 """Presets of methods whose sites can do without labels."""
 REFUSED = (
@@ -73,7 +74,7 @@ def test_no_site_has_a_label_and_the_server_has_as_many_of_each_class(tmp_path):
     assert counts.sum() == 56 and counts.max() - counts.min() <= 1
 
 
-CUT = ["fixavg", "fixbn", "recommended", "fedmatch", "fedsiam_mt", "um_pfssl"]
+CUT = ["fixavg", "fixbn", "recommended", "fedmatch", "fedsiam_mt", "rscfed", "um_pfssl"]
 
 
 @pytest.mark.parametrize("method", CUT)

@@ -38,6 +38,7 @@ SETTINGS = {
     "fedavg": {"objective": "fixmatch"},
     "fedbn": {"objective": "fixmatch"},
     "pfedme": {"objective": "fixmatch"},
+    "rscfed": {"subsets": 1, "subset_share": 1.0},
 }
 METHODS = [method_class(name)(**SETTINGS.get(name, {})) for name in method_names()]
 AT_ONCE = (LocalOnly, UmPfssl)

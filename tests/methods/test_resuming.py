@@ -22,6 +22,7 @@ from fedapp.methods.flexproto import FlexProto
 from fedapp.methods.lg_fedavg import LgFedAvg
 from fedapp.methods.pfedme import PFedMe
 from fedapp.methods.prior_shift import PriorShift
+from fedapp.methods.rscfed import RscFed
 from fedapp.methods.um_pfssl.method import UmPfssl
 from tests.methods.conformance import play, play_in_one_store, toy
 
@@ -46,6 +47,7 @@ def cut_at(number, action, answers):
 FIXMATCH = {"objective": "fixmatch"}
 RESUMED = [FedAvg(), FedBN(**FIXMATCH), FedPer(), LgFedAvg(), PFedMe(**FIXMATCH)]
 RESUMED += [FedSiamPi(), FedSiamD(calm_rounds=1), FedSem(labelled_rounds=1), FlexProto()]
+RESUMED += [RscFed(subset_share=1.0)]
 WARM_UP = {"training__warmup_rounds": 3, "training__warmup_epochs": 3}
 """Several phases of round 0."""
 
