@@ -3,16 +3,16 @@
 In a round the server draws M subsets of the cohort, each for itself. All members begin with the
 server's model w. A subset's models are averaged, each with the weight
 
-    n_k exp(-s d_k / n_k),   d_k = sum over tensors of ||w_k - wbar||,   wbar = sum n_k w_k / sum n_k
+    n_k exp(-s d_k / n_k),  d_k = sum over tensors of ||w_k - wbar||,  wbar = sum n_k w_k / sum n_k
 
 (`fedapp.learn.consensus`); the new w is the mean of the M averages. A site drawn twice learns twice
 from the same w; its teacher goes on.
 
 A site minimises CE(D_s) + lambda ||softmax(student) - sharpened teacher||^2 (`learn.teacher`). Its
-teacher follows after step t by alpha = min(1 - 1 / (t + 1), alpha_max), t counted from 0 over all of
-its rounds; before its first step it is w.
+teacher follows after step t by alpha = min(1 - 1 / (t + 1), alpha_max), where t counts from 0 over
+all of the site's rounds; before the site's first step the teacher is w.
 
-- DEVIATION: sites have labelled and unlabelled images both, and minimise both losses at once. In the
+- DEVIATION: sites have labelled and unlabelled images, and minimise both losses at once. In the
   paper a site has the one or the other.
 - DEVIATION: a labelled site counts as any other; in the authors' code, 36 times as much.
 - DEVIATION: subsets are drawn of the round's cohort; where all sites take part, of all.
@@ -171,7 +171,7 @@ class RscFed(Averaging):
         )
 
     def _teacher(self, site: SiteContext) -> tuple[Network, int]:
-        """Return the site's teacher and its steps so far; before the first it is the server's model.
+        """Return the site's teacher and its steps so far; before the first: the server's model.
 
         The network holds that model, whose batch-norm statistics the teacher has in any case.
         """

@@ -1,4 +1,4 @@
-"""FedSiam, FedSem and RSCFed through Flower's two halves: the same bits as loopback, and after a cut."""
+"""Methods whose sites remember something through Flower: the bits of loopback, also after a cut."""
 
 from dataclasses import replace
 
