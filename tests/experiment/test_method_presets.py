@@ -63,6 +63,7 @@ OTHERS = {
     "fedsiam_d": "fedsiam_d",
     "fedsem": "fedsem",
     "rscfed": "rscfed",
+    "mixmatch_avg": "mixmatch_avg",
 }
 """Method of each preset that the paper does not have."""
 

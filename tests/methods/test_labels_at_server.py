@@ -39,7 +39,7 @@ OWN = {
 }
 SERVED = (
     "fedavg", "fixavg", "fixprox", "fixbn", "pfedme", "fixmatch_global", "sage", "recommended",
-    "fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "rscfed", "um_pfssl",
+    "fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "rscfed", "mixmatch_avg", "um_pfssl",
 )  # fmt: skip
 """Presets of methods whose sites can do without labels."""
 REFUSED = (

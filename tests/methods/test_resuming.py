@@ -20,6 +20,7 @@ from fedapp.methods.fedsiam_d import FedSiamD
 from fedapp.methods.fedsiam_pi import FedSiamPi
 from fedapp.methods.flexproto import FlexProto
 from fedapp.methods.lg_fedavg import LgFedAvg
+from fedapp.methods.mixmatch_avg import MixMatchAvg
 from fedapp.methods.pfedme import PFedMe
 from fedapp.methods.prior_shift import PriorShift
 from fedapp.methods.rscfed import RscFed
@@ -47,7 +48,7 @@ def cut_at(number, action, answers):
 FIXMATCH = {"objective": "fixmatch"}
 RESUMED = [FedAvg(), FedBN(**FIXMATCH), FedPer(), LgFedAvg(), PFedMe(**FIXMATCH)]
 RESUMED += [FedSiamPi(), FedSiamD(calm_rounds=1), FedSem(labelled_rounds=1), FlexProto()]
-RESUMED += [RscFed(subset_share=1.0)]
+RESUMED += [RscFed(subset_share=1.0), MixMatchAvg()]
 WARM_UP = {"training__warmup_rounds": 3, "training__warmup_epochs": 3}
 """Several phases of round 0."""
 
