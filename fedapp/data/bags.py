@@ -48,7 +48,8 @@ def too_little(proportions: Tensor) -> tuple[str, str] | None:
     filled = proportions[proportions.sum(1) > 0]
     classes = int((filled.sum(0) > 0).sum())
     if len(filled) < classes:
-        what = f"there are {len(filled)} bags, but {classes} classes in them"
+        bags = "is 1 bag" if len(filled) == 1 else f"are {len(filled)} bags"
+        what = f"there {bags}, but {classes} classes in them"
         return what, "make at least as many bags as classes, with different proportions"
     return (
         f"its {len(filled)} bags do not tell {classes} classes apart (the proportions' rank is "

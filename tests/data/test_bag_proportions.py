@@ -45,8 +45,8 @@ def test_a_class_that_occurs_in_no_bag_asks_nothing() -> None:
 
 @pytest.mark.parametrize(("rows", "says"), [
     ([[0.5, 0.5], [0.5, 0.5]], "its 2 bags do not tell 2 classes apart"),
-    ([[0.3, 0.7]], "there are 1 bags, but 2 classes in them"),
-    ([[0.0, 0.0], [0.2, 0.8]], "there are 1 bags, but 2 classes in them"),
+    ([[0.3, 0.7]], "there is 1 bag, but 2 classes in them"),
+    ([[0.0, 0.0], [0.2, 0.8]], "there is 1 bag, but 2 classes in them"),
     ([[0.8, 0.2, 0.0], [0.0, 0.2, 0.8], [0.4, 0.2, 0.4]], "its 3 bags do not tell 3 classes apart"),
 ])  # fmt: skip
 def test_bags_that_do_not_tell_the_classes_apart(rows: list[list[float]], says: str) -> None:
