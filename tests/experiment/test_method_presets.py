@@ -64,6 +64,7 @@ OTHERS = {
     "fedsem": "fedsem",
     "rscfed": "rscfed",
     "mixmatch_avg": "mixmatch_avg",
+    "fedrgd": "fedrgd",
 }
 """Method of each preset that the paper does not have."""
 

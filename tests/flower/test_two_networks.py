@@ -31,6 +31,7 @@ METHODS = {
     "fedsiam_d": {"method.calm_rounds": 1, "method.saved_share": 0.3},
     "fedsem": {"method.labelled_rounds": 2},
     "rscfed": {},
+    "fedrgd": {},
 }
 
 

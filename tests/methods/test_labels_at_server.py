@@ -39,7 +39,7 @@ OWN = {
 }
 SERVED = (
     "fedavg", "fixavg", "fixprox", "fixbn", "pfedme", "fixmatch_global", "sage", "recommended",
-    "fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "rscfed", "mixmatch_avg", "um_pfssl",
+    "fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "rscfed", "mixmatch_avg", "fedrgd", "um_pfssl",
 )  # fmt: skip
 """Presets of methods whose sites can do without labels."""
 REFUSED = (
@@ -74,7 +74,7 @@ def test_no_site_has_a_label_and_the_server_has_as_many_of_each_class(tmp_path):
     assert counts.sum() == 56 and counts.max() - counts.min() <= 1
 
 
-CUT = ["fixavg", "fixbn", "recommended", "fedmatch", "fedsiam_mt", "rscfed", "um_pfssl"]
+CUT = ["fixavg", "fixbn", "recommended", "fedmatch", "fedsiam_mt", "rscfed", "fedrgd", "um_pfssl"]
 
 
 @pytest.mark.parametrize("method", CUT)
@@ -104,7 +104,7 @@ def test_a_run_cut_in_the_servers_training_resumes_to_the_same_bits(tmp_path, mo
         assert rows(resumed) == rows(whole)
 
 
-@pytest.mark.parametrize("method", [m for m in SERVED if m != "um_pfssl"])
+@pytest.mark.parametrize("method", [m for m in SERVED if m not in ("um_pfssl", "fedrgd")])
 def test_the_server_trains_last_in_every_round_and_its_model_is_measured(
     tmp_path, monkeypatch, method
 ):
