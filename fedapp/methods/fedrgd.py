@@ -110,7 +110,8 @@ class FedRgd(WithPseudoLabels):
             return state
         learned = {reply.site for reply in replies if reply.learned}
         servers = [rnd.pool.common()] if SERVER_SITE in learned else []
-        replicas, now = [], {}
+        replicas: list[ModelRef] = []
+        now: dict[int, int] = {}
         for group, members in enumerate(groups):
             if heard := [site for site in members if site in learned]:
                 models = [*map(rnd.pool.latest, heard), *servers]

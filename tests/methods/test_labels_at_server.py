@@ -39,7 +39,8 @@ OWN = {
 }
 SERVED = (
     "fedavg", "fixavg", "fixprox", "fixbn", "pfedme", "fixmatch_global", "sage", "recommended",
-    "fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "rscfed", "mixmatch_avg", "fedrgd", "um_pfssl",
+    "fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "rscfed", "mixmatch_avg", "fedrgd",
+    "um_pfssl",
 )  # fmt: skip
 """Presets of methods whose sites can do without labels."""
 REFUSED = (
@@ -108,7 +109,10 @@ def test_a_run_cut_in_the_servers_training_resumes_to_the_same_bits(tmp_path, mo
 def test_the_server_trains_last_in_every_round_and_its_model_is_measured(
     tmp_path, monkeypatch, method
 ):
-    """In two phases of the warm-up, then once a round; sites that cannot begin are not asked."""
+    """In two phases of the warm-up, then once a round; sites that cannot begin are not asked.
+
+    FedRGD's trains beside the sites, and is averaged with them; see its own tests.
+    """
     asked, honest = [], Site.handle
 
     def handle(self, task, payloads):
