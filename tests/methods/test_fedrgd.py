@@ -1,4 +1,4 @@
-"""FedRGD: groups and their replicas on what sites sent, the server's part, what it is at its end."""
+"""FedRGD: groups and their replicas on what sites sent, the server's part, its ends."""
 
 import csv
 from collections import Counter
