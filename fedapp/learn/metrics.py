@@ -49,7 +49,7 @@ def predict_each(model: Network, sets: Sequence[Tensor], normalise: Normalise) -
         ]
     else:
         answers = [_predicted(model, images, normalise) for images in sets]
-    return list(torch.cat(answers).cpu().split(sizes))  # the only sync
+    return list(torch.cat(answers).cpu().split(sizes)) if answers else []  # the only sync
 
 
 def _predicted(model: Network, images: Tensor, normalise: Normalise) -> Tensor:

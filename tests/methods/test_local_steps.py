@@ -40,7 +40,11 @@ SETTINGS = {
     "pfedme": {"objective": "fixmatch"},
     "rscfed": {"subsets": 1, "subset_share": 1.0},
 }
-METHODS = [method_class(name)(**SETTINGS.get(name, {})) for name in method_names()]
+EPISODES = ("flexproto", "protofssl")
+"""They learn by episodes, which need two labelled images of a class and have sizes of their own."""
+METHODS = [
+    method_class(name)(**SETTINGS.get(name, {})) for name in method_names() if name not in EPISODES
+]
 AT_ONCE = (LocalOnly, UmPfssl)
 """They do not average, and warm up in one phase."""
 BESIDE = {"ditto": 2}
@@ -104,6 +108,13 @@ def test_every_task_takes_just_so_many_mini_batches(tmp_path, work, method):
         assert found[0, site] == [n * times for n in phases], site
         assert found[1, site] == [4 * (both if DEALS[site].unlabelled else times)], site
     assert sum(found[0, 3]) == sum(found[1, 3]) == 0
+
+
+@pytest.mark.parametrize("name", EPISODES)
+def test_an_episode_is_a_mini_batch(tmp_path, work, name):
+    method = method_class(name)()
+    found = taken(method, tmp_path, work, local_steps=4, warmup_epochs=7, local_epochs=4)
+    assert found[0, 0] == [2, 2, 2, 1] and found[1, 0] == [4]
 
 
 def test_a_model_trained_alone_takes_as_many_again(tmp_path, work):

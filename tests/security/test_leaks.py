@@ -27,7 +27,7 @@ ROUND = {
     "round", "mean_test_accuracy", "std_test_accuracy", "worst_decile_accuracy",
     "mean_val_accuracy", "mean_test_accuracy_before_training", "sites_evaluated", "trained",
     "pseudo_label_error", "skipped", "wall_seconds", "models_sent", "models_up", "bytes_up",
-    "bytes_down", "bytes_evaluation",
+    "bytes_down", "bytes_evaluation", "bytes_spared",
 }  # fmt: skip
 SAID = {"val", "test", "test_before", "learned", "loss", "helpers", "pseudo"}
 SITE = {

@@ -97,7 +97,7 @@ def site_of(experiment: Experiment, number: int, folder: Path) -> Any:
 
 def test_bags_are_neither_labelled_nor_unlabelled(tmp_path: Path) -> None:
     plain = site_of(small(), 0, tmp_path).facts()
-    with_bags = site_of(small(split__bags=3), 0, tmp_path).facts()
+    with_bags = site_of(small(method=FromBags(), split__bags=3), 0, tmp_path).facts()
     assert plain.bagged == with_bags.labelled == with_bags.unlabelled == 0
     assert with_bags.bagged == plain.labelled + plain.unlabelled
     assert with_bags.split_digest != plain.split_digest

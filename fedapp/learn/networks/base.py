@@ -74,9 +74,10 @@ class Network(nn.Module, ABC):
 
     def in_compute_type(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context in which layers run in `compute`."""
-        if self.compute == torch.bfloat16:
-            return torch.autocast(device.type, torch.bfloat16)
-        return nullcontext()
+        half = self.compute == torch.bfloat16
+        if half == torch.is_autocast_enabled(device.type):  # a context costs a tiny site's time
+            return nullcontext()
+        return torch.autocast(device.type, torch.bfloat16, enabled=half)
 
 
 def drop(module: nn.Dropout, x: Tensor, dropout: Draw | None) -> Tensor:

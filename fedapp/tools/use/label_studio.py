@@ -130,8 +130,9 @@ def labelled_table(data: Path, labels: Mapping[Path, str], out: Path) -> str:
     if strange := [file for file in labels if file not in entries]:
         raise DataError(f"{strange[0]}: not one of the images of {data}: name the data it is of")
     rows = [
-        {"path": one.name, "label": labels.get(file, one.label), "split": one.part,
-         "group": one.group}
+        {"path": one.name, "label": labels.get(file, one.label),
+         "bag": "" if file in labels else one.bag,  # stands in the place of a label
+         "split": one.part, "group": one.group}
         for file, one in entries.items()
     ]  # fmt: skip
     used = [name for name in COLUMNS if name in _ALWAYS or any(row[name] for row in rows)]

@@ -271,19 +271,27 @@ def test_every_sweep_builds_all_its_cells(name: str, tmp_path: Path):
     )
 
 
-SMALL = {"small", *(name for name in sweeps() if name.startswith(("results_", "flexproto_")))}
-"""Sweeps that are not of the paper's size, or of another paper."""
-ROUNDS = {"fedsiam_mnist": 50}
-"""Of sweeps of other papers; they have a part of a table's settings."""
+SMALL = {
+    *("small", "mixed_sites", "fedul_table1_small", "fedul_noise_small"),
+    *(name for name in sweeps() if name.startswith(("results_", "flexproto_"))),
+}
+"""Sweeps that are not of a paper's size."""
+OTHERS = {
+    "fedsiam_mnist": (100, 50),
+    **{name: (5, 95) for name in set(sweeps()) - SMALL if name.startswith("fedul_")},
+}
+"""Sites, and rounds after the warm-up, in sweeps of other papers; each has a part of a table's
+settings."""
 
 
 @pytest.mark.parametrize("name", sorted(set(sweeps()) - SMALL))
 def test_sweeps_are_of_the_papers_size(name: str, tmp_path: Path):
     for cell in build_cells(read_grid(name), tmp_path):
         medical = cell.experiment.data.name in {"pathmnist", "organamnist"}
-        assert cell.experiment.split.num_clients == (20 if medical else 100)
+        sites, rounds = OTHERS.get(name, (20 if medical else 100, 200))
+        assert cell.experiment.split.num_clients == sites
         assert cell.experiment.data.subset == 0
-        assert cell.experiment.rounds.num_rounds == ROUNDS.get(name, 200)
+        assert cell.experiment.rounds.num_rounds == rounds
 
 
 @pytest.mark.skipif(not TABLES.exists(), reason="conf/paper_tables.csv is not there")
@@ -300,5 +308,5 @@ def test_the_papers_rows_that_a_sweep_names_are_all_there(name: str):
             key = (paper.paper, paper.table, paper.dataset)
             named.setdefault(key, set()).add(paper.setting or setting.name)
     for key, settings in named.items():
-        some = name in SMALL or name in ROUNDS
+        some = name in SMALL or name in OTHERS
         assert settings == rows[key] or (some and settings < rows[key]), key
