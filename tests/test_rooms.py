@@ -26,7 +26,7 @@ WHOLE = {"docs", "flower", "deploy", "faults", "security", "golden"}
 MATHEMATICS = (
     "learn/uncertainty", "learn/pseudolabels", "learn/losses", "learn/training", "learn/metrics",
     "learn/robust", "learn/priors", "learn/bags", "learn/keeping", "learn/prototypes",
-    "learn/episodes", "models/conformal",
+    "learn/episodes", "learn/consensus", "learn/mixmatch", "models/conformal",
     "models/choose",
     "methods/um_pfssl/relation", "methods/um_pfssl/costs",
 )  # fmt: skip

@@ -62,6 +62,9 @@ OTHERS = {
     "fedsiam_mt": "fedsiam_mt",
     "fedsiam_d": "fedsiam_d",
     "fedsem": "fedsem",
+    "rscfed": "rscfed",
+    "mixmatch_avg": "mixmatch_avg",
+    "fedrgd": "fedrgd",
 }
 """Method of each preset that the paper does not have."""
 

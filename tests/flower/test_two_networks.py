@@ -1,4 +1,4 @@
-"""FedSiam and FedSem through Flower's two halves: the same bits as loopback, and after a cut."""
+"""Methods whose sites remember something through Flower: the bits of loopback, also after a cut."""
 
 from dataclasses import replace
 
@@ -30,6 +30,8 @@ METHODS = {
     "fedsiam_mt": {},
     "fedsiam_d": {"method.calm_rounds": 1, "method.saved_share": 0.3},
     "fedsem": {"method.labelled_rounds": 2},
+    "rscfed": {},
+    "fedrgd": {},
 }
 
 

@@ -35,10 +35,12 @@ OVER = {
 OWN = {
     "recommended": {"method.weigh": False, "method.confidence": 0.2},
     "um_pfssl": {"method.helper_list_size": 3, "method.num_replaced": 1, "method.mc_samples": 2},
+    "rscfed": {"method.subsets": 1, "method.subset_share": 1.0},
 }
 SERVED = (
     "fedavg", "fixavg", "fixprox", "fixbn", "pfedme", "fixmatch_global", "sage", "recommended",
-    "fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "um_pfssl",
+    "fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "rscfed", "mixmatch_avg", "fedrgd",
+    "um_pfssl",
 )  # fmt: skip
 """Presets of methods whose sites can do without labels."""
 REFUSED = (
@@ -73,7 +75,7 @@ def test_no_site_has_a_label_and_the_server_has_as_many_of_each_class(tmp_path):
     assert counts.sum() == 56 and counts.max() - counts.min() <= 1
 
 
-CUT = ["fixavg", "fixbn", "recommended", "fedmatch", "fedsiam_mt", "um_pfssl"]
+CUT = ["fixavg", "fixbn", "recommended", "fedmatch", "fedsiam_mt", "rscfed", "fedrgd", "um_pfssl"]
 
 
 @pytest.mark.parametrize("method", CUT)
@@ -103,11 +105,14 @@ def test_a_run_cut_in_the_servers_training_resumes_to_the_same_bits(tmp_path, mo
         assert rows(resumed) == rows(whole)
 
 
-@pytest.mark.parametrize("method", [m for m in SERVED if m != "um_pfssl"])
+@pytest.mark.parametrize("method", [m for m in SERVED if m not in ("um_pfssl", "fedrgd")])
 def test_the_server_trains_last_in_every_round_and_its_model_is_measured(
     tmp_path, monkeypatch, method
 ):
-    """In two phases of the warm-up, then once a round; sites that cannot begin are not asked."""
+    """In two phases of the warm-up, then once a round; sites that cannot begin are not asked.
+
+    FedRGD's trains beside the sites, and is averaged with them; see its own tests.
+    """
     asked, honest = [], Site.handle
 
     def handle(self, task, payloads):

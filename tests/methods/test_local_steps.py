@@ -38,6 +38,7 @@ SETTINGS = {
     "fedavg": {"objective": "fixmatch"},
     "fedbn": {"objective": "fixmatch"},
     "pfedme": {"objective": "fixmatch"},
+    "rscfed": {"subsets": 1, "subset_share": 1.0},
 }
 EPISODES = ("flexproto", "protofssl")
 """They learn by episodes, which need two labelled images of a class and have sizes of their own."""

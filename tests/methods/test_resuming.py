@@ -15,13 +15,16 @@ from fedapp.methods._averaging import averaged
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
 from fedapp.methods.fedper import FedPer
+from fedapp.methods.fedrgd import FedRgd
 from fedapp.methods.fedsem import FedSem
 from fedapp.methods.fedsiam_d import FedSiamD
 from fedapp.methods.fedsiam_pi import FedSiamPi
 from fedapp.methods.flexproto import FlexProto
 from fedapp.methods.lg_fedavg import LgFedAvg
+from fedapp.methods.mixmatch_avg import MixMatchAvg
 from fedapp.methods.pfedme import PFedMe
 from fedapp.methods.prior_shift import PriorShift
+from fedapp.methods.rscfed import RscFed
 from fedapp.methods.um_pfssl.method import UmPfssl
 from tests.methods.conformance import play, play_in_one_store, toy
 
@@ -46,6 +49,7 @@ def cut_at(number, action, answers):
 FIXMATCH = {"objective": "fixmatch"}
 RESUMED = [FedAvg(), FedBN(**FIXMATCH), FedPer(), LgFedAvg(), PFedMe(**FIXMATCH)]
 RESUMED += [FedSiamPi(), FedSiamD(calm_rounds=1), FedSem(labelled_rounds=1), FlexProto()]
+RESUMED += [RscFed(subset_share=1.0), MixMatchAvg(), FedRgd()]
 WARM_UP = {"training__warmup_rounds": 3, "training__warmup_epochs": 3}
 """Several phases of round 0."""
 
