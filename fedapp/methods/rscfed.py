@@ -55,7 +55,7 @@ class RscFed(Averaging):
     subsets: Count = 3
     """M, sub-consensus models of a round."""
     subset_share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Share of the cohort in each: 5 of 10."""
+    """Share of the cohort in each, one site or more: 5 of 10, 2 of 5."""
     distance_scale: NonNegativeFloat = 100.0
     """s, where a member of the subset has labels; 0: weights by numbers of images alone."""
     distance_scale_unlabelled: NonNegativeFloat = 1e4
