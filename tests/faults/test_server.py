@@ -33,7 +33,7 @@ def kill(here, run, when, phase, pause_s):
         os.kill(server, signal.SIGKILL)
     begun = busy(run)
     here.superexec.kill()
-    assert not alive(servers)
+    run.until(lambda: not alive(servers), "the ServerApp's end")
     cut = Cut(run.round(), len(run.rows()), begun, len(run.lost()))
     run.hang_up()
     here.superexec.start()
