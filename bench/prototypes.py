@@ -176,7 +176,7 @@ def main() -> None:
 
 
 def _mean(cells: list[Cells], key: str) -> float | None:
-    known = [float(cell[key]) for cell in cells if cell[key] is not None]  # type: ignore[arg-type]
+    known = [value for cell in cells if isinstance(value := cell[key], int | float)]
     return round(fmean(known), 1) if known else None
 
 

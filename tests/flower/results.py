@@ -1,10 +1,14 @@
 """What must be equal between two runs of one experiment, and the loopback run to compare with."""
 
 import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedapp.drivers.loopback import run_loopback
+import pytest
+
+from fedapp.drivers.loopback import Loopback, run_loopback
 from fedapp.experiment.experiment import Experiment
 
 
@@ -29,3 +33,33 @@ def _untimed(value: Any) -> Any:
 def loopback(experiment: Experiment) -> Path:
     """Run the experiment without Flower; return its folder."""
     return run_loopback(experiment)[1]
+
+
+def assert_resumed_to_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch,
+    experiment_in: Callable[[Path], Experiment],
+    tmp_path: Path,
+    cut: int,
+) -> None:
+    """Run whole; run again, the power going in exchange `cut` after its first answer; resume.
+
+    experiment_in: makes the experiment whose runs lie in a folder.
+    """
+    whole = loopback(experiment_in(tmp_path / "whole"))
+    count, honest = [0], Loopback.exchange
+
+    def exchange(self: Loopback, outbox: Any, fetch: Any, deadline_s: Any) -> Iterator[Any]:
+        count[0] += 1
+        for answered in honest(self, outbox, fetch, deadline_s):
+            yield answered
+            if count[0] == cut:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loopback, "exchange", exchange)
+        with pytest.raises(KeyboardInterrupt):
+            loopback(experiment_in(tmp_path / "cut"))
+    experiment = experiment_in(tmp_path / "cut")
+    again = loopback(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
+    assert results(again)["pool"] == results(whole)["pool"]
+    assert rows(again) == rows(whole)

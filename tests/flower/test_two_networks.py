@@ -1,14 +1,13 @@
 """Methods whose sites remember something through Flower: the bits of loopback, also after a cut."""
 
-from dataclasses import replace
+from functools import partial
 
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedapp.drivers.loopback import Loopback
 from fedapp.experiment.config import load_experiment
 from tests.flower.grids import MemoryGrid, preset, serve, sites
-from tests.flower.results import loopback, results, rows
+from tests.flower.results import assert_resumed_to_the_same_bits, loopback, results, rows
 
 OVER = {
     "data.subset": 300,
@@ -62,21 +61,4 @@ def test_loopback_and_flower_give_the_same_bits(tmp_path, name):
 @pytest.mark.parametrize("cut", [4, 7, 9])
 def test_a_run_that_is_cut_and_resumed_ends_in_the_same_bits(tmp_path, monkeypatch, name, cut):
     """cut: the exchange in which the power goes, after its first answer."""
-    whole = loopback(small(name, tmp_path / "whole"))
-    count, honest = [0], Loopback.exchange
-
-    def exchange(self, outbox, fetch, deadline_s):
-        count[0] += 1
-        for answered in honest(self, outbox, fetch, deadline_s):
-            yield answered
-            if count[0] == cut:
-                raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Loopback, "exchange", exchange)
-        with pytest.raises(KeyboardInterrupt):
-            loopback(small(name, tmp_path / "cut"))
-    experiment = small(name, tmp_path / "cut")
-    again = loopback(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
-    assert results(again)["pool"] == results(whole)["pool"]
-    assert rows(again) == rows(whole)
+    assert_resumed_to_the_same_bits(monkeypatch, partial(small, name), tmp_path, cut)

@@ -6,7 +6,7 @@ own or in one store, and survive kill and resume.
 
 import csv
 import json
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,14 +15,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load
 
 import fedapp.methods
-from fedapp.drivers.loopback import Loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.learn.params import from_bytes
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
 from tests.flower.grids import MemoryGrid, preset, serve, sites
-from tests.flower.results import loopback, results, rows
+from tests.flower.results import assert_resumed_to_the_same_bits, loopback, results, rows
 from tests.methods.conformance import play
 
 TOYS = Path(__file__).with_name("toys")
@@ -91,24 +90,7 @@ def test_sites_with_disks_of_their_own_give_the_same_bits(tmp_path, name):
 @pytest.mark.parametrize("cut", [2, 5, 8])
 def test_a_run_that_is_cut_and_resumed_ends_in_the_same_bits(tmp_path, monkeypatch, name, cut):
     """cut: the exchange in which the power goes, after its first answer."""
-    whole = loopback(toy(name, tmp_path / "whole"))
-    count, honest = [0], Loopback.exchange
-
-    def exchange(self, outbox, fetch, deadline_s):
-        count[0] += 1
-        for answered in honest(self, outbox, fetch, deadline_s):
-            yield answered
-            if count[0] == cut:
-                raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Loopback, "exchange", exchange)
-        with pytest.raises(KeyboardInterrupt):
-            loopback(toy(name, tmp_path / "cut"))
-    experiment = toy(name, tmp_path / "cut")
-    again = loopback(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
-    assert results(again)["pool"] == results(whole)["pool"]
-    assert rows(again) == rows(whole)
+    assert_resumed_to_the_same_bits(monkeypatch, partial(toy, name), tmp_path, cut)
 
 
 @pytest.mark.parametrize("name", NAMES)
