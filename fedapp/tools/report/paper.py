@@ -141,7 +141,8 @@ class PaperNumbers:
         paper = str(wanted.get("paper", PAPER))
         if paper != PAPER:
             place = _place(str(wanted.get("setting", setting)))
-            name = OTHERS.get(paper, {}).get(self._presets.get(method, method), "")
+            # By its own name alone: a preset under another name is a variant of the paper's.
+            name = OTHERS.get(paper, {}).get(method, "")
             metric = OTHERS_BEST if metric == BEST else metric
             return self._values.get((paper, table, dataset, *place, name, metric))
         swept, rest = parameters(method)
