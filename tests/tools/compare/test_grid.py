@@ -253,6 +253,15 @@ def test_unknown_names_come_with_the_nearest(tmp_path: Path):
         read_grid(str(path))
 
 
+def test_some_settings_of_a_grid(tmp_path: Path):
+    settings = {"a": {"training.batch_size": 8}, "b, c": {}, "d": {}}
+    path = str(grid_file(tmp_path, settings=settings))
+    some = read_grid(path, settings=["d", "b, c"])
+    assert [setting.name for setting in some.settings] == ["b, c", "d"]
+    with pytest.raises(ConfigError, match=r"--setting: 'e': no such setting of .*tiny.yaml"):
+        read_grid(path, settings=["a", "e"])
+
+
 # --- the grids that ship --------------------------------------------------------------------------
 
 
