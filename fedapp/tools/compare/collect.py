@@ -2,8 +2,9 @@
 
 Accuracies are shares in [0, 1]; an empty field was not measured. "selected" is the round with the
 best mean validation accuracy; without validation images it is the last (`selected_by`). "best" is
-the one with the best mean test accuracy, which the paper reports. Where sites have several answers (`protocol.ANSWERS`), each answer has columns of its own
-and its own selected round. Columns without an answer's name are of the one that the method uses.
+the one with the best mean test accuracy, which the paper reports. Where sites have several answers
+(`protocol.ANSWERS`), each answer has columns of its own and its own selected round. Columns without
+an answer's name are of the one that the method uses.
 """
 
 import csv
