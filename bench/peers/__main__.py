@@ -19,7 +19,7 @@ import numpy as np
 import typer
 
 from bench.measure import Times
-from bench.peers.contenders import LOOP, OURS, Contender, contender
+from bench.peers.contenders import LOOP, OURS, STEPS, Contender, contender
 from bench.peers.problem import Problem, Setting, apart, write
 from bench.record import Row, save
 from fedapp.ground.errors import FedAppError
@@ -58,7 +58,11 @@ def main(
     settings, turns = (TOY, 1) if quick else (SETTINGS, turns)
     rows: list[Row] = []
     try:
-        contenders = [Contender(LOOP, "loop"), Contender(OURS, "ours")]
+        contenders = [
+            Contender(LOOP, "loop"),
+            Contender(STEPS, "steps"),
+            Contender(OURS, "ours"),
+        ]
         contenders += [contender(name, path) for name, path in checkouts.items()]
         with TemporaryDirectory(prefix="bench-") as folder:
             for index, setting in enumerate(settings):
@@ -118,6 +122,7 @@ def timed(
             "who": who.name,
             **times[evaluate, who.name].row(),
             **times[evaluate, who.name].over(times[evaluate, LOOP]),
+            **_of_steps(times[evaluate, who.name].over(times[evaluate, STEPS])),
             "peak_mib": round(max(a["peak_mib"] for a in answers[evaluate, who.name])),
             "trained on": answers[evaluate, who.name][0]["images"]["trained"],
             "evaluated": answers[evaluate, who.name][0]["images"]["evaluated"],
@@ -125,6 +130,10 @@ def timed(
         }
         for evaluate, who in cases
     ]
+
+
+def _of_steps(ratio: Mapping[str, float]) -> dict[str, float]:
+    return {name.replace("ratio", "of_our_steps"): value for name, value in ratio.items()}
 
 
 def _per_round(answer: dict[str, Any]) -> float:
