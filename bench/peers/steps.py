@@ -1,7 +1,8 @@
 """The bare loop in this project's steps: what a round costs without all that a federation adds.
 
 Images stay uint8 and are normalised mini-batch by mini-batch, gradients are limited, and after a
-round every site answers its validation and its test images by the common model and by its own.
+round every site answers its validation and its test images by the common model and, where it has
+trained one, by its own.
 """
 
 import torch
@@ -59,9 +60,8 @@ def run(problem: Problem, mark: Mark) -> None:
     def measure() -> None:
         for k in range(setting.sites):
             answer(k, "common")
-        common = {name: tensor.clone() for name, tensor in state.items()}
-        for k in range(setting.sites):
-            copy(own.get(k, common), state)
+        for k, model in own.items():
+            copy(model, state)
             answer(k, "own")
 
     rounds(problem, network, mark, learn, measure)
