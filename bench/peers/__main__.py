@@ -57,11 +57,10 @@ def main(
         "pfl-research": pfl_research,
     }
     checkouts = {name: path for name, path in given.items() if path}
-    settings, turns = (TOY, 1) if quick else (SETTINGS, turns)
+    turns = 1 if quick else turns
     rows: list[Row] = []
     try:
-        if sites is not None:
-            settings = of_so_many(sites, settings)
+        settings = of_so_many(sites, TOY if quick else SETTINGS)
         contenders = [
             Contender(LOOP, "loop"),
             Contender(STEPS, "steps"),
@@ -81,9 +80,9 @@ def main(
         raise SystemExit(2) from None
 
 
-def of_so_many(sites: int, settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return the setting of so many sites. Raises ConfigError where there is none."""
-    found = tuple(setting for setting in settings if setting.sites == sites)
+def of_so_many(sites: int | None, settings: Sequence[Setting]) -> Sequence[Setting]:
+    """Return the settings of so many sites, None: all. Raises ConfigError where there is none."""
+    found = [setting for setting in settings if sites in (None, setting.sites)]
     if not found:
         known = ", ".join(str(setting.sites) for setting in settings)
         raise ConfigError(f"--sites {sites}: no such setting: give one of {known}")

@@ -110,9 +110,8 @@ class Records:
     def save_checkpoint(self, state: Mapping[str, Any]) -> int:
         """Write the state after a whole round; it has "round", the last row of the metrics.
 
-        state: of what JSON can hold, and dataclasses of it.
-
-        Returns its bytes. Raises StoreError where the disk refuses; what was saved before stays.
+        state: of what JSON can hold, and dataclasses of that. Returns its bytes. Raises StoreError
+        where the disk refuses; what was saved before stays.
         """
         assert "round" in state
         text = _compact(state)

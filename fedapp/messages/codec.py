@@ -55,15 +55,15 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
 def encode(message: Request | Answer | Origin) -> bytes:
     """Return the message as JSON, with its kind and the schema number.
 
-    Raises ProtocolError where it holds NaN or infinity.
+    Raises ProtocolError where it holds NaN, infinity or what is no text.
     """
-    head = {"schema": SCHEMA, "kind": type(message).__name__, "body": message}
-    data = to_json(head)
-    if b"NaN" in data or b"Infinity" in data:  # as a number, or in words
-        try:
+    kind = type(message).__name__
+    try:
+        data = to_json({"schema": SCHEMA, "kind": kind, "body": message})
+        if b"NaN" in data or b"Infinity" in data:  # as a number, or in words
             json.loads(data, parse_constant=_no_number)
-        except ValueError as error:
-            raise ProtocolError(f"{head['kind']} message holds NaN or infinity") from error
+    except ValueError as error:
+        raise ProtocolError(f"{kind} message cannot be sent: {error}") from error
     return data
 
 
