@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -115,7 +116,7 @@ def run(
             pass
     return [
         {name: value - before[name] for name, value in after.items()}
-        for before, after in zip(at[1:-1], at[2:], strict=True)
+        for before, after in pairwise(at[1:])
     ]
 
 
