@@ -4,9 +4,9 @@ Which table belongs to a comparison stands in its comparison.json: `{"table": "I
 "FashionMNIST"}`, or such a mapping by setting (directly or under `"by_setting"`), where `"setting"`
 may name the table's. A number is found by alpha and by the values that setting and method are named
 after, so that "nu=5" may be a setting or a method. In another paper's table, named by `"paper"`, it
-is found by the setting's values and words, as in "IID gamma=0.10", and by the method's own label: one
-made from a preset under another label is not what the paper ran. Of a paper that prints errors it is
-100 less the error.
+is found by the setting's values and words, as in "IID gamma=0.10", and by the method's own label: a
+preset under another label is not what the paper ran. Of a paper that prints errors it is 100 less
+the error.
 """
 
 import csv
