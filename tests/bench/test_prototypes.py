@@ -56,11 +56,12 @@ def results(first, second):
 def test_the_table_by_hand():
     models, prototypes = rows_of(results(40.0, 80.0))
     assert models["right, %"] == "55.0 ± 7.1"
-    assert models["better than by models at"] == "0 of 2"
+    assert (models["minus by models"], models["better, worse at"]) == ("+0.0", "0, 0 of 2")
     assert prototypes["kB"] == "1.0 ± 0.0"
     assert prototypes["right, %"] == "60.0 ± 28.3"
     assert prototypes["right of the sure, %"] == "90.0"  # of one seed alone
-    assert prototypes["better than by models at"] == "1 of 2"
+    assert prototypes["minus by models"] == "+5.0"  # -10 and +20
+    assert prototypes["better, worse at"] == "1, 1 of 2"
 
 
 def test_what_no_site_knows_is_empty():
