@@ -1,8 +1,8 @@
 """Do thresholds of each class (FlexProtoFSSL) hold where classes are as uneven as in SVHN?
 
 `python -m bench.thresholds [--seeds 2] [key=value ...]` runs `flexproto` on MNIST made like SVHN
-(`bench.street_numbers`) with three rules for which of the helpers' answers pass: the paper's, one
-threshold for all classes (`method.cap`), none. In each task of the second half of the rounds it is
+(`bench.street_numbers`) with two rules for which of the helpers' answers pass: the paper's, and one
+threshold for all classes (`method.cap`). In each task of the second half of the rounds it is
 counted, by an image's true class, how many images get a target, and how many of these the right
 one (hidden labels, through the audit).
 
@@ -79,17 +79,14 @@ class CountedFixed(Counted):
         return torch.full(lent.centres.shape[1:2], self.cap)
 
 
-RULES: dict[str, tuple[type[Counted], float]] = {
-    "a threshold for each class": (Counted, 0.92),
-    "one threshold": (CountedFixed, 0.92),
-    "no threshold": (CountedFixed, 0.0),
+RULES: dict[str, type[Counted]] = {
+    "a threshold for each class": Counted,
+    "one threshold": CountedFixed,
 }
-"""By name: the method, and tau."""
 
 
 def experiment_of(data: str, rule: str, seed: int, overrides: Mapping[str, Scalar]) -> Experiment:
     """Return FlexProtoFSSL's small setting on these data, 50 labelled images and 300 at a site."""
-    method, cap = RULES[rule]
     fixed: dict[str, Scalar] = {
         "data.name": f"bench.street_numbers:{data}",
         "data.subset": 5000,
@@ -99,8 +96,7 @@ def experiment_of(data: str, rule: str, seed: int, overrides: Mapping[str, Scala
         "rounds.num_rounds": 24,
         "runtime.device": "cpu",
         "runtime.models": False,
-        "method.name": give(method),
-        "method.cap": cap,
+        "method.name": give(RULES[rule]),
         "seed": seed,
     }
     return load_experiment("flexproto_small", {**fixed, **overrides})

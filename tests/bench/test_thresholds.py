@@ -9,6 +9,7 @@ from bench import street_numbers
 from bench.street_numbers import APART, SHARES
 from bench.thresholds import DATA, RULES, by_class, experiment_of, rows_of, share
 from fedapp.data.sites import Audit
+from fedapp.methods.flexproto import FlexProto
 
 
 def test_the_shares_are_all_of_the_images_and_1_is_most_frequent():
@@ -33,14 +34,12 @@ def test_images_of_the_same_key_are_the_same(monkeypatch):
     assert np.array_equal(first, again)
 
 
-def test_the_three_rules():
+def test_one_rule_is_the_methods_the_other_one_threshold():
     lent = SimpleNamespace(centres=torch.zeros(2, 3, 4))
-    flexible, fixed, none = (
-        experiment_of("rare", rule, 0, {"runtime.out": ""}).method for rule in RULES
-    )
-    assert (flexible.cap, fixed.cap, none.cap) == (0.92, 0.92, 0.0)
-    assert fixed.thresholds(lent, None).tolist() == [torch.tensor(0.92).item()] * 3
-    assert none.thresholds(lent, None).tolist() == [0.0] * 3
+    flexible, fixed = (experiment_of("rare", rule, 0, {}).method for rule in RULES)
+    assert flexible.cap == fixed.cap == FlexProto().cap
+    assert type(flexible).thresholds is FlexProto.thresholds
+    assert fixed.thresholds(lent, None).tolist() == [torch.tensor(fixed.cap).item()] * 3
 
 
 def test_what_is_counted_by_hand():
