@@ -117,37 +117,38 @@ def ways(sites: Sites, site: int, seed: int) -> dict[str, Way]:
     embeddings = embedded(sites.holding(sites.common), both, scale(data))
     by_model = [predict(sites.holding(peer.params), both, scale(data)) for peer in peers]
     by_prototypes = [log_answers(embeddings, p.prototypes, "euclidean").exp() for p in peers]
-    models, prototypes = peers[0].model_bytes, peers[0].prototype_bytes
-    everybody, own, common = len(peers), sites.own[site], sites.common
+    model, prototypes = peers[0].model_bytes, peers[0].prototype_bytes
+    everybody, own, common = len(peers), sites.own[site], sites.common_bytes
+
+    def mean(answers: Sequence[Tensor], chosen: Sequence[int]) -> Tensor:
+        return torch.stack([answers[place][len(data.labels) :] for place in chosen]).mean(0)
 
     def alone(params: Params, sent: int) -> Way:
         answers = predict(sites.holding(params), data.unlabelled, scale(data))
         return Way(sent, answers, params)
 
-    def together(sent: int, answers: Sequence[Tensor], chosen: Sequence[int]) -> Way:
-        mean = torch.stack([answers[place][len(data.labels) :] for place in chosen]).mean(0)
-        if answers is by_prototypes:
-            return Way(sent + sites.common_bytes, mean)
+    def models(sent: int, chosen: Sequence[int]) -> Way:
         members = [own, *(peers[place].params for place in chosen)]
-        return Way(sent, mean, weighted_mean(((1, one) for one in members), own))
+        average = weighted_mean(((1, one) for one in members), own)
+        return Way(sent, mean(by_model, chosen), average)
+
+    def means(sent: int, chosen: Sequence[int]) -> Way:
+        return Way(sent + common, mean(by_prototypes, chosen))
 
     drawn = numpy_stream(seed, "prototypes", site).permutation(everybody)[:TOP].tolist()
-    by_models = most_related(by_model, data)
-    by_means = most_related(by_prototypes, data)
-    searched = everybody * prototypes + sites.common_bytes
+    related = most_related(by_prototypes, data)
+    searched = everybody * prototypes
     return {
         "the site's own model": alone(own, 0),
-        "the common model": alone(common, sites.common_bytes),
-        f"{TOP} drawn peers' models": together(TOP * models, by_model, drawn),
-        REFERENCE: together(everybody * models, by_model, by_models),
-        f"{TOP} peers' models, related by prototypes": together(
-            searched + TOP * models, by_model, by_means
+        "the common model": alone(sites.common, common),
+        f"{TOP} drawn peers' models": models(TOP * model, drawn),
+        REFERENCE: models(everybody * model, most_related(by_model, data)),
+        f"{TOP} peers' models, related by prototypes": models(
+            searched + common + TOP * model, related
         ),
-        f"{TOP} drawn peers' prototypes": together(TOP * prototypes, by_prototypes, drawn),
-        f"{TOP} most related peers' prototypes": together(
-            everybody * prototypes, by_prototypes, by_means
-        ),
-        "all peers' prototypes": together(everybody * prototypes, by_prototypes, range(everybody)),
+        f"{TOP} drawn peers' prototypes": means(TOP * prototypes, drawn),
+        f"{TOP} most related peers' prototypes": means(searched, related),
+        "all peers' prototypes": means(searched, range(everybody)),
     }
 
 
