@@ -344,6 +344,10 @@ def compare(
     overrides: Overrides = None,
     methods: Methods = "",
     seeds: Annotated[str, typer.Option(help="seeds, such as 0,1,2; else the grid's")] = "",
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(help="a setting of the grid; several: name it again; else all"),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="folder of the comparison; else compare-<grid> in your runs")
     ] = None,
@@ -368,6 +372,7 @@ def compare(
         parse_overrides(overrides or []),
         methods=labels_of(methods),
         seeds=seeds_of(seeds),
+        settings=setting or (),
         out=out,
         jobs=jobs,
         driver=driver,

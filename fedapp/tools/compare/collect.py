@@ -1,9 +1,10 @@
 """What came out of all cells, as tidy CSV files, rewritten whole whenever a cell gets done.
 
 Accuracies are shares in [0, 1]; an empty field was not measured. "selected" is the round with the
-best mean validation accuracy, "best" the one with the best mean test accuracy, which the paper
-reports. Where sites have several answers (`protocol.ANSWERS`), each answer has columns of its own
-and its own selected round. Columns without an answer's name are of the one that the method uses.
+best mean validation accuracy; without validation images it is the last (`selected_by`). "best" is
+the one with the best mean test accuracy, which the paper reports. Where sites have several answers
+(`protocol.ANSWERS`), each answer has columns of its own and its own selected round. Columns without
+an answer's name are of the one that the method uses.
 """
 
 import csv
@@ -25,9 +26,13 @@ from fedapp.messages.protocol import ANSWERS, Evaluation
 from fedapp.tools.compare.cells import Cell
 from fedapp.tools.compare.curve import largest_fall, last_rounds
 from fedapp.tools.compare.grid import Grid
+from fedapp.tools.report.records import LAST
 
 Row = dict[str, Any]
 Tables = Mapping[str, Sequence[Row]]
+
+VALIDATION = "validation"
+"""What `selected_by` says of a cell with validation images; `LAST` where there are none."""
 
 _OF_AN_ANSWER = {
     "selected_test_accuracy": "best_by_validation",
@@ -35,13 +40,15 @@ _OF_AN_ANSWER = {
     "final_test_accuracy": "final",
 }
 """Column, behind the answer's name -> key of an answer in summary.json."""
+_AT_LAST = {**_OF_AN_ANSWER, "selected_test_accuracy": "final"}
+"""The same where there are no validation images."""
 
 COLUMNS = {
     "results.csv": (
         *("setting", "method", "seed", "dataset", "alpha", "sites", "rounds"),
         *("best_test_accuracy", "best_round", "final_test_accuracy"),
         *("selected_test_accuracy", "selected_round", "selected_val_accuracy"),
-        *("selected_std", "selected_worst_decile"),
+        *("selected_by", "selected_std", "selected_worst_decile"),
         *("final_std", "final_worst_decile", "warmup_test_accuracy", "pseudo_label_error"),
         *("last5_test_accuracy", "largest_fall", "calibration_error"),
         *(f"{answer}_{column}" for answer in ANSWERS for column in _OF_AN_ANSWER),
@@ -159,6 +166,8 @@ def _tables(cell: Cell, out: Path) -> Tables:
     curve = [] if cell.parents else rounds  # Mix is measured once
     at = {row["round"]: row for row in curve}
     chosen = accuracy.get("best_by_validation_round")
+    last = accuracy.get("best_by_validation") is None
+    spread = "" if last else "by_validation_"
     key: Row = {"setting": cell.setting, "method": cell.method, "seed": cell.seed}
     result = {
         **key,
@@ -169,11 +178,12 @@ def _tables(cell: Cell, out: Path) -> Tables:
         "best_test_accuracy": accuracy.get("best"),
         "best_round": accuracy.get("best_round"),
         "final_test_accuracy": accuracy.get("final"),
-        "selected_test_accuracy": accuracy.get("best_by_validation"),
-        "selected_round": chosen,
+        "selected_test_accuracy": accuracy.get("final" if last else "best_by_validation"),
+        "selected_round": max(at, default=None) if last else chosen,
         "selected_val_accuracy": at.get(chosen, {}).get("mean_val_accuracy"),
-        "selected_std": summary.get("by_validation_std_test_accuracy"),
-        "selected_worst_decile": summary.get("by_validation_worst_decile_accuracy"),
+        "selected_by": LAST if last else VALIDATION,
+        "selected_std": summary.get(f"{spread}std_test_accuracy"),
+        "selected_worst_decile": summary.get(f"{spread}worst_decile_accuracy"),
         "final_std": summary.get("std_test_accuracy"),
         "final_worst_decile": summary.get("worst_decile_accuracy"),
         "warmup_test_accuracy": at.get(0, {}).get("mean_test_accuracy"),
@@ -183,17 +193,16 @@ def _tables(cell: Cell, out: Path) -> Tables:
         **{
             f"{answer}_{column}": found.get(name)
             for answer, found in summary.get("answers", {}).items()
-            for column, name in _OF_AN_ANSWER.items()
+            for column, name in (_AT_LAST if last else _OF_AN_ANSWER).items()
         },
         "models_down": summary.get("models_sent"),
         "code": cell.run_facts().get("code"),
         "cell": cell.folder.relative_to(out).as_posix(),
     }
+    of_a_site = "final_accuracy" if last else "by_validation_accuracy"
     return {
         "results.csv": [result],
-        "sites.csv": [
-            {**row, **key, "selected_accuracy": row.get("by_validation_accuracy")} for row in sites
-        ],
+        "sites.csv": [{**row, **key, "selected_accuracy": row.get(of_a_site)} for row in sites],
         "rounds.csv": [{**row, **key} for row in rounds],
     }
 

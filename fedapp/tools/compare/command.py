@@ -22,6 +22,7 @@ def compare(
     *,
     methods: Sequence[str] = (),
     seeds: Sequence[int] = (),
+    settings: Sequence[str] = (),
     out: Path | None = None,
     jobs: int | None = None,
     driver: Driver = "loopback",
@@ -33,7 +34,7 @@ def compare(
 
     Raises ConfigError and RunError before anything is started: every cell is built and checked.
     """
-    grid = read_grid(name, overrides, methods, seeds)
+    grid = read_grid(name, overrides, methods, seeds, settings)
     out = folder_of(out, f"compare-{grid.name}")
     code, collection, files = execute(
         grid, out, jobs, driver, latent_seed=grid.seeds[0], keep_models=keep_models

@@ -21,7 +21,7 @@ from fedapp.ground.extras import needs
 from fedapp.ground.text import duration, percent, size
 from fedapp.tools.compare.board import Board
 from fedapp.tools.compare.cells import Cell, build_cells
-from fedapp.tools.compare.collect import Collection
+from fedapp.tools.compare.collect import VALIDATION, Collection
 from fedapp.tools.compare.earlier import check_cells
 from fedapp.tools.compare.grid import Grid
 from fedapp.tools.compare.job import Driver, Job
@@ -161,8 +161,9 @@ def _jobs(todo: Sequence[Cell], driver: Driver, board: Board) -> int:
 
 
 def _outcome(result: Mapping[str, Any]) -> str:
-    accuracy = percent(result["selected_test_accuracy"])
-    return f"{accuracy} % selected by validation, {duration(result['wall_seconds'])}"
+    accuracy, spent = percent(result["selected_test_accuracy"]), duration(result["wall_seconds"])
+    which = "selected by" if result["selected_by"] == VALIDATION else "after the"
+    return f"{accuracy} % {which} {result['selected_by']}, {spent}"
 
 
 @contextmanager

@@ -205,11 +205,13 @@ def read_grid(
     given: Mapping[str, Scalar] = MappingProxyType({}),
     methods: Sequence[str] = (),
     seeds: Sequence[int] = (),
+    settings: Sequence[str] = (),
 ) -> Grid:
     """Return the grid of a YAML file, of a name in `conf/sweeps/`, or of a data preset alone.
 
     given: overrides for all cells. methods: labels of the grid, or method presets, to run instead
-    of all of the grid's. seeds: instead of the grid's; a data preset alone has 0, 1, 2.
+    of all of the grid's. seeds: instead of the grid's; a data preset alone has 0, 1, 2. settings:
+    names of those of the grid's to run; none: all.
 
     Raises ConfigError, a line for each problem.
     """
@@ -229,7 +231,7 @@ def read_grid(
         origin, plain = f"preset {name}", {"preset": anywhere(name), "methods": list(methods)}
     else:
         origin = source_of(path)
-    return grid_of(plain, path.stem, origin, path.parent, given, methods, seeds)
+    return grid_of(plain, path.stem, origin, path.parent, given, methods, seeds, settings)
 
 
 def grid_of(
@@ -240,16 +242,21 @@ def grid_of(
     given: Mapping[str, Scalar] = MappingProxyType({}),
     methods: Sequence[str] = (),
     seeds: Sequence[int] = (),
+    settings: Sequence[str] = (),
 ) -> Grid:
     """Return the grid that plain values describe, as a file holds them.
 
     origin: what errors call it. near: the folder in which the files that it names are looked for
-    first. given, methods, seeds: as of `read_grid`. Raises ConfigError, a line for each problem.
+    first. given, methods, seeds, settings: as of `read_grid`. Raises ConfigError, a line for each
+    problem.
     """
     file = parse(plain, origin)
     listed = _by_label(file.methods, near)
     named = _chosen(listed, methods) if methods else listed
     found = file.settings or {"base": SettingFile()}
+    if unknown := [label for label in settings if label not in found]:
+        hint = nearest(unknown[0], list(found))
+        raise ConfigError(f"--setting: {unknown[0]!r}: no such setting of {origin}; {hint}")
     grid = Grid(
         name=name,
         origin=origin,
@@ -264,6 +271,7 @@ def grid_of(
                 s.paper or file.paper,
             )
             for label, s in found.items()
+            if label in settings or not settings
         ),
         methods={label: _with_preset(label, changes) for label, changes in named.items()},
         seeds=tuple(seeds or file.seeds),

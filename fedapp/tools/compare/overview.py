@@ -5,7 +5,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from fedapp.ground.text import percent
+from fedapp.tools.compare.collect import VALIDATION
 from fedapp.tools.compare.tuning import Judged
+from fedapp.tools.report.records import LAST
+
+_RULES = {VALIDATION: "at the round chosen by validation", LAST: "after the last round"}
+"""How a round was selected, in words."""
 
 
 def overview(
@@ -29,7 +34,9 @@ def overview(
     for row in rows:
         keys = [(row, column) if down else (column, row) for column in columns]
         lines.append([row, *(_cell(found.get(key, []), seeds) for key in keys)])
-    title = "Test accuracy at the round chosen by validation, %, mean ± sd over seeds"
+    found_by = {result["selected_by"] for result in results}
+    rules = [words for rule, words in _RULES.items() if rule in found_by]
+    title = f"Test accuracy {' or '.join(rules)}, %, mean ± sd over seeds"
     return _aligned(title, lines)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from fedapp.tools.report.looks import looks
-from fedapp.tools.report.records import Comparison
+from fedapp.tools.report.records import LAST, Comparison
 
 MOST_NAMED = 12
 """Methods of a setting with missing cells that are named; more are counted."""
@@ -52,6 +52,10 @@ def _names(comparison: Comparison) -> Iterator[str]:
 
 
 def _doubts(comparison: Comparison) -> Iterator[str]:
+    last = {key[0] for key, cell in comparison.cells.items() if cell.selected_by == LAST}
+    if last:
+        places = "; ".join(setting for setting in comparison.settings if setting in last)
+        yield f"There are no validation images in {places}: the selected round is the last one."
     codes = sorted({cell.code for cell in comparison.cells.values() if cell.code})
     if len(codes) > 1:
         yield (

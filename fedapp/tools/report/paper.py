@@ -161,6 +161,7 @@ class PaperNumbers:
         paper = str(wanted.get("paper", PAPER))
         if paper != PAPER:
             place = _place(str(wanted.get("setting", setting)))
+            # By its own name alone: a preset under another name is a variant of the paper's.
             name = OTHERS.get(paper, {}).get(method, "")
             metric = OTHERS_BEST if metric == BEST else metric
             return self._values.get((paper, table, dataset, *place, name, metric))

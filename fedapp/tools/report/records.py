@@ -17,6 +17,8 @@ Key = tuple[str, str, int]
 SELECTED, BEST, FINAL = "selected_test_accuracy", "best_test_accuracy", "final_test_accuracy"
 """Columns of results.csv: accuracy at the round chosen on validation images, at the one with the
 best test accuracy, and at the last."""
+LAST = "last round"
+"""What `selected_by` says of a cell without validation images: its selected round is the last."""
 WORST_DECILE = "selected_worst_decile"
 """Column of results.csv: mean of the worst tenth of the sites, at the first of those rounds."""
 SITE_SELECTED, SITE_FINAL = "selected_accuracy", "final_accuracy"
@@ -27,7 +29,8 @@ SITE_SELECTED, SITE_FINAL = "selected_accuracy", "final_accuracy"
 class CellResult:
     """One row of results.csv: the result of one cell.
 
-    selected: at the round with the best mean *validation* accuracy. best: at the round with the
+    selected: at the round with the best mean *validation* accuracy, or without validation images
+    at the last; selected_by says which. best: at the round with the
     best mean test accuracy. std, worst decile: over sites. last5: mean of the last five
     rounds. largest_fall: from one round to the next. common, tuned, alone: of these answers of the
     sites (`protocol.ANSWERS`), each at its own selected round. cell: its folder, under the
@@ -44,6 +47,7 @@ class CellResult:
     best_test_accuracy: float | None
     final_test_accuracy: float | None
     selected_test_accuracy: float | None
+    selected_by: str
     selected_std: float | None
     selected_worst_decile: float | None
     final_std: float | None

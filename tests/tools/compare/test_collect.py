@@ -87,7 +87,7 @@ def test_a_cell_becomes_a_row_of_results(tmp_path: Path):
         "sites": "2", "rounds": "3",
         "best_test_accuracy": "0.75", "best_round": "2", "final_test_accuracy": "0.5",
         "selected_test_accuracy": "0.625", "selected_round": "1",
-        "selected_val_accuracy": "0.75",
+        "selected_val_accuracy": "0.75", "selected_by": "validation",
         "selected_std": "0.3", "selected_worst_decile": "0.2",
         "final_std": "0.25", "final_worst_decile": "0.125",
         "warmup_test_accuracy": "0.25", "pseudo_label_error": "",
@@ -100,6 +100,23 @@ def test_a_cell_becomes_a_row_of_results(tmp_path: Path):
         "bytes_evaluation": "20", "cost_bound_models": "", "wall_seconds": "12.5",
         "manifest": "ab" * 32, "code": "", "cell": "cells/base/fixavg/seed-4",
     }  # fmt: skip
+
+
+def test_without_validation_images_the_last_round_is_selected(tmp_path: Path):
+    found, every = collection(tmp_path, methods=["fixavg"])
+    ran(every[0])
+    path = every[0].folder / "summary.json"
+    summary = json.loads(path.read_bytes())
+    for accuracy in (summary["mean_test_accuracy"], summary["answers"]["tuned"]):
+        accuracy |= {"best_by_validation": None, "best_by_validation_round": None}
+    path.write_text(json.dumps(summary))
+    found.write()
+    (row,) = rows(tmp_path, "results.csv")
+    assert row["selected_by"] == "last round" and row["selected_val_accuracy"] == ""
+    assert row["selected_test_accuracy"] == row["final_test_accuracy"] == "0.5"
+    assert (row["selected_round"], row["tuned_selected_test_accuracy"]) == ("3", "0.5")
+    assert (row["selected_std"], row["selected_worst_decile"]) == ("0.25", "0.125")
+    assert rows(tmp_path, "sites.csv")[0]["selected_accuracy"] == "0.5"
 
 
 def test_sites_and_rounds_are_tidy(tmp_path: Path):
@@ -240,8 +257,11 @@ def test_where_only_digests_are_known_they_are_compared_among_equal_labels(tmp_p
 # --- the short table ------------------------------------------------------------------------------
 
 
-def result(setting: str, method: str, accuracy: float | None) -> dict[str, object]:
-    return {"setting": setting, "method": method, "selected_test_accuracy": accuracy}
+def result(
+    setting: str, method: str, accuracy: float | None, by: str = "validation"
+) -> dict[str, object]:
+    found = {"selected_test_accuracy": accuracy, "selected_by": by}
+    return {"setting": setting, "method": method, **found}
 
 
 def test_mean_and_sample_deviation_over_seeds():
@@ -255,6 +275,14 @@ def test_mean_and_sample_deviation_over_seeds():
     assert lines[2].split() == ["fixavg", "60.0", "±", "10.0", "55.0", "±", "7.1", "(2)"]
     assert lines[3].split() == ["um_pfssl", "25.0", "(1)", "-"]
     assert len({line.find("±") for line in lines[2:3]}) == 1
+
+
+def test_the_title_says_how_the_round_was_chosen():
+    last = [result("a", "fixavg", 0.5, "last round")]
+    assert "accuracy after the last round, %" in overview(last, ["a"], ["fixavg"], 1)
+    both = [*last, result("b", "fixavg", 0.5)]
+    title = "accuracy at the round chosen by validation or after the last round, %"
+    assert title in overview(both, ["a", "b"], ["fixavg"], 1)
 
 
 def test_the_longer_side_stands_in_rows():

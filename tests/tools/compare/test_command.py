@@ -23,7 +23,7 @@ from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.tools.compare import execute, runner
 from fedapp.tools.compare.command import compare
-from fedapp.tools.compare.execute import INTERRUPTED
+from fedapp.tools.compare.execute import INTERRUPTED, _outcome
 from fedapp.tools.compare.job import Job
 from fedapp.tools.compare.work import do
 from fedapp.tools.report import document
@@ -65,6 +65,11 @@ def test_it_ends_with_a_table_and_the_files(tmp_path: Path, pretend, capsys, awa
     assert run(path) == 0
     assert "Trial: 4 cells, 4 done before" in capsys.readouterr().out
     assert len((tmp_path / "calls").read_text().split()) == 4
+
+
+def test_without_validation_images_a_cell_says_its_last_round():
+    done = {"selected_test_accuracy": 0.75, "selected_by": "last round", "wall_seconds": 61.0}
+    assert _outcome(done) == "75.0 % after the last round, 1 min 01 s"
 
 
 def test_a_failed_cell_gives_exit_code_1_its_last_words_and_its_log(

@@ -253,6 +253,15 @@ def test_unknown_names_come_with_the_nearest(tmp_path: Path):
         read_grid(str(path))
 
 
+def test_some_settings_of_a_grid(tmp_path: Path):
+    settings = {"a": {"training.batch_size": 8}, "b, c": {}, "d": {}}
+    path = str(grid_file(tmp_path, settings=settings))
+    some = read_grid(path, settings=["d", "b, c"])
+    assert [setting.name for setting in some.settings] == ["b, c", "d"]
+    with pytest.raises(ConfigError, match=r"--setting: 'e': no such setting of .*tiny.yaml"):
+        read_grid(path, settings=["a", "e"])
+
+
 # --- the grids that ship --------------------------------------------------------------------------
 
 
@@ -272,12 +281,13 @@ def test_every_sweep_builds_all_its_cells(name: str, tmp_path: Path):
 
 
 SMALL = {
-    *("small", "mixed_sites", "fedul_table1_small", "fedul_noise_small"),
+    *("small", "mixed_sites", "fedul_table1_small", "fedul_noise_small", "fedsiam_cifar10_small"),
     *(name for name in sweeps() if name.startswith(("results_", "flexproto_"))),
 }
 """Sweeps that are not of a paper's size."""
 OTHERS = {
-    "fedsiam_mnist": (100, 50),
+    **{name: (100, 50) for name in set(sweeps()) - SMALL if name.startswith("fedsiam_")},
+    "fedsiam_table6_mnist": (100, 200),
     **{name: (5, 95) for name in set(sweeps()) - SMALL if name.startswith("fedul_")},
 }
 """Sites, and rounds after the warm-up, in sweeps of other papers; each has a part of a table's

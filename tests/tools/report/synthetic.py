@@ -137,6 +137,7 @@ def _cell(
         **{"best_test_accuracy": curve[best], "best_round": best},
         **{"final_test_accuracy": curve[-1], "selected_test_accuracy": level - 0.004},
         **{"selected_round": rounds - 1, "selected_std": accuracies.std()},
+        "selected_by": "validation",
         "selected_worst_decile": np.sort(accuracies)[: max(sites // 10, 1)].mean(),
         **{"last5_test_accuracy": curve[-5:].mean(), "calibration_error": draw.uniform(0.02, 0.1)},
         "largest_fall": max(0.0, *(curve[1:-1] - curve[2:])),
