@@ -74,6 +74,8 @@ class _Dealer:
         elif self._mix == "official":
             table = self._weights(owner, len(sizes))
             fit = table / table.sum(0) * sizes * len(sizes) / self._bags
+            if not self._alike:
+                fit = table / table.sum(1, keepdims=True) * sizes.sum() / self._bags
         for label in np.flatnonzero(sizes).tolist():
             draw, members = rng.numpy_stream(self._seed, "bags", owner, label), of_class[label]
             if self._mix == "official":

@@ -178,9 +178,11 @@ def test_how_much_bags_tell_is_said_in_a_line() -> None:
         "bags: 3 at each of 2 sites; condition number of their class proportions 1"
     )
     assert said(eye, 0 * eye, even).endswith(
-        "2 sites; condition number of their class proportions 1 to inf; infinite: their 3 bags do "
-        "not tell the classes apart"
+        "2 sites; condition number of their class proportions 1 to inf; infinite: they do not tell "
+        "the classes apart"
     )
+    gone = eye * np.array([[1], [1], [0]], np.int32)
+    assert said(eye, gone).startswith("bags: 2 to 3 at each of 2 sites; ")
     assert said(0 * eye) == "bags: 3 a site, all of them empty"
 
 
