@@ -187,10 +187,14 @@ def test_the_consistency_term_leaves_the_statistics_alone():
 # --- FedPL ----------------------------------------------------------------------------------------
 
 
-def test_in_the_warm_up_a_bags_most_frequent_class_is_the_label():
+@pytest.mark.parametrize("rows", [
+    ROWS[:3],
+    [[0.98, 0.01, 0.01], [0.9, 0.1, 0.0], [0.9, 0.0, 0.1]],  # nearly all are of class 0
+])  # fmt: skip
+def test_in_the_warm_up_the_class_that_prevails_in_a_bag_is_the_label(rows):
     """As supervised learning from those labels."""
     bag = torch.arange(12) % 3
-    found = trained(FedPL(), bagged(bag, ROWS[:3]), WARM, warmup_epochs=1)
+    found = trained(FedPL(), bagged(bag, torch.as_tensor(rows).double()), WARM, warmup_epochs=1)
     images = data_of(0).with_parts(labelled=Part(digits_like(12, 1), bag))
     wanted = trained(FedAvg(), images, WARM, warmup_epochs=1)
     assert_same(found.params, wanted.params)
