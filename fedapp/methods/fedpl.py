@@ -1,10 +1,11 @@
 """FedPL, a baseline of FedUL's paper: the class that prevails in a bag labels all its images.
 
-That is so in the warm-up. It prevails against the site's own mix (`learn.bags.prevailing`): so it
-is the class for which the bag was drawn, by which the authors' code labels. Afterwards a
-mini-batch's labels are the network's own: those with a probability of at least `PLUS` are learned,
-and mixed (MixUp, Zhang et al. 2017) with as many of the others, their Eqs. 15 to 17. A mini-batch
-with fewer than two of either kind is passed over: batch norm needs two.
+That is so in the warm-up. It prevails against the site's own mix (`learn.bags.prevailing`), which
+stands in for the class that the bag was drawn to hold most of: by that the authors' code labels,
+but no site is told it. Afterwards a mini-batch's labels are the network's own: those with a
+probability of at least `PLUS` are learned, and mixed (MixUp, Zhang et al. 2017) with as many of the
+others, their Eqs. 15 to 17. A mini-batch with fewer than two of either kind is passed over: batch
+norm needs two.
 """
 
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ class FedPL(FromBags):
     def bag_steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
         """Cross entropy with the bag's prevailing class, or with the network's own labels."""
         bags, images, work = bags_of(site.data), site.data.parts[BAGS].inputs, work_of(task, site)
-        drawn_for = prevailing(bags.proportions, shares_of(bags))[bags.bag]
+        bag_label = prevailing(bags.proportions, shares_of(bags))[bags.bag]
         work.begin(len(images))
         lambdas = numpy_stream(site.seed, "mix", task.when, site.data.site)
 
@@ -58,7 +59,7 @@ class FedPL(FromBags):
             for batch in batches(order, work.size):
                 x = site.normalise(work.view(images[batch]))
                 if task.action == WARM_UP:
-                    yield partial(warm_up, x, drawn_for[batch])
+                    yield partial(warm_up, x, bag_label[batch])
                     continue
                 sure, label = labels_of(site, x)
                 if FEWEST <= int(sure.sum()) <= len(batch) - FEWEST:
