@@ -373,10 +373,9 @@ def test_a_pass_has_each_labelled_image_as_often_as_is_said(method, passes):
 @named([FedSiamPi(), FedSiamMt()])
 def test_the_server_minimises_the_cross_entropy_alone(method):
     """Eq. 8: its one network moves as FedAvg's on the same images does."""
-    task = replace(TRAIN, site=SERVER_SITE, models={**TRAIN.models, "server": TRAIN.models["online"]})
-    found = visit(method, task, 6, 0, epochs=10)
-    site = replace(context(data_of(6), OTHER))
-    plain = FedAvg().site_round(replace(TRAIN, models={"server": (SERVER,)}), site)
+    models = {**TRAIN.models, "server": TRAIN.models["online"]}
+    found = visit(method, replace(TRAIN, site=SERVER_SITE, models=models), 6, 0, epochs=10)
+    plain = FedAvg().site_round(TRAIN, context(data_of(6), OTHER))
     assert_close(found.contents.get("online", found.params), floats(plain.params))
 
 
