@@ -93,6 +93,9 @@ def work_of(labelled, unlabelled, model, size=4, epochs=1, **changes):
     )
 
 
+squares = partial(inconsistency, distance="mse")
+
+
 def losses(work, target, weight=lambda epoch: 0.5, before=0, distance="mse", rate=0.0):
     """The loss of each step, and the epochs after which `after` was called."""
     seen, found = [], []
@@ -155,6 +158,28 @@ def test_without_weight_there_is_no_second_pass(pair):
         losses(work_of(2, 2, network), network, lambda epoch, w=weight: w)
         after = [int(b) for n, b in network.named_buffers() if n.endswith("tracked")]
         assert {b - a for a, b in zip(counts, after, strict=True)} == {passes}
+
+
+def test_each_network_has_a_view_of_its_own_and_learns_its_own_statistics(pair):
+    """The target is in training mode, whatever it was in: dropout and statistics of the batch."""
+    target, online = pair
+    target.eval()
+    seen = []
+    for network in pair:
+        network.register_forward_pre_hook(
+            lambda which, given: seen.append((which is target, which.training, given[0].clone()))
+        )
+    work = work_of(3, 2, online, size=8, view=lambda images: 255 - images)
+    step = next(siamese(work, target, lambda images: images // 2, squares, lambda t: 1.0, 0, print))
+    before = [int(network.state_dict()["stem.norm.num_batches_tracked"]) for network in pair]
+    step()
+    after = [int(network.state_dict()["stem.norm.num_batches_tracked"]) for network in pair]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [1, 1]
+    order = torch.randperm(5, generator=torch.Generator().manual_seed(7))
+    images = torch.cat([work.data.labelled, work.data.unlabelled])[order]
+    wanted = {False: work.normalise(255 - images), True: work.normalise(images // 2)}
+    assert [(which, training) for which, training, _ in seen] == [(False, True), (True, True)]
+    assert all(torch.equal(x, wanted[which]) for which, _, x in seen)
 
 
 def test_with_labels_alone_and_no_weight_it_is_cross_entropy_bit_for_bit(pair):

@@ -1,5 +1,6 @@
 """FedMatch: sigma from labels, psi from the rest, helpers by nearest answers."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -222,6 +223,79 @@ def test_as_official_the_unlabelled_images_teach_nothing():
     assert not torch.equal(taught.contents[PSI]["head.weight"], first["head.weight"])
 
 
+def test_the_pull_to_zero_by_hand():
+    """lambda_L1 alone: a step of rate * lambda along the sign, none where psi is 0."""
+    model = build_model(NET, (1, 8, 8), 3)
+    sigma = {name: torch.ones_like(t) for name, t in model.state_dict().items()}
+    psi = {name: torch.full_like(t, 0.2) for name, t in sigma.items()}
+    psi["head.bias"] = torch.tensor([0.2, -0.2, 0.0])
+    both = Decomposed(model, sigma, psi, TrainSettings(learning_rate=0.1, momentum=0.0))
+    both.learn_psi(None, 0.5, 0.0)
+    torch.testing.assert_close(both.psi["head.bias"], torch.tensor([0.15, -0.15, 0.0]))
+
+
+def test_a_site_with_a_lower_learning_rate_learns_by_it():
+    """A quarter of the rate that was set is that rate, where nothing has a memory."""
+    found = []
+    for rate, learning_rate in ((0.25, 0.04), (1.0, 0.01)):
+        site = context(data_of(6, 8), START, settings=NET, learning_rate=learning_rate)
+        method = FedMatch(delta_threshold=0.0, confidence=0.0)
+        memory = method.memory(site.model, START) | {"rate": torch.tensor(rate)}
+        found.append(method.site_round(TASK, replace(site, memory=memory)))
+    assert_close(found[0].params, found[1].params)
+    assert_close(found[0].contents[PSI], found[1].contents[PSI])
+
+
+def of_role(**contents):
+    """A site whose contents go by their role."""
+    site = context(data_of(6, 8), START, settings=NET)
+    return replace(site, contents=lambda ref: contents.get(ref.role, START))
+
+
+def test_a_helper_answers_by_its_psi_and_the_sites_sigma():
+    other = initial_params(NET, (1, 8, 8), 3, seed=1)
+    psi = {n: 0.3 * t for n, t in other.items()}
+    site = of_role(psi=psi)
+    task = replace(TASK, models={**TASK.models, "helpers": (ModelRef(1, 1, "c" * 64, PSI),)})
+    [answers] = FedMatch(l1_threshold=0.0)._asked(task, site, START)
+    theta = {n: t + psi[n] for n, t in START.items()}
+    wanted = context(data_of(0, 8), theta, settings=NET)
+    wanted.load(SERVER)
+    assert_close({"": answers}, {"": wanted.predicted(site.data.unlabelled)})
+
+
+def test_an_answer_leaves_out_small_entries_of_psi():
+    psi = {n: torch.full_like(t, 0.01) for n, t in START.items()}
+    task = replace(TASK, models={**TASK.models, PSI: (ModelRef(-2, 1, "c" * 64, PSI),)})
+    for threshold, added in ((0.02, 0.0), (0.005, 0.01)):
+        used = FedMatch(l1_threshold=threshold).used(task, of_role(psi=psi))["common"].params
+        assert_close(used, {n: t + added for n, t in START.items()})
+
+
+def test_what_hardly_differs_from_what_a_site_knows_stays_as_it_knows_it():
+    method, site = FedMatch(), context(data_of(6, 8), START, settings=NET)
+    known = method.memory(site.model, START)
+    known = {n: t + 0.01 if n.startswith("sigma.") else t for n, t in known.items()}
+    site = replace(site, memory=known)
+    for threshold, shift in ((0.02, 0.01), (0.005, 0.0)):
+        sigma, psi, down = method._begun(TASK, site, threshold)
+        assert_close(sigma, {n: t + shift for n, t in START.items()})
+        assert_close(psi, first_psi(START, site.model, 0.2))
+        assert (down == 0) == bool(shift)
+
+
+def test_pseudo_labels_are_of_images_as_they_are_and_taught_by_strong_views():
+    seen = []
+    site = context(data_of(0, 8), START, settings=NET)
+    site.model.register_forward_pre_hook(lambda _, given: seen.append(given[0].clone()))
+    method = FedMatch(unlabelled_weight=1.0)
+    method.site_round(TASK, replace(site, memory=method.memory(site.model, START)))
+    plain, strong = seen[0].chunk(2)
+    everything = site.normalise(site.data.unlabelled)
+    assert all(any(torch.equal(one, image) for image in everything) for one in plain)
+    assert not torch.equal(plain, strong)
+
+
 # --- a whole run ----------------------------------------------------------------------------------
 
 
@@ -279,6 +353,17 @@ def test_a_site_with_nothing_to_learn_from_says_nothing():
     warm_up = replace(TASK, round=0, action="warmup")
     report, _ = visit(FedMatch(), warm_up, data=data_of(0, 9))
     assert not report.learned
+
+
+@pytest.mark.parametrize(("labelled", "unlabelled"), [(1, 5), (5, 1), (1, 1), (1, 0), (0, 1)])
+def test_a_site_with_a_single_image_of_a_kind_learns_with_batch_norm_frozen(labelled, unlabelled):
+    """Labelled images go through the network by themselves: one has no variance."""
+    start = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
+    data = data_of(labelled, unlabelled)
+    report, _ = visit(FedMatch(confidence=0.0), data=data, start=start, net=PIXELS)
+    assert report.learned and math.isfinite(report.metrics["loss"])
+    if labelled == 1:
+        assert torch.equal(report.params["stem.norm.running_mean"], start["stem.norm.running_mean"])
 
 
 def test_the_server_learns_sigma_and_nothing_of_it_is_rounded():

@@ -91,6 +91,15 @@ def test_a_site_without_labels_of_its_own_making_labels_when_it_learns():
     assert_same(report.params, ONCE.site_round(TASK, asked).params)
 
 
+def test_a_pass_has_each_labelled_image_as_often_as_is_said():
+    """Of 4 labelled and 8 other images: batches of 4 of 12 before, of 20 after they got labels."""
+    method, name = FedSem(labelled_rounds=1, labelled_repeat=3), "stem.norm.num_batches_tracked"
+    for number, steps in ((1, 3), (2, 5)):
+        site = context(data_of(4, 8), START, memory=remembered(OTHER), batch_size=4)
+        found = method.site_round(replace(TASK, round=number), site)
+        assert int(found.params[name] - START[name]) == steps
+
+
 def test_before_that_unlabelled_images_play_no_part():
     early = replace(TASK, round=1)
     one = FedSem().site_round(early, context(data_of(4, 5), START, memory=remembered(OTHER)))

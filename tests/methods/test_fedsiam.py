@@ -13,9 +13,18 @@ from safetensors.torch import load
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ProtocolError
 from fedapp.learn.layers import divergences, layers_of
+from fedapp.learn.networks import initial_params
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.messages.protocol import MODEL, ModelRef, Part, Reply, SiteFacts, Task
+from fedapp.messages.protocol import (
+    MODEL,
+    SERVER_SITE,
+    ModelRef,
+    Part,
+    Reply,
+    SiteFacts,
+    Task,
+)
 from fedapp.methods.base import Arrived
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedsiam_d import FedSiamD, asked, boundary
@@ -24,8 +33,11 @@ from fedapp.methods.fedsiam_pi import FedSiamPi
 from tests.flower.results import loopback, results
 from tests.methods.conformance import (
     ODD,
+    PIXELS,
     assert_close,
     assert_same,
+    context,
+    data_of,
     mean_by_hand,
     named,
     play,
@@ -279,6 +291,96 @@ def test_the_local_epochs_of_a_site_are_counted_on(tmp_path):
         for exchange in played.of(number, "train"):
             [count] = load(exchange.private).values()
             assert int(count) == 3 * number
+
+
+# --- a site ---------------------------------------------------------------------------------------
+
+START, OTHER = (initial_params(PIXELS, (1, 8, 8), 3, seed=seed) for seed in (0, 1))
+SERVER = ModelRef(SERVER_SITE, 1, "a" * 64)
+TRAIN = Task(
+    0, 5, "train", ModelRef(0, 1, "b" * 64),
+    {"server": (SERVER,), "online": (replace(SERVER, role="online"),)},
+    numbers={"share": 1.0, "boundary": 0.0},
+)  # fmt: skip
+
+
+def visit(method, task=TRAIN, labelled=6, unlabelled=6, epochs=0, **training):
+    """Do a task at a site after so many local epochs; the target is START, the online one OTHER."""
+    site = context(data_of(labelled, unlabelled), START, **training)
+    site = replace(
+        site,
+        contents=lambda ref: OTHER if ref.role == "online" else START,
+        memory={"epochs": torch.tensor(epochs)},
+    )
+    return method.site_round(task, site)
+
+
+WEIGHTS = ("stem.conv.weight", "head.weight", "head.bias")
+
+
+@pytest.mark.parametrize(("method", "epochs", "alpha"), [
+    (FedSiamMt(), 0, 1 / 2), (FedSiamMt(), 5, 6 / 7), (FedSiamMt(largest_decay=0.25), 5, 0.25),
+    (FedSiamD(calm_rounds=4), 5, 6 / 7), (FedSiamD(calm_rounds=5), 5, 0.0),
+])  # fmt: skip
+def test_the_target_follows_by_hand_behind_an_online_network_that_hardly_moves(
+    method, epochs, alpha
+):
+    """Three steps in local epoch t, at next to no learning rate: alpha^3 of what it was is left."""
+    report = visit(method, epochs=epochs, batch_size=4, learning_rate=1e-12)
+    left = alpha**3
+    for name in WEIGHTS:
+        torch.testing.assert_close(report.contents["online"][name], OTHER[name])
+        wanted = left * START[name] + (1 - left) * OTHER[name]
+        torch.testing.assert_close(report.params[name], wanted)
+    assert int(report.memory["epochs"]) == epochs + 1
+
+
+def test_the_papers_norm_is_the_mean_of_squares_times_the_classes():
+    """Of three classes; the other distance is another, and views differ so that it matters."""
+    found = [
+        visit(method, epochs=10, augment="weak").params["head.weight"]
+        for method in (
+            FedSiamPi(consistency="squared_norm"),
+            FedSiamPi(consistency="mse", consistency_weight=3.0),
+            FedSiamPi(consistency="mse"),
+            FedSiamPi(consistency="kl"),
+        )
+    ]
+    torch.testing.assert_close(found[0], found[1])
+    assert not torch.allclose(found[1], found[2]) and not torch.allclose(found[2], found[3])
+
+
+def test_both_passes_have_views_of_their_own():
+    seen = []
+    site = context(data_of(4, 4), START, augment="weak")
+    site.model.register_forward_pre_hook(lambda _, given: seen.append(given[0].clone()))
+    FedSiamPi().site_round(TRAIN, replace(site, memory={"epochs": torch.tensor(0)}))
+    assert len(seen) == 2 and seen[0].shape == seen[1].shape
+    assert not torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize(("method", "passes"), [(FedSiamPi(), 2), (FedSiamMt(), 1)])
+def test_a_pass_has_each_labelled_image_as_often_as_is_said(method, passes):
+    """Of 4 labelled and 8 other images 3 or 5 batches of 4; Pi's network sees each twice."""
+    for repeat, steps in ((1, 3), (3, 5)):
+        report = visit(replace(method, labelled_repeat=repeat), TRAIN, 4, 8, batch_size=4)
+        online = report.contents.get("online", report.params)
+        start = OTHER if report.contents else START
+        name = "stem.norm.num_batches_tracked"
+        assert int(online[name] - start[name]) == steps * passes
+
+
+@named([FedSiamPi(), FedSiamMt()])
+def test_the_server_minimises_the_cross_entropy_alone(method):
+    """Eq. 8: its one network moves as FedAvg's on the same images does."""
+    models = {**TRAIN.models, "server": TRAIN.models["online"]}
+    found = visit(method, replace(TRAIN, site=SERVER_SITE, models=models), 6, 0, epochs=10)
+    plain = FedAvg().site_round(TRAIN, context(data_of(6), OTHER))
+    assert_close(found.contents.get("online", found.params), floats(plain.params))
+
+
+def floats(params):
+    return {name: tensor for name, tensor in params.items() if tensor.is_floating_point()}
 
 
 # --- what a server must not believe ---------------------------------------------------------------

@@ -37,6 +37,14 @@ def test_the_weight_rises_linearly():
     assert MixMatchAvg(unlabelled_weight=3.0, ramp_rounds=1).weight_in(1) == 3.0
 
 
+def test_a_site_learns_by_the_weight_of_the_round():
+    """A quarter of 10 in the first round of four is 2.5 without a rise."""
+    rising, flat = MixMatchAvg(unlabelled_weight=10.0, ramp_rounds=4), MixMatchAvg(
+        unlabelled_weight=2.5, ramp_rounds=1
+    )  # fmt: skip
+    assert_same(learned(rising), learned(flat))
+
+
 def test_without_mixing_and_unlabelled_images_it_is_fedavg(tmp_path):
     """FedAvg as FixMatch's anchor takes the same views, order and draws."""
     deals = (Deal(9, 0), Deal(20, 0), Deal(5, 0))

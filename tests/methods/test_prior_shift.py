@@ -13,6 +13,7 @@ from fedapp.data.sites import Audit
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model, initial_params
+from fedapp.learn.priors import class_mix, weighted
 from fedapp.learn.training import descend
 from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.fedavg import FedAvg
@@ -135,6 +136,19 @@ def test_pseudo_labels_are_the_common_answers_that_are_sure_enough():
     assert taught.kept.tolist() == (top >= least).nonzero().flatten().tolist()
     assert len(taught.kept) == 3 and taught.worth == 1
     torch.testing.assert_close(taught.soft, answers[taught.kept])
+
+
+@pytest.mark.parametrize("labelled", [4, 0])
+def test_pseudo_labels_are_learned_from_under_the_sites_own_class_mix(labelled):
+    """Of labels 0, 1, 2, 0; without labels, by EM from answers to the unlabelled images."""
+    data = data_of(labelled=labelled, unlabelled=5)
+    answers = torch.softmax(outputs(START, data.unlabelled)[1], 1)
+    none = torch.zeros(3, dtype=torch.int64)
+    wanted = torch.tensor([7.0, 4, 4]).double() / 15 if labelled else class_mix(none, answers)
+    taught = EVERYBODY._taught(TASK, context(data, START))
+    torch.testing.assert_close(taught.mix, wanted)
+    assert not torch.allclose(taught.mix, EVEN, atol=1e-3)
+    torch.testing.assert_close(taught.soft, weighted(answers, wanted).float())
 
 
 @pytest.mark.parametrize("worth", [0.25, 1.0])

@@ -314,7 +314,8 @@ class FedMatch(Method[Sparse]):
         draws, strong = site.stream("augment", task), STRONG_VIEWS[self.strong_view]
         weights = self.confidence, self.helper_weight, self.unlabelled_weight
         teaches = not self.as_official and any(weights[1:])
-        work.begin(len(work.data.labels) + 2 * len(work.data.unlabelled))
+        passes = len(work.data.labels), 2 * len(work.data.unlabelled)  # each by itself
+        work.begin(min(filter(None, passes), default=0))
 
         def step(labelled: Tensor, unlabelled: Tensor) -> Tensor:
             total = torch.zeros((), device=site.device)
