@@ -234,6 +234,19 @@ def test_the_pull_to_zero_by_hand():
     torch.testing.assert_close(both.psi["head.bias"], torch.tensor([0.15, -0.15, 0.0]))
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_ten_times_the_weight_is_ten_times_the_step(scale):
+    """Also where the loss's gradient is longer than any may be: the weight comes after that."""
+    moved = []
+    for weight in (1.0, 10.0):
+        model = build_model(NET, (1, 8, 8), 3)
+        zeros = {name: torch.zeros_like(t) for name, t in START.items()}
+        both = Decomposed(model, START, zeros, TrainSettings(learning_rate=0.1, momentum=0.0))
+        both.learn_sigma(scale * model(torch.ones(2, 1, 8, 8))[:, 0].mean(), weight)
+        moved.append(both.sigma["head.weight"] - START["head.weight"])
+    torch.testing.assert_close(moved[1], 10 * moved[0], rtol=1e-3, atol=1e-5)
+
+
 def test_a_site_with_a_lower_learning_rate_learns_by_it():
     """A quarter of the rate that was set is that rate, where nothing has a memory."""
     found = []

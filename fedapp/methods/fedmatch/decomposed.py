@@ -35,9 +35,13 @@ class Decomposed:
         self._sigma_steps = optimiser_of(list(self.sigma.values()), training)
         self._psi_steps = optimiser_of(list(self.psi.values()), training)
 
-    def learn_sigma(self, loss: Tensor) -> None:
-        """Step sigma down the gradient of a loss of the network."""
-        self._step(self._sigma_steps, self.sigma, self._gradients(loss))
+    def learn_sigma(self, loss: Tensor, weight: float) -> None:
+        """Step sigma down the gradient of weight * loss, of a loss of the network.
+
+        The loss's own gradient is shortened: a weight of 10 makes nearly every one longer than any.
+        """
+        gradients = [weight * gradient for gradient in self._gradients(loss)]
+        self._step(self._sigma_steps, self.sigma, gradients)
 
     def learn_psi(self, loss: Tensor | None, l1: float, l2: float) -> None:
         """Step psi down the gradient of loss + l1 sum |psi| + l2 sum (sigma - psi)^2.

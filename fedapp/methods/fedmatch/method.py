@@ -321,9 +321,9 @@ class FedMatch(Method[Sparse]):
             total = torch.zeros((), device=site.device)
             if len(labelled):
                 x = site.normalise(work.view(data.labelled[labelled]))
-                loss = self.labelled_weight * F.cross_entropy(site.model(x), data.labels[labelled])
-                both.learn_sigma(loss)
-                total += loss.detach()
+                loss = F.cross_entropy(site.model(x), data.labels[labelled])
+                both.learn_sigma(loss, self.labelled_weight)
+                total += self.labelled_weight * loss.detach()
             if len(unlabelled):
                 taught = None
                 if teaches:
