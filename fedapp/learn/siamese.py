@@ -90,10 +90,12 @@ def siamese(
     def loss(x: Tensor, seen: Tensor, y: Tensor, beta: float) -> Tensor:
         logits = online(x)
         known = F.cross_entropy(logits, y, ignore_index=_UNKNOWN, reduction="sum") / len(y)
-        if not beta:  # a second pass would move batch-norm statistics all the same
+        if not beta and target is online:  # a second pass would move its statistics twice
             return known
-        with torch.no_grad():
+        with torch.no_grad():  # without beta for the target's statistics: its weights go on
             wanted = target(seen)
+        if not beta:
+            return known
         return known + beta * unlike(wanted, logits)
 
     def epoch() -> Iterator[Step]:

@@ -29,7 +29,7 @@ from fedapp.ground.errors import ProtocolError
 from fedapp.ground.settings import CLOSED, Count, Share
 from fedapp.learn.layers import divergences, layers_of
 from fedapp.learn.params import Schema
-from fedapp.messages.protocol import Reply, Task
+from fedapp.messages.protocol import SERVER_SITE, Reply, Task
 from fedapp.methods._averaging import averaged, measurements
 from fedapp.methods._siamese import ONLINE, TwoNetworks, require_layers
 from fedapp.methods.base import Arrived, MethodState, Round, Sent, SiteContext, SiteReport
@@ -111,12 +111,20 @@ class FedSiamD(TwoNetworks):
 
     def check_layers(self, task: Task, reply: Reply, arrived: Mapping[str, Arrived]) -> None:
         """Check that just the layers came that were asked for. Raises ProtocolError."""
-        if self.by_labels(task):  # one network, which is both
+        if self.sends_whole(task):
+            super().check_layers(task, reply, arrived)
             return
         if DIVERGENCE not in arrived:
             raise ProtocolError(f"learned, but sent no {DIVERGENCE}: its method asks for it")
         values = {n: t.item() for n, t in arrived[DIVERGENCE].whole.items()}
         require_layers(arrived[ONLINE], asked(task, values))
+
+    def sends_whole(self, task: Task) -> bool:
+        """Whether nothing is to be spared: one network, which is both, or the server's own two.
+
+        As long as no layer is asked of the sites, the server's two are one as well.
+        """
+        return self.by_labels(task) or (task.site == SERVER_SITE and task.numbers[SHARE] > 0)
 
     # --- site -------------------------------------------------------------------------------------
 
@@ -127,7 +135,7 @@ class FedSiamD(TwoNetworks):
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Train both networks; send of the online one what is asked."""
         report = super().site_round(task, site)
-        if report.params is None or self.by_labels(task):
+        if report.params is None or self.sends_whole(task):
             return report
         online, weights = report.contents[ONLINE], dict(site.model.named_parameters())
         values = divergences(report.params, online, weights)

@@ -379,6 +379,35 @@ def test_the_server_minimises_the_cross_entropy_alone(method):
     assert_close(found.contents.get("online", found.params), floats(plain.params))
 
 
+FACTS = SiteFacts(0, (1, 8, 8), ("a", "b"), 6, 54, 0, 10, "0" * 64)
+REPLY = Reply(0, 5, "b" * 64, learned=True)
+
+
+def of_server(**numbers):
+    return replace(TRAIN, site=SERVER_SITE, numbers={**TRAIN.numbers, **numbers})
+
+
+@named([FedSiamMt(), FedSiamD(calm_rounds=1)])
+def test_the_servers_target_has_statistics_of_the_images_that_it_follows_along(method):
+    """Its weights move with the online network's, so its statistics must not stay behind."""
+    name = "stem.norm.num_batches_tracked"
+    found = visit(method, of_server(), 6, 0, batch_size=2)
+    assert int(found.params[name] - START[name]) == 3
+    assert int(found.contents["online"][name] - OTHER[name]) == 3
+
+
+def test_the_servers_own_online_network_goes_on_whole():
+    """There is nothing to spare: none of its layers travels."""
+    task = of_server(share=0.5, boundary=1e9)
+    found = visit(FedSiamD(calm_rounds=1), task, 6, 0, epochs=10)
+    assert found.contents.keys() == {"online"} and not found.sent
+    assert not torch.equal(found.contents["online"]["head.weight"], found.params["head.weight"])
+    both = {MODEL: Arrived(START, frozenset(START)), "online": Arrived(OTHER, frozenset(OTHER))}
+    FedSiamD(calm_rounds=1).check_contents(task, REPLY, both, FACTS)
+    calm = visit(FedSiamD(calm_rounds=5), of_server(share=0.0), 6, 0, epochs=10)
+    assert_same(calm.contents["online"], calm.params)
+
+
 def floats(params):
     return {name: tensor for name, tensor in params.items() if tensor.is_floating_point()}
 
@@ -399,10 +428,6 @@ def arrived(online=FULL, fsm=FSM):
     if fsm is not None:
         found["divergence"] = Arrived(fsm, frozenset(fsm))
     return found
-
-
-FACTS = SiteFacts(0, (1, 8, 8), ("a", "b"), 6, 54, 0, 10, "0" * 64)
-REPLY = Reply(0, 5, "b" * 64, learned=True)
 
 
 @pytest.mark.parametrize(("tau", "least", "came"), [
