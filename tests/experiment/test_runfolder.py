@@ -13,7 +13,7 @@ from fedapp.experiment import runfolder
 from fedapp.experiment.codehash import code_hash, hash_of, versions
 from fedapp.experiment.config import experiment_digest, from_plain, load_experiment, to_plain
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import RunFolder, open_run
+from fedapp.experiment.runfolder import RunFolder, check_run, open_run
 from fedapp.experiment.runlock import sole_server
 from fedapp.experiment.runpaths import NAME, out_root
 from fedapp.ground.errors import RunError, StoreError
@@ -369,6 +369,18 @@ def test_a_run_that_goes_on_has_one_server_and_its_records_are_left_alone(
         assert folder.metrics() == [{"round": 0}]
     with sole_server(named(experiment, "mine", resume=True)) as again:
         assert again.metrics() == []  # no checkpoint: from the beginning
+
+
+def test_a_look_at_a_run_that_goes_on_changes_nothing(experiment: Experiment) -> None:
+    """A second server looks before it asks for the folder: the first is between two files."""
+    with sole_server(rounds(named(experiment, "mine"), 3)) as folder:
+        folder.save_checkpoint({"round": 0})
+        for number in range(2):
+            folder.append_metrics({"round": number})
+            folder.append_sites({"round": number, "sites": {}})
+        before = {path: path.read_bytes() for path in folder.path.iterdir()}
+        check_run(rounds(named(experiment, "mine", resume=True), 5))
+        assert {path: path.read_bytes() for path in folder.path.iterdir()} == before
 
 
 def test_a_server_refuses_what_open_run_refuses(experiment: Experiment) -> None:
