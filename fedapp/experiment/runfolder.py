@@ -24,6 +24,7 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.records import Records, json_values, pretty
 from fedapp.experiment.resume import differences, is_longer, note_rounds, warn_of_other_bits
 from fedapp.experiment.runpaths import NAME, default_name, make_folder, newest, out_root, taken
+from fedapp.ground.disk import remove_stale
 from fedapp.ground.errors import FedAppError, RunError
 
 log = logging.getLogger(__name__)
@@ -121,6 +122,7 @@ class RunFolder(Records):
             folder.write("run.json", pretty({**facts, "experiment": digest}))
         note_rounds(folder, plain_config)
         folder.drop_rows_after((folder.load_checkpoint() or {"round": -1})["round"])
+        remove_stale(folder.path)
         return folder
 
     @classmethod

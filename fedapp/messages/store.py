@@ -5,19 +5,16 @@ import logging
 import os
 import re
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from fedapp.ground.disk import TEMPORARY, make_durable, write_atomic
+from fedapp.ground.disk import TEMPORARY, is_stale, make_durable, write_atomic
 from fedapp.ground.errors import StoreError
 
 log = logging.getLogger(__name__)
 
 ENDING = ".safetensors"
-STALE_S = 600.0
-"""Age in seconds from which an unfinished file is taken for the leftover of a killed process."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FOLDER = re.compile(r"[0-9a-f]{2}")
@@ -138,7 +135,7 @@ class ModelStore:
                 continue
             path = Path(folder, name)
             if path.suffix == TEMPORARY:
-                unneeded = _age(path) > STALE_S
+                unneeded = is_stale(path)
             else:
                 unneeded = path.suffix == ENDING and bool(_DIGEST.fullmatch(path.stem))
             if unneeded:
@@ -233,13 +230,6 @@ def _size(path: str) -> int | None:
         return os.stat(path).st_size
     except OSError:
         return None
-
-
-def _age(path: Path) -> float:
-    try:
-        return time.time() - path.stat().st_mtime
-    except OSError:  # renamed or removed by its writer just now
-        return 0.0
 
 
 def _remove(path: Path) -> None:

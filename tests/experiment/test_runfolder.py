@@ -3,6 +3,7 @@ import json
 import logging
 import os
 import resource
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -219,6 +220,58 @@ def test_resume_drops_metrics_after_the_checkpoint(experiment: Experiment) -> No
     again.append_metrics({"round": 3})
     assert [row["round"] for row in again.metrics()] == [0, 1, 2, 3]
     assert [row["round"] for row in again.sites()] == [0, 1, 2]
+
+
+def test_resume_takes_no_more_memory_than_a_line(experiment: Experiment) -> None:
+    """Of 10,000 rounds and 100 sites, `sites.jsonl` has some 400 MB."""
+    folder = open_run(named(experiment, "mine"))
+    line = json.dumps({"round": 0, "sites": {str(site): [0.5] * 20 for site in range(100)}})
+    (folder.path / "sites.jsonl").write_text(f"{line}\n" * 300 + '{"round": 1}\n')
+    tracemalloc.start()
+    try:
+        folder.drop_rows_after(0)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * len(line) < 300 * len(line)
+    assert len(folder.sites()) == 300
+
+
+def row(number: int) -> tuple[int | str, ...]:
+    return (number, 3, "up", "model", 1, 500, "")
+
+
+def test_resume_drops_traffic_after_the_checkpoint(experiment: Experiment) -> None:
+    folder = open_run(named(experiment, "mine"))
+    for number in range(3):
+        folder.append_traffic([row(number)])
+    path = folder.path / "traffic.csv"
+    whole = path.read_text()
+    with path.open("a") as file:
+        file.write("1")  # the crash cut a line of round 10
+    for last in (2, 1):
+        folder.drop_rows_after(last)
+        assert path.read_text() == "".join(whole.splitlines(keepends=True)[: last + 2])
+
+
+@pytest.mark.parametrize("left", ["", "round,si"])
+def test_traffic_has_its_header_after_any_cut(experiment: Experiment, left: str) -> None:
+    """A full disk, or a power cut, leaves the first lines empty or in part."""
+    folder = open_run(named(experiment, "mine"))
+    (folder.path / "traffic.csv").write_text(left)
+    folder.drop_rows_after(-1)
+    folder.append_traffic([row(0)])
+    text = (folder.path / "traffic.csv").read_text()
+    assert text == "round,site,direction,kind,models,bytes,layers\n0,3,up,model,1,500,\n"
+
+
+def test_resume_removes_what_a_killed_server_was_writing(experiment: Experiment) -> None:
+    folder = open_run(named(experiment, "mine"))
+    part = folder.path / ".checkpoint.json.0123abcd.tmp"
+    part.write_text("half")
+    os.utime(part, (0, 0))
+    open_run(named(experiment, "mine", resume=True))
+    assert not part.exists()
 
 
 def test_resume_before_the_first_checkpoint_starts_over(experiment: Experiment) -> None:

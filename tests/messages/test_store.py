@@ -136,7 +136,7 @@ def test_keep_only_collects_the_rest(tmp_path: Path) -> None:
     fresh, stale = tmp_path / a[:2] / ".fresh.tmp", tmp_path / b[:2] / ".stale.tmp"
     for path in (fresh, stale):
         path.write_bytes(b"half")
-    old = stale.stat().st_mtime - store.STALE_S - 60
+    old = stale.stat().st_mtime - disk.STALE_S - 60
     os.utime(stale, (old, old))
 
     models.keep_only([a, digest_of(b"never seen")])
