@@ -116,7 +116,7 @@ class _Worker:
     def __init__(self, place: Workplace) -> None:
         spawn = multiprocessing.get_context("spawn")  # a forked process cannot use a GPU
         self.line, theirs = spawn.Pipe()
-        # A daemon: it is ended where this process ends by itself; else it sees to it (`_work`).
+        # A daemon ends with this process; where that is killed, it ends itself (`_work`).
         self._process: SpawnProcess = spawn.Process(target=_work, args=(theirs, place), daemon=True)
         self._process.start()
         theirs.close()
