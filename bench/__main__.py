@@ -32,6 +32,7 @@ BENCHMARKS = {
     "training": Benchmark("training", ("--quick",)),
     "tiny": Benchmark("tiny", ("--quick",)),
     "augment": Benchmark("augment", ("--quick",)),
+    "parts": Benchmark("parts", ("--quick", "--rounds=1")),
     "idle": Benchmark("idle", ("--rounds=2", "--repetitions=1")),
     "outside": Benchmark("outside", ("--rounds=1", "model.width=2", "data.subset=400")),
     "overhead": Benchmark("overhead", ("--rounds=2", "--repetitions=1")),

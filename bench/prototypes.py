@@ -1,184 +1,162 @@
 """Do class prototypes serve as well as whole models, to choose peers and to make pseudo-labels?
 
-`python -m bench.prototypes PRESET [key=value ...]` lets the recommended method run on a preset.
-After its last round every site labels its own unlabelled images in several ways, which differ in
-what it must be sent. A peer's prototypes are of its labelled images, under the common model. `TOP`
-peers are asked together: drawn, or the most related ones. The relation is UM-pFSSL's, by mutual
-information, of what a peer's model answers or of what its prototypes do.
+`python -m bench.prototypes PRESET [--seeds 3] [key=value ...]` lets the recommended method and
+UM-pFSSL run on a preset. After the last round every site labels its own unlabelled images in
+several ways (`bench.labelling`), which differ in what it must be sent.
 
-Written to bench/results/prototypes-PRESET-DATA-SEED.json, as means over sites: kB that a site is
-sent for it, beside the common model; labels that are right (hidden labels, through the audit), in
-%; those that are sure, in %; how many of the sure ones are right, in %.
+Written to bench/results/prototypes-PRESET-DATA.json and docs/pictures/prototypes-DATA.png: kB that
+a site is sent for it, beside what the method sends; labels that are right (hidden labels, through
+the audit), in %; those that are sure, in %; how many of the sure ones are right, in %; how right on
+the site's own test images the mean of its model and the chosen peers' is, in %. Means over sites,
+then mean and standard deviation over seeds; how many points more labels are right than by the most
+related models, and at how many sites, of all seeds, more and fewer are. A run that is done is not
+done again: the same command goes on where it was cut.
 """
 
+import hashlib
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from statistics import fmean
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean, stdev
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
 
-import torch
-from torch import Tensor
+import typer
+from matplotlib.figure import Figure
 
-from bench.record import Cells, save
-from fedapp.data.inputs import normalise
-from fedapp.data.sites import SiteData
+from bench.labelling import REFERENCE, Sites, asked
+from bench.record import Cells, Row, kept, save
 from fedapp.drivers.loopback import run_loopback
+from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.experiment.experiment import Experiment
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.runpaths import out_root
 from fedapp.ground.devices import torch_threads
-from fedapp.ground.rng import numpy_stream
-from fedapp.learn.metrics import predict
-from fedapp.learn.networks import Network, build_model
-from fedapp.learn.params import from_bytes, schema_of, to_bytes
-from fedapp.learn.prototypes import Prototypes, class_means, embedded, log_answers
-from fedapp.messages.protocol import SERVER_SITE
-from fedapp.messages.store import ModelStore
-from fedapp.methods._prototypes import written
-from fedapp.methods.um_pfssl.relation import certainty, relation
-from fedapp.site.federation import federation_of
+from fedapp.ground.errors import FedAppError
+from fedapp.tools.report.figures import MARKERS, WIDTH_MORE, png, styled
 
-TOP = 4
-SURE = 0.95
-"""Least probability of a sure label."""
-COMMON = "the common model"
+METHODS = {"recommended": "recommended", "um_pfssl_mi": "UM-pFSSL, mutual information"}
+"""Preset of the method, and what it is called."""
+PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+
+Measured = Mapping[str, Mapping[str, Any]]
+"""By site and way: what the labels are worth."""
 
 
-@dataclass(frozen=True, eq=False)
-class Peer:
-    """What a site can be sent of a peer, and the bytes of both."""
-
-    network: Network
-    prototypes: Prototypes
-    model_bytes: int
-    prototype_bytes: int
+def experiment_of(
+    preset: str, overrides: Mapping[str, Scalar], method: str, seed: int
+) -> Experiment:
+    """Return the run whose models are asked."""
+    fixed: dict[str, Scalar] = {"runtime.device": "cpu", "runtime.models": False}
+    return load_experiment(preset, {**fixed, **overrides, "method.preset": method, "seed": seed})
 
 
-class Sites:
-    """All sites of a finished run, as they are after its last round."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        """Run the experiment first."""
-        _, folder = run_loopback(experiment)
-        self._experiment = experiment
-        self.data = federation_of(experiment).dealt
-        pool = json.loads((folder / "checkpoint.json").read_text())["pool"]
-        store = ModelStore(folder / "pool")
-        self.common = self._network(store.get(pool[str(SERVER_SITE)][1]))
-        self.peers = {
-            site: self._peer(site, store.get(pool[str(site)][1]))
-            for site in range(experiment.split.num_clients)
-            if pool[str(site)][0] and len(self.data.site(site).labels)
+def measured(experiment: Experiment) -> dict[str, Any]:
+    """Run once, ask; return what each site's labels are worth."""
+    with TemporaryDirectory() as out, torch_threads(experiment.runtime.threads):
+        runtime = replace(experiment.runtime, out=out)
+        _, folder = run_loopback(replace(experiment, runtime=runtime))
+        sites = Sites(experiment, folder)
+        return {
+            "sites": {str(site): asked(sites, site, experiment.seed) for site in sites.asking()},
+            "code": code_hash()[1],
         }
 
-    def _network(self, blob: bytes) -> Network:
-        first = self.data.site(0)
-        network = build_model(self._experiment.model, first.inputs, first.num_classes)
-        network.load_state_dict(from_bytes(blob, schema_of(network.state_dict()), "a model"))
-        return network
 
-    def _peer(self, site: int, blob: bytes) -> Peer:
-        data = self.data.site(site)
-        embeddings = embedded(self.common, data.labelled, scale(data))
-        means = class_means(embeddings, data.labels, data.num_classes)
-        return Peer(self._network(blob), means, len(blob), len(to_bytes(written(means))))
-
-
-def scale(data: SiteData) -> Callable[[Tensor], Tensor]:
-    """Return what makes a site's images what a network takes."""
-    return lambda images: normalise(images, data.mean, data.std)
-
-
-def answers_of(sites: Sites, site: int, seed: int) -> dict[str, tuple[int, Tensor]]:
-    """Return what each way answers to a site's unlabelled images, and the bytes it takes.
-
-    [n, C], rows sum to 1.
-    """
-    data = sites.data.site(site)
-    peers = [peer for number, peer in sites.peers.items() if number != site]
-    both = torch.cat([data.labelled, data.unlabelled])
-    embeddings = embedded(sites.common, both, scale(data))
-    by_model = [predict(peer.network, both, scale(data)) for peer in peers]
-    by_prototypes = [log_answers(embeddings, p.prototypes, "euclidean").exp() for p in peers]
-    models, prototypes = peers[0].model_bytes, peers[0].prototype_bytes
-    labelled = len(data.labels)
-
-    def mean(answers: list[Tensor], chosen: list[int]) -> Tensor:
-        return torch.stack([answers[place][labelled:] for place in chosen]).mean(0)
-
-    def related(answers: list[Tensor]) -> list[int]:
-        """The places of the most related peers."""
-        found = []
-        for one in answers:
-            right = (one[:labelled].argmax(1) == data.labels).double()
-            accuracy = right.mean().item() if labelled else None
-            sure = certainty(one[labelled:], "mutual_information")
-            found.append(relation(data.mu, sure, accuracy, "both"))
-        return sorted(range(len(found)), key=lambda place: -found[place])[:TOP]
-
-    everybody, all_places = len(peers), list(range(len(peers)))
-    drawn = numpy_stream(seed, "prototypes", site).permutation(everybody)[:TOP].tolist()
-    return {
-        COMMON: (0, predict(sites.common, data.unlabelled, scale(data))),
-        f"{TOP} drawn peers' models": (TOP * models, mean(by_model, drawn)),
-        f"{TOP} most related peers' models": (
-            everybody * models,
-            mean(by_model, related(by_model)),
-        ),
-        f"{TOP} peers' models, related by prototypes": (
-            everybody * prototypes + TOP * models,
-            mean(by_model, related(by_prototypes)),
-        ),
-        f"{TOP} drawn peers' prototypes": (TOP * prototypes, mean(by_prototypes, drawn)),
-        f"{TOP} most related peers' prototypes": (
-            everybody * prototypes,
-            mean(by_prototypes, related(by_prototypes)),
-        ),
-        "all peers' prototypes": (everybody * prototypes, mean(by_prototypes, all_places)),
-    }
+def rows_of(results: Mapping[tuple[str, int], Measured]) -> list[Row]:
+    """Return a row for each method and way. results: by method and seed."""
+    rows: list[Row] = []
+    for method in dict.fromkeys(method for method, _ in results):
+        runs = [sites for (name, _), sites in results.items() if name == method]
+        for way, first in next(iter(runs[0].values())).items():
+            row: Cells = {"method": METHODS[method], "asked": way}
+            row |= {key: spread(by_seed(runs, way, key)) for key in first}
+            gains = [gain(site, way) for sites in runs for site in sites.values()]
+            better, worse = sum(g > 0 for g in gains), sum(g < 0 for g in gains)
+            row["minus by models"] = f"{fmean(gains):+.1f}"
+            row["better, worse at"] = f"{better}, {worse} of {len(gains)}"
+            rows.append(row)
+    return rows
 
 
-def worth(answers: Tensor, data: SiteData) -> dict[str, float | None]:
-    """Return what labels from these answers are worth, in %; None where no answer is sure."""
-    assert data.audit is not None
-    top, label = answers.max(1)
-    places = (top >= SURE).nonzero().flatten()
-    wrong, total = data.audit.pseudo_label_errors(label)
-    wrong_sure, _ = data.audit.pseudo_label_errors(label[places], places)
-    return {
-        "right, %": 100 * (1 - wrong / total),
-        "sure, %": 100 * len(places) / total,
-        "right of the sure, %": 100 * (1 - wrong_sure / len(places)) if len(places) else None,
-    }
+def gain(site: Mapping[str, Any], way: str) -> float:
+    """Return how many points more labels are right at a site than by the most related models."""
+    more: float = site[way]["right, %"] - site[REFERENCE]["right, %"]
+    return more
 
 
-def main() -> None:
-    """Run, ask, write down."""
-    given = parse_overrides([
-        "method.preset=recommended", "runtime.device=cpu", "runtime.models=false", *sys.argv[2:],
-    ])  # fmt: skip
-    experiment = load_experiment(sys.argv[1], given)
-    found: dict[str, list[Cells]] = {}
-    with torch_threads(experiment.runtime.threads):
-        sites = Sites(experiment)
-        for site in range(experiment.split.num_clients):
-            data = sites.data.site(site)
-            if not len(data.unlabelled):
-                continue
-            for name, (size, answers) in answers_of(sites, site, experiment.seed).items():
-                found.setdefault(name, []).append({"kB": size / 1000, **worth(answers, data)})
-    rows: list[Cells] = [
-        {"asked": name, "sites": len(cells), **{key: _mean(cells, key) for key in cells[0]}}
-        for name, cells in found.items()
-    ]
-    name = f"prototypes-{sys.argv[1]}-{experiment.data.name}-{experiment.seed}"
-    save(name, rows, {"overrides": sys.argv[2:]})
+def by_seed(runs: Sequence[Measured], way: str, key: str) -> list[float]:
+    """Return each run's mean over the sites where it is known."""
+    every = [[site[way][key] for site in sites.values()] for sites in runs]
+    known = [[value for value in values if value is not None] for values in every]
+    return [fmean(values) for values in known if values]
 
 
-def _mean(cells: list[Cells], key: str) -> float | None:
-    known = [value for cell in cells if isinstance(value := cell[key], int | float)]
-    return round(fmean(known), 1) if known else None
+def spread(values: Sequence[float]) -> str:
+    """Return mean and standard deviation; empty of nothing."""
+    if not values:
+        return ""
+    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+
+
+@styled
+def drawn(results: Mapping[tuple[str, int], Measured], title: str) -> Figure:
+    """Draw right labels against bytes, a panel a method: mean and seeds."""
+    methods = list(dict.fromkeys(method for method, _ in results))
+    figure = Figure(figsize=(WIDTH_MORE, 4.6))
+    panels = figure.subplots(1, len(methods), sharey=True, squeeze=False)[0]
+    for axes, method in zip(panels, methods, strict=True):
+        runs = [sites for (name, _), sites in results.items() if name == method]
+        for place, way in enumerate(next(iter(runs[0].values()))):
+            size, right = by_seed(runs, way, "kB"), by_seed(runs, way, "right, %")
+            colour, marker = f"C{place}", MARKERS[place % len(MARKERS)]
+            axes.plot(fmean(size), fmean(right), marker, color=colour, ms=8, label=way)
+            axes.plot(size, right, marker, mfc="none", color=colour, ms=4.5, alpha=0.7)
+        axes.set_xscale("symlog", linthresh=10)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.set(title=METHODS[method], xlim=(-2, None), xlabel="kB sent to a site for it")
+    panels[0].set_ylabel("pseudo-labels that are right, %")
+    figure.suptitle(title)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    return figure
+
+
+def main(
+    preset: Annotated[str, typer.Argument(help="such as fashion_mnist_small")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="0, 1, ...")] = 3,
+) -> None:
+    """Run what has not been run; draw and write down."""
+    try:
+        given = parse_overrides(overrides or [])
+        cases = {
+            (method, seed): experiment_of(preset, given, method, seed)
+            for seed in range(seeds)
+            for method in METHODS
+        }
+        first = next(iter(cases.values()))
+        said = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:8]
+        folder = out_root(first) / f"bench-prototypes-{preset}-{said}"
+        found = {
+            (method, seed): kept(folder / f"{method}-{seed}.json", partial(measured, experiment))
+            for (method, seed), experiment in cases.items()
+        }
+    except FedAppError as error:
+        print(f"bench.prototypes: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    results = {case: result["sites"] for case, result in found.items()}
+    data = first.data.name
+    codes = sorted({result["code"] for result in found.values()})
+    save(f"prototypes-{preset}-{data}", rows_of(results), {"seeds": seeds, "runs by code": codes})
+    picture = PICTURES / f"prototypes-{data}.png"
+    picture.write_bytes(png(drawn(results, f"{data}, {first.split.num_clients} sites")))
+    print(picture)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

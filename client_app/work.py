@@ -16,6 +16,9 @@ from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import ProtocolError
 from fedapp.messages.codec import decode_origin, decode_request, encode
 from fedapp.messages.protocol import Hello, Incoming, Origin, Refusal, Request
+from fedapp.site.federation import bags_in_words, called
+
+log = logging.getLogger("flwr")
 
 
 def answer(
@@ -33,6 +36,8 @@ def answer(
     settings = request.settings if isinstance(request, Hello) else {}
     site, folder = open_site(run_config, node_config, origin, settings)
     if isinstance(request, Hello):
+        if said := bags_in_words(site.data):
+            log.info("%s: %s", called(site.data), said)
         return Incoming(site.facts())
     if request.site != (here := site.data.site):
         # Flower knows a node by its key: one restarted with another number still gets its tasks.

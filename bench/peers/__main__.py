@@ -1,7 +1,8 @@
 """A round of FedAvg, here and elsewhere: processor time, memory, and whether the work is equal.
 
-`python -m bench.peers [--quick] [--turns N] [--before PATH] [--pfllib PATH] [--fl-bench PATH]
-[--pfl-research PATH]`: beside a bare PyTorch loop, this project and those that a path is given of.
+`python -m bench.peers [--quick] [--turns N] [--sites K] [--before PATH] [--pfllib PATH]
+[--fl-bench PATH] [--pfl-research PATH]`: beside a bare PyTorch loop and one in this project's
+steps, this project and those that a path is given of.
 Each turn is a process of its own on one thread, in a new order; a ratio is taken within a turn.
 Before that, each trains one round without dropout and with a batch a site, where the order of
 images says nothing: `update apart` is how far its update is from the loop's, of the update's
@@ -19,10 +20,10 @@ import numpy as np
 import typer
 
 from bench.measure import Times
-from bench.peers.contenders import LOOP, OURS, Contender, contender
+from bench.peers.contenders import LOOP, OURS, STEPS, Contender, contender
 from bench.peers.problem import Problem, Setting, apart, write
 from bench.record import Row, save
-from fedapp.ground.errors import FedAppError
+from fedapp.ground.errors import ConfigError, FedAppError
 
 RESNET9: dict[str, str | int | float] = {"name": "resnet9", "width": 8}
 SETTINGS = (
@@ -41,6 +42,7 @@ Checkout = Annotated[Path | None, typer.Option(help="its checkout", show_default
 
 def main(
     turns: Annotated[int, typer.Option(min=1, help="turns of each")] = 5,
+    sites: Annotated[int | None, typer.Option(help="only the setting of so many")] = None,
     before: Checkout = None,
     pfllib: Checkout = None,
     fl_bench: Checkout = None,
@@ -55,27 +57,44 @@ def main(
         "pfl-research": pfl_research,
     }
     checkouts = {name: path for name, path in given.items() if path}
-    settings, turns = (TOY, 1) if quick else (SETTINGS, turns)
+    turns = 1 if quick else turns
     rows: list[Row] = []
     try:
-        contenders = [Contender(LOOP, "loop"), Contender(OURS, "ours")]
+        settings = of_so_many(sites, TOY if quick else SETTINGS)
+        contenders = [
+            Contender(LOOP, "loop"),
+            Contender(STEPS, "steps"),
+            Contender(OURS, "ours"),
+        ]
         contenders += [contender(name, path) for name, path in checkouts.items()]
         with TemporaryDirectory(prefix="bench-") as folder:
             for index, setting in enumerate(settings):
                 place = Path(folder) / str(index)
                 differences = equal_work(setting, contenders, place / "equal")
                 rows += timed(setting, contenders, turns, place / "timed", differences)
-                save("peers", rows, notes(turns, checkouts))  # an interrupted run keeps what it has
+                save(
+                    "peers", rows, notes(turns, sites, checkouts)
+                )  # an interrupted run keeps what it has
     except FedAppError as error:
         print(f"bench.peers: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 
 
-def notes(turns: int, checkouts: Collection[str]) -> dict[str, object]:
+def of_so_many(sites: int | None, settings: Sequence[Setting]) -> Sequence[Setting]:
+    """Return the settings of so many sites, None: all. Raises ConfigError where there is none."""
+    found = [setting for setting in settings if sites in (None, setting.sites)]
+    if not found:
+        known = ", ".join(str(setting.sites) for setting in settings)
+        raise ConfigError(f"--sites {sites}: no such setting: give one of {known}")
+    return found
+
+
+def notes(turns: int, sites: int | None, checkouts: Collection[str]) -> dict[str, object]:
     """Return what all rows have in common; the command without where things lie here."""
+    only = "" if sites is None else f" --sites {sites}"
     paths = "".join(f" --{name.lower()} PATH" for name in checkouts)
     return {
-        "command": f"python -m bench.peers --turns {turns}{paths}",
+        "command": f"python -m bench.peers --turns {turns}{only}{paths}",
         "share of sites that train": SETTINGS[0].share,
         "epochs": SETTINGS[0].epochs,
     }
@@ -118,6 +137,7 @@ def timed(
             "who": who.name,
             **times[evaluate, who.name].row(),
             **times[evaluate, who.name].over(times[evaluate, LOOP]),
+            **_of_steps(times[evaluate, who.name].over(times[evaluate, STEPS])),
             "peak_mib": round(max(a["peak_mib"] for a in answers[evaluate, who.name])),
             "trained on": answers[evaluate, who.name][0]["images"]["trained"],
             "evaluated": answers[evaluate, who.name][0]["images"]["evaluated"],
@@ -125,6 +145,10 @@ def timed(
         }
         for evaluate, who in cases
     ]
+
+
+def _of_steps(ratio: Mapping[str, float]) -> dict[str, float]:
+    return {name.replace("ratio", "of_our_steps"): value for name, value in ratio.items()}
 
 
 def _per_round(answer: dict[str, Any]) -> float:

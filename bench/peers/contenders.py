@@ -28,7 +28,7 @@ class Kind:
     inside: str = "."
 
 
-LOOP, OURS = "bare loop", "this project"
+LOOP, STEPS, OURS = "bare loop", "loop in our steps", "this project"
 KINDS = {
     "before": Kind("ours", "an earlier checkout of this project", "fedapp/__init__.py"),
     "PFLlib": Kind(

@@ -6,6 +6,8 @@ counted or sent. The order of a site's images is drawn as a site here draws it, 
 can be compared.
 """
 
+from collections.abc import Callable, Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,27 +35,57 @@ def run(problem: Problem, mark: Mark) -> None:
     counts = torch.bincount(owner)
     own = torch.zeros(setting.sites)
     accuracies: list[tuple[Tensor, Tensor]] = []  # of each site's own and of the common model
+
+    def learn(k: int, shuffle: torch.Generator) -> int:
+        _train(network, train[k], problem, shuffle)
+        if problem.evaluate:
+            own[k] = _right(network, held_out[k]).float().mean()
+        return len(train[k][1])
+
+    def measure() -> None:
+        right = torch.bincount(owner, _right(network, every))
+        accuracies.append((own.clone(), right / counts))
+
+    rounds(problem, network, mark, learn, measure)
+
+
+def rounds(
+    problem: Problem,
+    network: nn.Module,
+    mark: Mark,
+    learn: Callable[[int, torch.Generator], int],
+    measure: Callable[[], None],
+) -> None:
+    """Run FedAvg's rounds.
+
+    learn: trains the network, which holds the common model, at a site, in the order that a
+    generator draws; returns the number of images. measure: with evaluation, is called after each
+    round, when the network holds the new common model.
+    """
     state = network.state_dict()  # the network's own tensors
     common = {name: tensor.clone() for name, tensor in state.items()}
     mark(lambda: common)
     for number, cohort in enumerate(problem.cohorts, 1):
-        total = sum(len(train[k][1]) for k in cohort)
+        total = len(cohort) * problem.setting.train
         mean = {n: torch.zeros_like(t) for n, t in common.items() if t.is_floating_point()}
         for k in cohort:
-            _copy(common, state)
-            shuffle = torch_stream(SEED, "shuffle", number, k)
-            _train(network, train[k], problem, shuffle)
+            copy(common, state)
+            images = learn(k, torch_stream(SEED, "shuffle", number, k))
             with torch.no_grad():
                 for name, summed in mean.items():
-                    summed.add_(state[name], alpha=len(train[k][1]) / total)
-            if problem.evaluate:
-                own[k] = _right(network, held_out[k]).float().mean()
+                    summed.add_(state[name], alpha=images / total)
         common.update(mean)
         if problem.evaluate:
-            _copy(common, state)
-            right = torch.bincount(owner, _right(network, every))
-            accuracies.append((own.clone(), right / counts))
+            copy(common, state)
+            measure()
         mark(lambda: common)
+
+
+@torch.no_grad()
+def copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+    """Copy a model's tensors into another one's."""
+    for name, tensor in target.items():
+        tensor.copy_(source[name])
 
 
 def _train(network: nn.Module, images: Images, problem: Problem, shuffle: torch.Generator) -> None:
@@ -74,12 +106,6 @@ def _right(network: nn.Module, images: Images) -> Tensor:
     network.eval()
     parts = zip(*(part.split(EVALUATED_AT_ONCE) for part in images), strict=True)
     return torch.cat([network(x).argmax(1) == y for x, y in parts])
-
-
-@torch.no_grad()
-def _copy(source: dict[str, Tensor], target: dict[str, Tensor]) -> None:
-    for name, tensor in target.items():
-        tensor.copy_(source[name])
 
 
 def _joined(parts: list[Images]) -> Images:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.data.bags import condition, proportions_of
+from fedapp.data.bags import in_words, proportions_of
 from fedapp.ground.errors import DataError
 from fedapp.messages.protocol import SERVER_SITE
 
@@ -31,16 +31,8 @@ class Bagged:
 
     def in_words(self) -> str:
         """Say how many bags there are, and how well each site's tell its classes apart."""
-        filled = [counts for counts in self.counts if counts.any()]
-        found = sorted(condition(proportions_of(counts)) for counts in filled)
-        if not found:
-            return f"bags: {self.bags} a site, all of them empty"
-        numbers = " to ".join(dict.fromkeys(f"{number:.3g}" for number in (found[0], found[-1])))
-        lost = f"; infinite: their {self.bags} bags do not tell the classes apart"
-        return (
-            f"bags: {self.bags} at each of {len(found)} sites; condition number of their class "
-            f"proportions {numbers}{lost if found[-1] == float('inf') else ''}"
-        )
+        filled = [proportions_of(own[own.any(1)]) for own in self.counts if own.any()]
+        return in_words(filled) if filled else f"bags: {self.bags} a site, all of them empty"
 
     def check(
         self, site: NDArray[np.int32], visible: NDArray[np.bool_], sites: int, classes: int

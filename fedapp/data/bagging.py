@@ -34,8 +34,9 @@ def put_into_bags(
 
     dirichlet: class c of a site is dealt by p ~ Dir_B(BAG_ALPHA). dominant: all its samples go to
     bags of equal size, by a table of weights U[LEAST, 1], DOMINANT times that for class m mod C of
-    bag m. official: bag m draws n_c C / B w_mc / sum_m w_mc samples from all n_c of class c, so
-    that a sample may lie in several bags or in none.
+    bag m. official: bag m draws samples of class c from all n_c of them, so that a sample may lie
+    in several bags or in none: n / B w_mc / sum_c w_mc of the site's n, or all n_c where these are
+    fewer; where all sites are alike, n_c C / B w_mc / sum_m w_mc.
     """
     num_classes, dealer = int(classes.max()) + 1, _Dealer(settings, seed)
     bag = np.full(len(classes), -1, np.int32)
@@ -73,7 +74,10 @@ class _Dealer:
             fit = fitted(self._weights(owner, len(sizes)), rows, sizes.astype(np.float64))
         elif self._mix == "official":
             table = self._weights(owner, len(sizes))
-            fit = table / table.sum(0) * sizes * len(sizes) / self._bags
+            if self._alike:
+                fit = table / table.sum(0) * sizes * len(sizes) / self._bags
+            else:
+                fit = table / table.sum(1, keepdims=True) * sizes.sum() / self._bags
         for label in np.flatnonzero(sizes).tolist():
             draw, members = rng.numpy_stream(self._seed, "bags", owner, label), of_class[label]
             if self._mix == "official":

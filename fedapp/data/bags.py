@@ -3,6 +3,8 @@
 For M bags and C classes. Counts are inputs of each class in each bag, [M, C].
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -56,6 +58,26 @@ def too_little(proportions: Tensor) -> tuple[str, str] | None:
         "lower)",
         "give more bags, or bags with other proportions",
     )
+
+
+def in_words(tables: Sequence[Tensor]) -> str:
+    """Say how many bags sites have, and how well each site's tell its classes apart.
+
+    tables: Pi [M, C] of each site that has bags, one at least.
+    """
+    numbers = _range(sorted(len(table) for table in tables), "d")
+    found = sorted(condition(table) for table in tables)
+    where = "" if len(tables) == 1 else f" at each of {len(tables)} sites"
+    lost = "; infinite: they do not tell the classes apart" if found[-1] == float("inf") else ""
+    return (
+        f"bags: {numbers}{where}; condition number of their class proportions "
+        f"{_range(found, '.3g')}{lost}"
+    )
+
+
+def _range(ascending: Sequence[float], shown: str) -> str:
+    """Return the first and the last number, or the one that both are."""
+    return " to ".join(dict.fromkeys(f"{n:{shown}}" for n in (ascending[0], ascending[-1])))
 
 
 def noisy(proportions: Tensor, strength: float, draw: np.random.Generator) -> Tensor:

@@ -26,6 +26,11 @@ class Bags:
     bag: Tensor
     proportions: Tensor
 
+    @property
+    def filled(self) -> Tensor:
+        """The proportions of the bags that hold an input, float64 [at most B, C]."""
+        return self.proportions[self.bag.unique()]
+
 
 Supervision = Tensor | Bags | None
 """What is known of n inputs' classes: a label of each, int64 [n]; bags; or nothing."""

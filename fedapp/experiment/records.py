@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_json
+
 from fedapp.ground.disk import append_durable, cut_durable, write_atomic
 from fedapp.ground.errors import RunError, StoreError
 from fedapp.messages.ledger import COLUMNS
@@ -104,7 +106,8 @@ class Records:
     def save_checkpoint(self, state: Mapping[str, Any]) -> int:
         """Write the state after a whole round; it has "round", the last row of the metrics.
 
-        Returns its bytes. Raises StoreError where the disk refuses; what was saved before stays.
+        state: of what JSON can hold, and dataclasses of that. Returns its bytes. Raises StoreError
+        where the disk refuses; what was saved before stays.
         """
         assert "round" in state
         text = _compact(state)
@@ -244,7 +247,7 @@ def _row(line: bytes) -> Row | None:
 
 
 def _compact(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return to_json(value).decode()
 
 
 def _line(row: Row) -> str:

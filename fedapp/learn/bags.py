@@ -54,6 +54,18 @@ def bag_loss(logits: Tensor, bag: Tensor, matrix: Tensor, double_softmax: bool =
     return (total - torch.logsumexp(terms, 1)).mean()
 
 
+def prevailing(proportions: Tensor, shares: Tensor) -> Tensor:
+    """Return the class that prevails in each bag: arg max_k Pi_mk / sum_l pibar_l Pi_lk, int64 [M].
+
+    Measured against the site's own mix: where two classes are most of a site, one of them is the
+    most frequent in every bag. At an even mix it is the most frequent class.
+    proportions: Pi. shares: pibar, [M].
+    """
+    known = proportions.double()
+    mix = shares.double() @ known
+    return (known / mix.where(mix > 0, 1)).argmax(1)
+
+
 def proportion_loss(logits: Tensor, proportions: Tensor) -> Tensor:
     """Return -sum_k pi_k ln mean_x p_k(x): learning from label proportions, of one bag.
 

@@ -4,11 +4,11 @@ All drivers encode and decode every message, so what loopback tests is what trav
 """
 
 import json
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from fedapp.ground.errors import ProtocolError
 from fedapp.messages.protocol import (
@@ -55,25 +55,16 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
 def encode(message: Request | Answer | Origin) -> bytes:
     """Return the message as JSON, with its kind and the schema number.
 
-    Raises ProtocolError where it holds NaN or infinity.
+    Raises ProtocolError where it holds NaN, infinity or what is no text.
     """
-    head = {"schema": SCHEMA, "kind": type(message).__name__, "body": message}
+    kind = type(message).__name__
     try:
-        text = json.dumps(head, default=_shallow, allow_nan=False, separators=(",", ":"))
-        return text.encode()
+        data = to_json({"schema": SCHEMA, "kind": kind, "body": message})
+        if b"NaN" in data or b"Infinity" in data:  # as a number, or in words
+            json.loads(data, parse_constant=_no_number)
     except ValueError as error:
-        raise ProtocolError(f"{head['kind']} message holds NaN or infinity") from error
-
-
-def _shallow(value: Any) -> dict[str, Any]:
-    """Return a dataclass as a dictionary; unlike `asdict` it copies nothing below."""
-    kind: Any = type(value)
-    return {name: getattr(value, name) for name in _names(kind)}
-
-
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+        raise ProtocolError(f"{kind} message cannot be sent: {error}") from error
+    return data
 
 
 def delivered(message: Body, head: bytes) -> Body:

@@ -79,8 +79,11 @@ class Averaging(Method[MethodState]):
         """Measure the server's model and the site's own, where it has one, each under its name."""
         site.load(task.models["server"][0])
         results = site.evaluate("val", "test", answer="common")
-        self.load_tuned(task, site)
-        results |= site.evaluate("val", "test", answer="tuned")
+        if task.own.version or task.private:
+            self.load_tuned(task, site)
+            results |= site.evaluate("val", "test", answer="tuned")
+        else:  # it has never learned, and answers with the server's
+            results |= {f"{part}_tuned": results[f"{part}_common"] for part in ("val", "test")}
         return results | {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
 
     def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:

@@ -367,6 +367,13 @@ class Method(ABC, Generic[State]):
     learns_from: ClassVar[frozenset[str]] = frozenset({LABELLED, UNLABELLED})
     """The parts of a site's data that it can learn from, of `fedapp.data.parts.TRAINING`."""
 
+    def unlearnable(self, data: SiteData) -> tuple[str, str] | None:
+        """Return what keeps a site's data from teaching, and the remedy; None: nothing.
+
+        Asked before the first round: such a site is refused.
+        """
+        return None
+
     @abstractmethod
     def server_round(
         self, state: State, rnd: Round

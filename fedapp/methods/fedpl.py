@@ -1,6 +1,8 @@
-"""FedPL, a baseline of FedUL's paper: a bag's most frequent class is the label of all its images.
+"""FedPL, a baseline of FedUL's paper: the class that prevails in a bag labels all its images.
 
-That is so in the warm-up. Afterwards a mini-batch's labels are the network's own: those with a
+That is so in the warm-up. It prevails against the site's own mix (`learn.bags.prevailing`), which
+stands in for the class that the bag was drawn to hold most of: by that the authors' code labels,
+but no site is told it. Afterwards a mini-batch's labels are the network's own: those with a
 probability of at least `PLUS` are learned, and mixed (MixUp, Zhang et al. 2017) with as many of the
 others, their Eqs. 15 to 17. A mini-batch with fewer than two of either kind is passed over: batch
 norm needs two.
@@ -18,11 +20,11 @@ from torch import Tensor
 from fedapp.data.parts import BAGS
 from fedapp.ground.rng import numpy_stream
 from fedapp.ground.settings import CLOSED
-from fedapp.learn.bags import PLUS
+from fedapp.learn.bags import PLUS, prevailing
 from fedapp.learn.training import Step, batches
 from fedapp.messages.protocol import Task
 from fedapp.methods._averaging import WARM_UP, work_of
-from fedapp.methods._bagged import FromBags, bags_of
+from fedapp.methods._bagged import FromBags, bags_of, shares_of
 from fedapp.methods.base import SiteContext
 
 MIXED = 0.3
@@ -43,9 +45,9 @@ class FedPL(FromBags):
     """As the authors' code: the answers are mixed, not the images."""
 
     def bag_steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
-        """Cross entropy with the bag's majority class, or with the network's own labels."""
+        """Cross entropy with the bag's prevailing class, or with the network's own labels."""
         bags, images, work = bags_of(site.data), site.data.parts[BAGS].inputs, work_of(task, site)
-        majority = bags.proportions.argmax(1)[bags.bag]
+        bag_label = prevailing(bags.proportions, shares_of(bags))[bags.bag]
         work.begin(len(images))
         lambdas = numpy_stream(site.seed, "mix", task.when, site.data.site)
 
@@ -57,7 +59,7 @@ class FedPL(FromBags):
             for batch in batches(order, work.size):
                 x = site.normalise(work.view(images[batch]))
                 if task.action == WARM_UP:
-                    yield partial(warm_up, x, majority[batch])
+                    yield partial(warm_up, x, bag_label[batch])
                     continue
                 sure, label = labels_of(site, x)
                 if FEWEST <= int(sure.sum()) <= len(batch) - FEWEST:

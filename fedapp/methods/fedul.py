@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedapp.data.bags import too_little
 from fedapp.data.parts import BAGS
-from fedapp.ground.errors import DataError
+from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.bags import bag_loss, transition
 from fedapp.learn.training import Step, batches
@@ -37,11 +37,13 @@ class FedUL(FromBags):
     double_softmax: bool = False
     """As the authors' code: Q is taken for logits. Its probabilities are then wrong."""
 
+    def unlearnable(self, data: SiteData) -> tuple[str, str] | None:
+        """Return whether a site's bags do not tell its classes apart, as their Theorem 4 needs."""
+        return too_little(bags_of(data).filled.cpu()) if data.bagged else None
+
     def bag_steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
-        """Cross entropy of Q. Raises DataError where the bags' proportions say too little."""
+        """Cross entropy of Q."""
         bags, images, work = bags_of(site.data), site.data.parts[BAGS].inputs, work_of(task, site)
-        if wrong := too_little(bags.proportions.cpu()):
-            raise DataError(f"site {site.data.site}: {': '.join(wrong)}")
         classes = site.data.num_classes
         even = torch.full((classes,), 1 / classes, dtype=torch.float64, device=site.device)
         matrix = transition(bags.proportions, shares_of(bags), even)

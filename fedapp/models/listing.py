@@ -35,6 +35,8 @@ def list_images(source: Path) -> list[Listed]:
         found = _of_table(source)
     elif source.is_dir():
         found = _of_folder(source)
+    elif source.is_file():
+        raise DataError(f"{source}: no folder and no CSV file (.csv): name the folder it lies in")
     else:
         raise DataError(f"{source}: no such folder or CSV file: name one that holds images")
     if not found:

@@ -62,7 +62,7 @@ def changed(before: Tables, now: Tables) -> Tables | None:
 def _plain(state: RunState, pool: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
     return {
         "round": state.round,
-        "state": state.to_plain(),
+        "state": state,
         "pool": pool,
         "ledger": ledger.totals(),
     }

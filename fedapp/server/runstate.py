@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
@@ -63,18 +62,6 @@ class RunState:
         }
         return replace(self, **own)
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return the state as JSON can hold it."""
-        plain: dict[str, Any] = _adapter().dump_python(self, mode="json")
-        own = TypeAdapter(type(self.server)).dump_python(self.server, mode="json")
-        return {**plain, "server": own}
-
-
-@cache
-def _adapter() -> TypeAdapter[RunState]:
-    """Return what writes and reads a state; making it takes longer than using it."""
-    return TypeAdapter(RunState)
-
 
 def state_of(checkpoint: Mapping[str, Any], method: Method[Any]) -> RunState:
     """Return the state that a checkpoint of this method holds. Raises RunError if damaged."""
@@ -82,7 +69,7 @@ def state_of(checkpoint: Mapping[str, Any], method: Method[Any]) -> RunState:
         plain = checkpoint["state"]
         own = TypeAdapter(method.state).validate_json(json.dumps(plain["server"]))
         rest = json.dumps({**plain, "server": {}})
-        state = replace(_adapter().validate_json(rest), server=own)
+        state = replace(TypeAdapter(RunState).validate_json(rest), server=own)
     except (KeyError, ValidationError) as error:
         raise RunError(
             f"checkpoint.json does not hold a state of this version ({error!r:.200}); "

@@ -6,7 +6,7 @@ own`), or given in memory.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from fedapp.data.bags import in_words
 from fedapp.data.datasets import data_root, load_dataset
 from fedapp.data.dealt import Dealt
 from fedapp.data.manifest import Manifest
@@ -22,11 +23,11 @@ from fedapp.data.memory import GivenSites, given, in_memory
 from fedapp.data.own import OwnSites, Place, simulated_places
 from fedapp.data.own.deal import RULE as DEAL_RULE
 from fedapp.data.partition import partition
-from fedapp.data.parts import BAGS
+from fedapp.data.parts import BAGS, Bags
 from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device
-from fedapp.ground.errors import ConfigError
+from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.settings import OWN, DataSettings, SplitSettings, window_ends
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE
@@ -80,7 +81,8 @@ class Federation:
         """Return a site that works on its part of the data. keeps: its models for use; or not.
 
         Raises ConfigError where it has labels to learn from, and the server alone is to have some,
-        and where its images lie in bags, and the method cannot learn from them.
+        and where its images lie in bags, and the method cannot learn from any. Raises DataError
+        where it cannot learn from these.
         """
         data = self.dealt.site(number)
         if experiment.split.labels == "none" and number != SERVER_SITE and len(data.labels):
@@ -94,6 +96,9 @@ class Federation:
                 f"method.name = {experiment.method.name!r}: {called(data)} has images in bags, of "
                 f"which it cannot learn: choose {' or '.join(able)}"
             )
+        if wrong := experiment.method.unlearnable(data):
+            made = f"split.bags = {split.bags}: " if (split := experiment.split).bags else ""
+            raise DataError(f"{made}{called(data)}: {': '.join(wrong)}")
         site = Site(
             experiment=experiment,
             data=data,
@@ -109,6 +114,10 @@ class Federation:
             return site
         maker = Maker(keeps.run, experiment, facts := site.facts(), self.are_images)
         return replace(site, keeper=KeptModel(keeps.root / facts.folder, maker))
+
+    def bags_in_words(self, sites: int) -> str:
+        """Say what bags the first so many sites have, as they are told of them; empty: none."""
+        return _in_words([self.dealt.site(k) for k in range(sites)])
 
 
 def federation_of(
@@ -141,6 +150,17 @@ def federation_of(
 def called(data: SiteData) -> str:
     """Return what a person is told the site is."""
     return f"site {data.site} ({data.name})" if data.name else f"site {data.site}"
+
+
+def bags_in_words(data: SiteData) -> str:
+    """Say what bags a site has; empty: none."""
+    return _in_words([data])
+
+
+def _in_words(every: Sequence[SiteData]) -> str:
+    known = [data.parts[BAGS].supervision for data in every if data.bagged]
+    tables = [bags.filled.cpu() for bags in known if isinstance(bags, Bags)]
+    return in_words(tables) if tables else ""
 
 
 @lru_cache(maxsize=1)

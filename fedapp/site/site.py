@@ -146,7 +146,7 @@ class Site:
 
         And whether the site has lost what it keeps to itself, which then begins anew.
         """
-        network, kept = self._network(), self._kept
+        network, kept = self._network, self._kept
 
         def contents(ref: ModelRef) -> Params:
             schema, owner = self._shared[ref.role], f"{ref.role} of site {ref.site}"
@@ -176,21 +176,22 @@ class Site:
     @cached_property
     def _shared(self) -> dict[str, Schema]:
         """The schema of what sites share, by role."""
-        return schemas(self.experiment.method, self._network())
+        return schemas(self.experiment.method, self._network)
 
     @cached_property
     def _kept(self) -> frozenset[str]:
         """The names of the model's tensors that never leave the site."""
-        return self.experiment.method.kept_private(self._network())
+        return self.experiment.method.kept_private(self._network)
 
     @cached_property
     def _stored(self) -> Schema:
         """The schema of what the site keeps to itself."""
-        network = self._network()
+        network = self._network
         whole = network.state_dict()
         memory = schema_of(self.experiment.method.memory(network, whole))  # its values do not count
         return stored_schema(self._kept, schema_of(whole), memory)
 
+    @cached_property
     def _network(self) -> Network:
         precision = pick_dtype(self.experiment.runtime.precision, self.device)
         classes, device = len(self.classes), str(self.device)

@@ -14,8 +14,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from bench.peers import __main__ as command
-from bench.peers import loop, ours
-from bench.peers.contenders import KINDS, OURS, Contender, contender
+from bench.peers import loop, ours, steps
+from bench.peers.contenders import KINDS, LOOP, STEPS, Contender, contender
 from bench.peers.marks import EnoughError, Marks
 from bench.peers.problem import Problem, Setting, apart, save_model, write
 from bench.peers.turn import peak_mib
@@ -57,13 +57,14 @@ def ran(module, problem: Problem) -> tuple[Marks, list[dict[str, torch.Tensor]]]
 
 
 @pytest.mark.parametrize("evaluate", [False, True])
-def test_the_bare_loop_is_our_fedavg(problem, evaluate):
+@pytest.mark.parametrize("way", [loop, steps])
+def test_the_bare_loops_are_our_fedavg(problem, way, evaluate):
     """Weights and statistics, after each of three rounds; three sites train, on six mini-batches.
 
     The tolerance is float32's rounding. Weights move by more than 1e-3 a round.
     """
     problem = replace(problem, evaluate=evaluate)
-    (_, bare), (_, here) = ran(loop, problem), ran(ours, problem)
+    (_, bare), (_, here) = ran(way, problem), ran(ours, problem)
     assert len(bare) == len(here) == ROUNDS + 1
     for number, (model, other) in enumerate(zip(bare, here, strict=True)):
         assert model.keys() == other.keys()
@@ -74,10 +75,10 @@ def test_the_bare_loop_is_our_fedavg(problem, evaluate):
 
 
 def test_images_are_counted_and_all_train_on_as_many(problem):
-    (bare, _), (here, _) = ran(loop, problem), ran(ours, problem)
+    (bare, _), (in_steps, _), (here, _) = (ran(who, problem) for who in (loop, steps, ours))
     held_out = 2 + 3
     assert bare.images == {"trained": 2 * 3 * 24, "evaluated": 3 * held_out + 5 * held_out}
-    assert here.images == {"trained": 2 * 3 * 24, "evaluated": 2 * 5 * held_out}
+    assert bare.images == in_steps.images == here.images
 
 
 def test_sites_share_nothing_and_hold_what_the_setting_says(problem):
@@ -156,6 +157,9 @@ def test_the_command_refuses_before_it_measures(tmp_path, monkeypatch):
     assert done.exit_code == 2
     assert done.output.startswith("bench.peers: --pfllib ") and done.output.count("\n") == 1
     assert CliRunner().invoke(app, ["--turns", "0"]).exit_code == 2
+    done = CliRunner().invoke(app, ["--sites", "7"])
+    assert done.exit_code == 2
+    assert done.output == ("bench.peers: --sites 7: no such setting: give one of 20, 100, 1000\n")
 
 
 def test_nothing_of_this_project_is_imported_before_the_path_is_set():
@@ -173,9 +177,10 @@ def test_the_command_measures_and_compares(tmp_path):
     result = json.loads((tmp_path / "peers.json").read_text())
     assert result["command"] == "python -m bench.peers --turns 1"
     rows = {(row["who"], row["evaluation"]): row for row in result["rows"]}
-    assert len(rows) == 4
+    assert len(rows) == 6
     for (who, evaluation), row in rows.items():
         assert row["trained on"] == 2 * 20 and row["update apart"] < 1e-5
         assert bool(row["evaluated"]) == (evaluation == "with")
         assert row["median_s"] > 0 and row["peak_mib"] > 100
-        assert row["ratio"] == 1 or who == OURS
+        assert row["ratio"] == 1 or who != LOOP
+        assert row["of_our_steps"] == 1 or who != STEPS

@@ -157,6 +157,25 @@ def test_official_bags_repeat_images_and_leave_others_out() -> None:
     assert data.audit is not None and data.audit.pseudo_label_errors(labels) == (0, len(held))
 
 
+def test_official_bags_of_sites_that_differ_take_all_of_a_rare_class() -> None:
+    """Two classes are most of a site's; of the third it has fewer than most bags are to hold."""
+    manifest, _ = dealt(9000, 6, clients=2, bag_mix="official", deal="majority")
+    classes = pool(9000).labels.numpy()
+    for k in range(2):
+        own = np.bincount(classes[manifest.indices(k, TRAIN)], minlength=3)
+        counts, rare = bagged(manifest).counts[k], own.argmin()
+        assert counts[:, rare].max() == own[rare] and (counts[:, rare] == own[rare]).sum() >= 2
+        assert (counts.sum(1) <= own.sum() / 6).all()
+
+
+def test_official_bags_of_sites_that_differ_have_equal_sizes_where_no_class_is_rare() -> None:
+    manifest, _ = dealt(9000, 6, bag_mix="official", dirichlet_alpha=1e6)
+    for k in range(4):
+        wanted = len(manifest.indices(k, TRAIN)) / 6
+        sizes = bagged(manifest).counts[k].sum(1)
+        assert (sizes > wanted - 3).all() and (sizes <= wanted).all()  # each class rounded down
+
+
 def test_what_is_told_can_be_wrong_while_the_manifest_is_right() -> None:
     manifest, exact = dealt(2000, deal="iid")
     noisy_manifest, told = dealt(2000, deal="iid", prior_noise=0.4)
@@ -178,9 +197,11 @@ def test_how_much_bags_tell_is_said_in_a_line() -> None:
         "bags: 3 at each of 2 sites; condition number of their class proportions 1"
     )
     assert said(eye, 0 * eye, even).endswith(
-        "2 sites; condition number of their class proportions 1 to inf; infinite: their 3 bags do "
-        "not tell the classes apart"
+        "2 sites; condition number of their class proportions 1 to inf; infinite: they do not tell "
+        "the classes apart"
     )
+    gone = eye * np.array([[1], [1], [0]], np.int32)
+    assert said(eye, gone).startswith("bags: 2 to 3 at each of 2 sites; ")
     assert said(0 * eye) == "bags: 3 a site, all of them empty"
 
 

@@ -54,6 +54,30 @@ def test_classes_may_stand_in_another_order_and_proportions_are_rounded(tmp_path
     assert listing.bags["mon"] == pytest.approx((1 / 3,) * 3, rel=1e-12)
 
 
+def test_two_digits_of_each_proportion_are_enough_and_no_more_is_forgiven(tmp_path):
+    """2/3, 1/6, 1/6 sum to 1.01; three classes may miss 1 by 0.015."""
+    shares = SHARES.replace("mon,0.5,0.5,0", "mon,0.67,0.17,0.17")
+    listing = list_own(site(tmp_path, shares), CLASSES)
+    assert listing.faults == () and sum(listing.bags["mon"]) == pytest.approx(1, abs=1e-12)
+    for total, faults in ((0.985, 0), (1.015, 0), (0.984, 1), (1.016, 1)):
+        shares = SHARES.replace("mon,0.5,0.5,0", f"mon,0.5,{total - 0.5:.3f},0")
+        assert len(list_own(site(tmp_path, shares), CLASSES).faults) == faults, total
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path):
+    plain = list_own(site(tmp_path), CLASSES)
+    for name in ("labels.csv", "bags.csv"):
+        text = (tmp_path / name).read_text().replace("\n", "\r\n")
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert list_own(tmp_path, CLASSES) == plain
+
+
+def test_a_class_may_have_a_space_in_its_name(tmp_path):
+    site(tmp_path, 'bag, no shoe ,"shoe, left"\nmon,0,1\ntue,1,0\nwed,0.5,0.5\n')
+    listing = list_own(tmp_path, ("shoe, left", "no shoe"))
+    assert listing.faults == () and listing.bags["mon"] == (1, 0)
+
+
 def test_a_class_may_be_called_bag(tmp_path):
     site(tmp_path, "bag,bag,shoe\nmon,0,1\ntue,1,0\nwed,0.5,0.5\n")
     listing = list_own(tmp_path, ("shoe", "bag"))
@@ -85,7 +109,7 @@ def test_without_bags_there_is_no_such_part(tmp_path):
     ("", "bags.csv: empty: begin it with the line bag,nought,one,two"),
     ("name,nought,one,two\n", "bags.csv, line 1: no column 'bag' in the first place: begin the "
      "first line with bag, then a comma and the classes"),
-    (SHARES.replace("two", "to", 1), "bags.csv, line 1: label 'to' is not in data.classes (nought, "
+    (SHARES.replace("two", "to", 1), "bags.csv, line 1: class 'to' is not in data.classes (nought, "
      "one, two): did you mean 'two'?"),
     (SHARES.replace(",two", ""), "bags.csv, line 1: no column of class 'two': add it, with 0 where "
      "a bag has none"),
@@ -101,6 +125,10 @@ def test_without_bags_there_is_no_such_part(tmp_path):
     (SHARES.replace(",0.75", ""), "bags.csv, line 4: 3 fields, the header has 4: write one for"),
     (SHARES + "thu,1,0,0\n", "bags.csv, line 5: bag 'thu' has no images: name them in the column "
      "bag of labels.csv, or remove the line"),
+    (SHARES + ",1,0,0\n", "bags.csv, line 5: a bag without a name: name it in the first field, or "
+     "remove the line"),
+    (SHARES.replace(",", ";"), "bags.csv, line 1: fields are separated by ';': save the file with "
+     "commas between them"),
     (SHARES + "mon,1,0,0\n", "bags.csv, line 5: bag 'mon' stands twice: keep one line"),
     (SHARES.replace("tue", "Tue"), "bags.csv, line 3: bag 'Tue' has no images: name them"),
     (SHARES[:-16], "labels.csv: bag 'wed' is not in bags.csv: add a line with its proportions"),
@@ -110,7 +138,7 @@ def test_without_bags_there_is_no_such_part(tmp_path):
 def test_what_the_proportions_may_not_be(tmp_path, shares, said):
     faults = list_own(site(tmp_path, shares), CLASSES).faults
     assert str(faults[0]).startswith(said), str(faults[0])
-    assert len(faults) == 1 + ("Tue" in said or "fields" in said)  # the bag lacks its line, too
+    assert len(faults) == 1 + ("Tue" in said or "3 fields" in said)  # the bag lacks its line, too
     assert "\n" not in str(faults[0])
     with pytest.raises(OwnDataError) as caught:
         read(tmp_path)

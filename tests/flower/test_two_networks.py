@@ -43,10 +43,10 @@ def of_flower(monkeypatch):
 
 def small(name, out):
     fixed = {"method.preset": name, "runtime.out": str(out), "runtime.run_name": "run"}
-    return load_experiment("digits_demo", {**OVER, **METHODS[name], **fixed})
+    return load_experiment("digits_demo", {**OVER, **METHODS.get(name, {}), **fixed})
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, "flexproto", "mixmatch_avg"])
 def test_loopback_and_flower_give_the_same_bits(tmp_path, name):
     here = loopback(small(name, tmp_path / "loopback"))
     experiment = small(name, tmp_path / "flower")

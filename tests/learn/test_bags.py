@@ -11,6 +11,7 @@ from fedapp.learn.bags import (
     adversarial_loss,
     bag_loss,
     bag_posterior,
+    prevailing,
     proportion_loss,
     transition,
 )
@@ -149,6 +150,25 @@ def test_of_a_class_that_occurs_in_no_bag_nothing_is_learned():
     logits = torch.randn(4, 3).requires_grad_()
     bag_loss(logits, torch.tensor([0, 1, 0, 1]), matrix).backward()
     assert logits.grad[:, 1].abs().max() < 1e-7
+
+
+# --- FedPL: the label of a bag --------------------------------------------------------------------
+
+
+def test_the_prevailing_class_by_hand():
+    """The site's mix is .38 .34 .28; of the last bag .4 / .38 is below .4 / .34."""
+    assert prevailing(PI, SHARES).tolist() == [0, 1, 2, 1]
+
+
+def test_at_an_even_mix_the_most_frequent_class_prevails():
+    even = torch.stack([PI[0].roll(k) for k in range(3)])
+    assert torch.equal(prevailing(even, torch.full((3,), 1 / 3)), even.argmax(1))
+
+
+def test_a_class_that_no_bag_holds_prevails_nowhere():
+    """A rare class prevails where all of it lies, however many others lie there."""
+    rows = torch.tensor([[0.99, 0.0, 0.01], [1.0, 0.0, 0.0]])
+    assert prevailing(rows, torch.tensor([0.5, 0.5])).tolist() == [2, 0]
 
 
 # --- label proportions ----------------------------------------------------------------------------

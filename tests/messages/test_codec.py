@@ -156,9 +156,20 @@ def test_the_largest_honest_answer_fits():
     assert count * each < MAX_BYTES and count * 1003 < MAX_CONTAINERS
 
 
-def test_nan_is_never_sent():
-    with pytest.raises(ProtocolError, match="NaN or infinity"):
-        encode(Reply(1, 1, D, metrics={"loss": math.nan}))
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_nan_and_infinity_are_never_sent(value):
+    with pytest.raises(ProtocolError, match=r"^Reply message cannot be sent: .* is no JSON"):
+        encode(Reply(1, 1, D, metrics={"loss": value}))
+
+
+def test_words_may_speak_of_nan():
+    refusal = Refusal(1, 1, "the loss is:NaN, [Infinity")
+    assert decode_answer(encode(refusal)) == refusal
+
+
+def test_half_a_character_is_never_sent():
+    with pytest.raises(ProtocolError, match=r"^Refusal message cannot be sent: .*surrogate"):
+        encode(Refusal(1, 1, "\udc80"))
 
 
 @settings(max_examples=300)

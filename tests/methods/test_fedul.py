@@ -1,6 +1,7 @@
 """FedUL and its baselines at a site: where they are supervised learning, and what each step is."""
 
 import csv
+import logging
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.data.parts import Bags, Part
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import DataError
+from fedapp.ground.errors import DataError, RunError
 from fedapp.learn.networks import initial_params
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import weighted
@@ -78,10 +79,23 @@ def test_a_site_with_nothing_sends_nothing():
     assert trained(FedUL(), data_of(0, 4)).params is None
 
 
-def test_bags_that_do_not_tell_the_classes_apart_are_refused():
+def test_from_bags_that_do_not_tell_the_classes_apart_it_cannot_learn():
     even = torch.full((4, 3), 1 / 3, dtype=torch.float64)
-    with pytest.raises(DataError, match=r"site 0: its 4 bags do not tell 3 classes apart .* give"):
-        trained(FedUL(), bagged(torch.arange(8) % 4, even))
+    what, remedy = FedUL().unlearnable(bagged(torch.arange(8) % 4, even))
+    assert what.startswith("its 4 bags do not tell 3 classes apart") and "give more" in remedy
+    for method in (FedPL(), FedLLP()):  # these ask for no rank
+        assert method.unlearnable(bagged(torch.arange(8) % 4, even)) is None
+
+
+def test_a_bag_without_images_tells_nothing():
+    """The first three rows are of full rank; the site has images of two of them."""
+    assert FedUL().unlearnable(bagged(torch.arange(6) % 3)) is None
+    what, _ = FedUL().unlearnable(bagged(torch.arange(6) % 2))
+    assert what == "there are 2 bags, but 3 classes in them"
+
+
+def test_a_site_without_bags_is_no_hindrance():
+    assert FedUL().unlearnable(data_of(6)) is FedUL().unlearnable(data_of(0, 4)) is None
 
 
 def test_the_proximal_term_is_fedprox_and_the_l1_term_is_the_sign():
@@ -173,10 +187,14 @@ def test_the_consistency_term_leaves_the_statistics_alone():
 # --- FedPL ----------------------------------------------------------------------------------------
 
 
-def test_in_the_warm_up_a_bags_most_frequent_class_is_the_label():
+@pytest.mark.parametrize("rows", [
+    ROWS[:3],
+    [[0.98, 0.01, 0.01], [0.9, 0.1, 0.0], [0.9, 0.0, 0.1]],  # nearly all are of class 0
+])  # fmt: skip
+def test_in_the_warm_up_the_class_that_prevails_in_a_bag_is_the_label(rows):
     """As supervised learning from those labels."""
     bag = torch.arange(12) % 3
-    found = trained(FedPL(), bagged(bag, ROWS[:3]), WARM, warmup_epochs=1)
+    found = trained(FedPL(), bagged(bag, torch.as_tensor(rows).double()), WARM, warmup_epochs=1)
     images = data_of(0).with_parts(labelled=Part(digits_like(12, 1), bag))
     wanted = trained(FedAvg(), images, WARM, warmup_epochs=1)
     assert_same(found.params, wanted.params)
@@ -246,6 +264,59 @@ def one_process(monkeypatch):
     """Be the process of a Flower run."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+TOO_FEW = [
+    {"split.deal": deal, "split.bag_mix": mix, "split.bags": 4}
+    for deal in ("iid", "majority", "dirichlet") for mix in ("dominant", "dirichlet", "official")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("split", TOO_FEW)
+def test_too_few_bags_are_refused_before_the_first_round(tmp_path, split):
+    """Ten classes in four bags."""
+    with pytest.raises(DataError) as caught:
+        loopback(federation("fedul", tmp_path, **split))
+    assert str(caught.value) == (
+        "split.bags = 4: site 0: there are 4 bags, but 10 classes in them: make at least as many "
+        "bags as classes, with different proportions"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_told_proportions_that_are_all_wrong_are_refused_too(tmp_path, monkeypatch):
+    """Bags enough, of which the sites are told the same."""
+    monkeypatch.setattr("fedapp.data.dealt.noisy", lambda told, *_: torch.full_like(told, 0.1))
+    alike = {"split.deal": "majority", "split.prior_noise": 0.2}
+    with pytest.raises(DataError, match=r"split\.bags = 12: site 0: its 12 bags do not tell 10"):
+        loopback(federation("fedul", tmp_path, **alike))
+
+
+def on_flower(tmp_path, bags):
+    """Run one round over nodes in memory, dealt as FedUL's IID sites."""
+    experiment = federation("fedul", tmp_path, **{
+        "split.bags": bags, "split.deal": "iid", "split.bag_mix": "dominant",
+        "rounds.num_rounds": 1, "data.subset": 300,
+    })  # fmt: skip
+    serve(experiment, MemoryGrid(sites({"preset": preset(experiment, tmp_path)}, 3)))
+
+
+def test_under_flower_too_few_bags_are_refused_too(tmp_path, one_process):
+    with pytest.raises(RunError, match=r"none of 3 nodes can take part: split\.bags = 4: site 0: "):
+        on_flower(tmp_path, 4)
+
+
+def test_under_flower_each_site_tells_its_own_log_what_bags_it_has(
+    tmp_path, one_process, monkeypatch, caplog
+):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    caplog.set_level("INFO", "flwr")
+    on_flower(tmp_path, 12)
+    said = [record.message for record in caplog.records if "bags: " in record.message]
+    assert len(said) == 3 and all(
+        line.startswith(f"site {k}: bags: 12; condition number of their class proportions ")
+        for k, line in enumerate(said)
+    )
 
 
 @pytest.mark.parametrize("name", ["fedul", "fedllp", "fedpl"])

@@ -1,8 +1,10 @@
 """Who may take part, and what the person is told."""
 
+import json
 from dataclasses import replace
 
 import pytest
+from pydantic_core import to_json
 
 from fedapp.ground.errors import MAX_QUOTED
 from fedapp.ground.settings import DataSettings
@@ -40,9 +42,8 @@ def test_a_newcomer_gets_w_0_a_standing_and_an_empty_store(door):
     assert pool.latest(1) == replace(pool.initial, site=1)
     assert state.standings.sites[1] == Standing(SOUTH, joined=5)
     assert said == ["site 1 (south) joins in round 5"]
-    assert (
-        state_of({"state": state.to_plain()}, LocalOnly()) == state
-    )  # the checkpoint remembers it
+    # The checkpoint remembers it.
+    assert state_of({"state": json.loads(to_json(state))}, LocalOnly()) == state
 
 
 def test_those_who_wait_are_taken_in_once(door):
@@ -102,6 +103,7 @@ def test_a_peer_that_was_dealt_by_other_rules_is_left_out(door):
 
 
 def test_an_old_checkpoint_without_peers_and_joining_is_read():
-    plain = RunState(1, MethodState(), Standings({0: Standing(NORTH)}), {0: []}).to_plain()
+    state = RunState(1, MethodState(), Standings({0: Standing(NORTH)}), {0: []})
+    plain = json.loads(to_json(state))
     del plain["peers"], plain["standings"]["sites"]["0"]["joined"]
     assert state_of({"state": plain}, LocalOnly()).standings.sites[0].joined == 0

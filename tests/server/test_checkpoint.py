@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass, field, replace
 
 import pytest
+from pydantic_core import to_json
 
 from fedapp.experiment.records import CHANGES, CHECKPOINT, Records
 from fedapp.experiment.runfolder import RunFolder
@@ -53,8 +54,8 @@ class Run:
         blob = f"model {number}".encode()
         self.pool.upload(site, self.pool.store.put(blob), blob, number)
         self.checkpoint.save(self.state, self.pool, Ledger())
-        plain = {"round": number, "state": self.state.to_plain(), "pool": self.pool.to_plain()}
-        return json.loads(json.dumps({**plain, "ledger": Ledger().totals()}))
+        plain = {"round": number, "state": self.state, "pool": self.pool.to_plain()}
+        return json.loads(to_json({**plain, "ledger": Ledger().totals()}))
 
     def loaded(self):
         return Records(self.folder.path).load_checkpoint()

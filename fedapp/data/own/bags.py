@@ -17,8 +17,8 @@ BAGS = "bags.csv"
 """Its name, beside the table of images."""
 _NAME = ""
 """Its first column here: a class may be called bag."""
-ROUNDING = 0.01
-"""How far from 1 the sum of rounded proportions may be."""
+ROUNDING = 0.005 + 1e-9
+"""How far a proportion rounded to two digits may be from its own, and the computer's error."""
 
 
 def list_bags(
@@ -42,6 +42,10 @@ def list_bags(
     before, named = len(faults), set[str]()
     for where, row in rows(path, partial(_columns, classes), faults, first_line):
         bag = row.pop(_NAME)
+        if not bag:
+            remedy = "name it in the first field, or remove the line"
+            faults.append(Fault(Kind.BAGS, where, "a bag without a name", remedy))
+            continue
         if bag in named:
             faults.append(Fault(Kind.BAGS, where, f"bag {bag!r} stands twice", "keep one line"))
         elif not sizes[bag]:
@@ -67,7 +71,7 @@ def _columns(classes: Sequence[str], where: str, fields: Sequence[str]) -> Seque
         return Fault(Kind.BAGS, where, "no column 'bag' in the first place", remedy)
     named = fields[1:]
     if classes and (strange := [name for name in named if name not in classes]):
-        return label_fault(where, strange[0], classes)
+        return label_fault(where, strange[0], classes, "class")
     if absent := [name for name in classes if name not in named]:
         remedy = "add it, with 0 where a bag has none"
         return Fault(Kind.BAGS, where, f"no column of class {absent[0]!r}", remedy)
@@ -92,7 +96,7 @@ def _shares(
             return Fault(Kind.BAGS, where, what, remedy)
         shares.append(share)
     total = math.fsum(shares)
-    if abs(total - 1) > ROUNDING:
+    if abs(total - 1) > ROUNDING * len(shares):
         what = f"the proportions of bag {bag!r} sum to {total:.4g}, must sum to 1"
         remedy = "divide the number of images of each class by that of all images in the bag"
         return Fault(Kind.BAGS, where, what, remedy)

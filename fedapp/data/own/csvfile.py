@@ -1,6 +1,7 @@
 """A CSV file that a person wrote, line by line, with what is wrong in it."""
 
 import csv
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def rows(
         if not any(fields):
             continue
         if not header:
-            named = columns(where, fields)
+            named = _separated(where, fields) or columns(where, fields)
             if isinstance(named, Fault):
                 faults.append(named)
                 return
@@ -50,6 +51,15 @@ def rows(
     if not header:
         remedy = f"begin it with the line {first_line}"
         faults.append(Fault(Kind.LAYOUT, table.name, "empty", remedy))
+
+
+def _separated(where: str, fields: Sequence[str]) -> Fault | None:
+    """Return the fault of a first line whose fields have something else than commas between."""
+    found = re.search(r"[;\t|]", fields[0]) if len(fields) == 1 else None
+    if found is None:
+        return None
+    what = f"fields are separated by {found[0]!r}"
+    return Fault(Kind.LAYOUT, where, what, "save the file with commas between them")
 
 
 def _text(table: Path, faults: list[Fault]) -> str | None:

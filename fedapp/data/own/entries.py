@@ -43,12 +43,12 @@ class Listing:
     bags: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
-def label_fault(where: str, label: str, classes: Sequence[str]) -> Fault:
-    """Return the fault of a label that is not in the agreed list."""
+def label_fault(where: str, label: str, classes: Sequence[str], called: str = "label") -> Fault:
+    """Return the fault of a label, or what else it is called, that is not in the agreed list."""
     near = difflib.get_close_matches(label, classes, 1)
     same = next((c for c in classes if c.lower() == label.lower()), near[0] if near else "")
     remedy = f"did you mean {same!r}?" if same else "rename it, or have the list changed"
-    what = f"label {label!r} is not in data.classes ({', '.join(classes)})"
+    what = f"{called} {label!r} is not in data.classes ({', '.join(classes)})"
     return Fault(Kind.LABEL, where, what, remedy)
 
 

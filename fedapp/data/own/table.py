@@ -65,9 +65,6 @@ def _columns(where: str, fields: Sequence[str]) -> Sequence[str] | Fault:
     needed = ("path",) if "bag" in header else ("path", "label")
     missing = [name for name in needed if name not in header]
     other = [name for name in header if name not in COLUMNS]
-    if missing and len(header) == 1 and (found := re.search(r"[;\t|]", header[0])):
-        what = f"fields are separated by {found[0]!r}"
-        return Fault(Kind.LAYOUT, where, what, "save the file with commas between them")
     if missing and any(field.endswith(SUFFIXES) for field in header):
         remedy = "put a line path,label before the first image"
         return Fault(Kind.LAYOUT, where, "no header, but an image", remedy)

@@ -4,8 +4,9 @@ Which table belongs to a comparison stands in its comparison.json: `{"table": "I
 "FashionMNIST"}`, or such a mapping by setting (directly or under `"by_setting"`), where `"setting"`
 may name the table's. A number is found by alpha and by the values that setting and method are named
 after, so that "nu=5" may be a setting or a method. In another paper's table, named by `"paper"`, it
-is found by the setting's values and words, as in "IID gamma=0.10". Of a paper that prints errors it
-is 100 less the error.
+is found by the setting's values and words, as in "IID gamma=0.10", and by the method's own label: a
+preset under another label is not what the paper ran. Of a paper that prints errors it is 100 less
+the error.
 """
 
 import csv
@@ -20,7 +21,7 @@ from fedapp.ground.errors import DataError
 from fedapp.tools.report.records import Comparison
 from fedapp.tools.report.sweep import parameters
 
-PAPER, FEDSIAM, FEDUL = "UM-pFSSL", "FedSiam", "FedUL"
+PAPER, FEDSIAM, FLEXPROTO, FEDUL = "UM-pFSSL", "FedSiam", "FlexProtoFSSL", "FedUL"
 BEST = "best_test_acc"
 """The paper's headline: the best mean test accuracy over rounds, chosen by test accuracy; %."""
 OTHERS_BEST = "test_acc"
@@ -54,6 +55,20 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
         "fedsiam_mt": "FedSiam-MT",
         "fedsiam_d": "FedSiam-D",
     },
+    FLEXPROTO: {
+        "fedavg": "FedAvg",
+        "fedprox": "FedProx",
+        "fixavg": "FixMatch",
+        "fedmatch": "FedMatch",
+        "rscfed": "RSCFed",
+        "fedrgd": "FedRGD",
+        "protofssl": "ProtoFSSL-FedAvg",
+        "protofssl_prox": "ProtoFSSL-FedProx",
+        "flexproto": "FlexProtoFSSL-FedAvg",
+        "flexproto_prox": "FlexProtoFSSL-FedProx",
+        "flexproto_bn": "FlexProtoFSSL(BN)-FedAvg",
+        "flexproto_bn_prox": "FlexProtoFSSL(BN)-FedProx",
+    },
     FEDUL: {
         "fedul": "FedUL",
         "fedpl": "FedPL",
@@ -62,8 +77,12 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
         "fedavg_tenth": "FedAvg 10%",
     },
 }
-"""The same of other papers. FedSiam's FedFixMatch and FedMatch are left out: in the released code
-they learn nothing from unlabelled images, so ours are not to be held against them."""
+"""The same of other papers, by label. FedSiam's FedFixMatch and FedMatch are left out: in the
+released code they learn nothing from unlabelled images, so ours are not to be held against them."""
+_SAME = {"FixMatch-FedAvg": "FixMatch"}
+"""A method that FlexProtoFSSL's tables call by two names."""
+_LABELLED = " labelled only"
+"""What that paper adds to the setting of methods that learn from labelled images alone."""
 
 _BOTH_TERMS = "UM-pFSSL EN+TA"
 """What Table III, the ablation of the relation's two terms, calls the whole method."""
@@ -73,6 +92,7 @@ _AT_ALPHA_HALF = {"IV", "V"}
 SIZES = {
     PAPER: "100 sites (20 for the medical sets), 200 rounds, full data sets, no spread given",
     FEDSIAM: "100 sites, 50 rounds with labels at the clients, full data sets, means of 3 runs",
+    FLEXPROTO: "100 sites, 500 rounds, 54,000 training images, runs and spread not said",
     FEDUL: "5 sites, 100 rounds, full data sets, means of 3 runs",
 }
 """How large the papers' runs were."""
@@ -115,7 +135,7 @@ class PaperNumbers:
         self._of_setting = {key[0]: cell for key, cell in comparison.cells.items()}
         self._values = {
             (r.paper, r.table, _plain(r.dataset), *_place(r.setting), r.method, r.metric): r.value
-            for r in map(_as_accuracy, printed)
+            for r in map(_as_asked, printed)
         }
 
     @property
@@ -163,10 +183,14 @@ def _wanted(paper: Mapping[str, Any], setting: str) -> Mapping[str, Any]:
     return {**paper, **own} if isinstance(own, Mapping) else paper
 
 
-def _as_accuracy(printed: Printed) -> Printed:
-    if printed.metric != ERROR:
-        return printed
-    return replace(printed, metric=OTHERS_BEST, value=str(100 - Decimal(printed.value)))
+def _as_asked(printed: Printed) -> Printed:
+    """Return a number with the names that one is asked for by, an error as an accuracy."""
+    if printed.metric == ERROR:
+        return replace(printed, metric=OTHERS_BEST, value=str(100 - Decimal(printed.value)))
+    if printed.paper == FLEXPROTO:
+        name = _SAME.get(printed.method, printed.method)
+        return replace(printed, method=name, setting=printed.setting.removesuffix(_LABELLED))
+    return printed
 
 
 def _place(setting: str) -> tuple[frozenset[tuple[str, float]], str]:

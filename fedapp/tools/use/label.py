@@ -50,9 +50,13 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
         f"{len(chosen)} of {counted(len(asked))} images without a label chosen",
     ]
     if passed := len(listed) - len(open_ones):
-        lines.append(f"{counted(passed)} images with a label were passed over")
+        lines.append(f"images with a label, passed over: {counted(passed)}")
     if unread := len(open_ones) - len(asked):
-        lines.append(f"{counted(unread)} images cannot be used; `fedapp predict` names the first")
+        lines.append(
+            f"images that cannot be used: {counted(unread)}; `fedapp predict` names the first"
+        )
+    if not any(one.mutual_information for one in asked):
+        lines.append("mutual information is 0, as without dropout: entropy said what is unsure")
     return lines
 
 

@@ -112,7 +112,9 @@ class Tally:
             )
         if self.unread:
             first = self.unread[0].why
-            lines.append(f"{count(len(self.unread))} images cannot be used; the first: {first}")
+            lines.append(
+                f"images that cannot be used: {count(len(self.unread))}; the first: {first}"
+            )
         return lines
 
 

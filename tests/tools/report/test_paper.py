@@ -7,7 +7,16 @@ import pytest
 
 from fedapp.experiment.presetfiles import method_presets
 from fedapp.ground.errors import DataError
-from fedapp.tools.report.paper import COST, NAMES, TABLES, PaperNumbers, Printed, read_printed
+from fedapp.tools.compare.grid import read_grid
+from fedapp.tools.report.paper import (
+    COST,
+    NAMES,
+    OTHERS,
+    TABLES,
+    PaperNumbers,
+    Printed,
+    read_printed,
+)
 from fedapp.tools.report.records import Comparison
 from fedapp.tools.report.sweep import parameters, sweeps
 from tests.tools.report.synthetic import result, written
@@ -236,3 +245,72 @@ def test_feduls_errors_are_shown_as_accuracies(tmp_path, setting, method, value)
     settings = ["IID clients=5 sets=10", "Non-IID clients=5 sets=10"]
     found = comparison(tmp_path, settings, [method], dataset="mnist", paper=of)
     assert PaperNumbers(found, PRINTED).find(setting, method) == value
+
+
+@pytest.mark.parametrize(("setting", "method", "value"), [
+    ("IID", "fedavg", "62.2"),  # printed under "IID labelled only"
+    ("IID", "fixavg", "63.4"),
+    ("IID", "protofssl", "66.3"),
+    ("Non-IID", "flexproto", "68.1"),
+    ("IID", "flexproto_bn", "71.7"),
+    ("Non-IID", "flexproto_bn_prox", "71.5"),
+    ("Non-IID", "fedavg", None),
+    ("IID", "mixmatch_avg", None),
+])  # fmt: skip
+def test_flexprotos_numbers_are_found(tmp_path, setting, method, value):
+    of = {"paper": "FlexProtoFSSL", "table": "1", "dataset": "CIFAR10"}
+    papers = {"IID": of, "Non-IID": {**of, "setting": "Non-IID alpha=0.01"}}
+    found = comparison(
+        tmp_path, ["IID", "Non-IID"], [method], dataset="cifar10", paper={"by_setting": papers}
+    )
+    assert PaperNumbers(found, PRINTED).find(setting, method) == value
+    assert "500 rounds" in PaperNumbers(found, PRINTED).sizes
+
+
+def test_flexprotos_table_2_calls_fixmatch_by_another_name(tmp_path):
+    of = {"paper": "FlexProtoFSSL", "table": "2", "dataset": "CIFAR10"}
+    setting = "100:440 Non-IID"
+    found = comparison(tmp_path, [setting], ["fedavg", "fixavg"], dataset="cifar10", paper=of)
+    numbers = PaperNumbers(found, PRINTED)
+    assert [numbers.find(setting, m) for m in ("fedavg", "fixavg")] == ["67.5", "68.6"]
+
+
+@pytest.mark.parametrize("sweep", [
+    "fedsiam_mnist", "fedul_table1_mnist", "fedul_table1_mnist_sets", "fedul_table1_cifar10",
+    "fedul_table1_cifar10_sets", "fedul_noise", "flexproto_table1", "flexproto_table2",
+    "flexproto_table4",
+])  # fmt: skip
+def test_every_number_that_a_sweep_can_show_is_found(tmp_path, sweep):
+    """As often as one of its settings meets one of its methods that the paper's table has."""
+    grid = read_grid(sweep)
+    papers = {s.name: s.paper.model_dump() for s in grid.settings if s.paper}
+    of = next(iter(papers.values()))
+    for name, paper in papers.items():
+        paper["setting"] = paper["setting"] or name
+    found = PaperNumbers(
+        comparison(tmp_path, [*papers], [*grid.methods], of["dataset"], paper=papers), PRINTED
+    )
+    shown = {(s, m) for s in papers for m in grid.methods if found.find(s, m) is not None}
+    ours = {OTHERS[of["paper"]].get(m) for m in grid.methods}
+    names = {"FixMatch-FedAvg": "FixMatch"}
+    settings = {paper["setting"] for paper in papers.values()}
+    printed = [
+        r for r in PRINTED
+        if (r.paper, r.table, r.dataset) == (of["paper"], of["table"], of["dataset"])
+        and r.setting.removesuffix(" labelled only") in settings
+        and names.get(r.method, r.method) in ours
+    ]  # fmt: skip
+    assert len(shown) == len(printed) > 0
+
+
+def test_every_name_of_another_paper_is_a_method_of_its_tables():
+    for paper, names in OTHERS.items():
+        theirs = {row.method for row in PRINTED if row.paper == paper}
+        assert set(names.values()) <= theirs
+
+
+def test_a_preset_under_another_label_is_not_what_the_paper_ran(tmp_path):
+    of = {"paper": "FlexProtoFSSL", "table": "1", "dataset": "CIFAR10"}
+    plan = {"paper": of, "presets": {"prototypes_alone": "flexproto"}}
+    found = comparison(tmp_path, ["IID"], ["prototypes_alone"], dataset="cifar10", **plan)
+    assert PaperNumbers(found, PRINTED).find("IID", "prototypes_alone") is None

@@ -112,15 +112,25 @@ def test_the_contact_sheet_shows_every_image(chosen):
         assert len(sheet.convert("L").getcolors()) > 50
 
 
+def test_a_model_without_dropout_says_that_entropy_chose(site, tmp_path):
+    network = {"name": "resnet9", "width": 2, "dropout": 0.0}
+    written(tmp_path / "model", network=network)
+    result = invoked(
+        "next-to-label", tmp_path / "model", site / "data/unlabelled", "-o", tmp_path / "out"
+    )
+    assert "mutual information is 0, as without dropout" in result.stdout
+    assert all(float(r["mutual_information"]) == 0 for r in rows(tmp_path / "out/next.csv"))
+
+
 def test_images_with_a_label_are_passed_over(site, tmp_path):
     table(tmp_path, "a.png,class 1", "b.png,", "c.png,")
     result = invoked(
         "next-to-label", site / "model", tmp_path / "labels.csv", "-o", tmp_path / "out"
     )
-    assert "1 images with a label were passed over" in result.stdout
+    assert "images with a label, passed over: 1" in result.stdout
     assert {row["file"] for row in rows(tmp_path / "out/next.csv")} == {"b.png", "c.png"}
     result = invoked("next-to-label", site / "model", site / "data", "-o", tmp_path / "all")
-    assert "3 images with a label were passed over" in result.stdout, "by their folder too"
+    assert "images with a label, passed over: 3" in result.stdout, "by their folder too"
     text(tmp_path, "path,label\na.png,class 1\n")
     assert "no image without a label" in refused(
         "next-to-label", site / "model", tmp_path / "labels.csv", "-o", tmp_path / "out"

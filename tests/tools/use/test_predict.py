@@ -182,7 +182,7 @@ def test_images_of_another_kind_are_refused_by_name(model, tmp_path):
     ("labels.csv", "path\n", "no images: name a folder of images"),
     ("labels.csv", "path\ngone.png\n", "labels.csv: gone.png: no such file: correct the path"),
     ("labels.csv", b"path\n\xff\n", "not CSV in UTF-8"),
-    ("notes.txt", "none", "no such folder or CSV file"),
+    ("notes.txt", "none", "no folder and no CSV file (.csv): name the folder it lies in"),
 ])  # fmt: skip
 def test_a_table_that_names_no_images_is_refused(model, tmp_path, name, content, says):
     path = tmp_path / name
@@ -200,7 +200,9 @@ def test_an_image_that_cannot_be_used_has_an_empty_row_and_the_others_answers(mo
     image(tmp_path / "in" / "c.png", 9)
     result = invoked(model, tmp_path / "in", "--out", tmp_path / "answers.csv")
     assert result.exit_code == 1
-    assert "1 images cannot be used; the first: " in result.stderr and "b.png" in result.stderr
+    assert (
+        "images that cannot be used: 1; the first: " in result.stderr and "b.png" in result.stderr
+    )
     found = rows((tmp_path / "answers.csv").read_text())
     assert [bool(row["class"]) for row in found] == [True, False, True]
     assert list(found[1].values()) == ["b.png", "", "", "", "", "", "yes"]

@@ -1,0 +1,67 @@
+"""The bare loop in this project's steps: what a round costs without all that a federation adds.
+
+Images stay uint8 and are normalised mini-batch by mini-batch, gradients are limited, and after a
+round every site answers its validation and its test images by the common model and, where it has
+trained one, by its own.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bench.peers.loop import copy, rounds
+from bench.peers.marks import Mark
+from bench.peers.problem import Problem
+from fedapp.data.inputs import normalise
+from fedapp.data.manifest import TEST, TRAIN, VAL
+from fedapp.learn.params import Params
+from fedapp.learn.training import LONGEST_GRADIENT
+
+
+def run(problem: Problem, mark: Mark) -> None:
+    """Run the rounds; with evaluation, the accuracies of the common and of every site's model."""
+    setting, pool, network = problem.setting, problem.pool, problem.network()
+    state = network.state_dict()  # the network's own tensors
+    parts = {
+        (k, part): torch.from_numpy(problem.manifest.indices(k, part))
+        for k in range(setting.sites)
+        for part in (TRAIN, VAL, TEST)
+    }
+    images = {of: (pool.inputs[chosen], pool.labels[chosen]) for of, chosen in parts.items()}
+    own: dict[int, Params] = {}
+    accuracies: dict[tuple[str, int, int], float] = {}
+
+    def scaled(inputs: Tensor) -> Tensor:
+        return normalise(inputs, pool.mean, pool.std)
+
+    def learn(k: int, shuffle: torch.Generator) -> int:
+        x, y = images[k, TRAIN]
+        optimiser = torch.optim.SGD(network.parameters(), setting.learning_rate, setting.momentum)
+        network.train()
+        for _ in range(setting.epochs):
+            for batch in torch.randperm(len(y), generator=shuffle).split(setting.batch_size):
+                loss = F.cross_entropy(network(scaled(x[batch])), y[batch])
+                optimiser.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(network.parameters(), LONGEST_GRADIENT)
+                optimiser.step()
+        if problem.evaluate:
+            own[k] = {name: tensor.clone() for name, tensor in state.items()}
+        return len(y)
+
+    @torch.inference_mode()
+    def answer(k: int, whose: str) -> None:
+        network.eval()
+        for part in (VAL, TEST):
+            x, y = images[k, part]
+            right = network(scaled(x)).argmax(1) == y
+            accuracies[whose, k, part] = right.float().mean().item()
+
+    def measure() -> None:
+        for k in range(setting.sites):
+            answer(k, "common")
+        for k, model in own.items():
+            copy(model, state)
+            answer(k, "own")
+
+    rounds(problem, network, mark, learn, measure)
