@@ -6,7 +6,9 @@ share its memory; while one prepares work, the card computes another's.
 """
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from typing import Self
 from fedapp.data.memory import in_memory
 from fedapp.drivers.loopback import Loopback, carried
 from fedapp.experiment.experiment import Experiment
-from fedapp.ground.errors import ConfigError, RunError, StoreError
+from fedapp.ground.errors import ConfigError, FedAppError, RunError
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import decode_request, encode
 from fedapp.messages.protocol import Incoming, Outgoing, Task
@@ -114,7 +116,7 @@ class _Worker:
     def __init__(self, place: Workplace) -> None:
         spawn = multiprocessing.get_context("spawn")  # a forked process cannot use a GPU
         self.line, theirs = spawn.Pipe()
-        # A daemon: it ends with this process, however this one ends.
+        # A daemon ends with this process; where that is killed, it ends itself (`_work`).
         self._process: SpawnProcess = spawn.Process(target=_work, args=(theirs, place), daemon=True)
         self._process.start()
         theirs.close()
@@ -127,12 +129,12 @@ class _Worker:
             raise self._ended() from None
 
     def answer(self) -> Incoming:
-        """Take the answer. Raises StoreError where the pool's disk refused, RunError as `give`."""
+        """Take the answer. Raises what went wrong there, and RunError as `give`."""
         try:
             answer = self.line.recv()
         except (EOFError, OSError):
             raise self._ended() from None
-        if isinstance(answer, StoreError):
+        if isinstance(answer, FedAppError):
             raise answer
         assert isinstance(answer, Incoming)
         return answer
@@ -162,18 +164,30 @@ class _Worker:
 def _work(line: Connection, place: Workplace) -> None:
     """Do tasks until nobody gives any."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives them
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     store, sites = ModelStore(place.pool), dict[int, Site]()
     for task in _tasks(line):
-        if task.site not in sites:
-            sites[task.site] = place.open(task.site, store)
         try:
-            answer: Incoming | StoreError = carried(sites[task.site].handle(task, {}))
-        except StoreError as error:
+            if task.site not in sites:
+                sites[task.site] = place.open(task.site, store)
+            answer: Incoming | FedAppError = carried(sites[task.site].handle(task, {}))
+        except FedAppError as error:
             answer = error
         try:
             line.send(answer)
         except OSError:  # nobody is there any more
             return
+
+
+def _end_with_parent() -> None:
+    """End this process at once where its parent was killed, whatever it is at.
+
+    The next server of the run, which may be there already, has other processes work for the sites.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _tasks(line: Connection) -> Iterator[Task]:

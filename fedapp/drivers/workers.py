@@ -22,6 +22,7 @@ from fedapp.ground.errors import FedAppError
 from fedapp.learn.networks import build_model
 from fedapp.learn.ondevice import budget_of
 from fedapp.learn.params import Params
+from fedapp.learn.parsed import MEMORY
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import INITIAL_SITE, ModelRef, Task
 from fedapp.methods.base import SiteContext
@@ -64,7 +65,17 @@ def measure(experiment: Experiment) -> Need:
         context.evaluate("test")
         context.fit(batch, targets, len(batch), 1, task)
     ram = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + ACTOR
+    ram += kept_parsed(experiment, sum(t.nbytes for t in network.state_dict().values()))
     return Need(ram, _gpu_need(experiment, device) if gpus else 0, free)
+
+
+def kept_parsed(experiment: Experiment, model_bytes: int) -> int:
+    """Return the bytes of models that a process keeps parsed in the end (`learn.parsed`).
+
+    At most those of every site and of the server after every round.
+    """
+    models = (experiment.rounds.num_rounds + 1) * (experiment.split.num_clients + 1)
+    return min(models * model_bytes, MEMORY)
 
 
 def _gpu_need(experiment: Experiment, device: torch.device) -> int:

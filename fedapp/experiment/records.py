@@ -14,19 +14,19 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_json
 
-from fedapp.ground.disk import append_durable, write_atomic
+from fedapp.ground.disk import append_durable, cut_durable, write_atomic
 from fedapp.ground.errors import RunError, StoreError
 from fedapp.messages.ledger import COLUMNS
 
 Row = dict[str, Any]
 
-METRICS, SITES = "metrics.jsonl", "sites.jsonl"
+METRICS, SITES, TRAFFIC = "metrics.jsonl", "sites.jsonl", "traffic.csv"
 CHECKPOINT, CHANGES = "checkpoint.json", "changes.jsonl"
 TABLES = "tables"
 """Of a line of changes: the mappings of which it has only what changed."""
@@ -51,8 +51,9 @@ class Records:
 
     def append_traffic(self, rows: Sequence[Sequence[int | str]]) -> None:
         """Add a round's rows of the ledger to traffic.csv. Raises StoreError as above."""
-        path = self.path / "traffic.csv"
-        head = () if path.exists() else (COLUMNS,)
+        path = self.path / TRAFFIC
+        begun = path.exists() and path.stat().st_size  # the disk may have refused the first rows
+        head = () if begun else (COLUMNS,)
         lines = (",".join(map(str, row)) + "\n" for row in (*head, *rows))
         append_durable(path, "".join(lines).encode())
 
@@ -77,12 +78,7 @@ class Records:
             return []
         rows: list[Row] = []
         for line in lines:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                break
-            whole = line.endswith(b"\n") and isinstance(row, dict)
-            if not (whole and isinstance(row.get("round"), int)):
+            if (row := _row(line)) is None:
                 break
             rows.append(row)
         return rows
@@ -154,15 +150,21 @@ class Records:
         return state
 
     def drop_rows_after(self, last: int) -> None:
-        """Cut metrics, sites and traffic back to the last whole round."""
-        for name in (METRICS, SITES):
-            kept = [row for row in self._rows(name) if row["round"] <= last]
-            self._rewrite(name, "".join(map(_line, kept)))
-        path = self.path / "traffic.csv"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        whole = (line for line in lines[1:] if line.endswith("\n") and line[:1].isdigit())
-        upto = [line for line in whole if int(line.split(",")[0]) <= last]
-        self._rewrite("traffic.csv", "".join(lines[:1] + upto))
+        """Cut metrics, sites and traffic back to the last whole round.
+
+        Line by line: of 10,000 rounds they need not fit in memory.
+        """
+
+        def of_json(line: bytes) -> bool:
+            row = _row(line)
+            return row is not None and row["round"] <= last
+
+        def of_traffic(line: bytes) -> bool:
+            first = line.partition(b",")[0]
+            return first == COLUMNS[0].encode() or (first.isdigit() and int(first) <= last)
+
+        for name, stays in ((METRICS, of_json), (SITES, of_json), (TRAFFIC, of_traffic)):
+            self._cut(name, stays)
 
     def write(self, name: str, text: str) -> None:
         """Write a file whole. Raises StoreError where the disk refuses."""
@@ -183,10 +185,18 @@ class Records:
             raise RunError(damaged(path, "is no JSON object"))
         return value
 
-    def _rewrite(self, name: str, text: str) -> None:
-        path = self.path / name
-        if path.exists() and path.read_text() != text:
-            write_atomic(path, text.encode(), durable=True)
+    def _cut(self, name: str, stays: Callable[[bytes], bool]) -> None:
+        """Cut a file's end off, from the first line on that is not whole or does not stay."""
+        path, end = self.path / name, 0
+        try:
+            with path.open("rb") as file:
+                for line in file:
+                    if not (line.endswith(b"\n") and stays(line)):
+                        break
+                    end += len(line)
+        except FileNotFoundError:
+            return
+        cut_durable(path, end)
 
 
 def followed(before: Row, change: Row) -> Row:
@@ -224,6 +234,16 @@ def json_values(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def _row(line: bytes) -> Row | None:
+    """Return the row of a line; None where it was cut or is damaged."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    whole = line.endswith(b"\n") and isinstance(row, dict) and isinstance(row.get("round"), int)
+    return row if whole else None
 
 
 def _compact(value: Mapping[str, Any]) -> str:

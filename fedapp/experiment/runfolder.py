@@ -24,6 +24,7 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.records import Records, json_values, pretty
 from fedapp.experiment.resume import differences, is_longer, note_rounds, warn_of_other_bits
 from fedapp.experiment.runpaths import NAME, default_name, make_folder, newest, out_root, taken
+from fedapp.ground.disk import remove_stale
 from fedapp.ground.errors import FedAppError, RunError
 
 log = logging.getLogger(__name__)
@@ -104,9 +105,34 @@ class RunFolder(Records):
     ) -> Self:
         """Open a folder to continue its run; metrics of rounds after the checkpoint are dropped.
 
-        `rounds.num_rounds` may be larger than it was: the folder then is of that longer run. Raises
-        RunError where there is no such run, or where it is of another experiment: other settings
-        (naming them), fewer rounds or other images.
+        Nobody else may be at work there (`runlock.sole_server`). `rounds.num_rounds` may be larger
+        than it was: the folder then is of that longer run. Raises as `resumable`.
+        """
+        folder = cls.resumable(path, plain_config, manifest, digest)
+        facts = folder.read_json("run.json") or {}
+        if facts.get("code") != code_hash()[1]:
+            log.warning(
+                "%s was started with code %s and continues with %s: its rounds may not be alike",
+                path,
+                facts.get("code"),
+                code_hash()[1],
+            )
+        warn_of_other_bits(path, plain_config)
+        if facts.get("experiment") != digest:  # longer
+            folder.write("run.json", pretty({**facts, "experiment": digest}))
+        note_rounds(folder, plain_config)
+        folder.drop_rows_after((folder.load_checkpoint() or {"round": -1})["round"])
+        remove_stale(folder.path)
+        return folder
+
+    @classmethod
+    def resumable(
+        cls, path: Path, plain_config: Mapping[str, Any], manifest: Savable | None, digest: str
+    ) -> Self:
+        """Return the folder of a run that can be continued, having changed nothing in it.
+
+        Raises RunError where there is no such run, where its checkpoint is damaged, or where it is
+        of another experiment: other settings (naming them), fewer rounds or other images.
         """
         folder = cls(path)
         facts = folder.read_json("run.json")
@@ -115,8 +141,8 @@ class RunFolder(Records):
                 f"{path}: no run to resume; name one with runtime.run_name and its folder with "
                 "runtime.out, or start anew with runtime.resume=false"
             )
-        longer = facts.get("experiment") != digest
-        if longer and not is_longer(path, plain_config, str(facts.get("experiment"))):
+        before = str(facts.get("experiment"))
+        if before != digest and not is_longer(path, plain_config, before):
             raise RunError(
                 f"{path}: a run with other settings ({differences(path, plain_config)}); give "
                 "the settings in its config.yaml, or start anew under another runtime.run_name"
@@ -126,18 +152,7 @@ class RunFolder(Records):
                 f"{path}: a run on other images or another split than data.root holds now; restore "
                 "the data, or start anew with runtime.resume=false"
             )
-        if facts.get("code") != code_hash()[1]:
-            log.warning(
-                "%s was started with code %s and continues with %s: its rounds may not be alike",
-                path,
-                facts.get("code"),
-                code_hash()[1],
-            )
-        warn_of_other_bits(path, plain_config)
-        if longer:
-            folder.write("run.json", pretty({**facts, "experiment": digest}))
-        note_rounds(folder, plain_config)
-        folder.drop_rows_after((folder.load_checkpoint() or {"round": -1})["round"])
+        folder.load_checkpoint()
         return folder
 
     def discard_unless_begun(self) -> None:
@@ -175,17 +190,27 @@ def open_run(experiment: Experiment, manifest: Savable | None = None) -> RunFold
     plain, digest = to_plain(experiment), experiment_digest(experiment)
     if not runtime.resume:
         return RunFolder.create(root, runtime.run_name, plain, manifest, digest)
-    if not runtime.run_name:
-        raise RunError(
-            f"runtime.resume needs runtime.run_name, the run's folder in {root}; {newest(root)}"
-        )
-    return RunFolder.open(root / runtime.run_name, plain, manifest, digest)
+    return RunFolder.open(_to_resume(experiment), plain, manifest, digest)
 
 
 def check_run(experiment: Experiment) -> None:
-    """Check early what `open_run` would refuse: no run to resume, another one, or a name taken."""
+    """Check early what `open_run` would refuse: no run to resume, another one, or a name taken.
+
+    Nothing is changed: another server may be at work in the folder.
+    """
     runtime, root = experiment.runtime, out_root(experiment)
     if runtime.resume:
-        open_run(experiment)
+        plain, digest = to_plain(experiment), experiment_digest(experiment)
+        RunFolder.resumable(_to_resume(experiment), plain, None, digest)
     elif runtime.run_name and (root / runtime.run_name).exists():
         raise RunError(taken(root / runtime.run_name))
+
+
+def _to_resume(experiment: Experiment) -> Path:
+    """Return the folder of the run to resume. Raises RunError where none is named."""
+    root, name = out_root(experiment), experiment.runtime.run_name
+    if not name:
+        raise RunError(
+            f"runtime.resume needs runtime.run_name, the run's folder in {root}; {newest(root)}"
+        )
+    return root / name

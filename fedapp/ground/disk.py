@@ -4,8 +4,9 @@ import errno
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +15,8 @@ from fedapp.ground.text import size
 
 TEMPORARY = ".tmp"
 """Ending of a file that is still being written."""
+STALE_S = 600.0
+"""Age in seconds from which an unfinished file is taken for the leftover of a killed process."""
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -71,7 +74,8 @@ def _opened(part: Path, mode: int) -> BinaryIO:
 def append_durable(path: Path, data: bytes) -> None:
     """Add to a file and wait until it is on the disk.
 
-    Raises StoreError where the disk refuses; the file then is as before.
+    Raises StoreError where the disk refuses; the file then is as before or, on a disk that takes
+    nothing at all any more, may end in the middle of `data`.
     """
     before: int | None = None
     try:
@@ -80,10 +84,38 @@ def append_durable(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        if not before:  # it may be new
+            _sync(path.parent)
     except OSError as error:
         if before is not None:
-            os.truncate(path, before)
+            with suppress(OSError):
+                os.truncate(path, before)
         raise refused(path, error, len(data)) from error
+
+
+def cut_durable(path: Path, size: int) -> None:
+    """Cut a file to its first `size` bytes, where it has more. Raises StoreError."""
+    try:
+        if path.stat().st_size > size:
+            os.truncate(path, size)
+            _sync(path)
+    except OSError as error:
+        raise refused(path, error) from error
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove unfinished files that killed processes left in a folder; what cannot be, stays."""
+    for part in folder.glob(f".*{TEMPORARY}"):
+        if is_stale(part):
+            _discard(part)
+
+
+def is_stale(part: Path) -> bool:
+    """Whether nobody has written to an unfinished file for `STALE_S` seconds."""
+    try:
+        return time.time() - part.stat().st_mtime > STALE_S
+    except OSError:  # renamed or removed by its writer just now
+        return False
 
 
 def make_durable(paths: Collection[Path]) -> None:

@@ -171,7 +171,12 @@ def _loaded(blob: bytes, schema: Schema, owner: str, transport: TransportSetting
     if len(blob) > limit:
         raise ProtocolError(f"{owner}: {len(blob)} bytes, but this model has at most {limit}")
     try:
-        return load(blob if transport.compression == "none" else _inflate(blob, limit, transport))
+        data = blob if transport.compression == "none" else _inflate(blob, limit, transport)
+        # Before it is read: half a million empty tensors fit into an upload, and a GB of memory.
+        header, most = int.from_bytes(data[:8], "little"), _most_header(schema)
+        if header > most:
+            raise ValueError(f"its header has {header} bytes, at most {most} are allowed")
+        return load(data)
     except Exception as error:  # shapes such as [0, 2**63] fail in torch, not in safetensors
         raise ProtocolError(
             f"{owner}: not a safetensors model ({error}); upload it again"
@@ -200,7 +205,11 @@ def _checked(params: Params, schema: Schema, owner: str, transport: TransportSet
 def max_bytes(schema: Schema) -> int:
     """Return an upper bound on the size of any honest serialisation under this schema."""
     data = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in schema.values())
-    return data + _HEADER_BYTES_PER_TENSOR * (len(schema) + 1)
+    return data + _most_header(schema)
+
+
+def _most_header(schema: Schema) -> int:
+    return _HEADER_BYTES_PER_TENSOR * (len(schema) + 1)
 
 
 def weighted_mean(models: Iterable[tuple[float, Params]], own: Params) -> Params:

@@ -5,19 +5,18 @@ import logging
 import os
 import re
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from fedapp.ground.disk import TEMPORARY, make_durable, write_atomic
+from fedapp.ground.disk import TEMPORARY, is_stale, make_durable, write_atomic
 from fedapp.ground.errors import StoreError
 
 log = logging.getLogger(__name__)
 
 ENDING = ".safetensors"
-STALE_S = 600.0
-"""Age in seconds from which an unfinished file is taken for the leftover of a killed process."""
+MOST_PROVED = 20_000
+"""Files that are known to be whole, the last ones; 9 MB. Others are read once more."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FOLDER = re.compile(r"[0-9a-f]{2}")
@@ -61,7 +60,7 @@ class ModelStore:
         """
         digest = self._digest_of(blob)
         path = self._path(digest)
-        if _size(path) != len(blob):  # absent, or cut
+        if not self._is_there(digest, blob):
             write_atomic(Path(path), blob, durable=durable)
             self._note_proved(digest, _state(path))
         elif durable:
@@ -138,7 +137,7 @@ class ModelStore:
                 continue
             path = Path(folder, name)
             if path.suffix == TEMPORARY:
-                unneeded = _age(path) > STALE_S
+                unneeded = is_stale(path)
             else:
                 unneeded = path.suffix == ENDING and bool(_DIGEST.fullmatch(path.stem))
             if unneeded:
@@ -196,10 +195,30 @@ class ModelStore:
     def _absent(self, digest: str) -> StoreError:
         return StoreError(f"{self._path(digest)}: no such model here: fetch it from a holder")
 
+    def _is_there(self, digest: str, blob: bytes) -> bool:
+        """Whether the file holds these bytes; another process may have written or damaged it."""
+        path = self._path(digest)
+        state = _state(path)
+        if state is None or state[1] != len(blob):  # absent, or cut
+            return False
+        with self._lock:
+            if self._proved.get(digest) == state:
+                return True
+        try:
+            same = Path(path).read_bytes() == blob
+        except OSError:
+            return False
+        if same:
+            self._note_proved(digest, state)
+        return same
+
     def _note_proved(self, digest: str, state: "_State | None") -> None:
         if state is not None:
             with self._lock:
+                self._proved.pop(digest, None)  # the last one comes last
                 self._proved[digest] = state
+                if len(self._proved) > MOST_PROVED:
+                    del self._proved[next(iter(self._proved))]
 
     def _remember(self, digest: str, blob: bytes) -> None:
         with self._lock:
@@ -233,13 +252,6 @@ def _size(path: str) -> int | None:
         return os.stat(path).st_size
     except OSError:
         return None
-
-
-def _age(path: Path) -> float:
-    try:
-        return time.time() - path.stat().st_mtime
-    except OSError:  # renamed or removed by its writer just now
-        return 0.0
 
 
 def _remove(path: Path) -> None:

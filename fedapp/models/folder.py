@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedapp.ground.disk import refused, write_atomic
+from fedapp.ground.disk import refused, remove_stale, write_atomic
 from fedapp.ground.errors import RunError
 from fedapp.learn.keeping import Choice
 from fedapp.learn.metrics import LABEL_GROUPS, label_group
@@ -31,6 +31,7 @@ def write_model(folder: Path, description: Description, blob: bytes | None = Non
     description alone says which tensors count.
     """
     if blob is not None:
+        remove_stale(folder)
         _settle(folder)
         write_atomic(folder / NEXT, blob, durable=True)
     write_atomic(folder / DESCRIPTION, description.to_json().encode(), durable=blob is not None)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 
+from fedapp.ground.errors import one_line
 from fedapp.ground.settings import DataSettings
 from fedapp.messages.protocol import SiteFacts
 from fedapp.server.checks import Kind, joinable
@@ -55,9 +56,10 @@ class Arrivals:
         return {facts.site for facts in came} - taken
 
     def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self.say(text)
+        short = one_line(text)  # a site's own classes may be in it, others in every round
+        if short not in self._said:
+            self._said.add(short)
+            self.say(short)
 
 
 def _stranger(state: RunState, facts: SiteFacts) -> str:

@@ -254,14 +254,13 @@ class Engine:
         return dict(self.ledger.totals())
 
     def _record(self, row: Row, sites: Row, state: RunState) -> None:
-        self._pool.settle()
+        needs = state.server.needs()
+        self._pool.settle(needs)
         self.folder.append_metrics(row)
         self.folder.append_sites(sites)
         self.folder.append_traffic(self.ledger.close_round())
         self._checkpoint.save(state, self._pool, self.ledger)
-        self._pool.keep(
-            state.server.needs()
-        )  # only now: what the saved records name must never be gone
+        self._pool.keep(needs)  # only now: what the saved records name must never be gone
 
     def _finish(self, state: RunState) -> Row:
         rounds, sites = self.experiment.rounds, len(state.standings.sites)

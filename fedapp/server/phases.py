@@ -133,7 +133,8 @@ class Phases:
                 "labelled images; set split.server_share above 0"
             )
         self.server_learned = True
-        self._take(task, attributed(task, self.learner.handle(task, {})), phase)
+        if self._take(task, attributed(task, self.learner.handle(task, {})), phase):
+            phase.failed[SERVER_SITE] = "the pool lost a model it needs"
         if reason := phase.failed.get(SERVER_SITE):
             raise RunError(f"round {self.state.round}: the server's own training failed: {reason}")
 

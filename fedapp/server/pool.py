@@ -129,15 +129,17 @@ class ModelPool:
         """Return a content. Raises StoreError where it is absent or damaged."""
         return self.store.get(digest)
 
-    def settle(self) -> None:
-        """Bring what the records name to the disk, all at once. Raises StoreError."""
-        named = {record.digest for record in self._records.values()}
-        self.store.settle(self._unsettled & named)
+    def settle(self, also: Collection[str] = ()) -> None:
+        """Bring to the disk, all at once, what is new of what `keep` keeps. Raises StoreError."""
+        self.store.settle(self._unsettled & self._named(also))
         self._unsettled.clear()
 
     def keep(self, also: Collection[str] = ()) -> None:
         """Remove every content but w_0, every site's latest of each role and `also` (digests)."""
-        self.store.keep_only({record.digest for record in self._records.values()} | set(also))
+        self.store.keep_only(self._named(also))
+
+    def _named(self, also: Collection[str]) -> set[str]:
+        return {record.digest for record in self._records.values()} | set(also)
 
     def to_plain(self, records: Records | None = None) -> dict[str, list[Any]]:
         """Return all records, or these, as JSON can hold them: site -> [version, digest, round].

@@ -2,13 +2,18 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fedapp.drivers.crew import Crew, Workplace
 from fedapp.drivers.loopback import Loopback, carrier_of, run_loopback
 from fedapp.ground.errors import ConfigError, RunError
+from fedapp.ground.processes import alive
 from fedapp.messages.protocol import INITIAL_SITE, ModelRef, Outgoing, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods.ditto import Ditto
@@ -51,11 +56,67 @@ def test_a_killed_process_ends_the_run_with_a_reason_and_the_others_end_too(tmp_
     experiment = small()
     store = ModelStore(tmp_path / "pool")
     place = Workplace(experiment, store.root, tmp_path / "sites", None)
-    own = ModelRef(INITIAL_SITE, 0, "0" * 64)
-    outbox = [Outgoing(Task(site=k, round=0, action="train", own=own), ()) for k in range(2)]
     with Crew(federation_of(experiment), store, place, 2) as carrier:
         processes = [worker._process for worker in carrier._workers]
         os.kill(processes[0].pid, signal.SIGKILL)
         with pytest.raises(RunError, match=r"want of memory.*lower runtime.workers"):
-            list(carrier.exchange(outbox, store.get, 60.0))
+            list(carrier.exchange(outbox(2), store.get, 60.0))
     assert not any(process.is_alive() for process in processes)
+
+
+def outbox(sites):
+    own = ModelRef(INITIAL_SITE, 0, "0" * 64)
+    return [Outgoing(Task(site=k, round=0, action="train", own=own), b"") for k in range(sites)]
+
+
+class Gone(Workplace):
+    """Whose data can no longer be read."""
+
+    def open(self, number, store):
+        raise ConfigError("the images are gone: bring them back")
+
+
+def test_what_goes_wrong_in_a_process_ends_the_run_with_its_own_words(tmp_path):
+    experiment = small()
+    store = ModelStore(tmp_path / "pool")
+    place = Gone(experiment, store.root, tmp_path / "sites", None)
+    with Crew(federation_of(experiment), store, place, 2) as carrier:
+        with pytest.raises(ConfigError, match=r"^the images are gone: bring them back$"):
+            list(carrier.exchange(outbox(2), store.get, 60.0))
+
+
+class Asleep(Workplace):
+    """Where a task takes ten minutes."""
+
+    def open(self, number, store):
+        print(os.getpid(), flush=True)
+        time.sleep(600)
+
+
+SERVER = """
+from pathlib import Path
+from fedapp.drivers.crew import _Worker
+from tests.drivers.test_crew import Asleep, outbox
+from tests.small import small
+worker = _Worker(Asleep(small(), Path("pool"), Path("sites"), None))
+worker.give(outbox(1)[0].task)
+worker.answer()
+"""
+
+
+def test_a_process_at_work_ends_with_a_server_that_is_killed():
+    """The next server of the run may begin at once: nobody else may write to the sites' folders."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    with server:
+        at_work = {int(server.stdout.readline())}
+        server.kill()
+    try:
+        until = time.monotonic() + 20
+        while alive(at_work) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not alive(at_work)
+    finally:
+        for pid in alive(at_work):
+            os.kill(pid, signal.SIGKILL)

@@ -4,7 +4,8 @@ import pytest
 
 from fedapp.drivers import need as needs
 from fedapp.drivers.need import MIB, free_ram, measured, start_measuring
-from fedapp.drivers.workers import measure
+from fedapp.drivers.workers import kept_parsed, measure
+from fedapp.learn import parsed
 from tests.small import small
 
 
@@ -12,6 +13,17 @@ def test_what_a_worker_needs_grows_with_the_model_and_is_more_than_the_process()
     need = measure(small())
     assert need.ram > needs.ACTOR + 100 * MIB
     assert (need.gpu, need.gpus) == (0, ())
+
+
+def test_models_that_are_kept_parsed_count_up_to_what_they_may_take():
+    """4 rounds and the warm-up; 5 sites and the server: 30 models."""
+    assert kept_parsed(small(), 1000) == 30_000
+    assert kept_parsed(small(), 2**30) == parsed.MEMORY == 512 * MIB
+
+
+def test_what_is_kept_parsed_is_part_of_what_a_worker_needs(monkeypatch):
+    monkeypatch.setattr("fedapp.drivers.workers.kept_parsed", lambda experiment, size: 2**40 + size)
+    assert measure(small()).ram > 2**40
 
 
 def test_it_is_measured_in_another_process():

@@ -3,6 +3,7 @@ import json
 import logging
 import os
 import resource
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from fedapp.experiment import runfolder
 from fedapp.experiment.codehash import code_hash, hash_of, versions
 from fedapp.experiment.config import experiment_digest, from_plain, load_experiment, to_plain
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import RunFolder, open_run
+from fedapp.experiment.runfolder import RunFolder, check_run, open_run
 from fedapp.experiment.runlock import sole_server
 from fedapp.experiment.runpaths import NAME, out_root
 from fedapp.ground.errors import RunError, StoreError
@@ -221,6 +222,58 @@ def test_resume_drops_metrics_after_the_checkpoint(experiment: Experiment) -> No
     assert [row["round"] for row in again.sites()] == [0, 1, 2]
 
 
+def test_resume_takes_no_more_memory_than_a_line(experiment: Experiment) -> None:
+    """Of 10,000 rounds and 100 sites, `sites.jsonl` has some 400 MB."""
+    folder = open_run(named(experiment, "mine"))
+    line = json.dumps({"round": 0, "sites": {str(site): [0.5] * 20 for site in range(100)}})
+    (folder.path / "sites.jsonl").write_text(f"{line}\n" * 300 + '{"round": 1}\n')
+    tracemalloc.start()
+    try:
+        folder.drop_rows_after(0)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * len(line) < 300 * len(line)
+    assert len(folder.sites()) == 300
+
+
+def row(number: int) -> tuple[int | str, ...]:
+    return (number, 3, "up", "model", 1, 500, "")
+
+
+def test_resume_drops_traffic_after_the_checkpoint(experiment: Experiment) -> None:
+    folder = open_run(named(experiment, "mine"))
+    for number in range(3):
+        folder.append_traffic([row(number)])
+    path = folder.path / "traffic.csv"
+    whole = path.read_text()
+    with path.open("a") as file:
+        file.write("1")  # the crash cut a line of round 10
+    for last in (2, 1):
+        folder.drop_rows_after(last)
+        assert path.read_text() == "".join(whole.splitlines(keepends=True)[: last + 2])
+
+
+@pytest.mark.parametrize("left", ["", "round,si"])
+def test_traffic_has_its_header_after_any_cut(experiment: Experiment, left: str) -> None:
+    """A full disk, or a power cut, leaves the first lines empty or in part."""
+    folder = open_run(named(experiment, "mine"))
+    (folder.path / "traffic.csv").write_text(left)
+    folder.drop_rows_after(-1)
+    folder.append_traffic([row(0)])
+    text = (folder.path / "traffic.csv").read_text()
+    assert text == "round,site,direction,kind,models,bytes,layers\n0,3,up,model,1,500,\n"
+
+
+def test_resume_removes_what_a_killed_server_was_writing(experiment: Experiment) -> None:
+    folder = open_run(named(experiment, "mine"))
+    part = folder.path / ".checkpoint.json.0123abcd.tmp"
+    part.write_text("half")
+    os.utime(part, (0, 0))
+    open_run(named(experiment, "mine", resume=True))
+    assert not part.exists()
+
+
 def test_resume_before_the_first_checkpoint_starts_over(experiment: Experiment) -> None:
     folder = open_run(named(experiment, "mine"))
     folder.append_metrics({"round": 0})
@@ -369,6 +422,18 @@ def test_a_run_that_goes_on_has_one_server_and_its_records_are_left_alone(
         assert folder.metrics() == [{"round": 0}]
     with sole_server(named(experiment, "mine", resume=True)) as again:
         assert again.metrics() == []  # no checkpoint: from the beginning
+
+
+def test_a_look_at_a_run_that_goes_on_changes_nothing(experiment: Experiment) -> None:
+    """A second server looks before it asks for the folder: the first is between two files."""
+    with sole_server(rounds(named(experiment, "mine"), 3)) as folder:
+        folder.save_checkpoint({"round": 0})
+        for number in range(2):
+            folder.append_metrics({"round": number})
+            folder.append_sites({"round": number, "sites": {}})
+        before = {path: path.read_bytes() for path in folder.path.iterdir()}
+        check_run(rounds(named(experiment, "mine", resume=True), 5))
+        assert {path: path.read_bytes() for path in folder.path.iterdir()} == before
 
 
 def test_a_server_refuses_what_open_run_refuses(experiment: Experiment) -> None:

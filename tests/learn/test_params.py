@@ -124,6 +124,17 @@ def test_a_small_stream_that_unpacks_to_much_is_refused_without_unpacking_it():
             from_bytes(blob, schema, "x", transport)
 
 
+@pytest.mark.parametrize("compression", ["none", "zlib"])
+def test_a_header_of_many_tensors_is_refused_without_reading_it(monkeypatch, compression):
+    """As many bytes as an honest model has, half a million empty tensors: a GB once read."""
+    transport = TransportSettings(compression=compression)
+    empty = {f"t{i}": torch.empty(0) for i in range(600)}
+    blob = to_bytes(empty, transport)
+    monkeypatch.setattr("fedapp.learn.params.load", lambda data: pytest.fail("read"))
+    with pytest.raises(ProtocolError, match=r"its header has \d+ bytes, at most 1024 are allowed"):
+        from_bytes(blob, {"w": ((500_000,), torch.float32)}, "x", transport)
+
+
 def test_a_weight_beyond_float16_is_refused_not_sent_as_infinity():
     transport = TransportSettings(precision="float16")
     with pytest.raises(ProtocolError, match="tensor w holds NaN or infinity"):

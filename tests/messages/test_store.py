@@ -92,12 +92,26 @@ def test_damaged_file_is_removed_said_and_fetched_again(
     assert ModelStore(tmp_path).get(digest) == blob
 
 
-def test_put_mends_a_cut_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [b"mod", b"\0" * 50], ids=["cut", "as long"])
+@pytest.mark.parametrize("here", [True, False], ids=["this process", "another"])
+def test_put_mends_a_damaged_file(tmp_path: Path, damage: bytes, here: bool) -> None:
+    """As a power cut leaves it: the round is done again, and the same content put again."""
     models = ModelStore(tmp_path)
     digest = models.put(b"model" * 10)
-    file_of(tmp_path, digest).write_bytes(b"mod")
-    models.put(b"model" * 10)
+    file_of(tmp_path, digest).write_bytes(damage)
+    (models if here else ModelStore(tmp_path)).put(b"model" * 10)
     assert ModelStore(tmp_path).get(digest) == b"model" * 10
+
+
+def test_what_is_known_to_be_whole_takes_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site on the server's pool never removes anything: its store would grow with rounds."""
+    monkeypatch.setattr(store, "MOST_PROVED", 3)
+    models = ModelStore(tmp_path, memory_bytes=0)
+    digests = [models.put(b"%d" % number) for number in range(5)]
+    assert models.proved(digests[0])  # read once more, and now the last
+    assert list(models._proved) == [digests[3], digests[4], digests[0]]
 
 
 def test_memory_stays_within_its_bound_and_drops_the_least_used(
@@ -136,7 +150,7 @@ def test_keep_only_collects_the_rest(tmp_path: Path) -> None:
     fresh, stale = tmp_path / a[:2] / ".fresh.tmp", tmp_path / b[:2] / ".stale.tmp"
     for path in (fresh, stale):
         path.write_bytes(b"half")
-    old = stale.stat().st_mtime - store.STALE_S - 60
+    old = stale.stat().st_mtime - disk.STALE_S - 60
     os.utime(stale, (old, old))
 
     models.keep_only([a, digest_of(b"never seen")])

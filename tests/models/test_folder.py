@@ -1,5 +1,6 @@
 """A model's folder is whole at any moment: whoever is killed, whoever reads meanwhile."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,15 @@ def test_killed_anywhere_it_holds_the_old_model_or_the_new(old_and_new, monkeypa
     assert read_whole(folder) == left
     write_model(folder, *old)
     assert read_whole(folder) == old and not (folder / NEXT).exists()
+
+
+def test_what_a_death_left_half_written_goes_with_the_next_model(old_and_new):
+    folder, _, new = old_and_new
+    half = folder / f".{NEXT}.0123abcd.tmp"
+    half.write_bytes(b"half")
+    os.utime(half, (0, 0))
+    write_model(folder, *new)
+    assert not half.exists()
 
 
 def test_a_second_death_does_not_lose_what_the_first_one_left(old_and_new, monkeypatch):

@@ -91,10 +91,10 @@ def test_shapes_that_no_tensor_can_have(shape):
 
 def test_an_error_never_repeats_a_whole_message():
     many = tensors(**{
-        f"n{k}\x1b[2J": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for k in range(2000)
+        f"n{k}\x1b[2J": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for k in range(600)
     })  # fmt: skip
     with pytest.raises(ProtocolError, match="unexpected tensors") as caught:
-        from_bytes(many, {"w": ((100_000,), torch.float32)}, "x")
+        from_bytes(many, {f"w{k}": ((1,), torch.float32) for k in range(100)}, "x")
     assert len(str(caught.value)) <= MAX_QUOTED and str(caught.value).isprintable()
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from pydantic_core import to_json
 
+from fedapp.ground.errors import MAX_QUOTED
 from fedapp.ground.settings import DataSettings
 from fedapp.messages.protocol import SiteFacts
 from fedapp.messages.store import ModelStore
@@ -65,6 +66,15 @@ def test_one_that_is_known_must_have_its_data(door):
     ]
     assert arrivals.admit([NORTH], state, pool, 7) == set()
     assert arrivals.here == {0} and said[1] == "site 0 (north) is back in round 7"
+
+
+def test_what_a_stranger_says_of_itself_is_quoted_in_short(door):
+    """It may come with 1000 other classes of 200 letters in every round of 10,000."""
+    arrivals, state, pool, said = door
+    for number in range(2):
+        classes = tuple(f"{number}{k:0199}" for k in range(1000))
+        arrivals.admit([replace(SOUTH, classes=classes)], state, pool, 5)
+    assert len(said) == 2 and max(map(len, said)) <= MAX_QUOTED
 
 
 def test_a_peers_number_is_its_own(door):

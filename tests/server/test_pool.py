@@ -143,3 +143,15 @@ def test_what_the_records_name_is_brought_to_the_disk_together_once(
     pool.settle()
     pool.settle()
     assert settled == [{digest_of(b"a"), digest_of(b"mean")}, set()]
+
+
+def test_what_a_method_names_is_brought_to_the_disk_with_the_records(
+    pool: ModelPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site that comes late is warmed up and trains in one round; the first model is listed."""
+    settled: list[set[str]] = []
+    monkeypatch.setattr(pool.store, "settle", lambda digests: settled.append(set(digests)))
+    for blob in (b"listed", b"a"):
+        pool.upload(1, digest_of(blob), blob, 3)
+    pool.settle({digest_of(b"listed"), pool.initial.digest})
+    assert settled == [{digest_of(b"listed"), digest_of(b"a")}]

@@ -15,6 +15,7 @@ from fedapp.messages.protocol import (
     MODEL,
     SERVER_SITE,
     Incoming,
+    Missing,
     ModelRef,
     Part,
     Refusal,
@@ -112,6 +113,19 @@ class Learner:
     def handle(self, task, payloads):
         time.sleep(0.5)
         return Incoming(Reply(SERVER_SITE, task.round, task.own.digest))
+
+
+def test_where_the_pool_lost_what_the_server_learns_from_the_run_ends(served):
+    """Silence would leave the server out of the average, and nobody told."""
+
+    class Lacking(Learner):
+        def handle(self, task, payloads):
+            return Incoming(Missing(SERVER_SITE, task.round, (task.own.digest,)))
+
+    engine = served(Patient(), Lacking())
+    task = Task(SERVER_SITE, 1, "train", engine._pool.latest(SERVER_SITE))
+    with pytest.raises(RunError, match="own training failed: the pool lost a model it needs"):
+        engine._phases.run([task], {})
 
 
 class Patient:

@@ -1,0 +1,55 @@
+"""What a disk that refuses, and a killed process, leave of the files."""
+
+import errno
+import os
+
+import pytest
+
+from fedapp.ground import disk
+from fedapp.ground.disk import append_durable, cut_durable, remove_stale
+from fedapp.ground.errors import StoreError
+
+
+def refuse(*_):
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+def test_a_line_that_can_neither_be_written_nor_taken_back_is_said(tmp_path, monkeypatch):
+    """A disk that failed is often made read-only: then the file cannot be cut either."""
+    path = tmp_path / "lines"
+    append_durable(path, b"first\n")
+    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(os, "truncate", refuse)
+    with pytest.raises(StoreError, match=r"lines: cannot be written \(Read-only file system"):
+        append_durable(path, b"second\n")
+
+
+def test_a_new_file_of_lines_is_in_its_folder_after_a_power_cut(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(
+        os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}"))
+    )
+    path = tmp_path / "lines"
+    for _ in range(2):
+        append_durable(path, b"line\n")
+    assert synced == [str(path), str(tmp_path), str(path)]
+
+
+def test_a_file_is_cut_to_its_first_bytes_and_never_made_longer(tmp_path):
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\ntwo\n")
+    for size, left in ((100, b"one\ntwo\n"), (4, b"one\n"), (0, b"")):
+        cut_durable(path, size)
+        assert path.read_bytes() == left
+    with pytest.raises(StoreError, match="none: cannot be written"):
+        cut_durable(tmp_path / "none", 0)
+
+
+def test_what_a_killed_process_left_is_removed_once_nobody_writes_to_it(tmp_path):
+    old, fresh, other = (tmp_path / name for name in (".a.tmp", ".b.tmp", "c.tmp"))
+    for path in (old, fresh, other):
+        path.write_bytes(b"half")
+    for path in (old, other):
+        os.utime(path, (0, path.stat().st_mtime - disk.STALE_S - 60))
+    remove_stale(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".b.tmp", "c.tmp"]
