@@ -58,7 +58,6 @@ def main(
     }
     checkouts = {name: path for name, path in given.items() if path}
     turns = 1 if quick else turns
-    rows: list[Row] = []
     try:
         settings = of_so_many(sites, TOY if quick else SETTINGS)
         contenders = [
@@ -71,10 +70,9 @@ def main(
             for index, setting in enumerate(settings):
                 place = Path(folder) / str(index)
                 differences = equal_work(setting, contenders, place / "equal")
-                rows += timed(setting, contenders, turns, place / "timed", differences)
-                save(
-                    "peers", rows, notes(turns, sites, checkouts)
-                )  # an interrupted run keeps what it has
+                rows = timed(setting, contenders, turns, place / "timed", differences)
+                # A table for each setting: one of them takes an hour on a busy machine.
+                save(f"peers-{setting.sites}", rows, notes(turns, setting.sites, checkouts))
     except FedAppError as error:
         print(f"bench.peers: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -89,12 +87,11 @@ def of_so_many(sites: int | None, settings: Sequence[Setting]) -> Sequence[Setti
     return found
 
 
-def notes(turns: int, sites: int | None, checkouts: Collection[str]) -> dict[str, object]:
+def notes(turns: int, sites: int, checkouts: Collection[str]) -> dict[str, object]:
     """Return what all rows have in common; the command without where things lie here."""
-    only = "" if sites is None else f" --sites {sites}"
     paths = "".join(f" --{name.lower()} PATH" for name in checkouts)
     return {
-        "command": f"python -m bench.peers --turns {turns}{only}{paths}",
+        "command": f"python -m bench.peers --turns {turns} --sites {sites}{paths}",
         "share of sites that train": SETTINGS[0].share,
         "epochs": SETTINGS[0].epochs,
     }

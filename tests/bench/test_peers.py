@@ -174,8 +174,8 @@ def test_the_command_measures_and_compares(tmp_path):
     subprocess.run(
         [sys.executable, "-m", "bench.apart", tmp_path, "bench.peers", "--quick"], check=True
     )
-    result = json.loads((tmp_path / "peers.json").read_text())
-    assert result["command"] == "python -m bench.peers --turns 1"
+    result = json.loads((tmp_path / "peers-4.json").read_text())
+    assert result["command"] == "python -m bench.peers --turns 1 --sites 4"
     rows = {(row["who"], row["evaluation"]): row for row in result["rows"]}
     assert len(rows) == 6
     for (who, evaluation), row in rows.items():
