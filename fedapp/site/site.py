@@ -14,6 +14,7 @@ import torch
 from fedapp.data.augment import flips
 from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
+from fedapp.ground.allocator import keep_freed_memory
 from fedapp.ground.devices import pick_dtype, torch_threads
 from fedapp.ground.errors import ConfigError, FedAppError, ProtocolError, StoreError, one_line, told
 from fedapp.learn.graphs import graphs_on
@@ -112,6 +113,7 @@ class Site:
         But for a StoreError of a shared store: a full disk there must end the run, not be taken for
         the refusal of one site after the other.
         """
+        keep_freed_memory()
         try:
             with torch_threads(self.experiment.runtime.threads):
                 return self._handle(task, payloads)
