@@ -67,8 +67,17 @@ def _opened(part: Path, mode: int) -> BinaryIO:
     try:
         return opened()
     except FileNotFoundError:
-        part.parent.mkdir(parents=True, exist_ok=True)
+        _make(part.parent)
         return opened()
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and those that it lies in; after a power cut they are still there."""
+    absent = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in absent:
+        with suppress(PermissionError):  # one may write into a folder and yet not open it
+            _sync(path.parent)
 
 
 def append_durable(path: Path, data: bytes) -> None:

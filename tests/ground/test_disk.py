@@ -6,7 +6,7 @@ import os
 import pytest
 
 from fedapp.ground import disk
-from fedapp.ground.disk import append_durable, cut_durable, remove_stale
+from fedapp.ground.disk import append_durable, cut_durable, remove_stale, write_atomic
 from fedapp.ground.errors import StoreError
 
 
@@ -53,3 +53,23 @@ def test_what_a_killed_process_left_is_removed_once_nobody_writes_to_it(tmp_path
         os.utime(path, (0, path.stat().st_mtime - disk.STALE_S - 60))
     remove_stale(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".b.tmp", "c.tmp"]
+
+
+def test_new_folders_are_in_theirs_after_a_power_cut(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(
+        os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}"))
+    )
+    path = tmp_path / "one" / "two" / "file"
+    for _ in range(2):
+        write_atomic(path, b"content", durable=False)
+    assert synced == [str(tmp_path / "one"), str(tmp_path)]
+
+
+def test_a_folder_that_only_lets_one_write_takes_new_ones(tmp_path, monkeypatch):
+    def closed(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(disk, "_sync", closed)
+    write_atomic(tmp_path / "one" / "file", b"content", durable=False)
+    assert (tmp_path / "one" / "file").read_bytes() == b"content"
