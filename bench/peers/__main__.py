@@ -13,6 +13,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean, median
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
@@ -136,6 +137,7 @@ def timed(
             **times[evaluate, who.name].over(times[evaluate, LOOP]),
             **_of_steps(times[evaluate, who.name].over(times[evaluate, STEPS])),
             "peak_mib": round(max(a["peak_mib"] for a in answers[evaluate, who.name])),
+            "page faults": round(median(mean(a["faults"]) for a in answers[evaluate, who.name])),
             "trained on": answers[evaluate, who.name][0]["images"]["trained"],
             "evaluated": answers[evaluate, who.name][0]["images"]["evaluated"],
             "update apart": float(f"{differences[who.name]:.1g}"),
@@ -150,7 +152,7 @@ def _of_steps(ratio: Mapping[str, float]) -> dict[str, float]:
 
 def _per_round(answer: dict[str, Any]) -> float:
     seconds: list[float] = answer["seconds"]
-    return sum(seconds) / len(seconds)
+    return mean(seconds)
 
 
 if __name__ == "__main__":

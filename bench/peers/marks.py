@@ -1,5 +1,6 @@
-"""Marks between the rounds of a contender: time, images seen, the model after the first round."""
+"""Marks between a contender's rounds: time, page faults, images seen; the first round's model."""
 
+import resource
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,27 +29,34 @@ class Marks:
     def __init__(self, rounds: int, classes: int, model: Path) -> None:
         self.seconds: list[float] = []
         """CPU time of this process in each round, all threads."""
+        self.faults: list[int] = []
+        """Pages that the system gave to this process in each round."""
         self.images = {"trained": 0, "evaluated": 0}
         """Images that went through the network in the first round."""
         self._rounds, self._classes, self._path = rounds, classes, model
-        self._began: float | None = None
+        self._began: tuple[float, int] | None = None
         self._counting: Any = None
 
     def __call__(self, model: Callable[[], Mapping[str, Tensor]]) -> None:
         """End a round; the time that a mark takes itself is in none."""
-        now = time.process_time()
+        now, faults = _used()
         if self._began is None:
             self._counting = nn.modules.module.register_module_forward_pre_hook(self._count)
         else:
-            self.seconds.append(now - self._began)
+            self.seconds.append(now - self._began[0])
+            self.faults.append(faults - self._began[1])
         if len(self.seconds) == 1:
             self._counting.remove()
             save_model(model(), self._path)
         if len(self.seconds) == self._rounds:
             raise EnoughError
-        self._began = time.process_time()
+        self._began = _used()
 
     def _count(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if isinstance(module, nn.Linear) and module.out_features == self._classes:
             kind = "trained" if torch.is_grad_enabled() else "evaluated"
             self.images[kind] += len(inputs[0])
+
+
+def _used() -> tuple[float, int]:
+    return time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -48,6 +48,7 @@ def main() -> None:
         pass
     answer = {
         "seconds": marks.seconds[1:],
+        "faults": marks.faults[1:],
         "images": marks.images,
         "peak_mib": peak_mib(Path("/proc/self/status").read_text()),
     }

@@ -103,6 +103,7 @@ def test_a_mark_takes_no_time_of_a_round_and_the_last_one_ends_the_run(tmp_path,
     with pytest.raises(EnoughError):
         marks(dict)
     assert marks.seconds == [3.0, 2.5]
+    assert len(marks.faults) == 2 and min(marks.faults) >= 0
     assert load_file(tmp_path / "model.safetensors")["w"] == 1
 
 
