@@ -54,8 +54,8 @@ def too_little(proportions: Tensor) -> tuple[str, str] | None:
         what = f"there {bags}, but {classes} classes in them"
         return what, "make at least as many bags as classes, with different proportions"
     return (
-        f"its {len(filled)} bags do not tell {classes} classes apart (the proportions' rank is "
-        "lower)",
+        f"its {len(filled)} bags do not tell {classes} classes apart: some have the proportions of "
+        "others, or of others mixed",
         "give more bags, or bags with other proportions",
     )
 

@@ -41,7 +41,7 @@ def measure(experiment: Experiment) -> Need:
     inputs = tuple(images.shape[1:])
     network = build_model(experiment.model, inputs, len(federation.classes), compute)
 
-    size = experiment.method.images_per_step(experiment.training.batch_size)
+    size = experiment.method.images_per_step(experiment.training.batch_size, largest)
 
     def none_needed(ref: ModelRef) -> Params:
         raise AssertionError(ref)

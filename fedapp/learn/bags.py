@@ -6,9 +6,12 @@ zeros is a bag that the site lacks. pi: [C], above 0, sums to 1: how often each 
 where the model answers.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedapp.learn.networks.base import Network
 
@@ -18,6 +21,8 @@ EXACT = 1e-12
 """Below this a difference of two float64 numbers near 1 is rounding."""
 TINY = 1e-7
 """Below this a probability is not told from 0, so that its logarithm stays finite."""
+FIRST_STEP = 1e-3
+"""Length of VAT's first step. The usual 1e-6 is lost in float32's rounding: docs/BAGS.md."""
 
 
 def transition(proportions: Tensor, shares: Tensor, prior: Tensor) -> Tensor:
@@ -32,9 +37,10 @@ def bag_posterior(answers: Tensor, matrix: Tensor) -> Tensor:
     """Return Q = P(bag | x), [n, M], rows sum to 1 (FedUL, Theorem 1).
 
     answers: eta = P(y | x) [n, C] where classes occur as pi says. matrix: `transition` [M, C].
+    Where eta is 0 for every class of the bags, so is Q.
     """
     raw = answers @ matrix.to(answers).T
-    return raw / raw.sum(1, keepdim=True)
+    return raw / raw.sum(1, keepdim=True).clamp_min(torch.finfo(raw.dtype).tiny)
 
 
 def bag_loss(logits: Tensor, bag: Tensor, matrix: Tensor, double_softmax: bool = False) -> Tensor:
@@ -77,15 +83,24 @@ def proportion_loss(logits: Tensor, proportions: Tensor) -> Tensor:
 
 
 def adversarial_loss(
-    model: Network, inputs: Tensor, logits: Tensor, radius: float, start: Tensor, tiny: float = 1e-6
+    model: Network, inputs: Tensor, radius: float, start: Tensor, tiny: float = FIRST_STEP
 ) -> Tensor:
     """Return mean KL(p(x) || p(x + r)), r the worst step of length `radius` (VAT, Miyato 2019).
 
-    inputs: normalised [n, ...]. logits: the model's to them, [n, C]; no gradient flows through
-    them. start: a random direction for each input; one power iteration with steps `tiny` finds r.
-    The model should leave batch-norm statistics alone meanwhile.
+    inputs: normalised [n, ...]. start: a random direction for each input; one power iteration with
+    steps `tiny` finds r. No gradient flows through p(x). Until the loss's gradient is taken, all
+    passes answer alike: without dropout, batch norm by the inputs' own statistics, of which none
+    are kept. So the loss is 0 where r is.
     """
-    wanted = torch.softmax(logits.detach(), 1)
+    with steady(model):
+        return _adversarial(model, inputs, radius, start, tiny)
+
+
+def _adversarial(
+    model: Network, inputs: Tensor, radius: float, start: Tensor, tiny: float
+) -> Tensor:
+    with torch.no_grad():
+        wanted = torch.softmax(model(inputs), 1)
 
     def divergence(step: Tensor) -> Tensor:
         answers = F.log_softmax(model(inputs + step), 1)
@@ -94,6 +109,25 @@ def adversarial_loss(
     step = (tiny * _unit(start)).requires_grad_()
     [gradient] = torch.autograd.grad(divergence(step), step)
     return divergence(radius * _unit(gradient))
+
+
+@contextmanager
+def steady(model: nn.Module) -> Iterator[None]:
+    """Turn off dropout, and keep no batch-norm statistics; as before afterwards."""
+    dropouts = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    before = [m.training for m in dropouts], [m.track_running_stats for m in norms]
+    for dropout in dropouts:
+        dropout.training = False
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for dropout, training in zip(dropouts, before[0], strict=True):
+            dropout.training = training
+        for norm, tracking in zip(norms, before[1], strict=True):
+            norm.track_running_stats = tracking
 
 
 def _unit(steps: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedapp.data.augment import STRONG_VIEWS, weak
+from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED, Count, Share, TrainSettings
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work, fixmatch, supervised
@@ -148,7 +149,7 @@ class WithPseudoLabels(Averaging):
         """Sites learn from pseudo-labels."""
         return ""
 
-    def images_per_step(self, batch_size: int) -> int:
+    def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """A labelled and two views of an unlabelled image for each of a batch."""
         return 3 * batch_size
 
@@ -175,9 +176,13 @@ class ByObjective(WithPseudoLabels):
         """Of FixMatch's views."""
         return self.objective == "fixmatch"
 
-    def images_per_step(self, batch_size: int) -> int:
+    def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """Without unlabelled images a step has the batch alone."""
-        return batch_size if self.objective == "supervised" else super().images_per_step(batch_size)
+        return (
+            batch_size
+            if self.objective == "supervised"
+            else super().images_per_step(batch_size, data)
+        )
 
     def weight(self, facts: SiteFacts, reply: Reply) -> float:
         """The labelled ones where nothing is learned from the others."""

@@ -21,6 +21,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.data.sites import SiteData
 from fedapp.ground.errors import ConfigError, ProtocolError
 from fedapp.ground.settings import CLOSED, Count, Positive
 from fedapp.learn.episodes import Shape, Teaching, episodes
@@ -238,7 +239,7 @@ class WithPrototypes(Method[Helpers]):
         weights = [weight for name, weight in model.named_parameters() if name not in head]
         return partial(pull, weights, copies(weights), self.proximal)
 
-    def images_per_step(self, batch_size: int) -> int:
+    def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """B unlabelled images, and the labelled ones of an episode, taken to be as many."""
         return 2 * batch_size
 

@@ -16,6 +16,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
+from fedapp.data.sites import SiteData
 from fedapp.ground.errors import ProtocolError
 from fedapp.ground.settings import CLOSED, Count, Share
 from fedapp.learn.layers import layers_of
@@ -48,7 +49,7 @@ class Siamese(Averaging):
     labelled_repeat: Count = 1
     """How often each labelled image stands among those that a pass goes through."""
 
-    def images_per_step(self, batch_size: int) -> int:
+    def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """Two views of each image of a batch."""
         return 2 * batch_size
 

@@ -413,8 +413,11 @@ class Method(ABC, Generic[State]):
         """Whether it makes random views of images, whatever `training.augment` says."""
         return False
 
-    def images_per_step(self, batch_size: int) -> int:
-        """Return how many images go through the network at once in training, at most."""
+    def images_per_step(self, batch_size: int, data: SiteData) -> int:
+        """Return how many images go through the network at once in training, at most.
+
+        data: of the site with most training images.
+        """
         return batch_size
 
     def kept_private(self, model: nn.Module) -> frozenset[str]:

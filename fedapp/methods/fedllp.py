@@ -5,7 +5,6 @@ to stay the same under the worst small change of an image.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, ClassVar
 
@@ -15,9 +14,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedapp.data.parts import BAGS
+from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.bags import adversarial_loss, proportion_loss
-from fedapp.learn.training import Step, freeze_batch_norm
+from fedapp.learn.training import Step
 from fedapp.messages.protocol import Task
 from fedapp.methods._averaging import work_of
 from fedapp.methods._bagged import FromBags, bags_of
@@ -35,8 +35,15 @@ class FedLLP(FromBags):
     radius: Annotated[float, Field(gt=0)] = 0.01
     """Length of the change of a normalised image; the paper's: 0.01 on MNIST, 6 on CIFAR-10."""
 
+    def images_per_step(self, batch_size: int, data: SiteData) -> int:
+        """Whole bags; VAT's two passes keep what their gradients need beside it."""
+        if not data.bagged:
+            return batch_size
+        largest = int(bags_of(data).bag.bincount().max())
+        return max(batch_size, largest * (3 if self.vat else 1))
+
     def bag_steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
-        """One bag a step, in a new order each pass; a bag of one image says nothing of a mean."""
+        """One bag a step, in a new order each pass; batch norm needs two images of a bag."""
         bags, images, work = bags_of(site.data), site.data.parts[BAGS].inputs, work_of(task, site)
         directions = site.stream("vat", task)
         sizes = torch.bincount(bags.bag, minlength=len(bags.proportions)).tolist()
@@ -50,25 +57,13 @@ class FedLLP(FromBags):
             if not self.vat:
                 return total
             start = torch.randn(inputs.shape, generator=directions).to(inputs)
-            with frozen_norms(site):
-                found = adversarial_loss(site.model, inputs, logits, self.radius, start)
-            return total + self.vat * found
+            return total + self.vat * adversarial_loss(site.model, inputs, self.radius, start)
 
         def epoch() -> Iterator[Step]:
             order = torch.randperm(len(sizes), generator=work.shuffle)
             yield from (partial(loss, number) for number in order.tolist() if sizes[number] > 1)
 
         return work.passes(epoch)
-
-
-@contextmanager
-def frozen_norms(site: SiteContext) -> Iterator[None]:
-    """Leave batch-norm statistics alone; the network is in training mode before and after."""
-    freeze_batch_norm(site.model)
-    try:
-        yield
-    finally:
-        site.model.train()
 
 
 METHOD = FedLLP

@@ -5,24 +5,28 @@ Q = P(bag | x) (`learn.bags.transition`, their Theorem 1), whose cross entropy i
 layer is dropped where the model is used: by their Theorem 4 eta is what labels would have taught.
 
 pi, how often classes are to occur where the model answers, is even: then models of sites with
-different mixes can be averaged, and `personal` puts a site's own mix back.
+different mixes can be averaged, those of sites with labels too, whose logits are shifted for it. A
+site knows its own mix, by its bags or its labels; `personal` puts it back (`learn.priors`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import ClassVar
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedapp.data.bags import too_little
 from fedapp.data.parts import BAGS
 from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.bags import bag_loss, transition
+from fedapp.learn.metrics import evaluation
+from fedapp.learn.predictors import Predictor
+from fedapp.learn.priors import class_mix, weighted
 from fedapp.learn.training import Step, batches
-from fedapp.messages.protocol import Task
+from fedapp.messages.protocol import Evaluation, Task
 from fedapp.methods._averaging import work_of
 from fedapp.methods._bagged import FromBags, bags_of, shares_of
 from fedapp.methods.base import SiteContext
@@ -34,6 +38,8 @@ class FedUL(FromBags):
 
     name: ClassVar[str] = "fedul"
 
+    personal: bool = False
+    """A site multiplies the common answer by its own class mix."""
     double_softmax: bool = False
     """As the authors' code: Q is taken for logits. Its probabilities are then wrong."""
 
@@ -59,6 +65,63 @@ class FedUL(FromBags):
                 yield partial(loss, batch)
 
         return work.passes(epoch)
+
+    def labelled_loss(self, site: SiteContext) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return cross entropy of logits + ln pi_k: classes are as frequent as among the labels.
+
+        So the model itself answers as if all were equally frequent, as it does with bags.
+        """
+        shift = class_mix(labels_of_each(site.data), torch.empty(0, site.data.num_classes))
+        added = shift.log().float().to(site.device)
+        return lambda x, y: nn.functional.cross_entropy(site.model(x) + added, y)
+
+    def measured(self, task: Task, site: SiteContext) -> dict[str, Evaluation]:
+        """Measure the models; where it is set, what the site uses is the personal answer."""
+        results = super().measured(task, site)
+        if self.personal:
+            self._load(task, site)
+            mix = self._mix(site)
+            for part in ("val", "test"):
+                images, labels = site.labelled_part(part)
+                answers = weighted(site.predicted(images), mix).float()
+                results[part] = evaluation(answers, labels)
+        return results
+
+    def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
+        """Return the model that is used, with the class mix that its answers are multiplied by."""
+        if not self.personal:
+            return super().used(task, site)
+        self._load(task, site)
+        mix = self._mix(site)
+        return {self.answer: Predictor(site.params(), class_mix=mix)}
+
+    def _load(self, task: Task, site: SiteContext) -> None:
+        if self.answer == "common":
+            site.load(task.models["server"][0])
+        else:
+            self.load_tuned(task, site)
+
+    def _mix(self, site: SiteContext) -> Tensor:
+        """Return the site's class mix; without labels and bags from the loaded model's answers."""
+        return own_mix(site.data, site.predicted(site.data.unlabelled))
+
+
+def labels_of_each(data: SiteData) -> Tensor:
+    """Return how many labelled inputs of each class a site has, float64 [C]."""
+    return torch.bincount(data.labels.cpu(), minlength=data.num_classes).double()
+
+
+def own_mix(data: SiteData, answers: Tensor) -> Tensor:
+    """Return a site's class mix pi_k, float64 [C]: from its bags and labels, else from answers.
+
+    answers: as `class_mix` takes them.
+    """
+    counts = labels_of_each(data)
+    if data.bagged:
+        known = bags_of(data)
+        sizes = torch.bincount(known.bag.cpu(), minlength=len(known.proportions)).double()
+        counts = counts + sizes @ known.proportions.cpu().double()
+    return class_mix(counts, answers)
 
 
 METHOD = FedUL

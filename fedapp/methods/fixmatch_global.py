@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.objectives import supervised, taught
 from fedapp.learn.training import Step
@@ -31,7 +32,7 @@ class FixMatchGlobal(WithPseudoLabels):
 
     name: ClassVar[str] = "fixmatch_global"
 
-    def images_per_step(self, batch_size: int) -> int:
+    def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """A labelled image and one view of an unlabelled one for each of a batch."""
         return 2 * batch_size
 

@@ -17,6 +17,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedapp.data.augment import weak
+from fedapp.data.sites import SiteData
 from fedapp.ground.rng import numpy_stream
 from fedapp.ground.settings import CLOSED, Count, Positive
 from fedapp.learn.mixmatch import mixing, mixmatch
@@ -53,7 +54,7 @@ class MixMatchAvg(Averaging):
         """Sites learn from their guesses."""
         return ""
 
-    def images_per_step(self, batch_size: int) -> int:
+    def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """A labelled image and all views of an unlabelled one for each of a batch."""
         return (1 + self.views) * batch_size
 

@@ -29,6 +29,7 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from fedapp.data.augment import weak
+from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED, Count, Positive, Share
 from fedapp.learn.consensus import distance_to, reweighted
 from fedapp.learn.networks.base import Network
@@ -76,7 +77,7 @@ class RscFed(Averaging):
         """Sites learn from their teachers."""
         return ""
 
-    def images_per_step(self, batch_size: int) -> int:
+    def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """A labelled and an unlabelled image for each of a batch."""
         return 2 * batch_size
 

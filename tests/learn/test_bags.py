@@ -15,6 +15,8 @@ from fedapp.learn.bags import (
     proportion_loss,
     transition,
 )
+from fedapp.learn.networks import Network
+from fedapp.learn.networks.resnet9 import ResNet9Settings
 
 ETA = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64)
 PRIOR = torch.tensor([0.5, 0.25, 0.25])
@@ -144,6 +146,28 @@ def test_only_the_proper_loss_learns_probabilities(double):
     assert answer > 0.99 if double else 0.84 < answer < 0.94
 
 
+@pytest.mark.parametrize(("bags", "floor"), [(10, 1.4612), (40, 2.7309)])
+def test_the_double_softmax_never_gets_to_zero(bags, floor):
+    """Where every image's Q is sure and right it is ln(e + M - 1) - 1."""
+    even = torch.full((bags,), 1 / bags)
+    matrix = transition(torch.eye(bags), even, even)
+    logits = 100 * torch.eye(bags)
+    assert bag_loss(logits, torch.arange(bags), matrix, True).item() == pytest.approx(
+        floor, abs=1e-4
+    )
+    assert bag_loss(logits, torch.arange(bags), matrix).item() == 0
+
+
+def test_an_answer_that_no_bag_allows_is_no_nan():
+    """The model is sure of a class of which the site has nothing."""
+    rows = torch.tensor([[0.8, 0.2, 0.0], [0.2, 0.8, 0.0]])
+    matrix = transition(rows, torch.full((2,), 0.5), torch.full((3,), 1 / 3))
+    logits = torch.tensor([[-200.0, -200.0, 200.0]]).requires_grad_()
+    loss = bag_loss(logits, torch.tensor([0]), matrix, double_softmax=True)
+    loss.backward()
+    assert loss.isfinite() and logits.grad.isfinite().all()
+
+
 def test_of_a_class_that_occurs_in_no_bag_nothing_is_learned():
     rows = torch.tensor([[0.8, 0.0, 0.2], [0.2, 0.0, 0.8]])
     matrix = transition(rows, torch.full((2,), 0.5), torch.full((3,), 1 / 3))
@@ -209,22 +233,61 @@ def linear() -> tuple[nn.Linear, Tensor]:
 def test_the_worst_step_goes_where_the_answer_changes_most():
     """The model looks at the first number alone, so the step is (+-r, 0): KL by hand."""
     model, x = linear()
-    found = adversarial_loss(model, x, model(x), 0.5, torch.ones(4, 2), tiny=1e-2)
+    found = adversarial_loss(model, x, 0.5, torch.ones(4, 2), tiny=1e-2)
     moved = torch.softmax(torch.tensor([3 * 0.5, 0.0]), 0)
     by_hand = [sum(0.5 * math.log(0.5 / p) for p in order) for order in (moved.tolist(),)]
     assert found.item() == pytest.approx(by_hand[0], rel=1e-3)
 
 
-def test_no_step_no_difference():
-    model, x = linear()
-    assert adversarial_loss(model, x, model(x), 1e-9, torch.ones(4, 2)).item() == pytest.approx(0)
+@pytest.fixture
+def images() -> Tensor:
+    return torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def network(dropout: float = 0.0) -> Network:
+    torch.manual_seed(0)
+    return ResNet9Settings(width=2, dropout=dropout).network((1, 8, 8), 3).train()
+
+
+def test_no_step_no_difference(images):
+    """With batch norm and dropout too: all passes answer alike."""
+    start = torch.ones_like(images)
+    assert adversarial_loss(network(dropout=0.5), images, 1e-9, start).item() < 1e-6
+    assert adversarial_loss(network(dropout=0.5), images, 1.0, start).item() > 1e-6
+
+
+def test_it_leaves_the_network_as_it_was(images):
+    model = network(dropout=0.5)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    adversarial_loss(model, images, 1.0, torch.ones_like(images)).backward()
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+    assert all(module.training for module in model.modules())
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert norms and all(norm.track_running_stats for norm in norms)
+
+
+def test_the_first_step_is_long_enough_for_float32(images):
+    """The direction that is found is that of float64, image by image."""
+    start = torch.randn(images.shape, generator=torch.Generator().manual_seed(2))
+
+    def steps(model: Network, x: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+        model.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+        adversarial_loss(model, x, 1.0, start.to(x))
+        return (seen[-1] - x).flatten(1).double()
+
+    found, exact = steps(network(), images), steps(network().double(), images.double())
+    assert F.cosine_similarity(found, exact).min() > 0.99
 
 
 def test_no_gradient_flows_into_the_answers_that_are_kept():
-    model, x = linear()
-    logits = model(x)
-    adversarial_loss(model, x, logits, 0.5, torch.ones(4, 2), tiny=1e-2).backward()
-    one = model.weight.grad.clone()
-    model.weight.grad = None
-    adversarial_loss(model, x, logits.detach(), 0.5, torch.ones(4, 2), tiny=1e-2).backward()
-    torch.testing.assert_close(one, model.weight.grad)
+    """KL(p || q) by q's logits is q - p: with x = 0 the bias moves both, and has none by p."""
+    model = nn.Linear(2, 2)
+    found = adversarial_loss(model, torch.zeros(4, 2), 0.5, torch.ones(4, 2), tiny=1e-2)
+    found.backward()
+    p = torch.softmax(model.bias, 0)
+    seen = []
+    model.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    adversarial_loss(model, torch.zeros(4, 2), 0.5, torch.ones(4, 2), tiny=1e-2)
+    q = torch.softmax(model(seen[-1]), 1).mean(0)
+    torch.testing.assert_close(model.bias.grad, (q - p).detach(), atol=1e-6, rtol=1e-4)

@@ -17,12 +17,11 @@ from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import weighted
 from fedapp.messages.protocol import EVALUATE, ModelRef, Task
 from fedapp.methods import method_class
-from fedapp.methods._bagged import own_mix
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedllp import FedLLP
 from fedapp.methods.fedpl import FedPL
 from fedapp.methods.fedprox import FedProx
-from fedapp.methods.fedul import FedUL
+from fedapp.methods.fedul import FedUL, own_mix
 from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.flower.results import loopback, results, rows
 from tests.methods.conformance import (
@@ -73,6 +72,17 @@ def test_a_site_with_labels_alone_learns_from_them_corrected_by_its_mix():
     assert_close(
         trained(FedUL(), data_of(6)).params, trained(FedAvg(), data_of(6)).params, atol=1e-5
     )
+
+
+def test_labels_are_corrected_by_their_own_mix_whatever_is_in_the_bags():
+    """Of even labels the correction is a constant, beside bags in which class 0 prevails."""
+    rows = torch.tensor([[0.8, 0.1, 0.1], [0.6, 0.2, 0.2], [0.6, 0.1, 0.3]]).double()
+    site = context(bagged(torch.arange(9) % 3, rows, labelled=6), START)
+    site.load(W_T)
+    x, y = site.normalise(site.data.labelled), site.data.labels
+    assert torch.bincount(y).tolist() == [2, 2, 2]
+    plain = F.cross_entropy(site.model(x), y)
+    torch.testing.assert_close(FedUL().labelled_loss(site)(x, y), plain)
 
 
 def test_a_site_with_nothing_sends_nothing():
@@ -182,6 +192,26 @@ def test_the_consistency_term_leaves_the_statistics_alone():
     names = [n for n in START if n.endswith("num_batches_tracked")]
     assert names and all(torch.equal(plain[n], vat[n]) for n in names)
     assert any(not torch.equal(plain[n], vat[n]) for n in START)
+
+
+def test_a_weight_of_next_to_nothing_is_fedllp():
+    """A step's dropout draws are its own: the consistency term makes none."""
+    data = bagged(torch.arange(12) % 4)
+    plain = trained(FedLLP(), data).params
+    assert_close(trained(FedLLP(vat=1e-12, radius=1.0), data).params, plain, atol=1e-6)
+
+
+def test_a_step_of_whole_bags_is_planned_for():
+    data = bagged(torch.tensor([0] * 9 + [1] * 3))
+    assert FedLLP().images_per_step(4, data) == 9
+    assert FedLLP(vat=1.0).images_per_step(4, data) == 27
+    assert FedLLP().images_per_step(16, data) == 16 and FedLLP().images_per_step(4, data_of()) == 4
+
+
+def test_labels_beside_bags_are_learned_as_they_are():
+    """Its answers have the site's mix, by bags and by labels."""
+    images = data_of(6)
+    assert_same(trained(FedLLP(), images).params, trained(FedAvg(), images).params)
 
 
 # --- FedPL ----------------------------------------------------------------------------------------

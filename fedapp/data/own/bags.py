@@ -59,9 +59,22 @@ def list_bags(
     for bag in sorted(sizes.keys() - named) if named else ():  # else its first line is at fault
         what, remedy = f"bag {bag!r} is not in {BAGS}", "add a line with its proportions"
         faults.append(Fault(Kind.BAGS, table.name, what, remedy))
-    if len(faults) == before and (wrong := too_little(torch.tensor(list(found.values())))):
-        faults.append(Fault(Kind.BAGS, BAGS, *wrong))
+    rows_found = torch.tensor(list(found.values()), dtype=torch.float64)
+    if len(faults) == before and (wrong := too_little(rows_found)):
+        what, remedy = wrong
+        if equal := _first_equal(found):
+            what += f" ({equal[0]!r} and {equal[1]!r} have the same)"
+        faults.append(Fault(Kind.BAGS, BAGS, what, remedy))
     return found
+
+
+def _first_equal(found: Mapping[str, tuple[float, ...]]) -> tuple[str, str] | None:
+    """Return the names of two bags with the same proportions; None where all differ."""
+    first = dict[tuple[float, ...], str]()
+    for bag, shares in found.items():
+        if (other := first.setdefault(shares, bag)) != bag:
+            return other, bag
+    return None
 
 
 def _columns(classes: Sequence[str], where: str, fields: Sequence[str]) -> Sequence[str] | Fault:
@@ -75,8 +88,8 @@ def _columns(classes: Sequence[str], where: str, fields: Sequence[str]) -> Seque
     if absent := [name for name in classes if name not in named]:
         remedy = "add it, with 0 where a bag has none"
         return Fault(Kind.BAGS, where, f"no column of class {absent[0]!r}", remedy)
-    if len(set(named)) < len(named):
-        return Fault(Kind.BAGS, where, "a class stands twice", "keep one column of each")
+    if twice := [name for name, count in Counter(named).items() if count > 1]:
+        return Fault(Kind.BAGS, where, f"class {twice[0]!r} stands twice", "keep one column of it")
     return [_NAME, *named]
 
 

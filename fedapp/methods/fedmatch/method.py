@@ -37,6 +37,7 @@ from torch import Tensor, nn
 
 from fedapp.data.augment import STRONG_VIEWS
 from fedapp.data.parts import Part
+from fedapp.data.sites import SiteData
 from fedapp.ground.errors import ProtocolError
 from fedapp.ground.settings import CLOSED, Count, NonNegative, Share
 from fedapp.learn.objectives import pairs
@@ -123,7 +124,7 @@ class FedMatch(Method[Sparse]):
         """Of the strong view and the probe."""
         return True
 
-    def images_per_step(self, batch_size: int) -> int:
+    def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """An unlabelled image as it is and its strong view for each of a batch."""
         return 2 * batch_size
 
