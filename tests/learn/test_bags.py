@@ -1,6 +1,7 @@
 """Learning from bags: FedUL's numbers by hand, where it is cross entropy, and its recovery."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -122,8 +123,9 @@ def test_a_bag_of_one_class_rules_the_others_out():
 def test_only_the_proper_loss_learns_probabilities(double):
     """FU5: two Gaussians at (+-1, 0), bags (.8, .2), (.2, .8), (.5, .5), a linear model.
 
-    P(y = 1 | (1, 0)) is 1 / (1 + e^-2) = .881. Six seeds gave .876 to .926 with the proper loss,
-    1.000 with the double softmax, at the same accuracy; this is one seed, so nothing is by chance.
+    P(y = 1 | (1, 0)) is 1 / (1 + e^-2) = .881. Six seeds gave .870 to .897 with the proper loss, at
+    least .997 with the double softmax, at the same accuracy as labels to .3 points; this is one
+    seed, so nothing is by chance.
     """
     generator = torch.Generator().manual_seed(0)
     rows = torch.tensor([[0.8, 0.2], [0.2, 0.8], [0.5, 0.5]], dtype=torch.float64)
@@ -134,16 +136,22 @@ def test_only_the_proper_loss_learns_probabilities(double):
     exact = torch.stack([F.one_hot(label[bag == m], 2).double().mean(0) for m in range(3)])
     shares = torch.bincount(bag).double() / 2000
     matrix = transition(exact, shares, torch.tensor([0.5, 0.5]))
-    model = nn.Linear(2, 2)
-    optimiser = torch.optim.Adam(model.parameters(), 0.1)
-    for _ in range(500):
-        optimiser.zero_grad()
-        bag_loss(model(x), bag, matrix, double_softmax=double).backward()
-        optimiser.step()
-    answer = torch.softmax(model(torch.tensor([[1.0, 0.0]])), 1)[0, 1].item()
-    right = (model(x).argmax(1) == label).double().mean().item()
-    assert right > 0.82
-    assert answer > 0.99 if double else 0.84 < answer < 0.94
+
+    def learned(loss: Callable[[Tensor], Tensor]) -> tuple[float, float]:
+        torch.manual_seed(0)
+        model = nn.Linear(2, 2)
+        optimiser = torch.optim.Adam(model.parameters(), 0.1)
+        for _ in range(500):
+            optimiser.zero_grad()
+            loss(model(x)).backward()
+            optimiser.step()
+        answer = torch.softmax(model(torch.tensor([[1.0, 0.0]])), 1)[0, 1].item()
+        return answer, (model(x).argmax(1) == label).double().mean().item()
+
+    answer, right = learned(lambda logits: bag_loss(logits, bag, matrix, double_softmax=double))
+    by_labels, most = learned(lambda logits: F.cross_entropy(logits, label))
+    assert right > most - 0.006 and 0.87 < by_labels < 0.91
+    assert answer > 0.99 if double else 0.876 < answer < 0.926
 
 
 @pytest.mark.parametrize(("bags", "floor"), [(10, 1.4612), (40, 2.7309)])

@@ -1,11 +1,14 @@
 """A site's bags: how many, how large, and how well they tell the classes apart."""
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 
 import torch
+from torch import Tensor
 
-from fedapp.data.bags import condition
+from fedapp.data.bags import condition, too_little
 from fedapp.data.own import Listing
+from fedapp.data.own.deal import TRAIN
 from fedapp.data.parts import BAGS
 from fedapp.experiment.experiment import Experiment
 from fedapp.methods import method_class, method_names
@@ -25,8 +28,13 @@ def bags_in_words(listing: Listing, hide_below: int) -> str:
     return f"{len(sizes)} of {of} images; condition number {_condition(listing):.3g}"
 
 
-def findings_of_bags(listing: Listing, experiment: Experiment | None) -> list[Finding]:
-    """Return whether the agreed method can learn from the bags, and whether they are much alike."""
+def findings_of_bags(
+    listing: Listing, parts: Sequence[str], experiment: Experiment | None
+) -> list[Finding]:
+    """Return whether the agreed method can learn from the bags, and whether they are much alike.
+
+    parts: of each entry, as it is dealt.
+    """
     if not listing.bags:
         return []
     found = []
@@ -34,6 +42,11 @@ def findings_of_bags(listing: Listing, experiment: Experiment | None) -> list[Fi
         able = [name for name in method_names() if BAGS in method_class(name).learns_from]
         what = f"images in bags, but method.name = {experiment.method.name!r} does not use them"
         found.append(fault(what, f"have the preset's method changed to {' or '.join(able)}"))
+    dealt = zip(listing.entries, parts, strict=True)
+    filled = {entry.bag for entry, part in dealt if entry.bag and part == TRAIN}
+    if filled < set(listing.bags) and (wrong := too_little(_proportions(listing, filled))):
+        what = f"where a patient is tested, images in bags are set aside; then {wrong[0]}"
+        found.append(fault(what, "keep patients who are tested out of the bags"))
     if HARD < _condition(listing) < float("inf"):
         what = f"the bags' proportions are much alike (condition number above {HARD:g})"
         remedy = "they teach little; divide the images so that in each bag another class prevails"
@@ -42,4 +55,11 @@ def findings_of_bags(listing: Listing, experiment: Experiment | None) -> list[Fi
 
 
 def _condition(listing: Listing) -> float:
-    return condition(torch.tensor(list(listing.bags.values()), dtype=torch.float64))
+    return condition(_proportions(listing, listing.bags))
+
+
+def _proportions(listing: Listing, bags: Collection[str]) -> Tensor:
+    """Return Pi of these bags, float64 [M, C]."""
+    rows = [shares for bag, shares in listing.bags.items() if bag in bags]
+    classes = len(next(iter(listing.bags.values())))
+    return torch.tensor(rows, dtype=torch.float64).reshape(len(rows), classes)

@@ -73,7 +73,7 @@ def check(data: Path, options: Options, console: Console) -> int:
             *counts.findings(),
             *findings_of_classes(entries, parts, groups, classes, hide_below),
             *findings_of_test(entries, parts, hide_below),
-            *findings_of_bags(listing, experiment),
+            *findings_of_bags(listing, parts, experiment),
         ]
         if experiment and not options.site_name and not any(e.part for e in listing.entries):
             remedy = "the site's own split will differ a little; give its name with --site-name"

@@ -2,6 +2,7 @@
 
 import io
 import socket
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -386,6 +387,22 @@ def test_a_method_that_does_not_use_bags_and_bags_that_are_alike(tmp_path):
         "changed to fedllp or fedpl or fedul"
     ]
     assert any("much alike" in line for line in findings(output, "note"))
+
+
+def test_a_bag_whose_images_are_set_aside_teaches_nothing(tmp_path):
+    """All of wed's images are of a patient who is tested; so are all labelled ones."""
+    lines = [f"{bag}{n}.png,,{bag}," for bag in ("mon", "tue") for n in range(3)]
+    lines += [f"wed{n}.png,,wed,ann" for n in range(2)] + [f"a{n}.png,one,,ann" for n in range(3)]
+    table(tmp_path, *lines, header="path,label,bag,group")
+    shares = ("bag,nought,one,two", "mon,0.5,0.5,0", "tue,0.2,0,0.8", "wed,0,1,0")
+    (tmp_path / "bags.csv").write_text("\n".join(shares) + "\n")
+    whole = with_method(tmp_path, "fedul")["experiment"]
+    split = replace(whole.split, train_share=0.01, val_share=0.01)
+    _, output = said(tmp_path, experiment=replace(whole, split=split))
+    assert (
+        "where a patient is tested, images in bags are set aside; then there are 2 bags, but 3 "
+        "classes in them | keep patients who are tested out of the bags"
+    ) in findings(output)
 
 
 def test_sizes_of_bags_are_hidden_as_other_counts(tmp_path):
