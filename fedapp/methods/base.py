@@ -7,7 +7,7 @@ function of a task and the site's data.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -207,11 +207,13 @@ class Arrived:
     """A new content of a site, as the server got it.
 
     whole: all its tensors. came: the names of those that were sent; none, where it is the site's
-    model over again.
+    model over again. before: reads the site's last content of that role, as the pool has it, also
+    after a resume; None: it is the site's first, or the server's disk lost it.
     """
 
     whole: Params
     came: frozenset[str]
+    before: Callable[[], Params | None] = lambda: None
 
 
 class Contents(Protocol):

@@ -205,25 +205,36 @@ def test_hyper_parameters_are_checked(bad):
 
 HONEST = {"centres": torch.tensor([[1.0, 2], [0, 0], [3, 4]]), "mask": torch.tensor([1, 0, 1])}
 HONEST["mask"] = HONEST["mask"].to(torch.uint8)
+NOTHING = {"centres": [[0.0, 0]] * 3, "mask": [0, 0, 0]}
 
 
-def checked(content, labelled):
+def checked(content, labelled, before=None):
     """Let the server look at prototypes of a site with so many labelled images."""
-    arrived = {"prototypes": Arrived(content, frozenset(content))}
+    arrived = {"prototypes": Arrived(content, frozenset(content), lambda: before)}
     reply = Reply(0, 3, OURS.digest, learned=True)
     FlexProto().check_contents(TRAIN, reply, arrived, SimpleNamespace(labelled=labelled))
 
 
 @pytest.mark.parametrize(("change", "labelled", "says"), [
-    ({"mask": [1, 2, 1]}, 9, "mask must hold 0 and 1 alone, it holds 2"),
-    ({"mask": [1, 0, 0]}, 9, "numbers of a class that mask says it has none of"),
-    ({"centres": [[1e7, 2.0], [0, 0], [3, 4]]}, 9, r"a number beyond 1e\+06"),
-    ({}, 1, "sent prototypes of 2 classes; it has 1 labelled images"),
+    ({"mask": [1, 2, 1]}, 9, "mask must hold 0 and 1 alone, it holds 2: have the site run"),
+    ({"mask": [1, 0, 0]}, 9, "none of class 2, and its numbers are not 0: have the site run"),
+    ({"mask": [1, 1, 1]}, 9, "one of class 1, and all its numbers are 0: .*; lower training"),
+    ({"centres": [[1e7, 2.0], [0, 0], [3, 4]]}, 9, r"a number beyond 1e\+06 in class 0; lower"),
+    ({}, 1, "classes sent: 2, labelled images of the site: 1; .*: have the site run"),
+    (NOTHING, 9, "mask has no class; .*: have the site run"),
 ])  # fmt: skip
 def test_prototypes_that_cannot_be_true_are_refused_by_name(change, labelled, says):
     spoilt = HONEST | {n: torch.tensor(v, dtype=HONEST[n].dtype) for n, v in change.items()}
     with pytest.raises(ProtocolError, match=says):
         checked(spoilt, labelled)
+
+
+def test_a_mask_that_changes_within_a_run_is_refused_by_name():
+    other = {"centres": torch.ones(3, 2), "mask": torch.ones(3, dtype=torch.uint8)}
+    says = "classes 0, 2, the one before had 0, 1, 2; .*: restore its labels, or start a new run"
+    with pytest.raises(ProtocolError, match=says):
+        checked(HONEST, 9, before=other)
+    checked(HONEST, 9, before={**HONEST, "centres": 2 * HONEST["centres"]})
 
 
 def test_honest_prototypes_are_read_as_they_were_written():
@@ -353,25 +364,49 @@ def test_a_federation_with_kept_squares_runs_and_resumes(tmp_path):
     assert play(rest).records() == whole.records()
 
 
-def test_a_site_that_sends_a_lie_is_left_out_by_name(tmp_path):
+def lying(spoil, since=1):
+    """Site 1 spoils its prototypes from this round on."""
+
     def lie(task, incoming):
-        if (task.site, task.action) != (1, "train") or isinstance(incoming.answer, Refusal):
+        told = (task.site, task.action) == (1, "train") and task.round >= since
+        if not told or isinstance(incoming.answer, Refusal):
             return incoming
         old = incoming.answer.contents["prototypes"]
-        content = load(incoming.payloads[old])
-        content["mask"] = torch.ones_like(content["mask"])
-        blob = to_bytes(content)
+        blob = to_bytes(spoil(load(incoming.payloads[old])))
         answer = replace(incoming.answer, contents={"prototypes": digest_of(blob)})
         others = {d: b for d, b in incoming.payloads.items() if d != old}
         return replace(incoming, answer=answer, payloads={**others, digest_of(blob): blob})
 
-    deals = (Deal(24, 12), Deal(6, 9), Deal(20, 14))
-    played = play(toy(FlexProto(), tmp_path, deals), lie)
+    return lie
+
+
+LIARS = (Deal(24, 12), Deal(6, 9), Deal(20, 14))
+
+
+def test_a_site_that_sends_a_lie_is_left_out_by_name(tmp_path):
+    def all_classes(content):
+        return content | {"mask": torch.ones_like(content["mask"])}
+
+    played = play(toy(FlexProto(), tmp_path, LIARS), lying(all_classes))
     for row in played.rows()[1:]:
-        assert (
-            "numbers of a class" in row["skipped"]["1"] or "labelled images" in row["skipped"]["1"]
-        )
+        assert "prototypes: mask says that there is one of class" in row["skipped"]["1"]
     assert {e.task.site for e in played.of(2, "train")} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("cut", [None, 1])
+def test_another_mask_than_before_is_refused_also_after_a_resume(tmp_path, cut):
+    """It hides one class that its first mask had; nothing else tells the server."""
+
+    def one_less(content):
+        first = content["mask"].nonzero()[0]
+        return {name: tensor.index_fill(0, first[0], 0) for name, tensor in content.items()}
+
+    lie = lying(one_less, since=2)
+    if cut:
+        play(toy(FlexProto(), tmp_path, LIARS, rounds__num_rounds=cut), lie)
+    played = play(toy(FlexProto(), tmp_path, LIARS, runtime__resume=bool(cut)), lie)
+    assert [sorted(row["skipped"]) for row in played.rows()] == [[], [], ["1"]]
+    assert "a site's labels stay the same in a run" in played.rows()[2]["skipped"]["1"]
 
 
 def test_sites_that_lack_something_run_to_the_end(tmp_path):
