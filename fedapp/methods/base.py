@@ -457,6 +457,13 @@ class Method(ABC, Generic[State]):
         """Return why it cannot run where the server alone has labels; empty: it can."""
         return "its sites learn from labels of their own"
 
+    def needs_mean(self) -> str:
+        """Return why `rounds.robust` must stay "none"; empty: another average serves as well.
+
+        The others take the members of an average for models of different sites.
+        """
+        return ""
+
     def misfits(self, num_clients: int) -> Mapping[str, str]:
         """Return which settings a federation of so many sites cannot use, with the rule of each."""
         return {}
