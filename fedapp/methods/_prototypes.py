@@ -127,7 +127,8 @@ class WithPrototypes(Method[Helpers]):
     proximal: Annotated[float, Field(ge=0)] = 0.0
     """mu of FedProx's term, mu / 2 ||w - w_t||^2; 0: FedAvg."""
     keep_optimiser: bool = False
-    """A site goes on with RMSprop's running squares, as large as the model on its disk."""
+    """A site goes on with RMSprop's running squares, as large as the model on its disk. Under
+    training.optimiser=sgd there are none, and it begins anew in each task."""
     answer: Literal["common", "tuned"] = "common"
     """What a site uses: the server's model with the helpers' prototypes, or its own with its own.
     """
@@ -297,12 +298,18 @@ class WithPrototypes(Method[Helpers]):
             )
 
     def _squares(self, site: SiteContext) -> dict[str, Tensor]:
-        """Return the running squares to go on from, on the device; none where none are kept."""
-        if self.keep_optimiser and site.training.optimiser != "rmsprop":
+        """Return the running squares to go on from, on the device; none where none are kept.
+
+        SGD has none. Adam has its own, and who sets it may think that they are kept.
+        """
+        optimiser = site.training.optimiser
+        if self.keep_optimiser and optimiser == "adam":
             raise ConfigError(
-                "method.keep_optimiser keeps RMSprop's running squares: set "
+                "method.keep_optimiser keeps RMSprop's running squares, not Adam's: set "
                 "training.optimiser=rmsprop or keep_optimiser=false"
             )
+        if optimiser != "rmsprop":
+            return {}
         return {
             name.removeprefix(SQUARE): of.to(site.device, copy=True)
             for name, of in site.memory.items()
