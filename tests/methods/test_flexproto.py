@@ -30,6 +30,7 @@ from tests.methods.conformance import (
     PIXELS,
     Deal,
     assert_same,
+    assert_shared_is_mean,
     context,
     data_of,
     digits_like,
@@ -96,6 +97,24 @@ def test_before_its_first_round_the_unlabelled_images_do_not_matter():
     facts = SimpleNamespace(labelled=5, unlabelled=7)
     weights = [late.weight(facts, SimpleNamespace(round=number)) for number in (3, 4)]
     assert weights == [5, 12]
+
+
+@pytest.mark.parametrize("method", [FlexProto, ProtoFSSL])
+def test_at_weight_0_a_site_counts_as_its_labelled_images_do(method):
+    facts, reply = SimpleNamespace(labelled=5, unlabelled=7), SimpleNamespace(round=3)
+    assert [one.weight(facts, reply) for one in (method(**SUPERVISED), method())] == [5, 12]
+
+
+@pytest.mark.parametrize("method", [FlexProto, ProtoFSSL])
+def test_helpers_that_know_no_class_are_as_none(method):
+    site = given(local_steps=3)
+    nothing = written(Prototypes(torch.zeros(3, PIXELS.width * 8), torch.zeros(3).bool()))
+    inner = site.contents
+    masked = replace(site, contents=lambda ref: nothing if ref in LENT else inner(ref))
+    assert method().teaching(TRAIN, masked) is None
+    assert_same(
+        learned(method(), masked).params, learned(method(), given(local_steps=3), ALONE).params
+    )
 
 
 def test_the_warm_up_is_from_labels_alone():
@@ -189,11 +208,29 @@ def test_a_site_goes_on_with_the_squares_that_it_remembers():
 
 def test_keeping_another_optimisers_state_is_one_line():
     with pytest.raises(ConfigError, match=r"set training\.optimiser=rmsprop or keep_optimiser="):
-        learned(FlexProto(keep_optimiser=True))
+        learned(FlexProto(keep_optimiser=True), given(optimiser="adam"))
+
+
+def test_sgd_has_no_running_squares_to_keep():
+    method, w_0 = ProtoFSSL(keep_optimiser=True), initial_params(PIXELS, (1, 8, 8), 3, 5)
+    site = given(optimiser="sgd")
+    kept = learned(method, replace(site, memory=method.memory(site.model, w_0)))
+    assert kept.memory is None
+    assert_same(kept.params, learned(ProtoFSSL(), site).params)
+
+
+def test_the_preset_of_protofssl_learns_as_the_rows_of_the_tables_do():
+    """Laid over a preset of FlexProtoFSSL it drops that one's method, and so says it itself."""
+    for data in ("flexproto_small", "flexproto_cifar10"):
+        experiment = load_experiment(data, {"method.preset": "protofssl"})
+        row = {"method.preset": "protofssl", "method.keep_optimiser": True}
+        assert experiment.method == load_experiment(data, row).method
+        assert experiment.method == ProtoFSSL(keep_optimiser=True)
+        assert experiment.training.optimiser == "rmsprop"
 
 
 @pytest.mark.parametrize("bad", [
-    {"cap": 1.1}, {"temperature": 0.0}, {"distance": "cosine"}, {"support": 0},
+    {"cap": 1.0}, {"cap": -0.1}, {"temperature": 0.0}, {"distance": "cosine"}, {"support": 0},
     {"helper_count": 65}, {"unlabelled_weight": -1.0}, {"answer": "mixture"}, {"tau": 0.9},
 ])  # fmt: skip
 def test_hyper_parameters_are_checked(bad):
@@ -280,6 +317,37 @@ def test_helpers_are_those_of_the_last_round_in_which_any_sent():
 @pytest.fixture(scope="module", params=[FlexProto, ProtoFSSL], ids=lambda m: m.name)
 def played(request, tmp_path_factory):
     return play(toy(request.param(), tmp_path_factory.mktemp("run"), DEALS))
+
+
+def sent_by_all(method, folder, deals=DEALS):
+    """Play two rounds; return every upload, by round and site, and the run."""
+    folder.mkdir()
+    run = play(toy(method, folder, deals))
+    learners = [e for e in run.seen if e.reply.learned]
+    return {(e.task.round, e.task.site): sorted(e.incoming.payloads) for e in learners}, run
+
+
+def test_two_rounds_at_cap_0_are_those_of_protofssl_bit_for_bit(tmp_path):
+    same = {"temperature": 0.5, "distance": "mean_squared"}
+    one, _ = sent_by_all(FlexProto(cap=0.0, **same), tmp_path / "one")
+    other, _ = sent_by_all(ProtoFSSL(), tmp_path / "other")
+    assert one == other and len(one) == 2 + 2 * 3  # the third site learns once there are helpers
+    sharper, _ = sent_by_all(
+        FlexProto(cap=0.0, **same | {"temperature": 0.1}), tmp_path / "sharper"
+    )
+    assert sharper[2, 0] != one[2, 0]  # the helpers' answers do matter
+
+
+def test_two_rounds_at_weight_0_are_fedavg_of_episodes_from_labels_alone(tmp_path):
+    """Helpers and unlabelled images change no bit, and models count as labelled images do."""
+    deals = (Deal(24, 12), Deal(20, 9))
+    one, run = sent_by_all(FlexProto(**SUPERVISED), tmp_path / "one", deals)
+    alone, _ = sent_by_all(FlexProto(**SUPERVISED, helper_count=1), tmp_path / "alone", deals)
+    proto, _ = sent_by_all(ProtoFSSL(**SUPERVISED, distance="euclidean"), tmp_path / "proto", deals)
+    assert one == alone == proto and len(one) == 3 * 2
+    assert_shared_is_mean(run, [24, 20])
+    with_, _ = sent_by_all(FlexProto(), tmp_path / "with", deals)
+    assert with_[0, 0] == one[0, 0] and with_[2, 0] != one[2, 0]
 
 
 def test_no_head_travels_and_prototypes_do(played):
