@@ -36,7 +36,14 @@ from fedapp.experiment.presetfiles import (
 )
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.functions import advice, names_function
-from fedapp.ground.settings import CLOSED, OWN, DataSettings, NonNegative, SplitSettings
+from fedapp.ground.settings import (
+    CLOSED,
+    OWN,
+    DataSettings,
+    NonNegative,
+    RoundSettings,
+    SplitSettings,
+)
 from fedapp.learn.networks import DEFAULT_NETWORK, NetworkSettings, network_class, network_names
 from fedapp.methods import method_class, method_names
 from fedapp.methods.base import Method
@@ -278,6 +285,8 @@ def _build(
         problems += _bag_problems(parts["split"], parts["method"], origin, source)
     if {"data", "method", "runtime", "split"} <= parts.keys():
         problems += _server_problems(parts, origin, source)
+    if {"method", "rounds"} <= parts.keys():
+        problems += _average_problems(parts["rounds"], parts["method"], origin, source)
     if isinstance(wanted, str) and wanted == OWN and {"data", "split"} <= parts.keys():
         problems += _own_problems(parts["data"], parts["split"], origin, source)
     if {"data", "model"} <= parts.keys():
@@ -318,6 +327,18 @@ def _server_problems(parts: Mapping[str, Any], origin: Mapping[str, str], source
             rule = f"{parts['method'].name} cannot run so: {why}"
             lines.append(f"{where}: split.labels = 'none': {rule}")
     return lines
+
+
+def _average_problems(
+    rounds: RoundSettings, method: Method[Any], origin: Mapping[str, str], source: str
+) -> list[str]:
+    """Return one line where the method's averages cannot be others than means."""
+    why = method.needs_mean()
+    if rounds.robust == "none" or not why:
+        return []
+    where = origin.get("rounds.robust", source)
+    rule = f"{method.name} cannot run so: {why}; leave it out or choose another method"
+    return [f"{where}: rounds.robust = {rounds.robust!r}: {rule}"]
 
 
 def _misfits(experiment: Experiment, given: Mapping[str, Scalar], source: str) -> list[str]:

@@ -63,6 +63,8 @@ PROTOTYPES = "prototypes"
 """The role."""
 CENTRES, MASK = "centres", "mask"
 """Its tensors: float32 [C, d], and uint8 [C], 1 where the site has labels of the class."""
+MEND = "have the site run this version of fedapp, unchanged"
+"""The remedy where an honest site's program cannot have sent what came."""
 GREATEST = 1e6
 """Of a prototype's numbers, which after training are some tens."""
 SQUARE = "square."
@@ -126,7 +128,8 @@ class WithPrototypes(Method[Helpers]):
     proximal: Annotated[float, Field(ge=0)] = 0.0
     """mu of FedProx's term, mu / 2 ||w - w_t||^2; 0: FedAvg."""
     keep_optimiser: bool = False
-    """A site goes on with RMSprop's running squares, as large as the model on its disk."""
+    """A site goes on with RMSprop's running squares, as large as the model on its disk. Under
+    training.optimiser=sgd there are none, and it begins anew in each task."""
     answer: Literal["common", "tuned"] = "common"
     """What a site uses: the server's model with the helpers' prototypes, or its own with its own.
     """
@@ -268,22 +271,46 @@ class WithPrototypes(Method[Helpers]):
     def check_contents(
         self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
     ) -> None:
-        """Refuse prototypes that cannot be of the site's labelled images."""
+        """Refuse prototypes that cannot be of the site's labelled images.
+
+        Which classes it has labels of the server is told by the mask alone: by the first that comes
+        it judges all others, since a site's labels stay as they are for the whole run.
+        """
         if PROTOTYPES not in arrived:
             return
-        has = int(read(arrived[PROTOTYPES].whole).known.sum())
+        known = read(arrived[PROTOTYPES].whole).known
+        has = int(known.sum())
+        if not has:
+            raise ProtocolError(
+                f"prototypes: {MASK} has no class; a site sends those of its labelled images, or "
+                f"none at all: {MEND}"
+            )
         if has > facts.labelled:
             raise ProtocolError(
-                f"sent prototypes of {has} classes; it has {facts.labelled} labelled images"
+                f"prototypes: classes sent: {has}, labelled images of the site: {facts.labelled}; "
+                f"a class needs one image at least: {MEND}"
+            )
+        before = arrived[PROTOTYPES].before()
+        if before is not None and not torch.equal(known, read(before).known):
+            raise ProtocolError(
+                f"prototypes: {MASK} has the classes {listed(known)}, the one before had "
+                f"{listed(read(before).known)}; a site's labels stay the same in a run: restore "
+                "its labels, or start a new run"
             )
 
     def _squares(self, site: SiteContext) -> dict[str, Tensor]:
-        """Return the running squares to go on from, on the device; none where none are kept."""
-        if self.keep_optimiser and site.training.optimiser != "rmsprop":
+        """Return the running squares to go on from, on the device; none where none are kept.
+
+        SGD has none. Adam has its own, and who sets it may think that they are kept.
+        """
+        optimiser = site.training.optimiser
+        if self.keep_optimiser and optimiser == "adam":
             raise ConfigError(
-                "method.keep_optimiser keeps RMSprop's running squares: set "
+                "method.keep_optimiser keeps RMSprop's running squares, not Adam's: set "
                 "training.optimiser=rmsprop or keep_optimiser=false"
             )
+        if optimiser != "rmsprop":
+            return {}
         return {
             name.removeprefix(SQUARE): of.to(site.device, copy=True)
             for name, of in site.memory.items()
@@ -306,12 +333,29 @@ def read(content: Params) -> Prototypes:
     """Return prototypes that came, [C, d]. Raises ProtocolError where they cannot be true."""
     centres, mask = content[CENTRES], content[MASK]
     if int(mask.max()) > 1:
-        raise ProtocolError(f"prototypes: {MASK} must hold 0 and 1 alone, it holds {mask.max()}")
-    known = mask.bool()
-    if bool(centres[~known].any()):
-        raise ProtocolError(f"prototypes: numbers of a class that {MASK} says it has none of")
-    if float(centres.abs().max()) > GREATEST:
         raise ProtocolError(
-            f"prototypes: a number beyond {GREATEST:g}; lower training.learning_rate"
+            f"prototypes: {MASK} must hold 0 and 1 alone, it holds {int(mask.max())}: {MEND}"
+        )
+    known, some = mask.bool(), centres.any(1)
+    if bool((some & ~known).any()):
+        raise ProtocolError(
+            f"prototypes: {MASK} says that there is none of class {listed(some & ~known)}, and "
+            f"its numbers are not 0: {MEND}"
+        )
+    if bool((known & ~some).any()):
+        raise ProtocolError(
+            f"prototypes: {MASK} says that there is one of class {listed(known & ~some)}, and all "
+            "its numbers are 0: the site's network answers nothing; lower training.learning_rate"
+        )
+    large = centres.abs().amax(1) > GREATEST
+    if bool(large.any()):
+        raise ProtocolError(
+            f"prototypes: a number beyond {GREATEST:g} in class {listed(large)}; "
+            "lower training.learning_rate"
         )
     return Prototypes(centres, known)
+
+
+def listed(chosen: Tensor) -> str:
+    """Name the chosen classes, bool [C], by number, counted from 0; "none" of no class."""
+    return ", ".join(str(k) for k in chosen.nonzero().flatten().tolist()) or "none"

@@ -7,7 +7,7 @@ function of a task and the site's data.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -207,11 +207,13 @@ class Arrived:
     """A new content of a site, as the server got it.
 
     whole: all its tensors. came: the names of those that were sent; none, where it is the site's
-    model over again.
+    model over again. before: reads the site's last content of that role, as the pool has it, also
+    after a resume; None: it is the site's first, or the server's disk lost it.
     """
 
     whole: Params
     came: frozenset[str]
+    before: Callable[[], Params | None] = lambda: None
 
 
 class Contents(Protocol):
@@ -457,6 +459,13 @@ class Method(ABC, Generic[State]):
     def needs_labels(self) -> str:
         """Return why it cannot run where the server alone has labels; empty: it can."""
         return "its sites learn from labels of their own"
+
+    def needs_mean(self) -> str:
+        """Return why `rounds.robust` must stay "none"; empty: another average serves as well.
+
+        The others take the members of an average for models of different sites.
+        """
+        return ""
 
     def misfits(self, num_clients: int) -> Mapping[str, str]:
         """Return which settings a federation of so many sites cannot use, with the rule of each."""

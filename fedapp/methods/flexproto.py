@@ -6,12 +6,13 @@ helper's answer has a part in a target where it passes that of its class. `docs/
 where the paper is silent or contradicts itself.
 """
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedapp.ground.settings import CLOSED, Share
+from fedapp.ground.settings import CLOSED
 from fedapp.learn.prototypes import (
     Prototypes,
     embedded,
@@ -29,8 +30,9 @@ class FlexProto(WithPrototypes):
 
     name: ClassVar[str] = "flexproto"
 
-    cap: Share = 0.92
-    """tau: greatest threshold, and the probability above which an image counts as sure."""
+    cap: Annotated[float, Field(ge=0, lt=1)] = 0.92
+    """tau: greatest threshold, and the probability above which an image counts as sure; of 1 none
+    would be, and all would pass."""
 
     def thresholds(self, lent: Prototypes, site: SiteContext) -> Tensor:
         """T(k), by the mean of the helpers' answers about all unlabelled images (Eqs. 6 to 9)."""

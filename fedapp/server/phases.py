@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ProtocolError, RunError, StoreError
 from fedapp.ground.progress import Progress
 from fedapp.learn.layers import layers_of
-from fedapp.learn.params import Schema, digest_of, from_bytes, part_from_bytes, to_bytes
+from fedapp.learn.params import Params, Schema, digest_of, from_bytes, part_from_bytes, to_bytes
 from fedapp.learn.parsed import PARSED
 from fedapp.messages.codec import encode
 from fedapp.messages.ledger import EVALUATION, MESSAGE, Ledger
@@ -299,7 +300,8 @@ class Phases:
             whole = from_bytes(blob, schema, owner, transport)
             as_model = role != MODEL and reply.contents[role] == reply.model
             came = frozenset[str]() if as_model else frozenset(whole)
-            return _Content(blob, Arrived(whole, came), len(blob) if as_model and model else 0)
+            arrived = Arrived(whole, came, partial(self._before, task.site, role))
+            return _Content(blob, arrived, len(blob) if as_model and model else 0)
         sent = part_from_bytes(blob, schema, owner, transport)
         try:
             of_model = model is not None and part.base == reply.model
@@ -310,7 +312,20 @@ class Phases:
             ) from error
         whole = {**from_bytes(base, schema, "its base", transport), **sent}
         made = to_bytes(whole, transport)
-        return _Content(made, Arrived(whole, frozenset(sent)), max(len(made) - len(blob), 0))
+        arrived = Arrived(whole, frozenset(sent), partial(self._before, task.site, role))
+        return _Content(made, arrived, max(len(made) - len(blob), 0))
+
+    def _before(self, site: int, role: str) -> Params | None:
+        """Return the site's last content of a role; None where it has none, or the disk lost it."""
+        record = self.pool.contents.get((site, role))
+        if record is None:
+            return None
+        owner, transport = f"{role} of site {site}", self.experiment.transport
+        try:
+            return PARSED.get(record.digest, self.pool.get, self.schemas[role], owner, transport)
+        except StoreError as error:  # the site is not to blame
+            log.warning("%s cannot be compared with what it sent before: %s", owner, error)
+            return None
 
     def _facts(self, site: int) -> SiteFacts:
         if site == SERVER_SITE and self.learner is not None:

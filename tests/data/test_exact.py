@@ -12,6 +12,7 @@ from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.settings import SplitSettings
 from fedapp.messages.protocol import SERVER_SITE
+from fedapp.tools.compare.grid import read_grid
 
 LABELS = np.concatenate([np.arange(50_000) % 10, np.arange(10_000) % 10])
 """As many of each class as CIFAR-10 has; the test part comes last."""
@@ -149,6 +150,42 @@ def test_the_counts_of_flexprotos_tables(labelled):
     assert (per_site(manifest, visible=False).sum(1) == 540 - labelled).all()
     spread = per_site(manifest, visible=True)
     assert abs(spread - labelled / 10).max() <= 1
+
+
+@pytest.mark.parametrize(("setting", "labelled"), [
+    ("IID", 50), ("Non-IID", 50), ("100:440 IID", 100), ("400:140 Non-IID", 400),
+])  # fmt: skip
+def test_the_sweeps_of_tables_1_and_2_have_these_counts(setting, labelled):
+    grid = read_grid("flexproto_table2" if ":" in setting else "flexproto_table1")
+    [found] = (one for one in grid.settings if one.name == setting)
+    experiment = load_experiment(found.preset, grid.overrides(found, "flexproto"))
+    manifest = partition(np.arange(60_000) % 10, experiment.split, 0, "x")
+    assert (per_site(manifest, visible=True).sum(1) == labelled).all()
+    assert per_site(manifest).sum() == 54_000
+    assert [(manifest.split == part).sum() for part in (VAL, TEST)] == [3000, 3000]
+
+
+@pytest.mark.parametrize("deal", ["iid", "ten_mixes"])
+def test_the_counts_of_flexprotos_table_of_svhn(deal):
+    """54,000 of 99,289 images at 100 sites, 50 of 540 labelled; 2,000 and 2,000 to measure on."""
+    experiment = load_experiment("flexproto_svhn", {"split.deal": deal})
+    frequent = np.bincount(svhn_like(99_289), minlength=10)
+    assert frequent.max() > 2.5 * frequent.min()  # 1s and 9s
+    labels = svhn_like(experiment.data.subset)
+    manifest = partition(labels, experiment.split, 0, "svhn")
+    known, others = (per_site(manifest, labels, visible=seen) for seen in (True, False))
+    assert known.shape == (100, 10) and (known.sum(1) == 50).all()
+    assert others.sum() == 49_000
+    if deal == "iid":
+        assert (others.sum(1) == 490).all()
+    assert [(manifest.split == part).sum() for part in (VAL, TEST)] == [2000, 2000]
+    assert all((per_site(manifest, labels, split=part).sum(1) == 20).all() for part in (VAL, TEST))
+
+
+def svhn_like(count):
+    """So many labels of digits as often as SVHN's train and test have them."""
+    published = [6692, 18960, 14734, 11379, 9981, 9266, 7704, 7614, 6705, 6254]
+    return np.random.default_rng(0).permutation(np.repeat(np.arange(10), published))[:count]
 
 
 @pytest.mark.parametrize("deal", ["ten_mixes", "dirichlet_unlabelled"])

@@ -147,6 +147,14 @@ def test_numbers_of_a_file_are_yaml_1_2(write):
          "pseudo_labels, recalibrate, search_rounds, update_every; did you mean 'method.preset'?"),
         ({"method__name": "local_only", "method__num_replaced": 1},
          "override: method.num_replaced = 1: not a setting of local_only; valid: name"),
+        ({"method__name": "rscfed", "rounds__robust": "median"},
+         "override: rounds.robust = 'median': rscfed cannot run so: a site is in several subsets, "
+         "so it would vote on itself, and their weights be lost; leave it out or choose another "
+         "method"),
+        ({"method__name": "fedrgd", "rounds__robust": "filtered"},
+         "override: rounds.robust = 'filtered': fedrgd cannot run so: it averages its groups' "
+         "replicas, which would be judged as models of one site; leave it out or choose another "
+         "method"),
         ({"method__helper_list_size": 21},
          "override: method.helper_list_size = 21: must be at most split.num_clients = 20: a list "
          "has one model of a site"),

@@ -140,10 +140,16 @@ def test_on_top_of_a_prototype_the_gradient_is_finite(distance):
 
 
 def test_one_helper_with_the_own_prototypes_teaches_what_is_predicted():
-    own = drawn(3, sites=1)
-    answers = log_answers(points(3), own, "euclidean").exp()
+    """Predicted by the network itself, with its own prototypes as its head."""
+    model, images, labelled = network(), points(3), points(4)
+    own = class_means(embedded(model, labelled, torch.clone), torch.arange(6) % 4, 4)
+    with by_prototypes(model, own, "euclidean"), torch.no_grad():
+        predicted = torch.softmax(model.eval()(images), 1)
+    helper = Prototypes(own.centres[None], own.known[None])
+    answers = log_answers(embedded(model, images, torch.clone), helper, "euclidean").exp()
     targets, counts = pseudo_labels(answers, NONE, 1.0)
-    assert counts.all() and torch.allclose(targets, answers[0], atol=1e-6)
+    assert counts.all() and torch.allclose(targets, predicted, atol=1e-6)
+    assert (targets.max(1).values - 1 / 4).min() > 1e-3  # it tells the images apart
 
 
 def test_only_answers_that_pass_their_class_are_averaged_by_hand():

@@ -145,7 +145,10 @@ class Exchange:
     @property
     def upload(self) -> dict[str, Tensor]:
         """The tensors of the site's new model, as they came."""
-        [blob] = self.incoming.payloads.values()
+        payloads = self.incoming.payloads
+        if self.reply.model in payloads:  # other contents may have come beside it
+            return load(payloads[self.reply.model])
+        [blob] = payloads.values()
         return load(blob)
 
 

@@ -30,6 +30,7 @@ from tests.methods.conformance import (
     PIXELS,
     Deal,
     assert_same,
+    assert_shared_is_mean,
     context,
     data_of,
     digits_like,
@@ -96,6 +97,24 @@ def test_before_its_first_round_the_unlabelled_images_do_not_matter():
     facts = SimpleNamespace(labelled=5, unlabelled=7)
     weights = [late.weight(facts, SimpleNamespace(round=number)) for number in (3, 4)]
     assert weights == [5, 12]
+
+
+@pytest.mark.parametrize("method", [FlexProto, ProtoFSSL])
+def test_at_weight_0_a_site_counts_as_its_labelled_images_do(method):
+    facts, reply = SimpleNamespace(labelled=5, unlabelled=7), SimpleNamespace(round=3)
+    assert [one.weight(facts, reply) for one in (method(**SUPERVISED), method())] == [5, 12]
+
+
+@pytest.mark.parametrize("method", [FlexProto, ProtoFSSL])
+def test_helpers_that_know_no_class_are_as_none(method):
+    site = given(local_steps=3)
+    nothing = written(Prototypes(torch.zeros(3, PIXELS.width * 8), torch.zeros(3).bool()))
+    inner = site.contents
+    masked = replace(site, contents=lambda ref: nothing if ref in LENT else inner(ref))
+    assert method().teaching(TRAIN, masked) is None
+    assert_same(
+        learned(method(), masked).params, learned(method(), given(local_steps=3), ALONE).params
+    )
 
 
 def test_the_warm_up_is_from_labels_alone():
@@ -189,11 +208,29 @@ def test_a_site_goes_on_with_the_squares_that_it_remembers():
 
 def test_keeping_another_optimisers_state_is_one_line():
     with pytest.raises(ConfigError, match=r"set training\.optimiser=rmsprop or keep_optimiser="):
-        learned(FlexProto(keep_optimiser=True))
+        learned(FlexProto(keep_optimiser=True), given(optimiser="adam"))
+
+
+def test_sgd_has_no_running_squares_to_keep():
+    method, w_0 = ProtoFSSL(keep_optimiser=True), initial_params(PIXELS, (1, 8, 8), 3, 5)
+    site = given(optimiser="sgd")
+    kept = learned(method, replace(site, memory=method.memory(site.model, w_0)))
+    assert kept.memory is None
+    assert_same(kept.params, learned(ProtoFSSL(), site).params)
+
+
+def test_the_preset_of_protofssl_learns_as_the_rows_of_the_tables_do():
+    """Laid over a preset of FlexProtoFSSL it drops that one's method, and so says it itself."""
+    for data in ("flexproto_small", "flexproto_cifar10"):
+        experiment = load_experiment(data, {"method.preset": "protofssl"})
+        row = {"method.preset": "protofssl", "method.keep_optimiser": True}
+        assert experiment.method == load_experiment(data, row).method
+        assert experiment.method == ProtoFSSL(keep_optimiser=True)
+        assert experiment.training.optimiser == "rmsprop"
 
 
 @pytest.mark.parametrize("bad", [
-    {"cap": 1.1}, {"temperature": 0.0}, {"distance": "cosine"}, {"support": 0},
+    {"cap": 1.0}, {"cap": -0.1}, {"temperature": 0.0}, {"distance": "cosine"}, {"support": 0},
     {"helper_count": 65}, {"unlabelled_weight": -1.0}, {"answer": "mixture"}, {"tau": 0.9},
 ])  # fmt: skip
 def test_hyper_parameters_are_checked(bad):
@@ -205,25 +242,36 @@ def test_hyper_parameters_are_checked(bad):
 
 HONEST = {"centres": torch.tensor([[1.0, 2], [0, 0], [3, 4]]), "mask": torch.tensor([1, 0, 1])}
 HONEST["mask"] = HONEST["mask"].to(torch.uint8)
+NOTHING = {"centres": [[0.0, 0]] * 3, "mask": [0, 0, 0]}
 
 
-def checked(content, labelled):
+def checked(content, labelled, before=None):
     """Let the server look at prototypes of a site with so many labelled images."""
-    arrived = {"prototypes": Arrived(content, frozenset(content))}
+    arrived = {"prototypes": Arrived(content, frozenset(content), lambda: before)}
     reply = Reply(0, 3, OURS.digest, learned=True)
     FlexProto().check_contents(TRAIN, reply, arrived, SimpleNamespace(labelled=labelled))
 
 
 @pytest.mark.parametrize(("change", "labelled", "says"), [
-    ({"mask": [1, 2, 1]}, 9, "mask must hold 0 and 1 alone, it holds 2"),
-    ({"mask": [1, 0, 0]}, 9, "numbers of a class that mask says it has none of"),
-    ({"centres": [[1e7, 2.0], [0, 0], [3, 4]]}, 9, r"a number beyond 1e\+06"),
-    ({}, 1, "sent prototypes of 2 classes; it has 1 labelled images"),
+    ({"mask": [1, 2, 1]}, 9, "mask must hold 0 and 1 alone, it holds 2: have the site run"),
+    ({"mask": [1, 0, 0]}, 9, "none of class 2, and its numbers are not 0: have the site run"),
+    ({"mask": [1, 1, 1]}, 9, "one of class 1, and all its numbers are 0: .*; lower training"),
+    ({"centres": [[1e7, 2.0], [0, 0], [3, 4]]}, 9, r"a number beyond 1e\+06 in class 0; lower"),
+    ({}, 1, "classes sent: 2, labelled images of the site: 1; .*: have the site run"),
+    (NOTHING, 9, "mask has no class; .*: have the site run"),
 ])  # fmt: skip
 def test_prototypes_that_cannot_be_true_are_refused_by_name(change, labelled, says):
     spoilt = HONEST | {n: torch.tensor(v, dtype=HONEST[n].dtype) for n, v in change.items()}
     with pytest.raises(ProtocolError, match=says):
         checked(spoilt, labelled)
+
+
+def test_a_mask_that_changes_within_a_run_is_refused_by_name():
+    other = {"centres": torch.ones(3, 2), "mask": torch.ones(3, dtype=torch.uint8)}
+    says = "classes 0, 2, the one before had 0, 1, 2; .*: restore its labels, or start a new run"
+    with pytest.raises(ProtocolError, match=says):
+        checked(HONEST, 9, before=other)
+    checked(HONEST, 9, before={**HONEST, "centres": 2 * HONEST["centres"]})
 
 
 def test_honest_prototypes_are_read_as_they_were_written():
@@ -269,6 +317,37 @@ def test_helpers_are_those_of_the_last_round_in_which_any_sent():
 @pytest.fixture(scope="module", params=[FlexProto, ProtoFSSL], ids=lambda m: m.name)
 def played(request, tmp_path_factory):
     return play(toy(request.param(), tmp_path_factory.mktemp("run"), DEALS))
+
+
+def sent_by_all(method, folder, deals=DEALS):
+    """Play two rounds; return every upload, by round and site, and the run."""
+    folder.mkdir()
+    run = play(toy(method, folder, deals))
+    learners = [e for e in run.seen if e.reply.learned]
+    return {(e.task.round, e.task.site): sorted(e.incoming.payloads) for e in learners}, run
+
+
+def test_two_rounds_at_cap_0_are_those_of_protofssl_bit_for_bit(tmp_path):
+    same = {"temperature": 0.5, "distance": "mean_squared"}
+    one, _ = sent_by_all(FlexProto(cap=0.0, **same), tmp_path / "one")
+    other, _ = sent_by_all(ProtoFSSL(), tmp_path / "other")
+    assert one == other and len(one) == 2 + 2 * 3  # the third site learns once there are helpers
+    sharper, _ = sent_by_all(
+        FlexProto(cap=0.0, **same | {"temperature": 0.1}), tmp_path / "sharper"
+    )
+    assert sharper[2, 0] != one[2, 0]  # the helpers' answers do matter
+
+
+def test_two_rounds_at_weight_0_are_fedavg_of_episodes_from_labels_alone(tmp_path):
+    """Helpers and unlabelled images change no bit, and models count as labelled images do."""
+    deals = (Deal(24, 12), Deal(20, 9))
+    one, run = sent_by_all(FlexProto(**SUPERVISED), tmp_path / "one", deals)
+    alone, _ = sent_by_all(FlexProto(**SUPERVISED, helper_count=1), tmp_path / "alone", deals)
+    proto, _ = sent_by_all(ProtoFSSL(**SUPERVISED, distance="euclidean"), tmp_path / "proto", deals)
+    assert one == alone == proto and len(one) == 3 * 2
+    assert_shared_is_mean(run, [24, 20])
+    with_, _ = sent_by_all(FlexProto(), tmp_path / "with", deals)
+    assert with_[0, 0] == one[0, 0] and with_[2, 0] != one[2, 0]
 
 
 def test_no_head_travels_and_prototypes_do(played):
@@ -353,25 +432,49 @@ def test_a_federation_with_kept_squares_runs_and_resumes(tmp_path):
     assert play(rest).records() == whole.records()
 
 
-def test_a_site_that_sends_a_lie_is_left_out_by_name(tmp_path):
+def lying(spoil, since=1):
+    """Site 1 spoils its prototypes from this round on."""
+
     def lie(task, incoming):
-        if (task.site, task.action) != (1, "train") or isinstance(incoming.answer, Refusal):
+        told = (task.site, task.action) == (1, "train") and task.round >= since
+        if not told or isinstance(incoming.answer, Refusal):
             return incoming
         old = incoming.answer.contents["prototypes"]
-        content = load(incoming.payloads[old])
-        content["mask"] = torch.ones_like(content["mask"])
-        blob = to_bytes(content)
+        blob = to_bytes(spoil(load(incoming.payloads[old])))
         answer = replace(incoming.answer, contents={"prototypes": digest_of(blob)})
         others = {d: b for d, b in incoming.payloads.items() if d != old}
         return replace(incoming, answer=answer, payloads={**others, digest_of(blob): blob})
 
-    deals = (Deal(24, 12), Deal(6, 9), Deal(20, 14))
-    played = play(toy(FlexProto(), tmp_path, deals), lie)
+    return lie
+
+
+LIARS = (Deal(24, 12), Deal(6, 9), Deal(20, 14))
+
+
+def test_a_site_that_sends_a_lie_is_left_out_by_name(tmp_path):
+    def all_classes(content):
+        return content | {"mask": torch.ones_like(content["mask"])}
+
+    played = play(toy(FlexProto(), tmp_path, LIARS), lying(all_classes))
     for row in played.rows()[1:]:
-        assert (
-            "numbers of a class" in row["skipped"]["1"] or "labelled images" in row["skipped"]["1"]
-        )
+        assert "prototypes: mask says that there is one of class" in row["skipped"]["1"]
     assert {e.task.site for e in played.of(2, "train")} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("cut", [None, 1])
+def test_another_mask_than_before_is_refused_also_after_a_resume(tmp_path, cut):
+    """It hides one class that its first mask had; nothing else tells the server."""
+
+    def one_less(content):
+        first = content["mask"].nonzero()[0]
+        return {name: tensor.index_fill(0, first[0], 0) for name, tensor in content.items()}
+
+    lie = lying(one_less, since=2)
+    if cut:
+        play(toy(FlexProto(), tmp_path, LIARS, rounds__num_rounds=cut), lie)
+    played = play(toy(FlexProto(), tmp_path, LIARS, runtime__resume=bool(cut)), lie)
+    assert [sorted(row["skipped"]) for row in played.rows()] == [[], [], ["1"]]
+    assert "a site's labels stay the same in a run" in played.rows()[2]["skipped"]["1"]
 
 
 def test_sites_that_lack_something_run_to_the_end(tmp_path):

@@ -111,7 +111,7 @@ class Server:
             assert digest_of(stored) == record.digest
             content = from_bytes(stored, self.engine._schemas[role], "x", self.transport)
             if role == PROTOTYPES:
-                assert read(content).known.sum() <= FACTS.labelled
+                assert 0 < read(content).known.sum() <= FACTS.labelled
         others = {key: record for key, record in pool._records.items() if key[0] != 0}
         assert others == {key: record for key, record in self.before.items() if key[0] != 0}
         return False
@@ -190,12 +190,27 @@ def test_a_part_of_what_is_not_new_is_refused(server):
     lambda content: {"mask": torch.tensor([1, 0], dtype=torch.uint8)},
     lambda content: {"mask": content["mask"].float()},
     lambda content: {"third": content["mask"].clone()},
+    lambda content: {name: torch.zeros_like(tensor) for name, tensor in content.items()},
+    lambda content: {"centres": content["centres"].index_fill(0, torch.tensor(1), 0)},
 ])  # fmt: skip
 def test_prototypes_that_cannot_be_true_are_refused(server, spoil):
     served = server("flexproto")
     content = load(served.blob)
     blob = to_bytes({**content, **spoil(content)})
     assert served.refuses(encode(served.renamed(blob)), blob)
+
+
+def test_prototypes_of_other_classes_than_before_are_refused(server):
+    served = server("flexproto")
+    pool, [before] = served.engine._pool, served.reply.contents.values()
+    pool.upload(0, before, served.blob, 1, PROTOTYPES)
+    served.before = dict(pool._records)
+    content = {name: tensor.clone() for name, tensor in load(served.blob).items()}
+    for name, lies in (("centres", False), ("mask", True)):
+        for tensor in content.values() if lies else [content["centres"]]:
+            tensor[0] = 0 if lies else 2
+        blob = to_bytes(content)
+        assert served.refuses(encode(served.renamed(blob)), blob) == lies, name
 
 
 def test_prototypes_of_more_classes_than_labelled_images_are_refused(server):

@@ -278,7 +278,7 @@ def test_flexprotos_table_2_calls_fixmatch_by_another_name(tmp_path):
 @pytest.mark.parametrize("sweep", [
     "fedsiam_mnist", "fedul_table1_mnist", "fedul_table1_mnist_sets", "fedul_table1_cifar10",
     "fedul_table1_cifar10_sets", "fedul_noise", "flexproto_table1", "flexproto_table2",
-    "flexproto_table4",
+    "flexproto_table1_svhn", "flexproto_table4",
 ])  # fmt: skip
 def test_every_number_that_a_sweep_can_show_is_found(tmp_path, sweep):
     """As often as one of its settings meets one of its methods that the paper's table has."""
