@@ -159,9 +159,14 @@ def part_from_bytes(
 ) -> Params:
     """Parse some tensors of a content, one at least, and check them as `from_bytes` does."""
     params = _loaded(blob, schema, owner, transport)
-    if not params or not params.keys() <= schema.keys():
+    if not params:
         raise ProtocolError(
-            f"{owner}: unexpected tensors {sorted(params.keys() - schema)}, or none"
+            f"{owner}: a part without tensors; send what was asked, or leave the part out"
+        )
+    if extra := sorted(params.keys() - schema):
+        raise ProtocolError(
+            f"{owner}: unexpected tensors {extra}; "
+            "build the same network, and run the same version, on both sides"
         )
     return _checked(params, {name: schema[name] for name in params}, owner, transport)
 

@@ -34,6 +34,8 @@ EPOCHS = "epochs"
 """What a site remembers: t, its local epochs so far."""
 ONLINE = "online"
 """Role of the network that descends, where the target is another; the target is the model."""
+SAME_VERSION = "run the same version of um-pfssl on both sides"
+"""What helps where a site does not send what its method asks for."""
 
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
@@ -167,7 +169,7 @@ class TwoNetworks(Siamese):
         if not reply.learned:
             return
         if ONLINE not in arrived:
-            raise ProtocolError(f"learned, but sent no {ONLINE} network: its method asks for one")
+            raise ProtocolError(f"learned, but sent no {ONLINE} network; {SAME_VERSION}")
         self.check_layers(task, reply, arrived)
 
     def check_layers(self, task: Task, reply: Reply, arrived: Mapping[str, Arrived]) -> None:
@@ -185,7 +187,7 @@ def require_layers(online: Arrived, asked: Collection[str]) -> None:
         whole = [layer for layer, names in sent.items() if names == layers[layer]]
         raise ProtocolError(
             f"sent {len(whole)} of {len(layers)} layers of its {ONLINE} network "
-            f"({_listed(whole)}); asked were {len(asked)} ({_listed(asked)})"
+            f"({_listed(whole)}); asked were {len(asked)} ({_listed(asked)}); {SAME_VERSION}"
         )
 
 

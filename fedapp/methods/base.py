@@ -97,6 +97,10 @@ class MethodState:
         """Return what a round's row and the summary show of it, by name; most methods: nothing."""
         return {}
 
+    def in_summary(self) -> Mapping[str, float]:
+        """Return what the summary shows of it beside that; most methods: nothing."""
+        return {}
+
     def column(self, site: int) -> str:
         """Return what `per_site.csv` shows of a site's helpers; most methods: nothing."""
         return ""

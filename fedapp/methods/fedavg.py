@@ -6,7 +6,7 @@ With `objective="fixmatch"` it is the paper's FixAvg; with all training images l
 With `labelled_repeat` above 1 it is FedAvg++, with FixMatch too FedFixMatch, as FedSiam's tables
 have them (Long et al. 2020): as many times the steps a round. Where `training.local_steps` sets the
 steps, it is FedAvg again. In FedSiam's released code FixMatch's loss is taken of an output that is
-cut off from its graph: there the unlabelled images teach nothing (`as_official`).
+detached, so without a gradient: there the unlabelled images teach nothing (`as_official`).
 """
 
 from collections.abc import Iterator
@@ -31,8 +31,14 @@ class FedAvg(ByObjective):
     as_official: bool = False
     """As in FedSiam's released code: the unlabelled images' loss has no gradient."""
 
+    def __post_init__(self) -> None:
+        if self.as_official and self.objective == "supervised":
+            raise ValueError(
+                "as_official is about objective=fixmatch: here it would change nothing"
+            )
+
     def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
-        """As of all that share the objectives; a loss that is cut off has the weight 0."""
+        """As of all that share the objectives; a loss without a gradient has the weight 0."""
         if self.as_official:
             return replace(self, as_official=False, unlabelled_weight=0.0).steps(task, site)
         return super().steps(task, site)

@@ -15,6 +15,7 @@ DEVIATION: the paper calls the boundary the tau-quantile; then tau = 0 would sen
 it says of Pi and MT. The authors' code has it as here.
 """
 
+import math
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass as plain
 from dataclasses import replace
@@ -28,10 +29,10 @@ from torch import nn
 from fedapp.ground.errors import ProtocolError
 from fedapp.ground.settings import CLOSED, Count, Share
 from fedapp.learn.layers import divergences, layers_of
-from fedapp.learn.params import Schema
-from fedapp.messages.protocol import SERVER_SITE, Reply, Task
+from fedapp.learn.params import Params, Schema
+from fedapp.messages.protocol import MODEL, SERVER_SITE, Reply, Task
 from fedapp.methods._averaging import averaged, measurements
-from fedapp.methods._siamese import ONLINE, TwoNetworks, require_layers
+from fedapp.methods._siamese import ONLINE, SAME_VERSION, TwoNetworks, require_layers
 from fedapp.methods.base import Arrived, MethodState, Round, Sent, SiteContext, SiteReport
 
 DIVERGENCE = "divergence"
@@ -42,9 +43,18 @@ SHARE, BOUNDARY = "share", "boundary"
 
 @plain(frozen=True)
 class Divergences(MethodState):
-    """The FSM values of the last rounds, one tuple a round, oldest first."""
+    """The FSM values of the last rounds, one tuple a round, oldest first.
+
+    sent, whole: how many of the online networks' numbers sites sent so far, and of how many.
+    """
 
     rounds: tuple[tuple[float, ...], ...] = ()
+    sent: int = 0
+    whole: int = 0
+
+    def in_summary(self) -> dict[str, float]:
+        """The share of the online networks that was sent after the warm-up."""
+        return {"sent_online_share": self.sent / self.whole} if self.whole else {}
 
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
@@ -94,30 +104,47 @@ class FedSiamD(TwoNetworks):
         """Tell the boundary, average both networks, take note of the FSM values."""
         assert isinstance(state, Divergences)
         found: list[float] = []
-
-        def hear(replies: Sequence[Reply]) -> None:
-            for reply in replies:
-                if DIVERGENCE in reply.contents:
-                    values = rnd.pool.read(rnd.pool.latest(reply.site, DIVERGENCE))
-                    found.extend(values[layer].item() for layer in sorted(values))
-
+        sent, whole = state.sent, state.whole
         tau = self.share(rnd.number, rnd.last)
         numbers = {SHARE: tau, BOUNDARY: boundary(state.rounds, tau)}
+
+        def hear(replies: Sequence[Reply]) -> None:
+            nonlocal sent, whole
+            sizes = sizes_of(rnd.pool.read(rnd.pool.common(ONLINE)))
+            for reply in replies:
+                if DIVERGENCE in reply.contents:
+                    tensors = rnd.pool.read(rnd.pool.latest(reply.site, DIVERGENCE))
+                    values = {layer: tensors[layer].item() for layer in sorted(tensors)}
+                    found.extend(values.values())
+                    sent += sum(sizes[layer] for layer in asked(numbers, values))
+                    whole += sum(sizes.values())
+
         yield from averaged(rnd, self.weight, numbers=numbers, beside=self.beside, hear=hear)
         yield measurements(rnd, self.beside)
         if not found:
             return state
-        return Divergences((*state.rounds, tuple(found))[-self.calm_rounds :])
+        return Divergences((*state.rounds, tuple(found))[-self.calm_rounds :], sent, whole)
 
     def check_layers(self, task: Task, reply: Reply, arrived: Mapping[str, Arrived]) -> None:
-        """Check that just the layers came that were asked for. Raises ProtocolError."""
+        """Check the FSM values, and that just the layers came that were asked for by them.
+
+        Raises ProtocolError.
+        """
         if self.sends_whole(task):
             super().check_layers(task, reply, arrived)
             return
         if DIVERGENCE not in arrived:
-            raise ProtocolError(f"learned, but sent no {DIVERGENCE}: its method asks for it")
+            raise ProtocolError(f"learned, but sent no {DIVERGENCE}; {SAME_VERSION}")
         values = {n: t.item() for n, t in arrived[DIVERGENCE].whole.items()}
-        require_layers(arrived[ONLINE], asked(task, values))
+        for layer, value in values.items():
+            if not 0 <= value < math.inf:
+                raise ProtocolError(
+                    f"{DIVERGENCE} of {layer} = {value:g}: must be finite and at least 0; "
+                    f"{SAME_VERSION}"
+                )
+        require_layers(arrived[ONLINE], asked(task.numbers, values))
+        if MODEL in arrived:  # else it is the site's last one over again
+            require_true(arrived[MODEL].whole, arrived[ONLINE], values)
 
     def sends_whole(self, task: Task) -> bool:
         """Whether nothing is to be spared: one network, which is both, or the server's own two.
@@ -139,7 +166,7 @@ class FedSiamD(TwoNetworks):
             return report
         online, weights = report.contents[ONLINE], dict(site.model.named_parameters())
         values = divergences(report.params, online, weights)
-        chosen = asked(task, {layer: value.item() for layer, value in values.items()})
+        chosen = asked(task.numbers, {layer: value.item() for layer, value in values.items()})
         layers = layers_of(online)
         names = frozenset(name for layer in chosen for name in layers[layer])
         if not names:  # an equal content is sent once
@@ -154,15 +181,42 @@ def boundary(rounds: Sequence[Sequence[float]], tau: float) -> float:
     return float(np.quantile(values, 1 - tau)) if values else 0.0
 
 
-def asked(task: Task, values: Mapping[str, float]) -> Collection[str]:
-    """Return the layers that a site is to send, by its FSM values and what the task tells it.
+def asked(numbers: Mapping[str, float], values: Mapping[str, float]) -> Collection[str]:
+    """Return the layers that a site is to send, by its FSM values and the numbers of its task.
 
     A layer that does not differ at all is never sent: the server has it.
     """
-    tau, least = task.numbers[SHARE], task.numbers[BOUNDARY]
+    tau, least = numbers[SHARE], numbers[BOUNDARY]
     if tau <= 0:
         return ()
     return [n for n, value in values.items() if value > 0 and (tau >= 1 or value >= least)]
+
+
+def sizes_of(params: Params) -> dict[str, int]:
+    """Return how many numbers each layer has."""
+    layers = layers_of(params)
+    return {n: sum(params[name].numel() for name in names) for n, names in layers.items()}
+
+
+def require_true(target: Params, online: Arrived, values: Mapping[str, float]) -> None:
+    """Check that no layer that came is said to differ by far more than it does.
+
+    A value out of all proportion would raise the boundary for everybody. Of layers with nothing but
+    weight and bias, since no server knows which other tensors are statistics. Twice, and 0.1, are
+    more than what rounding to float16 makes of a difference. Raises ProtocolError.
+    """
+    known = {
+        name: online.whole[name]
+        for names in layers_of(online.came).values()
+        for name in names
+        if {other.rpartition(".")[2] for other in names} <= {"weight", "bias"}
+    }
+    for layer, found in divergences(target, known, known).items():
+        if values[layer] > 2 * found.item() + 0.1:
+            raise ProtocolError(
+                f"{DIVERGENCE} of {layer} = {values[layer]:g}, but its two networks differ by "
+                f"{found.item():.3g} there; {SAME_VERSION}"
+            )
 
 
 METHOD = FedSiamD

@@ -276,6 +276,7 @@ class Engine:
             **state.standings.summary(),
             **self._traffic(),
             **state.server.shown(),
+            **state.server.in_summary(),
             **self.experiment.method.costs(sites, rounds.sample_rate, rounds.num_rounds),
             "wall_seconds": round(state.wall_seconds, 3),
         }

@@ -84,10 +84,37 @@ def test_uneven_labels_at_other_shares():
         assert known.sum() == pytest.approx(share * 50_000, abs=many)
 
 
+def of_sizes(sizes):
+    """Labels of as many training images of each class, and of 10,000 test images."""
+    return np.concatenate([np.full(n, c) for c, n in enumerate(sizes)] + [np.arange(10_000) % 10])
+
+
+MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
+SVHN = (4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659)
+
+
+@pytest.mark.parametrize(("sizes", "share", "labelled", "others"), [
+    (MNIST, 0.15, (90, 90), (510, 510)), (MNIST, 0.2, (120, 120), (480, 480)),
+    (SVHN, 0.1, (73, 73), (659, 660)), (SVHN, 0.15, (110, 110), (622, 623)),
+    (SVHN, 0.2, (146, 147), (586, 586)),
+])  # fmt: skip
+def test_mnist_and_svhn_have_the_papers_counts(sizes, share, labelled, others):
+    """SVHN's 73,257 images are 732 a site, and 57 sites have one more.
+
+    With two classes a site has as many as a twentieth of its classes; the total stays.
+    """
+    labels = of_sizes(sizes)
+    manifest = dealt("iid", labels, label_share=share)
+    known, rest = (per_site(manifest, labels, visible=v).sum(1) for v in (True, False))
+    assert (known.min(), known.max()) == labelled and (rest.min(), rest.max()) == others
+    assert known.sum() + rest.sum() == sum(sizes)
+    two = per_site(dealt("two_classes", labels, label_share=share), labels, visible=True)
+    assert np.abs(two.sum(0) - share * np.array(sizes)).max() < 20  # a rounding a site
+
+
 def test_mnist_has_sixty_labelled_at_every_site():
     """Its classes differ in size; the sum over classes does not."""
-    sizes = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
-    labels = np.concatenate([np.full(n, c) for c, n in enumerate(sizes)] + [np.arange(10_000) % 10])
+    sizes, labels = MNIST, of_sizes(MNIST)
     manifest = dealt(labels=labels)
     known = per_site(manifest, labels, visible=True)
     assert (known.sum(1) == 60).all() and (per_site(manifest, labels).sum(1) == 600).all()

@@ -3,10 +3,11 @@
 import csv
 import json
 from collections import Counter
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from fedapp.data.published import read_digits
 from fedapp.experiment.config import load_experiment
@@ -26,6 +27,22 @@ METHODS = {
     "recommended": {"method.preset": "recommended", "method.confidence": 0.3},
     # Another seed, so that no worker that stays takes west's data for those that it has read.
     "fedul": {"method.preset": "fedul", "seed": 1},
+    # Half of the second network's layers travel in round 2.
+    "fedsiam_d": {
+        "method.preset": "fedsiam_d",
+        "method.calm_rounds": 1,
+        "method.curve": "rectangle",
+        "method.end_round": 3,
+    },
+    # Helpers are sent in round 2.
+    "fedmatch, labels at the server": {
+        "method.preset": "fedmatch",
+        "method.helpers_every": 2,
+        "training.learning_rate": 0.001,
+        "split.labels": "none",
+        "runtime.server_data": "/tmp/server",
+        "seed": 2,
+    },
 }
 
 
@@ -54,23 +71,60 @@ def bags_at(site):
         (site / "bags.csv").unlink()
 
 
+@contextmanager
+def labels_to_measure_by(site):
+    """Leave a site in folders the labels of some test images alone."""
+    if not (site / "labelled").exists():  # a table, that has no others
+        yield
+        return
+    named, lines = (site / "labelled").rename(site / "named"), ["path,label,split"]
+    for number, path in enumerate(sorted(named.rglob("*.png"))):
+        known = number % 5 == 0
+        label, split = (path.parent.name, "test") if known else ("", "train")
+        lines.append(f"{path.relative_to(site)},{label},{split}")
+    lines += [f"{path.relative_to(site)},,train" for path in site.glob("unlabelled/*.png")]
+    (site / "labels.csv").write_text("\n".join(lines) + "\n")
+    try:
+        yield
+    finally:
+        (site / "labels.csv").unlink()
+        named.rename(site / "labelled")
+
+
+def write_labelled(folder):
+    """Give the server every twentieth digit."""
+    digits = read_digits()
+    for number in range(0, len(digits.labels), 20):
+        path = folder / f"labelled/{int(digits.labels[number])}/{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(digits.inputs[number, 0].numpy()).save(path)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("method", METHODS)
 def test_loopback_simulation_and_supernodes_agree_to_the_bit(made, tmp_path, method):
-    """With FedUL one of the three has bags in the place of labels."""
-    west = made.place("images", "/images") / "west"
-    with bags_at(west) if method == "fedul" else nullcontext():
+    """With FedUL one of the three has bags in the place of labels; or the server has the labels."""
+    images = made.place("images", "/images")
+    with ExitStack() as changed:
+        if method == "fedul":
+            changed.enter_context(bags_at(images / "west"))
+        if "runtime.server_data" in METHODS[method]:
+            for site in sorted(path for path in images.iterdir() if path.is_dir()):
+                changed.enter_context(labels_to_measure_by(site))
+            write_labelled(made.place("register", "/tmp") / "server")
         agree_to_the_bit(made, tmp_path, method)
 
 
 def agree_to_the_bit(made, tmp_path, method):
-    tiny, name = TINY | METHODS[method], f"deployed-{method}"
+    tiny, name = TINY | METHODS[method], f"deployed-{method.partition(',')[0]}"
     # Where all sites are in one process, it finds their images below one folder.
     here = {
         "runtime.out": str(tmp_path / "runs"),
         "data.root": str(made.place("images", "/images")),
     }
+    if "runtime.server_data" in tiny:  # there the path is that of the machine of the run's command
+        here["runtime.server_data"] = str(made.place("register", "/tmp") / "server")
     own = {**tiny, **here, "runtime.run_name": "alone"}
     alone = loopback(load_experiment("digits_sites", own))
     pairs = [f"{key}={value}" for key, value in (tiny | here).items()]

@@ -1,6 +1,7 @@
 """Labels at the server through Flower's two halves, and of a server with images of its own."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
@@ -14,7 +15,7 @@ from fedapp.site.federation import federation_of
 from fedapp.site.servers import servers_site
 from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.flower.results import loopback, results, rows
-from tests.methods.test_labels_at_server import server
+from tests.methods.test_labels_at_server import cut_amid_training, server
 from tests.own import experiment, three_sites
 
 
@@ -25,7 +26,9 @@ def process(monkeypatch):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
 
-@pytest.mark.parametrize("method", ["fixavg", "fixbn", "fedmatch", "fedsiam_mt", "um_pfssl"])
+@pytest.mark.parametrize(
+    "method", ["fixavg", "fixbn", "fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "um_pfssl"]
+)
 def test_loopback_and_flower_give_the_same_bits(tmp_path, method):
     here = loopback(server(method, tmp_path / "loopback"))
     wanted = server(method, tmp_path / "flower")
@@ -33,6 +36,25 @@ def test_loopback_and_flower_give_the_same_bits(tmp_path, method):
     _, there = serve(wanted, MemoryGrid(sites({"preset": preset(wanted, tmp_path)}, 3)))
     assert results(here) == results(there.path)
     assert all(not row["skipped"] for row in rows(here))
+
+
+@pytest.mark.parametrize("method", ["fedmatch", "fedsiam_d"])
+def test_a_run_cut_amid_the_servers_training_resumes_to_the_same_bits(
+    tmp_path, monkeypatch, method
+):
+    """The server trains in the second round when the power goes; its sites' processes go on."""
+    whole = loopback(server(method, tmp_path / "whole"))
+    wanted = server(method, tmp_path / "flower")
+    (tmp_path / "flower").mkdir()
+    nodes = sites({"preset": preset(wanted, tmp_path)}, 3)
+    with monkeypatch.context() as patch:
+        cut_amid_training(patch, times=4)
+        with pytest.raises(KeyboardInterrupt):
+            serve(wanted, MemoryGrid(nodes))
+    again = replace(wanted, runtime=replace(wanted.runtime, resume=True))
+    _, there = serve(again, MemoryGrid(nodes))
+    assert results(there.path)["pool"] == results(whole)["pool"]
+    assert rows(there.path) == rows(whole)
 
 
 # --- a server with images of its own --------------------------------------------------------------

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from pydantic import ValidationError
 
 from fedapp.learn.networks import initial_params
 from fedapp.learn.objectives import Work, fixmatch, pairs, supervised
@@ -57,6 +58,11 @@ def test_where_the_steps_are_given_there_are_no_more_of_them():
     """FedAvg++ is FedAvg then, but for which images come twice."""
     for repeat in (1, 3):
         assert len(list(supervised(replace(work(6, 0, repeat), steps=4)))) == 4
+
+
+def test_as_official_says_nothing_of_labelled_images_alone():
+    with pytest.raises(ValidationError, match="as_official is about objective=fixmatch"):
+        FedAvg("supervised", as_official=True)
 
 
 def test_as_official_fixmatch_learns_from_unlabelled_images_as_at_weight_0():

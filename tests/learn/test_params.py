@@ -15,6 +15,7 @@ from fedapp.learn.params import (
     digest_of,
     from_bytes,
     max_bytes,
+    part_from_bytes,
     schema_of,
     to_bytes,
     weighted_mean,
@@ -155,6 +156,16 @@ def test_bad_models_are_named(change, says):
     change(params)
     with pytest.raises(ProtocolError, match=says):
         from_bytes(to_bytes(params), SCHEMA, "site 3's upload")
+
+
+@pytest.mark.parametrize(("params", "says"), [
+    ({}, "site 3's upload: a part without tensors; send what was asked, or leave the part out"),
+    ({"w": torch.ones(2, 2), "x": torch.ones(1)}, "unexpected tensors ['x']; build the same netw"),
+])  # fmt: skip
+def test_a_part_with_no_tensors_or_others_is_named(params, says):
+    with pytest.raises(ProtocolError) as caught:
+        part_from_bytes(to_bytes(params), SCHEMA, "site 3's upload")
+    assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_huge_damaged_and_empty_bytes():

@@ -50,17 +50,21 @@ def visit(method, task=TASK, data=None, start=START, net=NET, **training):
 # --- FM1 to FM5 -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("repeat", [1, 3])
 @pytest.mark.parametrize("training", [
     {}, {"batch_size": 2, "local_epochs": 3, "momentum": 0.9}, {"optimiser": "adam"},
 ])  # fmt: skip
-def test_fm1_without_psi_and_its_losses_it_is_fedavg_on_labels_bit_for_bit(training):
+def test_fm1_without_psi_and_its_losses_it_is_fedavg_on_labels_bit_for_bit(training, repeat):
+    """Or FedAvg++, where labelled images stand several times in a pass."""
     method = FedMatch(
         labelled_weight=1.0, helper_weight=0.0, unlabelled_weight=0.0, l1=0.0, l2=0.0,
-        psi_factor=0.0, delta_threshold=0.0,
+        psi_factor=0.0, delta_threshold=0.0, labelled_repeat=repeat,
     )  # fmt: skip
     data = data_of(7, 0)
     ours, _ = visit(method, data=data, **training)
-    theirs = FedAvg().site_round(TASK, context(data, START, settings=NET, **training))
+    theirs = FedAvg(labelled_repeat=repeat).site_round(
+        TASK, context(data, START, settings=NET, **training)
+    )
     assert_same(ours.params, theirs.params)
     assert ours.metrics["loss"] == theirs.metrics["loss"] and not ours.contents
 

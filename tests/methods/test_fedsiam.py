@@ -25,6 +25,7 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
+from fedapp.methods._siamese import Siamese, TwoNetworks
 from fedapp.methods.base import Arrived
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedsiam_d import FedSiamD, asked, boundary
@@ -76,6 +77,16 @@ def test_without_consistency_it_is_fedavg_on_the_labelled_images_bit_for_bit(tmp
     assert models == {key: value[1] for key, value in plain.records()["pool"].items()}
 
 
+@named([FedSiamPi(consistency_weight=0.0), FedSiamMt(consistency_weight=0.0)])
+def test_the_steps_with_two_networks_are_the_same_without_consistency(monkeypatch, method):
+    """Were one network alone not trained as FedAvg trains it; at a site with labels alone."""
+    monkeypatch.setattr(Siamese, "by_labels", lambda self, task: False)
+    task = replace(TRAIN, models={**TRAIN.models, "server": TRAIN.models["online"]})
+    found = visit(method, task, 6, 0, epochs=10, batch_size=2)
+    plain = FedAvg().site_round(TRAIN, context(data_of(6), OTHER, batch_size=2))
+    assert_close(found.contents.get("online", found.params), floats(plain.params))
+
+
 def test_up_to_the_first_curve_round_the_target_is_the_online_network(tmp_path):
     """alpha = 0: equal after every step; so it differs by 0, one content travels for both."""
     played = play(toy(FedSiamD(), tmp_path, **NO_WARM_UP))
@@ -101,8 +112,8 @@ def test_up_to_then_it_is_pi_bit_for_bit_where_no_layer_has_statistics(tmp_path)
     }
 
 
-def test_where_all_layers_are_asked_it_is_the_mean_teacher(tmp_path):
-    """A share of 1: both networks come whole, as of FedSiam-MT, from the same draws."""
+def test_where_all_layers_are_asked_both_networks_come_whole(tmp_path):
+    """A share of 1: as of FedSiam-MT."""
     linear = FedSiamD(calm_rounds=1, saved_share=0.0)
     assert linear.share(2, 4) == 1.0
     played = play(toy(linear, tmp_path, **ROUNDS))
@@ -113,13 +124,34 @@ def test_where_all_layers_are_asked_it_is_the_mean_teacher(tmp_path):
         assert sent(exchange)["online"].keys() == played.w_0().keys()
 
 
+def at_a_share_of_one(monkeypatch):
+    """FedSiam-D that asks for all layers in every round, the first too."""
+    monkeypatch.setattr(FedSiamD, "share", lambda self, number, last: 1.0)
+    monkeypatch.setattr(FedSiamD, "decay_in", TwoNetworks.decay_in)
+    return FedSiamD()
+
+
+def test_where_all_layers_are_always_asked_it_is_the_mean_teacher_bit_for_bit(
+    tmp_path, monkeypatch
+):
+    """tau = 1 is MT: both networks of the server and of every site, and all that is measured."""
+    mt = play(toy(FedSiamMt(), tmp_path, name="mt", **ROUNDS))
+    d = play(toy(at_a_share_of_one(monkeypatch), tmp_path, name="d", **ROUNDS))
+    wanted, found = mt.records()["pool"], d.records()["pool"]
+    networks = [key for key in wanted if not key.endswith("divergence")]
+    assert {"-2", "-2 online", "0", "0 online", "2 online"} <= set(networks)
+    assert {key: found[key] for key in networks} == {key: wanted[key] for key in networks}
+    assert d.summary["mean_test_accuracy"] == mt.summary["mean_test_accuracy"]
+    assert d.summary["sent_online_share"] == 1.0
+
+
 def test_no_layer_in_any_round_gives_two_equal_averages(tmp_path):
     none = FedSiamD(calm_rounds=1, saved_share=1.0)
     assert {none.share(t, 4) for t in range(1, 5)} == {0.0}
     played = play(toy(none, tmp_path, **ROUNDS))
     pool = played.records()["pool"]
     assert pool["-2"][1] == pool["-2 online"][1]
-    assert played.summary["planned_online_share"] == 0.0
+    assert played.summary["planned_online_share"] == played.summary["sent_online_share"] == 0.0
     assert played.summary["bytes_spared"] > 0.45 * played.summary["bytes_up"]
 
 
@@ -165,16 +197,16 @@ def test_the_boundary_by_hand(tau, count):
     least = boundary([VALUES[:4], VALUES[4:]], tau)
     assert tau != 0.3 or least == pytest.approx(0.73)
     names = {f"layer{n}": value for n, value in enumerate(VALUES)}
-    assert len(asked(task(tau, least), names)) == count
+    assert len(asked(task(tau, least).numbers, names)) == count
 
 
 def test_of_no_values_the_boundary_asks_for_all():
     assert boundary([], 0.4) == 0.0
-    assert asked(task(0.4, 0.0), {"a": 1e-9, "b": 2.0}) == ["a", "b"]
+    assert asked(task(0.4, 0.0).numbers, {"a": 1e-9, "b": 2.0}) == ["a", "b"]
 
 
 def test_a_layer_that_does_not_differ_is_not_sent():
-    assert asked(task(1.0, 0.0), {"a": 0.0, "b": 2.0}) == ["b"]
+    assert asked(task(1.0, 0.0).numbers, {"a": 0.0, "b": 2.0}) == ["b"]
 
 
 def test_the_boundary_is_of_the_last_rounds_alone(tmp_path):
@@ -225,7 +257,7 @@ def test_the_missing_layers_are_the_sites_own_target_layers(tmp_path):
             online = came.get("online", {})
             layers = layers_of(came[MODEL])
             numbers = {layer: v.item() for layer, v in came["divergence"].items()}
-            chosen = {name for a in asked(exchange.task, numbers) for name in layers[a]}
+            chosen = {name for a in asked(exchange.task.numbers, numbers) for name in layers[a]}
             if exchange.reply.parts:
                 assert online.keys() == chosen and 0 < len(chosen) < len(came[MODEL])
                 partly += 1
@@ -264,6 +296,15 @@ def test_the_ledger_names_role_and_layers_and_what_was_spared(tmp_path):
             else:
                 assert (row["bytes"], row["layers"]) == (str(whole), "")
     assert played.summary["bytes_spared"] == spared > 0
+    sizes = {name: tensor.numel() for name, tensor in played.w_0().items()}
+    shares = [
+        sum(sizes[n] for n in sent(e)["online"] if e.reply.contents["online"] != e.reply.model)
+        / sum(sizes.values())
+        for number in range(1, 5)
+        for e in played.of(number, "train")
+    ]
+    assert 0 < np.mean(shares) < 1
+    assert played.summary["sent_online_share"] == pytest.approx(np.mean(shares))
 
 
 @named(METHODS)
@@ -416,13 +457,14 @@ def floats(params):
 
 NAMES = {"conv1.weight": 1.0, "conv1.bias": 2.0, "head.weight": 3.0, "head.bias": 4.0}
 TENSORS = {name: torch.tensor([value]) for name, value in NAMES.items()}
+TARGETS = {n: t * (1.5 if n.startswith("conv1") else 1.1) for n, t in TENSORS.items()}
 FSM = {"conv1": torch.tensor(0.5), "head": torch.tensor(0.1)}
 FULL = frozenset(NAMES)
 CONV = frozenset({"conv1.weight", "conv1.bias"})
 
 
 def arrived(online=FULL, fsm=FSM):
-    found = {MODEL: Arrived(TENSORS, FULL)}
+    found = {MODEL: Arrived(TARGETS, FULL)}
     if online is not None:
         found["online"] = Arrived(TENSORS, frozenset(online))
     if fsm is not None:
@@ -443,7 +485,7 @@ def test_just_what_was_asked_passes(tau, least, came):
     (0.5, {"conv1.weight"}, "sent 0 of 2 layers of its online network (none); asked were 1"),
     (1.0, CONV, "sent 1 of 2 layers of its online network (conv1); asked were 2 (conv1, head)"),
     (0.0, CONV, "asked were 0 (none)"),
-    (0.5, None, "learned, but sent no online network"),
+    (0.5, None, "learned, but sent no online network; run the same version of um-pfssl on both "),
 ])  # fmt: skip
 def test_fewer_or_more_layers_than_asked_are_refused_in_one_line(tau, came, says):
     with pytest.raises(ProtocolError) as caught:
@@ -452,10 +494,24 @@ def test_fewer_or_more_layers_than_asked_are_refused_in_one_line(tau, came, says
 
 
 def test_who_learned_says_how_far_its_networks_are_apart():
-    with pytest.raises(ProtocolError, match="learned, but sent no divergence"):
+    with pytest.raises(ProtocolError, match="learned, but sent no divergence; run the same vers"):
         FedSiamD().check_contents(task(0.5, 0.3), REPLY, arrived(CONV, None), FACTS)
     FedSiamD().check_contents(task(0.5, 0.3), replace(REPLY, learned=False), {}, FACTS)
     FedSiamD().check_contents(task(0.5, 0.3, "warmup"), REPLY, arrived(FULL, None), FACTS)
+
+
+@pytest.mark.parametrize(("value", "says"), [
+    (-7.0, "divergence of head = -7: must be finite and at least 0; run the same version"),
+    (float("nan"), "divergence of head = nan: must be finite"),
+    (float("inf"), "divergence of head = inf: must be finite"),
+    (3e38, "divergence of head = 3e+38, but its two networks differ by 0.1 there; run the same"),
+])  # fmt: skip
+def test_how_far_its_networks_are_apart_is_not_believed_out_of_all_proportion(value, says):
+    """It would raise the boundary of all other sites."""
+    came = arrived(FULL, {**FSM, "head": torch.tensor(value)})
+    with pytest.raises(ProtocolError) as caught:
+        FedSiamD().check_contents(task(0.5, 0.3), REPLY, came, FACTS)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_mean_teacher_sends_both_networks_whole():

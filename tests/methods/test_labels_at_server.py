@@ -10,6 +10,7 @@ from safetensors.torch import load
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import method_presets
 from fedapp.ground.errors import ConfigError
+from fedapp.learn.objectives import Work
 from fedapp.messages.protocol import SERVER_SITE, ModelRef
 from fedapp.messages.store import ModelStore
 from fedapp.methods._averaging import averaged
@@ -34,6 +35,7 @@ OVER = {
 """Over digits_server."""
 OWN = {
     "recommended": {"method.weigh": False, "method.confidence": 0.2},
+    "fedsiam_d": {"method.calm_rounds": 1, "method.curve": "rectangle", "method.end_round": 3},
     "um_pfssl": {"method.helper_list_size": 3, "method.num_replaced": 1, "method.mc_samples": 2},
     "rscfed": {"method.subsets": 1, "method.subset_share": 1.0},
 }
@@ -75,11 +77,16 @@ def test_no_site_has_a_label_and_the_server_has_as_many_of_each_class(tmp_path):
     assert counts.sum() == 56 and counts.max() - counts.min() <= 1
 
 
-CUT = ["fixavg", "fixbn", "recommended", "fedmatch", "fedsiam_mt", "rscfed", "fedrgd", "um_pfssl"]
+CUT = [
+    "fixavg", "fixbn", "recommended", "fedmatch", "fedsiam_pi", "fedsiam_mt", "fedsiam_d", "rscfed",
+    "fedrgd", "um_pfssl",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("method", CUT)
-def test_a_run_cut_in_the_servers_training_resumes_to_the_same_bits(tmp_path, monkeypatch, method):
+def test_a_run_cut_after_the_servers_training_resumes_to_the_same_bits(
+    tmp_path, monkeypatch, method
+):
     """The power goes when the server has trained for the second and for the last time."""
     whole = loopback(server(method, tmp_path / "whole"))
     honest, trained = Site.handle, []
@@ -101,6 +108,62 @@ def test_a_run_cut_in_the_servers_training_resumes_to_the_same_bits(tmp_path, mo
                 loopback(experiment)
         again = replace(experiment, runtime=replace(experiment.runtime, resume=True))
         resumed = loopback(again)
+        assert results(resumed)["pool"] == results(whole)["pool"]
+        assert rows(resumed) == rows(whole)
+
+
+@pytest.mark.parametrize("method", ["fixavg", "fedmatch", "fedsiam_d"])
+def test_the_server_takes_as_many_steps_as_are_said(tmp_path, monkeypatch, method):
+    honest, passes, taken = Site.handle, Work.passes, []
+
+    def handle(self, task, payloads):
+        taken.append([task.site, task.action, 0])
+        return honest(self, task, payloads)
+
+    def counted(self, epoch):
+        for step in passes(self, epoch):
+            taken[-1][2] += 1
+            yield step
+
+    monkeypatch.setattr(Site, "handle", handle)
+    monkeypatch.setattr(Work, "passes", counted)
+    loopback(server(method, tmp_path, **{"training.local_steps": 7}))
+    steps = [n for site, action, n in taken if (site, action) == (SERVER_SITE, "train")]
+    assert steps == [7, 7]
+    assert {n for _, action, n in taken if action == "train"} == {7}
+
+
+def cut_amid_training(monkeypatch, times):
+    """Have the power go between two mini-batches of the server's, the so manieth time it trains."""
+    honest, passes, trained = Site.handle, Work.passes, []
+
+    def handle(self, task, payloads):
+        trained.append(task.site == SERVER_SITE)
+        return honest(self, task, payloads)
+
+    def cut(self, epoch):
+        for number, step in enumerate(passes(self, epoch)):
+            if number and trained[-1] and sum(trained) == times:
+                raise KeyboardInterrupt
+            yield step
+
+    monkeypatch.setattr(Site, "handle", handle)
+    monkeypatch.setattr(Work, "passes", cut)
+
+
+@pytest.mark.parametrize("method", ["fixavg", "fedmatch", "fedsiam_d"])
+def test_a_run_cut_amid_the_servers_training_resumes_to_the_same_bits(
+    tmp_path, monkeypatch, method
+):
+    """In a phase of the warm-up, and in the last round."""
+    whole = loopback(server(method, tmp_path / "whole"))
+    for times in (2, 4):
+        experiment = server(method, tmp_path / str(times))
+        with monkeypatch.context() as patch:
+            cut_amid_training(patch, times)
+            with pytest.raises(KeyboardInterrupt):
+                loopback(experiment)
+        resumed = loopback(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
         assert results(resumed)["pool"] == results(whole)["pool"]
         assert rows(resumed) == rows(whole)
 

@@ -116,8 +116,11 @@ class FedMatch(Method[Sparse]):
     """What it is divided by then."""
     strong_view: Literal["randaugment", "cutout", "weak"] = "randaugment"
     """What learns from a pseudo-label: RandAugment and Cutout, Cutout alone, a weak view."""
+    labelled_repeat: Count = 1
+    """How often each labelled image stands among those that a pass goes through."""
     as_official: bool = False
-    """As in FedSiam's released code: the unlabelled images' loss has no gradient."""
+    """As in FedSiam's released code: the unlabelled images' loss has no gradient. What pulls psi,
+    lambda_L1 and lambda_L2, does so all the same: it is of weights, not of images."""
 
     @property
     def needs_images(self) -> bool:
@@ -309,7 +312,8 @@ class FedMatch(Method[Sparse]):
 
         Steps are those of `objectives.two_views`; in the warm-up, of labelled images alone.
         """
-        work, data = work_of(task, site), site.data
+        work = replace(work_of(task, site), labelled_repeat=self.labelled_repeat)
+        data = site.data
         if task.action == WARM_UP:
             work = replace(work, data=data.with_parts(unlabelled=Part(data.unlabelled[:0])))
         draws, strong = site.stream("augment", task), STRONG_VIEWS[self.strong_view]

@@ -77,8 +77,24 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
         "fedavg_tenth": "FedAvg 10%",
     },
 }
-"""The same of other papers, by label. FedSiam's FedFixMatch and FedMatch are left out: in the
-released code they learn nothing from unlabelled images, so ours are not to be held against them."""
+"""The same of other papers, by label."""
+UNLIKE: Mapping[tuple[str, str], tuple[Mapping[str, str], str]] = {
+    (FEDSIAM, "5"): (
+        {"fedfixmatch": "FedFixMatch", "fedmatch": "FedMatch"},
+        "in the paper's released code these two learn nothing from unlabelled images",
+    ),
+    (FEDSIAM, "6"): (
+        {
+            "fedfixmatch": "FedFixMatch",
+            "fedmatch": "FedMatch",
+            "fedsiam_pi": "FedSiam-Pi",
+            "fedsiam_mt": "FedSiam-MT",
+        },
+        "in the paper's released code the sites never see their own images",
+    ),
+}
+"""Rows of other papers, by paper and table, that bear a method's name and are not that method; and
+why: docs/LABELS_AT_THE_SERVER.md."""
 _SAME = {"FixMatch-FedAvg": "FixMatch"}
 """A method that FlexProtoFSSL's tables call by two names."""
 _LABELLED = " labelled only"
@@ -150,9 +166,9 @@ class PaperNumbers:
         return "; ".join(SIZES[paper] for paper in SIZES if paper in papers)
 
     def find(self, setting: str, method: str, metric: str = BEST) -> str | None:
-        """Return the number as printed, in percent; None where the paper has none.
+        """Return the number as printed, in percent; None where the paper has none to compare with.
 
-        It has none where the cells ran on another data set than the table's.
+        It has none where the cells ran on another data set than the table's. See `unlike` too.
         """
         wanted, cell = self._wanted.get(setting, {}), self._of_setting.get(setting)
         table, dataset = str(wanted.get("table", "")), _plain(str(wanted.get("dataset", "")))
@@ -160,11 +176,10 @@ class PaperNumbers:
             return None
         paper = str(wanted.get("paper", PAPER))
         if paper != PAPER:
-            place = _place(str(wanted.get("setting", setting)))
+            if method in UNLIKE.get((paper, table), ({}, ""))[0]:
+                return None
             # By its own name alone: a preset under another name is a variant of the paper's.
-            name = OTHERS.get(paper, {}).get(method, "")
-            metric = OTHERS_BEST if metric == BEST else metric
-            return self._values.get((paper, table, dataset, *place, name, metric))
+            return self._other(setting, OTHERS.get(paper, {}).get(method, ""), metric)
         swept, rest = parameters(method)
         values = {"alpha": cell.alpha} if cell and cell.alpha is not None else {}
         values |= parameters(str(wanted.get("setting", setting)))[0] | swept
@@ -174,6 +189,25 @@ class PaperNumbers:
         if table == "III" and name == PAPER:
             name = _BOTH_TERMS
         place = (frozenset(values.items()), "")
+        return self._values.get((paper, table, dataset, *place, name, metric))
+
+    def unlike(self, setting: str, method: str) -> tuple[str, str] | None:
+        """Return a number of the same name that is not comparable, and why; None: there is none."""
+        wanted, cell = self._wanted.get(setting, {}), self._of_setting.get(setting)
+        if cell and _plain(cell.dataset) != _plain(str(wanted.get("dataset", ""))):
+            return None
+        table = str(wanted.get("paper", PAPER)), str(wanted.get("table", ""))
+        names, why = UNLIKE.get(table, ({}, ""))
+        value = self._other(setting, names.get(method, ""), BEST)
+        return None if value is None else (value, why)
+
+    def _other(self, setting: str, name: str, metric: str) -> str | None:
+        """Return what another paper's table has in a setting under a name of its own."""
+        wanted = self._wanted.get(setting, {})
+        paper, table = str(wanted.get("paper", PAPER)), str(wanted.get("table", ""))
+        place = _place(str(wanted.get("setting", setting)))
+        metric = OTHERS_BEST if metric == BEST else metric
+        dataset = _plain(str(wanted.get("dataset", "")))
         return self._values.get((paper, table, dataset, *place, name, metric))
 
 

@@ -13,6 +13,9 @@ from fedapp.tools.report.looks import MIX, looks
 from fedapp.tools.report.paper import PaperNumbers
 from fedapp.tools.report.records import BEST, FINAL, SELECTED, Comparison
 
+_UNLIKE = "†"
+"""Marks a paper's number that ours is not to be held against; a note says why."""
+
 
 def accuracy_table(comparison: Comparison) -> Table:
     """Method x setting, the best of each setting in bold."""
@@ -41,13 +44,16 @@ def paper_table(comparison: Comparison, numbers: PaperNumbers) -> Table:
     """The three ways to choose a round side by side, and the paper's number beside ours."""
     names = looks(comparison.methods, comparison.presets)
     rows: list[list[Entry]] = []
-    found = False
+    found, unlike = False, set[str]()
     for setting in comparison.settings:
         for method in comparison.ran(setting):
             ran = len(comparison.of(setting, method))
             best = comparison.mean(setting, method, BEST)
-            printed = numbers.find(setting, method)
-            found = found or printed is not None
+            shown = printed = numbers.find(setting, method)
+            if other := numbers.unlike(setting, method):
+                shown = f"{other[0]} {_UNLIKE}"
+                unlike.add(other[1])
+            found = found or shown is not None
             rows.append(
                 [
                     setting,
@@ -56,7 +62,7 @@ def paper_table(comparison: Comparison, numbers: PaperNumbers) -> Table:
                     mean_percent(comparison.mean(setting, method, SELECTED), ran),
                     mean_percent(comparison.mean(setting, method, FINAL), ran),
                     mean_percent(best, ran),
-                    printed or DASH,
+                    shown or DASH,
                     points(best.value - float(printed) / 100) if best and printed else DASH,
                 ]
             )
@@ -74,6 +80,7 @@ def paper_table(comparison: Comparison, numbers: PaperNumbers) -> Table:
     ]
     if comparison.method(MIX):
         notes.append("Mix is measured once, after the last round: its three columns are one.")
+    notes += [f"{_UNLIKE} Not comparable: {why}." for why in sorted(unlike)]
     if found:
         notes.append(_sizes(comparison, numbers.sizes))
     elif numbers.asked:

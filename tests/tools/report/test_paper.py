@@ -13,6 +13,7 @@ from fedapp.tools.report.paper import (
     NAMES,
     OTHERS,
     TABLES,
+    UNLIKE,
     PaperNumbers,
     Printed,
     read_printed,
@@ -307,6 +308,19 @@ def test_every_name_of_another_paper_is_a_method_of_its_tables():
     for paper, names in OTHERS.items():
         theirs = {row.method for row in PRINTED if row.paper == paper}
         assert set(names.values()) <= theirs
+    for (paper, table), (names, why) in UNLIKE.items():
+        assert why
+        of_table = {r.method for r in PRINTED if (r.paper, r.table) == (paper, table)}
+        assert set(names.values()) <= of_table
+
+
+def test_all_rows_of_fedsiams_table_6_are_not_comparable(tmp_path):
+    rows = {r.method for r in PRINTED if (r.paper, r.table) == ("FedSiam", "6")}
+    assert set(UNLIKE["FedSiam", "6"][0].values()) == rows
+    of = {"paper": "FedSiam", "table": "6", "dataset": "SVHN"}
+    setting = "labels-at-server IID gamma=0.01"
+    found = comparison(tmp_path, [setting], ["fedsiam_pi"], dataset="mnist", paper=of)
+    assert PaperNumbers(found, PRINTED).unlike(setting, "fedsiam_pi") is None  # other images
 
 
 def test_a_preset_under_another_label_is_not_what_the_paper_ran(tmp_path):

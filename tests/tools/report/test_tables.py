@@ -111,6 +111,23 @@ def test_without_the_papers_numbers_there_are_no_columns_for_them(tmp_path):
     assert any("has none of these settings and methods" in note for note in table.notes)
 
 
+@pytest.mark.parametrize(("table", "setting", "method", "value", "why"), [
+    ("5", "IID gamma=0.10", "fedmatch", "94.11", "learn nothing from unlabelled images"),
+    ("6", "labels-at-server IID gamma=0.01", "fedsiam_mt", "91.25", "never see their own images"),
+])  # fmt: skip
+def test_a_number_that_is_not_comparable_is_marked_and_no_difference_is_taken(
+    tmp_path, table, setting, method, value, why
+):
+    paper = {"paper": "FedSiam", "table": table, "dataset": "MNIST", "setting": setting}
+    rows = [result("IID", name, 0, 0.9, dataset="mnist") for name in (method, "um_pfssl")]
+    made = written(tmp_path, rows, paper={"by_setting": {"IID": paper}})
+    shown = paper_table(made, numbers_of(made))
+    assert [row[-2:] for row in rows_of(shown)] == [[f"{value} †", "-"], ["-", "-"]]
+    [note] = [note for note in shown.notes if note.startswith("†")]
+    assert why in note
+    assert numbers_of(made).find("IID", method) is None
+
+
 def test_a_method_that_is_missing_in_one_setting_shows_a_dash_there(tmp_path):
     rows = [result(s, "fixavg", 0, 0.6) for s in "ab"] + [result("a", "um_pfssl", 0, 0.7)]
     made = written(tmp_path, rows)
