@@ -306,13 +306,14 @@ def test_durable_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     models = ModelStore(tmp_path)
     digest = models.put(b"model")
-    assert synced == []
+    assert synced == [str(tmp_path)]  # a new folder in it, once
+    synced.clear()
     models.put(b"model", durable=True)  # written before, but perhaps not on the disk yet
     assert synced == [str(file_of(tmp_path, digest)), str(tmp_path / digest[:2])]
     synced.clear()
     other = models.put(b"other", durable=True)
-    assert [name.endswith(".tmp") for name in synced] == [True, False]
-    assert synced[1] == str(tmp_path / other[:2])
+    assert [name.endswith(".tmp") for name in synced] == [False, True, False]
+    assert [synced[0], synced[2]] == [str(tmp_path), str(tmp_path / other[:2])]
     synced.clear()
     models.settle([digest, other, "0" * 64])  # the last is not here: nothing to bring to the disk
     files = [str(file_of(tmp_path, each)) for each in sorted((digest, other))]

@@ -72,4 +72,4 @@ def test_the_warm_up_is_fedavgs(given):
 
 
 def test_two_views_for_each_of_a_batch():
-    assert FixMatchGlobal().images_per_step(8) == 16
+    assert FixMatchGlobal().images_per_step(8, data_of()) == 16

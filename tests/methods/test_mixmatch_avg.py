@@ -88,7 +88,7 @@ def test_sites_that_share_the_servers_store_give_the_same_numbers(tmp_path):
 
 
 def test_all_views_go_through_at_once():
-    assert MixMatchAvg(views=3).images_per_step(8) == 32
+    assert MixMatchAvg(views=3).images_per_step(8, data_of()) == 32
 
 
 @pytest.mark.parametrize("changes", [
