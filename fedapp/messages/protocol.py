@@ -5,7 +5,7 @@ receiver does not hold. Nothing here knows how the bytes are carried.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from pydantic import FailFast, Field
 
 from fedapp.ground.settings import SITE_NAME
 
-SCHEMA = 6
+SCHEMA = 7
 """Version of the message format; both sides refuse any other."""
 
 INITIAL_SITE = -1
@@ -222,6 +222,7 @@ class Reply:
     metrics: named numbers, counts where the server must add them up.
     evaluations: "val", "test", "test_before" where the site trained, and "val_tuned" and the like
         where a site has other answers than the one it uses (`ANSWERS`).
+    equal: names of more evaluations, and of those that they are over again.
     private: digest of the part of its model that it keeps to itself; empty: none, or w_0's.
     contents: digests of its new contents of other roles.
     parts: what was sent of its new contents, by role; of those not named the whole.
@@ -238,11 +239,17 @@ class Reply:
     held: Annotated[tuple[Digest, ...], *_Models] = ()
     metrics: Annotated[Mapping[Name, Finite], _Entries] = field(default_factory=dict)
     evaluations: Annotated[Mapping[Name, Evaluation], _Entries] = field(default_factory=dict)
+    equal: Annotated[Mapping[Name, Name], _Entries] = field(default_factory=dict)
     private: DigestOrNone = ""
     contents: Annotated[Mapping[Name, Digest], _Entries] = field(default_factory=dict)
     parts: Annotated[Mapping[Name, Part], _Entries] = field(default_factory=dict)
     learned: bool = False
     pseudo: PseudoLabels | None = None
+
+    def spelled_out(self) -> "Reply":
+        """Return it with all evaluations, those that are equal to another one too."""
+        again = {name: self.evaluations[of] for name, of in self.equal.items()}
+        return replace(self, evaluations={**self.evaluations, **again}, equal={})
 
     def uploads(self, before: str) -> dict[str, str]:
         """Return the role of each new content, and the digest of what comes along for it.
@@ -259,6 +266,22 @@ class Reply:
         """Return the digest of each new content, whole, by role: the model, if new, comes first."""
         model = {MODEL: self.model} if self.model != before else {}
         return {**model, **self.contents}
+
+
+def each_once(
+    evaluations: Mapping[str, Evaluation],
+) -> tuple[dict[str, Evaluation], dict[str, str]]:
+    """Return evaluations without those that another name has too, and for these what it is.
+
+    As `Reply.evaluations` and `Reply.equal`; `Reply.spelled_out` undoes it.
+    """
+    named: dict[int, str] = {}
+    equal: dict[str, str] = {}
+    for name, result in evaluations.items():
+        first = named.setdefault(id(result), name)
+        if first != name:
+            equal[name] = first
+    return {name: evaluations[name] for name in named.values()}, equal
 
 
 @dataclass(frozen=True)

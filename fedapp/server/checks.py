@@ -67,6 +67,15 @@ def check_reply(task: Task, reply: Reply, facts: SiteFacts, roles: Collection[st
         if part not in _PARTS:
             raise ProtocolError(f"evaluation {part!r}; must be one of {sorted(_PARTS)}")
         _check_evaluation(part, result, len(facts.classes), getattr(facts, _PARTS[part]))
+    for name, other in reply.equal.items():
+        if name in reply.evaluations or other not in reply.evaluations:
+            raise ProtocolError(
+                f"evaluation {name!r} is to be {other!r} over again: send one of both"
+            )
+        if _PARTS.get(name) != _PARTS[other]:
+            raise ProtocolError(
+                f"evaluation {name!r} cannot be {other!r}, of other images, over again"
+            )
     _check_metrics(reply.metrics, facts)
     if reply.pseudo is not None:
         _check_pseudo(reply.pseudo, len(facts.classes), facts.unlabelled)

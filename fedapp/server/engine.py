@@ -11,6 +11,7 @@ from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.allocator import keep_freed_memory
 from fedapp.ground.devices import torch_threads
 from fedapp.ground.errors import RunError, StoreError
+from fedapp.ground.garbage import seldom_searched
 from fedapp.ground.progress import Progress
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.networks import build_model, initial_params
@@ -56,7 +57,7 @@ class Engine:
         keep_freed_memory()
         # Checking and averaging models is memory's work; beside busy sites more threads only wait
         # for each other: 0.48 s instead of 0.05 to check a model of 26 MB.
-        with torch_threads(1):
+        with torch_threads(1), seldom_searched():
             try:
                 return self._run()
             except StoreError as error:

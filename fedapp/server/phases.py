@@ -288,7 +288,7 @@ class Phases:
             if content.spared and task.site != SERVER_SITE:
                 layers = layers_of(content.arrived.came)
                 self.ledger.add_part(self.state.round, task.site, role, layers, content.spared)
-        return reply
+        return reply.spelled_out() if reply.equal else reply
 
     def _content(
         self, task: Task, reply: Reply, role: str, blob: bytes, model: "_Content | None"

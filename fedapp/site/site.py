@@ -45,6 +45,7 @@ from fedapp.messages.protocol import (
     Reply,
     SiteFacts,
     Task,
+    each_once,
 )
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import SiteContext, SiteReport, schemas
@@ -278,6 +279,7 @@ class Site:
         if not self.shares_pool:
             self.store.keep_only(held)
         self.scores.keep_newest(SCORES_KEPT)
+        evaluations, equal = each_once(report.evaluations)
         answer: Answer = Reply(
             site=task.site,
             round=task.round,
@@ -289,7 +291,8 @@ class Site:
             held=tuple(held),
             private=private,
             metrics={**report.metrics, **noted},
-            evaluations=report.evaluations,
+            evaluations=evaluations,
+            equal=equal,
             pseudo=report.pseudo,
         )
         return Incoming(answer, payloads)

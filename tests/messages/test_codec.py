@@ -31,6 +31,7 @@ from fedapp.messages.protocol import (
     ScoredRef,
     SiteFacts,
     Task,
+    each_once,
 )
 
 D = "ab" * 32
@@ -154,6 +155,16 @@ def test_the_largest_honest_answer_fits():
     each = len(encode(replace(REPLY, evaluations={"test": result})))
     count = 2 * (1 + len(NAMES))
     assert count * each < MAX_BYTES and count * 1003 < MAX_CONTAINERS
+
+
+def test_an_evaluation_of_two_names_travels_once():
+    both = {"test_common": RESULT, "test": RESULT, "val": replace(RESULT)}
+    once, equal = each_once(both)
+    assert list(once) == ["test_common", "val"] and equal == {"test": "test_common"}
+    sent = replace(REPLY, evaluations=once, equal=equal)
+    got = decode_answer(encode(sent))
+    assert got == sent
+    assert got.spelled_out() == replace(REPLY, evaluations=both)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
