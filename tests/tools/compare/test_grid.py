@@ -10,6 +10,7 @@ from fedapp.experiment.config import experiment_digest, load_experiment
 from fedapp.experiment.presetfiles import method_presets, presets, sweeps
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ConfigError
+from fedapp.methods.fedsiam_d import FedSiamD
 from fedapp.tools.compare.cells import build_cells
 from fedapp.tools.compare.grid import MIX, labels_of, read_grid, seeds_of
 from tests.tools.compare.tiny import SET, cells, grid, grid_file
@@ -321,3 +322,20 @@ def test_the_papers_rows_that_a_sweep_names_are_all_there(name: str):
     for key, settings in named.items():
         some = name in SMALL or name in OTHERS
         assert settings == rows[key] or (some and settings < rows[key]), key
+
+
+CURVES = {"mnist": ("linear", 3), "svhn": ("linear", 3), "cifar10": ("rectangle", 10)}
+"""FedSiam-D's share of layers, and its first rounds without any, by data (Sec. 4.1 there)."""
+
+
+@pytest.mark.parametrize("name", sorted(name for name in sweeps() if name.startswith("fedsiam_")))
+def test_fedsiam_d_keeps_the_papers_curve_in_every_sweep(name: str, tmp_path: Path):
+    found = [
+        cell.experiment
+        for cell in build_cells(read_grid(name), tmp_path)
+        if cell.method in ("fedsiam_d", "fedsiam_d_kl")
+    ]
+    assert found
+    for experiment in found:
+        assert isinstance(method := experiment.method, FedSiamD)
+        assert (method.curve, method.calm_rounds) == CURVES[experiment.data.name]
