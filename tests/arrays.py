@@ -22,3 +22,11 @@ def images() -> dict[str, object]:
 def failing() -> dict[str, object]:
     """Fail as a user's function may."""
     raise KeyError("name of a patient")
+
+
+def partly() -> dict[str, object]:
+    """The digits as vectors; nobody knows the classes of the second half."""
+    whole = vectors()
+    labels = np.array(whole["labels"])
+    labels[len(labels) // 2 :] = -1
+    return {**whole, "labels": labels}

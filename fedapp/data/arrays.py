@@ -23,7 +23,7 @@ def read_arrays(name: str) -> DataSet:
 
     inputs: NumPy array, uint8 [N, C, H, W] (images) or float32 [N, D], [N, C, L] or
         [N, C, H, W]; N >= 1.
-    labels: NumPy array of integers [N], in [0, C).
+    labels: NumPy array of integers [N], in [0, C), or -1 where the class is not known.
     classes (may be left out): the C classes' names; else the labels' numbers, 0 to the highest.
 
     Raises ConfigError where there is no such function, DataError where it fails or where what it

@@ -28,6 +28,7 @@ _FLIPS = {
     "fashion_mnist": True,  # clothes have no side: a shoe may point left or right
     "cifar10": True,  # no class of animals or vehicles has a side
     "stl10": True,  # likewise
+    "stl10_unlabelled": True,  # likewise
     "pathmnist": True,  # tissue under a microscope has no left and right
     "dermamnist": True,  # skin from above: the camera may be turned any way
     "octmnist": True,  # a mirrored section of a right retina is one of a left retina

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedapp.data.bags import noisy, proportions_of
-from fedapp.data.inputs import DataSet
+from fedapp.data.inputs import UNKNOWN, DataSet
 from fedapp.data.manifest import TRAIN, VAL, Manifest, labels_digest
 from fedapp.data.parts import BAGS, PARTS, UNLABELLED, Bags, Part, Supervision
 from fedapp.data.shift import shifted
@@ -55,6 +55,11 @@ class Dealt:
         inputs = shifted(data.inputs, manifest.site, manifest.seed, feature_shift, shift_kinds)
         self._inputs = inputs[sample[order]].to(device)
         self._known = labels[~hidden].to(device)
+        if bool((self._known == UNKNOWN).any()):
+            raise DataError(
+                f"the manifest of {manifest.dataset} shows labels of inputs whose class is not "
+                "known: set split.labels=some, or make the split again"
+            )
         self._hidden = labels[hidden].to(device)
         self._bag = torch.from_numpy(bag[order]).long()[hidden].to(device)
         cells = (manifest.num_clients + 1) * len(PARTS)

@@ -10,6 +10,9 @@ from torch import Tensor
 from fedapp.data.images import MAX_SIDE, MIN_SIDE
 from fedapp.ground.errors import DataError
 
+UNKNOWN = -1
+"""In the place of an input's class, where nobody knows it: such an input is for learning alone."""
+
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
@@ -17,7 +20,7 @@ class DataSet:
 
     inputs: images, uint8 [N, C, H, W], C in {1, 3}, H and W in [8, 224]; or numbers, float32
         [N, D] (a table's rows), [N, C, L] (signals) or [N, C, H, W], all finite; N >= 1.
-    labels: int64 [N], in [0, len(classes)).
+    labels: int64 [N], in [0, len(classes)), or `UNKNOWN`, but not all.
     classes: their names, at least one.
     mean, std: one value per channel, the inputs' second dimension (of a table: per column), of
         pixels / 255 or of the numbers as they are; finite, std above 0. See `normalise`.
@@ -38,11 +41,13 @@ class DataSet:
                 "one per input: check the data files"
             )
         low, high = int(labels.min()), int(labels.max())
-        if low < 0 or high >= len(self.classes):
+        if low < UNKNOWN or high >= len(self.classes):
             raise DataError(
-                f"labels lie in [{low}, {high}], must lie in [0, {len(self.classes) - 1}], "
-                f"one of {len(self.classes)} classes: check the data files"
+                f"labels lie in [{low}, {high}], must lie in [0, {len(self.classes) - 1}], one of "
+                f"{len(self.classes)} classes, or be {UNKNOWN}, unknown: check the data files"
             )
+        if high == UNKNOWN:
+            raise DataError("no input has a known class: give some their labels")
         if not len(self.mean) == len(self.std) == channels:
             raise DataError(
                 f"mean and std have {len(self.mean)} and {len(self.std)} values, must have "

@@ -8,12 +8,15 @@ not depend on how many draws others made. Nothing is drawn again until it fits: 
 images is a legal result, so no setting can make the split hang.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedapp.data.bagging import put_into_bags
 from fedapp.data.exact import deal_exactly
+from fedapp.data.inputs import UNKNOWN
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
 from fedapp.data.shares import apportion, by_owner, dirichlet
 from fedapp.ground import rng
@@ -27,16 +30,38 @@ def partition(
 ) -> Manifest:
     """Return who owns each of N samples.
 
-    labels: integers [N] >= 0, N >= 1. The pool is cut at random into train, val and test; all three
-    deal class c by the same p_c ~ Dir_K(dirichlet_alpha); each site's training data are cut into
-    labelled and unlabelled by (p_s, p_u) ~ Dir_2(label_alpha), p_s times 2 label_share. Another
-    `deal` has rules of its own. Raises DataError where there is too little to deal.
+    labels: integers [N], N >= 1, each at least 0 or `UNKNOWN`. The pool is cut at random into
+    train, val and test; all three deal class c by the same p_c ~ Dir_K(dirichlet_alpha); each
+    site's training data are cut into labelled and unlabelled by (p_s, p_u) ~ Dir_2(label_alpha),
+    p_s times 2 label_share. Another `deal` has rules of its own. Raises DataError where there is
+    too little to deal.
 
     Before they are dealt, the server takes server_share of the training data, all labelled. A site
     that knows bags sees no label: its training data are put into bags (`bagging`). One that knows
     nothing has unlabelled training data alone.
+
+    All this is of the samples whose class is known. The others are dealt evenly to all sites, as
+    unlabelled training data.
     """
     classes = _checked(labels, dataset)
+    known = classes != UNKNOWN
+    if known.all():
+        return _partition(classes, settings, seed, dataset)
+    _check_unknown(len(classes) - int(known.sum()), settings, dataset)
+    rest = _partition(classes[known], settings, seed, dataset)
+    site, split = np.empty(len(classes), np.int32), np.full(len(classes), TRAIN, np.uint8)
+    visible = np.zeros(len(classes), np.bool_)
+    site[known], split[known], visible[known] = rest.site, rest.split, rest.visible
+    others = rng.numpy_stream(seed, "unknown").permutation(np.flatnonzero(~known))
+    site[others] = np.arange(len(others)) % settings.num_clients
+    digest = labels_digest(classes)
+    return replace(rest, site=site, split=split, visible=visible, labels_sha256=digest)
+
+
+def _partition(
+    classes: NDArray[np.int64], settings: SplitSettings, seed: int, dataset: str
+) -> Manifest:
+    """Return who owns each of N samples, int64 [N] being their classes, all known."""
     split = _cut(len(classes), settings, seed)
     if settings.deal == "dirichlet":
         site = _deal(classes, split, settings, seed)
@@ -69,9 +94,27 @@ def _checked(labels: NDArray[np.integer] | Tensor, dataset: str) -> NDArray[np.i
             f"{dataset}: labels are {array.dtype} {list(array.shape)}, must be integers [N], "
             "N >= 1: check the data set"
         )
-    if array.min() < 0:
-        raise DataError(f"{dataset}: label {array.min()} is negative: number the classes from 0")
+    if array.min() < UNKNOWN:
+        raise DataError(
+            f"{dataset}: label {array.min()} is negative: number the classes from 0; {UNKNOWN} is "
+            "for what has no known one"
+        )
+    if array.max() == UNKNOWN:
+        raise DataError(f"{dataset}: no input has a known class: give some their labels")
     return array.astype(np.int64)
+
+
+def _check_unknown(count: int, settings: SplitSettings, dataset: str) -> None:
+    """Raise DataError where a split asks for the classes of inputs of which `count` have none."""
+    if settings.bags:
+        asked, remedy = f"bags={settings.bags}", "0"
+    elif settings.labels == "all":
+        asked, remedy = "labels=all", "some"
+    else:
+        return
+    raise DataError(
+        f"{dataset}: split.{asked}: the classes of {count} inputs are not known: choose {remedy}"
+    )
 
 
 def _cut(count: int, settings: SplitSettings, seed: int) -> NDArray[np.uint8]:

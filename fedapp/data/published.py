@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedapp.data.images import channel_stats
-from fedapp.data.inputs import DataSet
+from fedapp.data.inputs import UNKNOWN, DataSet
 from fedapp.ground.errors import DataError
 
 FETCH_ERRORS = (
@@ -32,8 +32,10 @@ FETCH_ERRORS = (
 )
 """What a download or the unpacking of one may raise."""
 
-Part = tuple[NDArray[np.uint8], NDArray[np.integer[Any]]]
-"""Images [n, C, H, W] and labels [n] of one of a data set's own splits."""
+STL10_WHOLE = "stl10_unlabelled"
+
+Part = tuple[NDArray[np.uint8], NDArray[np.integer[Any]] | None]
+"""Images [n, C, H, W] and labels [n] of one of a data set's own splits; None: nobody knows them."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,15 @@ def source(name: str) -> Source:
     """Return the data set of this name, one of `NAMES` but 'digits'."""
     if name in MEDMNIST:
         return _medmnist(name)
-    return {
+    others: dict[str, Callable[[], Source]] = {
         "mnist": lambda: _idx("MNIST", (0.1307,), (0.3081,)),
         "fashion_mnist": lambda: _idx("FashionMNIST", (0.2860,), (0.3530,)),
         "cifar10": _cifar10,
         "svhn": _svhn,
-        "stl10": _stl10,
-    }[name]()
+        "stl10": lambda: _stl10(False),
+        STL10_WHOLE: lambda: _stl10(True),
+    }
+    return others[name]()
 
 
 def read_digits() -> DataSet:
@@ -98,20 +102,22 @@ def _pool(parts: Sequence[tuple[Path, Part]], classes: Sequence[str]) -> tuple[T
 
     Peak memory is the parts and the pool in uint8; the parts may be transposed views.
     """
-    for path, (images, labels) in parts:
+    known = []
+    for path, (images, given) in parts:
+        labels = np.full(len(images), UNKNOWN) if given is None else given
+        known.append(labels)
         if images.dtype != np.uint8 or images.ndim != 4 or labels.shape != (len(images),):
             raise damaged(
                 path, f"{images.dtype} images {images.shape}, labels {labels.shape} do not match"
             )
-        if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
+        if given is not None and len(given) and not 0 <= given.min() <= given.max() < len(classes):
             raise damaged(path, f"labels outside [0, {len(classes) - 1}]")
         if images.shape[1:] != parts[0][1][0].shape[1:]:
             raise damaged(path, f"images {images.shape[1:]} unlike those of {parts[0][0].name}")
-    total = sum(len(labels) for _, (_, labels) in parts)
+    total = sum(map(len, known))
     pool = np.empty((total, *parts[0][1][0].shape[1:]), np.uint8)
     np.concatenate([images for _, (images, _) in parts], out=pool)
-    labels = np.concatenate([labels.astype(np.int64) for _, (_, labels) in parts])
-    return torch.from_numpy(pool), torch.from_numpy(labels)
+    return torch.from_numpy(pool), torch.from_numpy(np.concatenate(known).astype(np.int64))
 
 
 def _idx(name: str, mean: tuple[float, ...], std: tuple[float, ...]) -> Source:
@@ -202,11 +208,10 @@ def _svhn() -> Source:
     )
 
 
-def _stl10() -> Source:
-    """STL-10's labelled part, 96 x 96.
+def _stl10(whole: bool) -> Source:
+    """STL-10's labelled part, 96 x 96; or the whole, with 100,000 images of other classes too.
 
-    Read here: torchvision's class wants the 2.6 GB of unlabelled images too, whose classes are
-    other ones.
+    Read here: torchvision's class wants these 2.6 GB in any case.
     """
     from torchvision.datasets import STL10
     from torchvision.datasets.utils import download_and_extract_archive
@@ -214,12 +219,16 @@ def _stl10() -> Source:
     folder = STL10.base_folder
     md5 = dict(map(tuple, (*STL10.train_list, *STL10.test_list)))
     names = [(f"{part}_X.bin", f"{part}_y.bin") for part in ("train", "test")]
+    if whole:
+        names.append(("unlabeled_X.bin", ""))
 
     def part(root: Path, images: str, labels: str) -> tuple[Path, Part]:
-        with reading(root / folder / images):
-            pixels = np.fromfile(root / folder / images, np.uint8).reshape(-1, 3, 96, 96)
-        with reading(root / folder / labels):
-            numbers = np.fromfile(root / folder / labels, np.uint8).astype(np.int64) - 1
+        with reading(root / folder / images):  # page by page, not twice in memory
+            pixels = np.memmap(root / folder / images, np.uint8, "r").reshape(-1, 3, 96, 96)
+        numbers = None
+        if labels:
+            with reading(root / folder / labels):
+                numbers = np.fromfile(root / folder / labels, np.uint8).astype(np.int64) - 1
         # Stored column by column, classes numbered from 1.
         return root / folder / images, (pixels.transpose(0, 1, 3, 2), numbers)
 
@@ -231,7 +240,7 @@ def _stl10() -> Source:
         return DataSet(*pool, classes, mean, std)
 
     return Source(
-        files=tuple((f"{folder}/{name}", md5[name]) for pair in names for name in pair),
+        files=tuple((f"{folder}/{name}", md5[name]) for pair in names for name in pair if name),
         read=read,
         fetch=lambda root: download_and_extract_archive(
             STL10.url, root, filename=STL10.filename, md5=STL10.tgz_md5
@@ -291,5 +300,5 @@ def _medmnist(name: str) -> Source:
     )
 
 
-NAMES = ("digits", "fashion_mnist", "mnist", "cifar10", "svhn", "stl10", *MEDMNIST)
+NAMES = ("digits", "fashion_mnist", "mnist", "cifar10", "svhn", "stl10", STL10_WHOLE, *MEDMNIST)
 """Every published data set."""

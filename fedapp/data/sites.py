@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fedapp.data.inputs import UNKNOWN
 from fedapp.data.parts import BAGS, LABELLED, PARTS, TEST, TRAINING, UNLABELLED, VAL, Part
 from fedapp.ground.errors import DataError
 
@@ -15,7 +16,7 @@ from fedapp.ground.errors import DataError
 class Audit:
     """The only door to hidden labels: it counts errors and hands out no label.
 
-    For metrics in simulation; a real site has none.
+    For metrics in simulation; a real site has none. Labels that nobody knows count for nothing.
     """
 
     __slots__ = ("_hidden",)
@@ -24,8 +25,13 @@ class Audit:
         """Keep the labels withheld from a site: int64 [n], in the order of its D_u or its bags."""
         self._hidden = hidden
 
+    @property
+    def complete(self) -> bool:
+        """Whether all of these labels are known."""
+        return not bool((self._hidden == UNKNOWN).any())
+
     def pseudo_label_errors(self, predicted: Tensor, of: Tensor | None = None) -> tuple[int, int]:
-        """Return (wrong, total) for predicted classes, int64 [m].
+        """Return (wrong, total) for predicted classes, int64 [m], of those that can be judged.
 
         of: int64 [m], which of the withheld labels they are for; None: all, in their order.
         """
@@ -35,7 +41,9 @@ class Audit:
                 f"pseudo-labels are {predicted.dtype} {list(predicted.shape)}, must be int64 "
                 f"{list(hidden.shape)}, one class per unlabelled image: pass the arg max"
             )
-        return int((predicted.to(hidden.device) != hidden).sum()), len(hidden)
+        known = hidden != UNKNOWN
+        wrong = (predicted.to(hidden.device) != hidden) & known
+        return int(wrong.sum()), int(known.sum())
 
     def to(self, device: torch.device) -> "Audit":
         """Return the same audit with its labels on `device`."""

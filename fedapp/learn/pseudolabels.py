@@ -26,7 +26,7 @@ def counted(soft: Tensor, audit: Audit | None, of: Tensor | None = None) -> Pseu
     place = torch.arange(len(soft)) if of is None else of.cpu()
 
     def wrong(groups: Tensor, number: int) -> tuple[int, ...]:
-        if audit is None:
+        if audit is None or not audit.complete:
             return ()
         members = [groups == group for group in range(number)]
         return tuple(audit.pseudo_label_errors(label[m], place[m])[0] for m in members)

@@ -23,7 +23,7 @@ from torchvision.datasets import CIFAR10, MNIST, STL10, SVHN, FashionMNIST
 
 from fedapp.data import published
 from fedapp.data.datasets import NAMES, data_root, load_dataset
-from fedapp.data.inputs import DataSet
+from fedapp.data.inputs import UNKNOWN, DataSet
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.settings import DataSettings
 
@@ -87,14 +87,17 @@ def write_svhn(root: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SVHN, "split_list", entries)
 
 
-def write_stl(root: Path, patch: pytest.MonkeyPatch) -> None:
+def write_stl(root: Path, patch: pytest.MonkeyPatch, whole: bool = False) -> None:
     folder = root / STL10.base_folder
     folder.mkdir(parents=True)
     for part, count in (("train", 5), ("test", 8)):
         noise(count, 3, 96, 96).tofile(folder / f"{part}_X.bin")
         (np.arange(count) % 10 + 1).astype(np.uint8).tofile(folder / f"{part}_y.bin")
         entries = [[f"{part}_{x}.bin", md5(folder / f"{part}_{x}.bin")] for x in "Xy"]
-        patch.setattr(STL10, f"{part}_list", entries)  # no unlabelled images: they are not needed
+        if part == "train" and whole:
+            noise(7, 3, 96, 96).tofile(folder / "unlabeled_X.bin")
+            entries.append(["unlabeled_X.bin", md5(folder / "unlabeled_X.bin")])
+        patch.setattr(STL10, f"{part}_list", entries)
 
 
 def write_medmnist(name: str) -> Write:
@@ -117,6 +120,7 @@ WRITERS: dict[str, Write] = {
     "cifar10": write_cifar,
     "svhn": write_svhn,
     "stl10": write_stl,
+    "stl10_unlabelled": functools.partial(write_stl, whole=True),
     **{name: write_medmnist(name) for name in published.MEDMNIST},
 }
 FILES = {
@@ -125,6 +129,7 @@ FILES = {
     "cifar10": "cifar-10-batches-py/data_batch_3",
     "svhn": "test_32x32.mat",
     "stl10": "stl10_binary/train_X.bin",
+    "stl10_unlabelled": "stl10_binary/unlabeled_X.bin",
     "pathmnist": "pathmnist.npz",
     "organamnist": "organamnist.npz",
 }
@@ -163,6 +168,7 @@ SHAPES = {
     "cifar10": (24, 3, 32, 32),
     "svhn": (18, 3, 32, 32),
     "stl10": (13, 3, 96, 96),
+    "stl10_unlabelled": (20, 3, 96, 96),
     "pathmnist": (20, 3, 28, 28),
     "organamnist": (20, 1, 28, 28),
 }
@@ -215,6 +221,17 @@ def test_pixels_and_labels_of_stl(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     stored = np.fromfile(tmp_path / "stl10_binary/test_X.bin", np.uint8).reshape(8, 3, 96, 96)
     assert np.array_equal(images.inputs[5 + 2].numpy(), stored[2].swapaxes(1, 2))  # by columns
     assert images.labels.tolist() == [*range(5), *range(8)]
+
+
+def test_stl_with_its_unlabelled_images_says_that_their_classes_are_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_stl(tmp_path, monkeypatch, whole=True)
+    images = load("stl10_unlabelled", tmp_path)
+    stored = np.fromfile(tmp_path / "stl10_binary/unlabeled_X.bin", np.uint8)
+    last = stored.reshape(7, 3, 96, 96)[6]
+    assert np.array_equal(images.inputs[19].numpy(), last.swapaxes(1, 2))
+    assert images.labels.tolist() == [*range(5), *range(8), *[UNKNOWN] * 7]
 
 
 def test_pixels_and_labels_of_medmnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,7 +273,7 @@ def test_draws_are_keyed_by_site() -> None:
 
 
 @pytest.mark.parametrize(
-    "labels", [np.zeros(0, int), np.zeros((2, 2), int), np.array([0.5]), np.array([0, -1])]
+    "labels", [np.zeros(0, int), np.zeros((2, 2), int), np.array([0.5]), np.array([0, -2])]
 )
 def test_labels_that_are_none_are_refused(labels: np.ndarray) -> None:
     with pytest.raises(DataError, match="x: label"):

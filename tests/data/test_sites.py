@@ -89,7 +89,7 @@ def test_a_site_has_no_hidden_labels_in_its_fields() -> None:
     _, _, dealt = sites()
     data = dealt.site(0)
     public = [n for n in dir(data.audit) if not n.startswith("_")]
-    assert public == ["pseudo_label_errors", "to"]
+    assert public == ["complete", "pseudo_label_errors", "to"]
     assert "tensor" not in repr(data.audit)
 
 
