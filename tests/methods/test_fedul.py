@@ -17,7 +17,7 @@ from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import weighted
 from fedapp.messages.protocol import EVALUATE, ModelRef, Task
 from fedapp.methods import method_class
-from fedapp.methods._bagged import shares_of
+from fedapp.methods._bagged import shared, shares_of
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedllp import FedLLP
 from fedapp.methods.fedpl import FedPL, labels_of
@@ -320,6 +320,37 @@ def test_without_both_kinds_nothing_is_learned():
     start = {name: torch.zeros_like(tensor) for name, tensor in START.items()}
     site = context(bagged(torch.arange(8) % 4), start)
     assert FedPL().site_round(TASK, site).params is None
+
+
+# --- labels and bags at one site ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [FedUL(), FedLLP(), FedPL()])
+@pytest.mark.parametrize("labelled", [0, 6])
+def test_labels_and_bags_share_the_steps_of_a_task(method, labelled):
+    data = bagged(torch.arange(12) % 4, labelled=labelled)
+    site = context(data, START, local_steps=7, warmup_epochs=1, warmup_rounds=1)
+    assert len(list(method.steps(WARM, site))) == 7
+
+
+def test_they_share_them_by_their_numbers_of_images():
+    """Few images of a kind have one step of several; without a number both have their passes."""
+    assert shared(9, 6, 12) == (3, 6) and shared(7, 6, 12) == (2, 5)
+    assert shared(25, 6, 600) == (1, 24) and shared(25, 600, 6) == (24, 1)
+    assert shared(7, 0, 12) == (0, 7) and shared(7, 6, 0) == (7, 0)
+    assert shared(1, 6, 12) == (0, 1) and shared(0, 6, 12) == (0, 0)
+    assert shared(None, 6, 12) == (None, None)
+
+
+def test_of_each_kind_as_many_steps_as_its_share():
+    """Three of labels, that look at six images, then six of bags."""
+    seen = []
+    site = context(bagged(torch.arange(12) % 4, labelled=6), START, local_steps=9)
+    site.load(W_T)
+    site.model.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    for step in FedUL().steps(TASK, site):
+        step()
+    assert seen == [6] * 3 + [12] * 6
 
 
 # --- in a federation ------------------------------------------------------------------------------
