@@ -6,6 +6,7 @@ nothing.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar
 
@@ -19,7 +20,7 @@ from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.networks.base import Network
 from fedapp.learn.networks.parts import batch_norm_names
-from fedapp.learn.objectives import copies, pull, supervised
+from fedapp.learn.objectives import Work, copies, pull, supervised
 from fedapp.learn.training import Step
 from fedapp.messages.protocol import Reply, SiteFacts, Task
 from fedapp.methods._averaging import Averaging, work_of
@@ -59,18 +60,35 @@ class FromBags(Averaging):
 
     def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
         """Mini-batches of what the site has: labelled images, then bags."""
-        if len(site.data.labels):
-            yield from supervised(work_of(task, site), self.labelled_loss(site))
-        if site.data.bagged:
-            yield from self.bag_steps(task, site)
+        whole, data = work_of(task, site), site.data
+        counts = shared(whole.steps, len(data.labels), data.bagged)
+        if len(data.labels):
+            yield from supervised(replace(whole, steps=counts[0]), self.labelled_loss(site))
+        if data.bagged:
+            work = replace(work_of(task, site), steps=counts[1])  # draws begin anew
+            yield from self.bag_steps(task, site, work)
 
     def labelled_loss(self, site: SiteContext) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the loss of labelled images: normalised [n, ...] and labels [n] -> scalar."""
         return lambda x, y: nn.functional.cross_entropy(site.model(x), y)
 
     @abstractmethod
-    def bag_steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
-        """Yield the mini-batches of a site with bags."""
+    def bag_steps(self, task: Task, site: SiteContext, work: Work) -> Iterator[Step]:
+        """Yield the mini-batches of a site with bags; work: how to go through its images."""
+
+
+def shared(steps: int | None, labelled: int, bagged: int) -> tuple[int | None, int | None]:
+    """Return how many of a task's mini-batches are of labelled images, and how many of bags.
+
+    By the numbers of images; of two and more each kind that there is has at least one. None: the
+    passes decide.
+    """
+    if steps is None:
+        return None, None
+    first = round(steps * labelled / max(labelled + bagged, 1))
+    if labelled and bagged and steps > 1:
+        first = min(max(first, 1), steps - 1)
+    return first, steps - first
 
 
 def bags_of(data: SiteData) -> Bags:

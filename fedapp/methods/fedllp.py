@@ -17,9 +17,9 @@ from fedapp.data.parts import BAGS
 from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.bags import adversarial_loss, proportion_loss
+from fedapp.learn.objectives import Work
 from fedapp.learn.training import Step
 from fedapp.messages.protocol import Task
-from fedapp.methods._averaging import work_of
 from fedapp.methods._bagged import FromBags, bags_of
 from fedapp.methods.base import SiteContext
 
@@ -42,9 +42,9 @@ class FedLLP(FromBags):
         largest = int(bags_of(data).bag.bincount().max())
         return max(batch_size, largest * (3 if self.vat else 1))
 
-    def bag_steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
+    def bag_steps(self, task: Task, site: SiteContext, work: Work) -> Iterator[Step]:
         """One bag a step, in a new order each pass; batch norm needs two images of a bag."""
-        bags, images, work = bags_of(site.data), site.data.parts[BAGS].inputs, work_of(task, site)
+        bags, images = bags_of(site.data), site.data.parts[BAGS].inputs
         directions = site.stream("vat", task)
         sizes = torch.bincount(bags.bag, minlength=len(bags.proportions)).tolist()
         members = bags.bag.argsort(stable=True).split(sizes)

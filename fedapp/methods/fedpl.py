@@ -21,9 +21,10 @@ from fedapp.data.parts import BAGS
 from fedapp.ground.rng import numpy_stream
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.bags import PLUS, prevailing
+from fedapp.learn.objectives import Work
 from fedapp.learn.training import Step, batches
 from fedapp.messages.protocol import Task
-from fedapp.methods._averaging import WARM_UP, work_of
+from fedapp.methods._averaging import WARM_UP
 from fedapp.methods._bagged import FromBags, bags_of, shares_of
 from fedapp.methods.base import SiteContext
 
@@ -44,9 +45,9 @@ class FedPL(FromBags):
     mix_logits: bool = False
     """As the authors' code: the answers are mixed, not the images."""
 
-    def bag_steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
+    def bag_steps(self, task: Task, site: SiteContext, work: Work) -> Iterator[Step]:
         """Cross entropy with the bag's prevailing class, or with the network's own labels."""
-        bags, images, work = bags_of(site.data), site.data.parts[BAGS].inputs, work_of(task, site)
+        bags, images = bags_of(site.data), site.data.parts[BAGS].inputs
         bag_label = prevailing(bags.proportions, shares_of(bags))[bags.bag]
         work.begin(len(images))
         lambdas = numpy_stream(site.seed, "mix", task.when, site.data.site)

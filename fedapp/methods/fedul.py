@@ -23,11 +23,11 @@ from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.bags import bag_loss, transition
 from fedapp.learn.metrics import evaluation
+from fedapp.learn.objectives import Work
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import class_mix, weighted
 from fedapp.learn.training import Step, batches
 from fedapp.messages.protocol import Evaluation, Task
-from fedapp.methods._averaging import work_of
 from fedapp.methods._bagged import FromBags, bags_of, shares_of
 from fedapp.methods.base import SiteContext
 
@@ -47,9 +47,9 @@ class FedUL(FromBags):
         """Return whether a site's bags do not tell its classes apart, as their Theorem 4 needs."""
         return too_little(bags_of(data).filled.cpu()) if data.bagged else None
 
-    def bag_steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
+    def bag_steps(self, task: Task, site: SiteContext, work: Work) -> Iterator[Step]:
         """Cross entropy of Q."""
-        bags, images, work = bags_of(site.data), site.data.parts[BAGS].inputs, work_of(task, site)
+        bags, images = bags_of(site.data), site.data.parts[BAGS].inputs
         classes = site.data.num_classes
         even = torch.full((classes,), 1 / classes, dtype=torch.float64, device=site.device)
         matrix = transition(bags.proportions, shares_of(bags), even)

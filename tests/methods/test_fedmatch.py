@@ -115,6 +115,23 @@ def test_fm4_unlabelled_images_never_move_sigma_nor_labelled_ones_psi():
     assert not torch.equal(labelled.params["head.weight"], START["head.weight"])
 
 
+def test_fm4_sigma_stays_bit_for_bit_while_psi_learns():
+    """By itself, and at a site whose labels weigh nothing: only there is sigma told."""
+    model = build_model(NET, (1, 8, 8), 3)
+    both = Decomposed(model, START, first_psi(START, model, 0.2), TrainSettings(learning_rate=0.1))
+    sigma, psi = ({n: t.clone() for n, t in part.items()} for part in (both.sigma, both.psi))
+    both.learn_psi(F.cross_entropy(model(torch.ones(2, 1, 8, 8)), torch.tensor([0, 1])), 1e-3, 0.1)
+    assert_same(both.sigma, sigma)
+    assert not any(torch.equal(both.psi[n], psi[n]) for n in psi)
+    method = FedMatch(
+        labelled_weight=0.0, confidence=0.0, unlabelled_weight=5.0, delta_threshold=0.0
+    )
+    report, site = visit(method)
+    first = first_psi(START, site.model, 0.2)
+    assert_same(report.params, START)
+    assert not torch.equal(report.contents[PSI]["head.weight"], first["head.weight"])
+
+
 def test_fm5_in_20_rounds_helpers_are_sent_in_exactly_2(tmp_path):
     played = play(toy(FedMatch(), tmp_path, DEALS, rounds__num_rounds=20))
     of = {e.task.round for e in played.seen if "helpers" in e.task.models}
@@ -279,6 +296,45 @@ def test_a_helper_answers_by_its_psi_and_the_sites_sigma():
     wanted = context(data_of(0, 8), theta, settings=NET)
     wanted.load(SERVER)
     assert_close({"": answers}, {"": wanted.predicted(site.data.unlabelled)})
+
+
+def test_a_visit_with_helpers_by_hand(monkeypatch):
+    """lambda_i mean_j KL(p_j || p) + lambda_a CE(strong view, vote), image by image.
+
+    The strong view is the negative. Four of eight images are sure; helpers outvote some of them.
+    """
+    negative = {"randaugment": lambda images, *_: 255 - images}
+    monkeypatch.setattr("fedapp.methods.fedmatch.method.STRONG_VIEWS", negative)
+    others = {k: initial_params(NET, (1, 8, 8), 3, seed=k) for k in (1, 2)}
+    psi = {k: {n: 3.0 * t for n, t in other.items()} for k, other in others.items()}
+    refs = tuple(ModelRef(k, 1, "c" * 64, PSI) for k in psi)
+    task = replace(TASK, models={**TASK.models, "helpers": refs})
+    site = context(data_of(0, 8), START, settings=NET)
+    site = replace(site, contents=lambda ref: psi.get(ref.site, START))
+    images = site.data.unlabelled
+
+    def answers(psi, images):
+        """Log-probabilities [8, 3] of sigma + psi."""
+        model = build_model(NET, (1, 8, 8), 3)
+        model.load_state_dict({n: t + psi[n] for n, t in START.items()})
+        return torch.log_softmax(model(site.normalise(images)), 1).detach().double()
+
+    first = first_psi(START, site.model, 0.2)
+    log_p, strong = answers(first, images), answers(first, 255 - images)
+    helpers = [answers(one, images) for one in psi.values()]
+    top = log_p.max(1).values.exp()
+    least = top.sort().values[3:5].mean().item()
+    losses, outvoted = [], 0
+    for i in (top >= least).nonzero().flatten().tolist():
+        apart = [(h[i].exp() * (h[i] - log_p[i])).sum() for h in helpers]
+        named = [int(said[i].argmax()) for said in (log_p, *helpers)]
+        most = max(range(3), key=lambda k: (named.count(k), -k))
+        outvoted += most != named[0]
+        losses.append(2.0 * sum(apart) / 2 + 0.7 * -strong[i, most])
+    assert len(losses) == 4 and outvoted
+    method = FedMatch(confidence=least, helper_weight=2.0, unlabelled_weight=0.7)
+    report = method.site_round(task, replace(site, memory=method.memory(site.model, START)))
+    assert report.metrics["loss"] == pytest.approx(float(sum(losses) / 4), rel=1e-4)
 
 
 def test_an_answer_leaves_out_small_entries_of_psi():

@@ -391,6 +391,25 @@ def test_the_papers_norm_is_the_mean_of_squares_times_the_classes():
     assert not torch.allclose(found[1], found[2]) and not torch.allclose(found[2], found[3])
 
 
+@pytest.mark.parametrize(("epochs", "beta"), [
+    (0, 0.0174224), (4, 0.2865048), (9, 1.0), (50, 1.0),
+])  # fmt: skip
+def test_a_visits_loss_by_hand_as_consistency_rises_with_the_local_epochs(epochs, beta):
+    """beta = exp(-5 (1 - t / 10)^2): of .9^2 in the first, .5^2 in the fifth; 1 from the tenth."""
+    report = visit(FedSiamMt(consistency="squared_norm"), epochs=epochs)
+    site = context(data_of(6, 6), START)
+    x = site.normalise(torch.cat([site.data.labelled, site.data.unlabelled]))
+    site.model.train()
+    p = []
+    for params in (START, OTHER):
+        site.model.load_state_dict(params)
+        p.append(torch.softmax(site.model(x), 1).detach())
+    known = -p[1][torch.arange(6), site.data.labels].log().sum() / 12
+    apart = (p[0] - p[1]).square().sum(1).mean()
+    assert apart > 0.1 * known  # else any beta would do
+    assert report.metrics["loss"] == pytest.approx((known + beta * apart).item(), rel=1e-4)
+
+
 def test_both_passes_have_views_of_their_own():
     seen = []
     site = context(data_of(4, 4), START, augment="weak")

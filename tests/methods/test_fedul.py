@@ -17,9 +17,10 @@ from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import weighted
 from fedapp.messages.protocol import EVALUATE, ModelRef, Task
 from fedapp.methods import method_class
+from fedapp.methods._bagged import shared, shares_of
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedllp import FedLLP
-from fedapp.methods.fedpl import FedPL
+from fedapp.methods.fedpl import FedPL, labels_of
 from fedapp.methods.fedprox import FedProx
 from fedapp.methods.fedul import FedUL, own_mix
 from tests.flower.grids import MemoryGrid, preset, serve, sites
@@ -83,6 +84,41 @@ def test_labels_are_corrected_by_their_own_mix_whatever_is_in_the_bags():
     assert torch.bincount(y).tolist() == [2, 2, 2]
     plain = F.cross_entropy(site.model(x), y)
     torch.testing.assert_close(FedUL().labelled_loss(site)(x, y), plain)
+
+
+def test_uneven_labels_are_corrected_by_hand():
+    """Of 4, 1 and 1: to each image's logits ln (4 1/3, 1 1/3, 1 1/3) / 7 is added."""
+    labels = torch.tensor([0, 0, 1, 0, 2, 0])
+    data = data_of(0).with_parts(labelled=Part(digits_like(6, 1), labels))
+    site = context(data, START)
+    site.load(W_T)
+    [step] = FedUL().steps(TASK, site)
+    mix = (torch.tensor([4.0, 1.0, 1.0]) + 1 / 3) / 7
+    site.model.train()
+    weighed = torch.softmax(site.model(site.normalise(data.labelled)), 1) * mix
+    given = (weighed / weighed.sum(1, keepdim=True))[torch.arange(6), labels]
+    assert step().item() == pytest.approx(-given.log().mean().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_a_step_from_bags_of_unequal_size_by_hand(double):
+    """Q~ = diag(pibar) Pi diag(1 / pi) eta with pibar = (4, 2, 1, 1) / 8 and pi even."""
+    data = bagged(torch.tensor([0, 1, 0, 2, 0, 3, 1, 0]))
+    site = context(data, START)
+    site.load(W_T)
+    [step] = FedUL(double_softmax=double).steps(TASK, site)
+    part = data.parts["bags"]
+    site.model.train()
+    eta = torch.softmax(site.model(site.normalise(part.inputs)), 1).double()
+    raw = torch.tensor([4, 2, 1, 1]) / 8 * (eta * 3 @ ROWS.T)
+    q = raw / raw.sum(1, keepdim=True)
+    given = (torch.softmax(q, 1) if double else q)[torch.arange(8), part.supervision.bag]
+    assert step().item() == pytest.approx(-given.log().mean().item(), rel=1e-4)
+
+
+def test_the_share_of_a_bag_is_its_share_of_the_images():
+    bags = Bags(torch.tensor([0, 3, 0, 0]), ROWS)
+    assert shares_of(bags).tolist() == [0.75, 0.0, 0.0, 0.25]
 
 
 def test_a_site_with_nothing_sends_nothing():
@@ -201,6 +237,19 @@ def test_a_weight_of_next_to_nothing_is_fedllp():
     assert_close(trained(FedLLP(vat=1e-12, radius=1.0), data).params, plain, atol=1e-6)
 
 
+def test_the_consistency_term_is_added():
+    """Not taken away: an answer that changes with the image is a loss."""
+    data = bagged(torch.zeros(6, dtype=torch.int64), ROWS[:1])
+    found = {}
+    for weight in (0.0, 0.5, 1.0):
+        site = context(data, START)
+        site.load(W_T)
+        [step] = FedLLP(vat=weight, radius=3.0).steps(TASK, site)
+        found[weight] = step().item()
+    assert found[1.0] - found[0.0] > 1e-3
+    assert found[1.0] - found[0.5] == pytest.approx(found[0.5] - found[0.0], rel=1e-3)
+
+
 def test_a_step_of_whole_bags_is_planned_for():
     data = bagged(torch.tensor([0] * 9 + [1] * 3))
     assert FedLLP().images_per_step(4, data) == 9
@@ -247,6 +296,15 @@ def test_afterwards_sure_and_unsure_images_are_mixed():
     )  # the network is the identity: mixing images is mixing answers
 
 
+def test_the_sure_ones_have_a_probability_of_40_percent_and_the_most_probable_label():
+    """The images are the logits."""
+    p = torch.tensor([[0.2, 0.41, 0.39], [0.39, 0.31, 0.3], [0.05, 0.05, 0.9], [0.3, 0.31, 0.39]])
+    site = context(data_of(), START)
+    object.__setattr__(site, "model", torch.nn.Identity())
+    sure, label = labels_of(site, p.log())
+    assert sure.tolist() == [True, False, True, False] and label.tolist() == [1, 0, 2, 2]
+
+
 def test_one_image_of_a_kind_is_not_enough(monkeypatch):
     """Batch norm has no mean over one: the mini-batch is passed over, two of each are learned."""
     for count, learned in ((1, False), (2, True), (6, True), (7, False)):
@@ -262,6 +320,37 @@ def test_without_both_kinds_nothing_is_learned():
     start = {name: torch.zeros_like(tensor) for name, tensor in START.items()}
     site = context(bagged(torch.arange(8) % 4), start)
     assert FedPL().site_round(TASK, site).params is None
+
+
+# --- labels and bags at one site ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [FedUL(), FedLLP(), FedPL()])
+@pytest.mark.parametrize("labelled", [0, 6])
+def test_labels_and_bags_share_the_steps_of_a_task(method, labelled):
+    data = bagged(torch.arange(12) % 4, labelled=labelled)
+    site = context(data, START, local_steps=7, warmup_epochs=1, warmup_rounds=1)
+    assert len(list(method.steps(WARM, site))) == 7
+
+
+def test_they_share_them_by_their_numbers_of_images():
+    """Few images of a kind have one step of several; without a number both have their passes."""
+    assert shared(9, 6, 12) == (3, 6) and shared(7, 6, 12) == (2, 5)
+    assert shared(25, 6, 600) == (1, 24) and shared(25, 600, 6) == (24, 1)
+    assert shared(7, 0, 12) == (0, 7) and shared(7, 6, 0) == (7, 0)
+    assert shared(1, 6, 12) == (0, 1) and shared(0, 6, 12) == (0, 0)
+    assert shared(None, 6, 12) == (None, None)
+
+
+def test_of_each_kind_as_many_steps_as_its_share():
+    """Three of labels, that look at six images, then six of bags."""
+    seen = []
+    site = context(bagged(torch.arange(12) % 4, labelled=6), START, local_steps=9)
+    site.load(W_T)
+    site.model.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    for step in FedUL().steps(TASK, site):
+        step()
+    assert seen == [6] * 3 + [12] * 6
 
 
 # --- in a federation ------------------------------------------------------------------------------

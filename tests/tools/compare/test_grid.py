@@ -10,6 +10,7 @@ from fedapp.experiment.config import experiment_digest, load_experiment
 from fedapp.experiment.presetfiles import method_presets, presets, sweeps
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ConfigError
+from fedapp.methods._bagged import FromBags
 from fedapp.methods.fedsiam_d import FedSiamD
 from fedapp.tools.compare.cells import build_cells
 from fedapp.tools.compare.grid import MIX, labels_of, read_grid, seeds_of
@@ -339,3 +340,19 @@ def test_fedsiam_d_keeps_the_papers_curve_in_every_sweep(name: str, tmp_path: Pa
     for experiment in found:
         assert isinstance(method := experiment.method, FedSiamD)
         assert (method.curve, method.calm_rounds) == CURVES[experiment.data.name]
+
+
+L1 = {10: {"mnist": 1e-5, "cifar10": 2e-5}, 20: {"mnist": 5e-6, "cifar10": 1e-5},
+      40: {"mnist": 2e-6, "cifar10": 4e-6}}  # fmt: skip
+"""Weight of the L1 term by bags a site and data: Table D.4 of FedUL's paper."""
+
+
+@pytest.mark.parametrize("name", sorted(name for name in sweeps() if name.startswith("fedul_")))
+def test_methods_with_bags_have_the_papers_l1_term_as_docs_bags_says(name: str, tmp_path: Path):
+    """All of them, but in the table that was measured only FedUL."""
+    for cell in build_cells(read_grid(name), tmp_path):
+        experiment = cell.experiment
+        if isinstance(method := experiment.method, FromBags):
+            wanted = L1[experiment.split.bags][experiment.data.name]
+            left_out = name == "fedul_table1_small" and cell.method != "fedul"
+            assert method.l1 == (0.0 if left_out else wanted), cell.name
