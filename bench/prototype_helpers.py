@@ -20,10 +20,11 @@ and for its answers, and all peers' prototypes; up from it its own. Messages aro
 counted. They need one exchange more in such a round; here the program makes all prototypes itself,
 from the sites' data.
 
-Written to bench/results/prototype-helpers-PRESET-DATA.json and .png: mean over sites of the test
-accuracy, at the round that validation chose and after the last one; wrong pseudo-labels, the mean
-over rounds; MB (10^6 bytes) that a site is sent and sends in the whole run. Mean and standard
-deviation over seeds; "minus": the difference to the method as it is, seed by seed.
+Written to bench/results/prototype-helpers-PRESET-DATA.json and
+docs/pictures/prototype-helpers-DATA.png: mean over sites of the test accuracy, at the round that
+validation chose and after the last one; wrong pseudo-labels, the mean over rounds; MB (10^6 bytes)
+that a site is sent and sends in the whole run. Mean and standard deviation over seeds; "minus": the
+difference to the method as it is, seed by seed. In the JSON alone: the accuracy round by round.
 """
 
 import json
@@ -39,8 +40,8 @@ import typer
 from matplotlib.figure import Figure
 
 from bench.labelling import relations, scale, travelling
-from bench.prototypes import experiment_of, marked, spread
-from bench.record import RESULTS, Cells, Row, kept_runs, save
+from bench.prototypes import PICTURES, experiment_of, marked, spread
+from bench.record import Cells, Row, kept_runs, save
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import parse_overrides
@@ -200,6 +201,15 @@ def of_seeds(
     return [run["numbers"][number] for (name, _), run in found.items() if name == way]
 
 
+def by_round(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Return the accuracy after the warm-up and after each round, the mean over seeds, by way."""
+    runs = {way: [run["rounds"] for (name, _), run in found.items() if name == way] for way in WAYS}
+    return {
+        way: [round(fmean(seeds), 2) for seeds in zip(*each, strict=True)]
+        for way, each in runs.items()
+    }
+
+
 @styled
 def drawn(found: Mapping[tuple[str, int], Mapping[str, Any]], title: str) -> Figure:
     """Draw accuracy against what a site is sent and sends."""
@@ -209,7 +219,8 @@ def drawn(found: Mapping[tuple[str, int], Mapping[str, Any]], title: str) -> Fig
         down, up = of_seeds(found, way, "MB down"), of_seeds(found, way, "MB up")
         both = [one + other for one, other in zip(down, up, strict=True)]
         marked(axes, place, both, of_seeds(found, way, NUMBERS[0]), name)
-    axes.set(title=title, xlim=(0, None), xlabel="MB that a site is sent and sends")
+    most = 1.05 * max(x for line in axes.lines for x in line.get_xdata())
+    axes.set(title=title, xlim=(0, most), xlabel="MB that a site is sent and sends")
     axes.set_ylabel("test accuracy, %")
     figure.legend(loc="outside lower center", title="helpers chosen by")
     return figure
@@ -235,8 +246,9 @@ def main(
     first = cases[MODELS, 0]
     name = f"prototype-helpers-{preset}-{first.data.name}"
     codes = sorted({run["code"] for run in found.values()})
-    save(name, rows_of(found), {"seeds": seeds, "runs by code": codes})
-    picture = RESULTS / f"{name}.png"
+    notes = {"seeds": seeds, "runs by code": codes, "mean by round, %": by_round(found)}
+    save(name, rows_of(found), notes)
+    picture = PICTURES / f"prototype-helpers-{first.data.name}.png"
     picture.write_bytes(png(drawn(found, f"{first.data.name}, {first.split.num_clients} sites")))
     print(picture)
 

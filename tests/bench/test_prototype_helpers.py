@@ -11,6 +11,7 @@ from bench.prototype_helpers import (
     WAYS,
     ByPrototypes,
     by_chance,
+    by_round,
     drawn,
     listed,
     rows_of,
@@ -129,6 +130,11 @@ def test_the_table_by_hand():
     assert prototypes[f"minus, {NUMBERS[0]}"] == "1.0 ± 1.4"
     assert chance[f"minus, {NUMBERS[0]}"] == "-10.0 ± 0.0"
     assert chance["MB up"] == "4.0 ± 0.0"
+
+
+def test_rounds_are_meant_over_seeds():
+    runs = {(way, seed): {"rounds": [10.0, 20.0 + seed]} for way in WAYS for seed in (0, 1)}
+    assert by_round(runs) == {way: [10.0, 20.5] for way in WAYS}
 
 
 def test_the_figure_has_a_mark_a_way_at_all_its_bytes():
