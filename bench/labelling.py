@@ -83,7 +83,7 @@ class Sites:
             if pool[str(site)][0] and len(data.labels):
                 embeddings = embedded(self.holding(self.common), data.labelled, scale(data))
                 means = class_means(embeddings, data.labels, data.num_classes)
-                self.peers[site] = Peer(params, means, size, len(to_bytes(written(means))))
+                self.peers[site] = Peer(params, means, size, travelling(means))
 
     def holding(self, params: Params) -> Network:
         """Return the network with these numbers, until it is asked for with others."""
@@ -98,6 +98,11 @@ class Sites:
 def scale(data: SiteData) -> Callable[[Tensor], Tensor]:
     """Return what makes a site's images what a network takes."""
     return lambda images: normalise(images, data.mean, data.std)
+
+
+def travelling(prototypes: Prototypes) -> int:
+    """Return the bytes of a site's prototypes, [C, d], as they travel."""
+    return len(to_bytes(written(prototypes)))
 
 
 def asked(sites: Sites, site: int, seed: int) -> dict[str, Cells]:
@@ -153,19 +158,26 @@ def ways(sites: Sites, site: int, seed: int) -> dict[str, Way]:
 
 
 def most_related(answers: Sequence[Tensor], data: SiteData) -> list[int]:
-    """Return the places of the `TOP` peers that are related most.
+    """Return the places of the `TOP` peers that are related most; answers as of `relations`."""
+    found = relations(answers, data)
+    return sorted(range(len(found)), key=lambda place: -found[place])[:TOP]
+
+
+def relations(answers: Sequence[Tensor], data: SiteData) -> list[float]:
+    """Return the relation of each peer to a site, in [0, 1].
 
     answers: each peer's, to the labelled images and then the unlabelled ones, [n_s + n_u, C].
     """
     labelled = len(data.labels)
     found = []
     for one in answers:
-        accuracy = None
+        accuracy = sure = None
         if labelled:
             accuracy = (one[:labelled].argmax(1) == data.labels).double().mean().item()
-        sure = certainty(one[labelled:], "mutual_information")
+        if len(one) > labelled:
+            sure = certainty(one[labelled:], "mutual_information")
         found.append(relation(data.mu, sure, accuracy, "both"))
-    return sorted(range(len(found)), key=lambda place: -found[place])[:TOP]
+    return found
 
 
 def worth(answers: Tensor, data: SiteData) -> Cells:

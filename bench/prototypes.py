@@ -13,28 +13,25 @@ related models, and at how many sites, of all seeds, more and fewer are. A run t
 done again: the same command goes on where it was cut.
 """
 
-import hashlib
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.labelling import REFERENCE, Sites, asked
-from bench.record import Cells, Row, kept, save
+from bench.record import Cells, Row, kept_runs, save
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runpaths import out_root
 from fedapp.ground.devices import torch_threads
 from fedapp.ground.errors import FedAppError
 from fedapp.tools.report.figures import MARKERS, WIDTH_MORE, png, styled
@@ -55,7 +52,7 @@ def experiment_of(
     return load_experiment(preset, {**fixed, **overrides, "method.preset": method, "seed": seed})
 
 
-def measured(experiment: Experiment) -> dict[str, Any]:
+def measured(_method: str, experiment: Experiment) -> dict[str, Any]:
     """Run once, ask; return what each site's labels are worth."""
     with TemporaryDirectory() as out, torch_threads(experiment.runtime.threads):
         runtime = replace(experiment.runtime, out=out)
@@ -113,9 +110,7 @@ def drawn(results: Mapping[tuple[str, int], Measured], title: str) -> Figure:
         runs = [sites for (name, _), sites in results.items() if name == method]
         for place, way in enumerate(next(iter(runs[0].values()))):
             size, right = by_seed(runs, way, "kB"), by_seed(runs, way, "right, %")
-            colour, marker = f"C{place}", MARKERS[place % len(MARKERS)]
-            axes.plot(fmean(size), fmean(right), marker, color=colour, ms=8, label=way)
-            axes.plot(size, right, marker, mfc="none", color=colour, ms=4.5, alpha=0.7)
+            marked(axes, place, size, right, way)
         axes.set_xscale("symlog", linthresh=10)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set(title=METHODS[method], xlim=(-2, None), xlabel="kB sent to a site for it")
@@ -124,6 +119,15 @@ def drawn(results: Mapping[tuple[str, int], Measured], title: str) -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     return figure
+
+
+def marked(
+    axes: Axes, place: int, across: Sequence[float], up: Sequence[float], label: str
+) -> None:
+    """Mark a way's seeds and, larger, their mean. place: of the way; it has a colour and a mark."""
+    colour, marker = f"C{place}", MARKERS[place % len(MARKERS)]
+    axes.plot(fmean(across), fmean(up), marker, color=colour, ms=8, label=label)
+    axes.plot(across, up, marker, mfc="none", color=colour, ms=4.5, alpha=0.7)
 
 
 def main(
@@ -140,12 +144,7 @@ def main(
             for method in METHODS
         }
         first = next(iter(cases.values()))
-        said = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:8]
-        folder = out_root(first) / f"bench-prototypes-{preset}-{said}"
-        found = {
-            (method, seed): kept(folder / f"{method}-{seed}.json", partial(measured, experiment))
-            for (method, seed), experiment in cases.items()
-        }
+        found = kept_runs("prototypes", preset, given, cases, measured)
     except FedAppError as error:
         print(f"bench.prototypes: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -1,11 +1,13 @@
 """Keep what a benchmark found, with all that is needed to run it again, and print it."""
 
+import hashlib
 import json
 import os
 import platform
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.experiment import Experiment
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.runpaths import out_root
 from fedapp.ground.disk import write_atomic
 
 RESULTS = Path(__file__).parent / "results"
@@ -76,6 +81,26 @@ def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         write_atomic(path, json.dumps(make()).encode(), durable=False)
     found: dict[str, Any] = json.loads(path.read_bytes())
     return found
+
+
+def kept_runs(
+    bench: str,
+    preset: str,
+    given: Mapping[str, Scalar],
+    cases: Mapping[tuple[str, int], Experiment],
+    make: Callable[[str, Experiment], dict[str, Any]],
+) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return what each case's run gave; those that are done are not done again.
+
+    cases: by what is run and seed; make is given both. given: the settings of this call, by which
+    its results are told from those of others.
+    """
+    said = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:8]
+    folder = out_root(next(iter(cases.values()))) / f"bench-{bench}-{preset}-{said}"
+    return {
+        (what, seed): kept(folder / f"{what}-{seed}.json", partial(make, what, experiment))
+        for (what, seed), experiment in cases.items()
+    }
 
 
 def show(title: str, rows: Sequence[Row]) -> None:

@@ -1,4 +1,4 @@
-"""Write what bench/results holds into docs/PERFORMANCE.md and docs/SECURITY.md, as tables.
+"""Write what bench/results holds into documents, as tables: PERFORMANCE, SECURITY, PROTOTYPES.
 
 `python -m bench.tables` fills each block between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->`
 with the rows of bench/results/NAME.json, NAME.png where there is one, and below them the command,
@@ -17,7 +17,7 @@ from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError, FedAppError
 
 DOCS = Path(__file__).parents[1] / "docs"
-DOCUMENTS = (DOCS / "PERFORMANCE.md", DOCS / "SECURITY.md")
+DOCUMENTS = (DOCS / "PERFORMANCE.md", DOCS / "SECURITY.md", DOCS / "PROTOTYPES.md")
 
 Row = Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""bench/results/*.json -> the tables of docs/PERFORMANCE.md and docs/SECURITY.md."""
+"""bench/results/*.json -> the tables of docs/PERFORMANCE.md, SECURITY.md and PROTOTYPES.md."""
 
 import json
 from pathlib import Path
@@ -136,7 +136,8 @@ def test_the_command_writes_once_and_then_changes_nothing(tmp_path, monkeypatch,
 def test_the_documents_have_a_whole_block_for_every_promised_benchmark(tmp_path):
     promised = (
         "scoring training overhead traffic-counts traffic-encodings scale-many scale-long "
-        "gpu-speed gpu-ways gpu-sites gpu-paper hostile membership"
+        "gpu-speed gpu-ways gpu-sites gpu-paper hostile membership "
+        "prototype-helpers-fashion_mnist_small-fashion_mnist"
     )
     text = "\n".join(document.read_text() for document in tables.DOCUMENTS)
     assert {*promised.split()} <= {*tables._OPENING.findall(text)}
