@@ -219,9 +219,8 @@ def drawn(found: Mapping[tuple[str, int], Mapping[str, Any]], title: str) -> Fig
         down, up = of_seeds(found, way, "MB down"), of_seeds(found, way, "MB up")
         both = [one + other for one, other in zip(down, up, strict=True)]
         marked(axes, place, both, of_seeds(found, way, NUMBERS[0]), name)
-    most = 1.05 * max(x for line in axes.lines for x in line.get_xdata())
-    axes.set(title=title, xlim=(0, most), xlabel="MB that a site is sent and sends")
-    axes.set_ylabel("test accuracy, %")
+    axes.set(title=title, xlabel="MB that a site is sent and sends", ylabel="test accuracy, %")
+    axes.set_xlim(left=0)
     figure.legend(loc="outside lower center", title="helpers chosen by")
     return figure
 
