@@ -130,8 +130,8 @@ class Server:
                 "pseudo_wrong": 1.0, "pseudo_total": 4.0, "loss": 0.3,
                 "sure_right": 1.0, "sure_total": 2.0,
             },
-            evaluations={"test": TEST, "test_before": TEST, "val": VAL,
-                         "test_tuned": TEST, "val_common": VAL},
+            evaluations={"test": TEST, "test_before": TEST, "val": VAL, "val_common": VAL},
+            equal={"test_tuned": "test"},
         )  # fmt: skip
         self.good = self.message(Reply(1, 5, digest_of(self.blobs[3])), self.blobs[3])
         self.before = dict(pool._records)
@@ -181,6 +181,7 @@ class Server:
         """Say again, in other words than fedapp.server.checks, what an accepted reply must keep."""
         assert decode_answer(encode(reply)) == reply
         assert (reply.site, reply.round, reply.model) == (0, 5, record.digest)
+        assert not reply.equal  # spelled out
         assert [h.model for h in reply.helpers] in ([], [self.task.models["helpers"][0]])
         assert all(0 <= h.score <= 1000 for h in reply.helpers)
         # What it says it holds may be untrue: it costs the site itself a second trip.
