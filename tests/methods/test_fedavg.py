@@ -85,6 +85,8 @@ def test_every_site_measures_the_servers_model_on_its_own_images(played):
             right = correct_by_hand(played.experiment, played.server(exchange), images, labels)
             assert evaluations[part].correct == right
             assert evaluations[part].samples == len(labels)
+            said = exchange.incoming.answer  # what two names have travels once
+            assert part not in said.evaluations and said.equal[part] == f"{part}_common"
     accuracies = [e.reply.evaluations["test"].accuracy for e in played.of(2, "evaluate")]
     assert played.rows()[2]["mean_test_accuracy"] == pytest.approx(np.mean(accuracies))
     assert played.rows()[2]["trained"] == 3
