@@ -109,10 +109,19 @@ def test_a_wrong_value_ends_it_before_anything_starts(copy):
     assert not (copy.app / ".flwr").exists()
 
 
+def configured(run_config):
+    """Return the statement that has `flwr run` get this in the place of what was checked before."""
+    return (
+        "from dataclasses import replace; planned = flower_local.planned; flower_local.planned = "
+        "lambda *given: (lambda plan, probe: "
+        f"(replace(plan, run_config={run_config!r}), probe))(*planned(*given))"
+    )
+
+
 @pytest.mark.slow
 def test_a_wrong_value_in_plain_flwr_run_is_one_line_and_a_failed_run(copy):
-    patch = "flower_local._run_config = lambda _: \"preset='digits_demo' method.confidence=9.0\""
-    code, output = simulate(copy, ["digits_demo"], patch=patch)
+    wrong = configured("preset='digits_demo' method.confidence=9.0")
+    code, output = simulate(copy, ["digits_demo"], patch=wrong)
     assert code == 1, output
     assert "Traceback" not in output
     reason = "method.confidence = 9.0: must be less than or equal to 1"
@@ -124,8 +133,8 @@ def test_a_wrong_value_in_plain_flwr_run_is_one_line_and_a_failed_run(copy):
 
 @pytest.mark.slow
 def test_a_wrong_key_in_plain_flwr_run_is_refused_by_flower_itself(copy):
-    patch = "flower_local._run_config = lambda _: \"preset='digits_demo' method.num_replacd=3\""
-    code, output = simulate(copy, ["digits_demo"], patch=patch)
+    wrong = configured("preset='digits_demo' method.num_replacd=3")
+    code, output = simulate(copy, ["digits_demo"], patch=wrong)
     assert code == 1, output
     assert "method.num_replacd" in output
     assert "Traceback" not in output
