@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 NEW_OBJECTS = 10_000
-"""After so many a search begins, Python's own 700: one site's messages make that many."""
+"""After so many a search begins, in place of Python's own 700, which a handful of sites make."""
 
 
 @contextmanager
 def seldom_searched() -> Iterator[None]:
     """Search less often, and leave out the objects that there are now; in the end as before.
 
-    torch and its like bring 350,000 of them, so that a full search takes 0.2 s. The messages of
-    1,000 sites make one a round. What nobody uses goes at once all the same; only a circle of
+    torch and its like bring 350,000 of them, so that a full search takes 0.2 s. A run of 1,000
+    sites made one every other round. What nobody uses goes at once all the same; only a circle of
     objects waits for a search, one of those that there are now until the end.
     """
     before = gc.get_threshold()

@@ -65,8 +65,7 @@ def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:
     answers, truth, classes = probabilities.numpy(), labels.numpy(), probabilities.shape[1]
     predicted, confidence = answers.argmax(1), answers.max(1)
     confusion = np.bincount(truth * classes + predicted, minlength=classes * classes)
-    bins = np.ceil(confidence * np.float32(BINS)).astype(np.int64) - 1
-    bins = np.minimum(np.maximum(bins, 0), BINS - 1)  # np.clip takes longer
+    bins = np.clip(np.ceil(confidence * np.float32(BINS)).astype(np.int64) - 1, 0, BINS - 1)
     right = np.bincount(bins[predicted == truth], minlength=BINS)
     return Evaluation(
         confusion=tuple(map(tuple, confusion.reshape(classes, classes).tolist())),

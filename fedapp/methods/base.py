@@ -326,7 +326,7 @@ class SiteContext:
     def predicted_each(self, sets: Sequence[Tensor]) -> list[Tensor]:
         """Return the model's softmax for each set of images, as `predicted` does."""
         every = predict_each(self.model, sets, self.normalise)
-        if every and not all_finite(torch.cat(every)):
+        if not all(map(all_finite, every)):
             raise RunError(
                 f"site {self.data.site}: the model answers NaN; lower training.learning_rate"
             )
