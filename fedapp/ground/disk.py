@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -21,29 +21,39 @@ STALE_S = 600.0
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def write_atomic(path: Path, data: bytes, *, durable: bool, mode: int = 0o666) -> None:
+def write_atomic(
+    path: Path, data: bytes, *, durable: bool, mode: int = 0o666, spare: Iterable[str] = ()
+) -> None:
     """Write a file whole, as `written_whole` does. Raises StoreError as it does."""
-    with written_whole(path, durable=durable, mode=mode, needed=len(data)) as file:
+    with written_whole(path, durable=durable, mode=mode, needed=len(data), spare=spare) as file:
         file.write(data)
 
 
 @contextmanager
 def written_whole(
-    path: Path, *, durable: bool, mode: int = 0o666, needed: int = 0
+    path: Path,
+    *,
+    durable: bool,
+    mode: int = 0o666,
+    needed: int = 0,
+    spare: Iterable[str] = (),
 ) -> Iterator[BinaryIO]:
     """Write a file by way of a temporary neighbour and a rename; its folder is made if absent.
 
     Readers and other writers of the same path see the old content or the new one, never a part.
     durable: the new content is on the disk before it takes the old one's place, so that not even a
     power cut loses both. mode: rights of the file from its first byte on, less the process's umask.
-    needed: its bytes, for the error; 0: nobody knows yet.
+    needed: its bytes, for the error; 0: nobody knows yet. spare: files on the same disk that nobody
+    needs; the first one that is there is written over and renamed, with the rights that it has.
+    That costs a fraction of a new file, which needs a place on the disk and memory of its own.
 
     Raises StoreError, naming the file, the free space and the remedy; the old content then stays.
     """
     part = Path(f"{path.parent}/.{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
     try:
-        with _opened(part, mode) as file:
+        with _taken(spare, part) or _opened(part, mode) as file:
             yield file
+            file.truncate()  # a spare file may be longer
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -56,6 +66,28 @@ def written_whole(
     except BaseException:  # an interrupt leaves no half file either
         _discard(part)
         raise
+
+
+def _taken(spare: Iterable[str], part: Path) -> BinaryIO | None:
+    """Open one of these files for writing under another name; None where none can be had.
+
+    A file with a second name is somebody's copy (`cp -al`).
+    """
+    for path in spare:
+        if not part.parent.is_dir():
+            _make(part.parent)
+        try:
+            os.utime(path)  # so that nobody takes it for the leftover of a killed process
+            os.rename(path, part)
+            file = open(part, "r+b")
+        except OSError:  # another process took it, or it is another user's
+            _discard(part)
+            continue
+        if os.fstat(file.fileno()).st_nlink == 1:
+            return file
+        file.close()
+        _discard(part)
+    return None
 
 
 def _opened(part: Path, mode: int) -> BinaryIO:

@@ -6,7 +6,7 @@ process: server and sites share it where they are one process.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from fedapp.ground.settings import TransportSettings
@@ -75,6 +75,17 @@ class Parsed:
             self._used += size
             while self._used > self._memory:
                 self._used -= self._known.popitem(last=False)[1].size
+
+    def forget(self, digests: Iterable[str]) -> None:
+        """Keep none of these any longer; those that are not known are passed over.
+
+        For contents that nobody will ask for again. Models of earlier rounds would otherwise fill
+        all of `memory`, each in memory that the system must first clear.
+        """
+        with self._lock:
+            for digest in digests:
+                if known := self._known.pop(digest, None):
+                    self._used -= known.size
 
 
 PARSED = Parsed()

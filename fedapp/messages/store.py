@@ -7,6 +7,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from fedapp.ground.disk import TEMPORARY, is_stale, make_durable, write_atomic
@@ -15,6 +16,8 @@ from fedapp.ground.errors import StoreError
 log = logging.getLogger(__name__)
 
 ENDING = ".safetensors"
+SPARE = "spare"
+"""Folder of files that held contents, for new ones to be written over."""
 MOST_PROVED = 20_000
 """Files that are known to be whole, the last ones; 9 MB. Others are read once more."""
 
@@ -43,6 +46,8 @@ class ModelStore:
         self._memory_used = 0
         self._proved: dict[str, _State] = {}
         """Files whose bytes this process has compared with their name, or written itself."""
+        self._spare: list[str] = []
+        """Files that may still be there to be written over."""
         self._lock = threading.Lock()
 
     @property
@@ -61,7 +66,7 @@ class ModelStore:
         digest = self._digest_of(blob)
         path = self._path(digest)
         if not self._is_there(digest, blob):
-            write_atomic(Path(path), blob, durable=durable)
+            write_atomic(Path(path), blob, durable=durable, spare=self._spares())
             self._note_proved(digest, _state(path))
         elif durable:
             make_durable([Path(path)])
@@ -123,9 +128,14 @@ class ModelStore:
         names = (name.removesuffix(ENDING) for _, name in self._files() if name.endswith(ENDING))
         return {name for name in names if _DIGEST.fullmatch(name)}
 
-    def keep_only(self, digests: Collection[str]) -> None:
-        """Remove every other content, and part files that a killed process left behind."""
-        keep = set(digests)
+    def keep_only(self, digests: Collection[str], *, reuse: bool = False) -> list[str]:
+        """Remove every other content, and part files that a killed process left behind.
+
+        reuse: as many contents come soon again; they are written over the files of those that go.
+        What is not used by the next call goes then. Returns the digests of what was removed.
+        """
+        keep, removed = set(digests), []
+        self._clear_spare(again=reuse)
         with self._lock:
             for digest in self._memory.keys() - keep:
                 self._memory_used -= len(self._memory.pop(digest))
@@ -136,12 +146,37 @@ class ModelStore:
             if name in kept:
                 continue
             path = Path(folder, name)
-            if path.suffix == TEMPORARY:
-                unneeded = is_stale(path)
-            else:
-                unneeded = path.suffix == ENDING and bool(_DIGEST.fullmatch(path.stem))
-            if unneeded:
+            if path.suffix == ENDING and _DIGEST.fullmatch(path.stem):
+                removed.append(path.stem)
+                if not (reuse and self._set_aside(path)):
+                    _remove(path)
+            elif path.suffix == TEMPORARY and is_stale(path):
                 _remove(path)
+        return removed
+
+    def _clear_spare(self, *, again: bool) -> None:
+        """Remove the spare files, and their folder unless it is used `again`."""
+        folder = self.root / SPARE
+        for name in _names(folder):
+            _remove(folder / name)
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True) if again else folder.rmdir()
+
+    def _set_aside(self, path: Path) -> bool:
+        try:
+            path.replace(self.root / SPARE / path.name)
+        except OSError:  # it only takes room: it can go
+            return False
+        return True
+
+    def _spares(self) -> Iterator[str]:
+        """Yield files to write over; another process may take one first."""
+        folder = f"{self._folder}/{SPARE}"
+        with self._lock:
+            self._spare = self._spare or [f"{folder}/{name}" for name in _names(folder)]
+        with suppress(IndexError):  # threads share them
+            while True:
+                yield self._spare.pop()
 
     def _digest_of(self, blob: bytes) -> str:
         """Return the digest; of the very bytes that were used last it is known.

@@ -233,6 +233,8 @@ class SiteContext:
 
     kept: the tensors of the site's model that it keeps to itself, none for most methods.
     memory: what it remembers between its tasks (`Method.memory`).
+    evaluated: the site's evaluation by its own model, by the digests of all that is in that model;
+    it is kept from task to task where the site's process goes on.
     flip: whether a mirror image of such data is an image of the same class.
     """
 
@@ -246,6 +248,7 @@ class SiteContext:
     device: torch.device
     flip: bool = False
     memory: Params = field(default_factory=dict)
+    evaluated: dict[tuple[str, ...], dict[str, Evaluation]] = field(default_factory=dict)
 
     def load(self, ref: ModelRef) -> None:
         """Load a model into the network, with what this site keeps to itself."""

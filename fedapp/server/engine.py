@@ -263,7 +263,9 @@ class Engine:
         self.folder.append_sites(sites)
         self.folder.append_traffic(self.ledger.close_round())
         self._checkpoint.save(state, self._pool, self.ledger)
-        self._pool.keep(needs)  # only now: what the saved records name must never be gone
+        more_come = state.round < self.experiment.rounds.num_rounds
+        # Only now: what the saved records name must never be gone.
+        self._pool.keep(needs, more_come=more_come)
 
     def _finish(self, state: RunState) -> Row:
         rounds, sites = self.experiment.rounds, len(state.standings.sites)

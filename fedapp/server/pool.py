@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from fedapp.ground.errors import ProtocolError, StoreError
+from fedapp.learn.parsed import PARSED
 from fedapp.messages.protocol import INITIAL_SITE, MODEL, SERVER_SITE, ModelRef
 from fedapp.messages.store import ModelStore
 
@@ -134,9 +135,12 @@ class ModelPool:
         self.store.settle(self._unsettled & self._named(also))
         self._unsettled.clear()
 
-    def keep(self, also: Collection[str] = ()) -> None:
-        """Remove every content but w_0, every site's latest of each role and `also` (digests)."""
-        self.store.keep_only(self._named(also))
+    def keep(self, also: Collection[str] = (), *, more_come: bool = False) -> None:
+        """Remove every content but w_0, every site's latest of each role and `also` (digests).
+
+        more_come: there is another round, whose uploads can take the place of what goes.
+        """
+        PARSED.forget(self.store.keep_only(self._named(also), reuse=more_come))
 
     def _named(self, also: Collection[str]) -> set[str]:
         return {record.digest for record in self._records.values()} | set(also)

@@ -37,6 +37,7 @@ from fedapp.messages.protocol import (
     MODEL,
     SERVER_SITE,
     Answer,
+    Evaluation,
     Incoming,
     Missing,
     ModelRef,
@@ -157,6 +158,8 @@ class Site:
             return PARSED.get(ref.digest, self.store.get, schema, owner, transport)
 
         own, lost = self._own(task, network, kept)
+        if lost:
+            self._evaluated.clear()
         context = SiteContext(
             data=self._data,
             model=network,
@@ -167,6 +170,7 @@ class Site:
             training=self.experiment.training,
             seed=self.experiment.seed,
             device=self.device,
+            evaluated=self._evaluated,
             flip=flips(self.experiment.data.name),
         )
         return context, lost
@@ -175,6 +179,11 @@ class Site:
     def _data(self) -> SiteData:
         """The data on the device that it works on."""
         return self.data.to(self.device)
+
+    @cached_property
+    def _evaluated(self) -> dict[tuple[str, ...], dict[str, Evaluation]]:
+        """The site's evaluation by its own model: see `SiteContext.evaluated`."""
+        return {}
 
     @cached_property
     def _shared(self) -> dict[str, Schema]:
@@ -227,7 +236,7 @@ class Site:
         wanted = {ref.digest: ref for ref in task.refs()}
         transport = self.experiment.transport
         if not self.shares_pool:
-            self.store.keep_only(wanted)
+            PARSED.forget(self.store.keep_only(wanted))
         for digest, blob in payloads.items():
             ref = wanted.get(digest)
             schema = self._shared.get(ref.role) if ref else None
@@ -272,12 +281,13 @@ class Site:
             private = self.private_parts.keep(own, task.private, task.round)
         if not self.shares_pool and (report.params is not None or report.contents):
             bases = {sent.base.digest for sent in report.sent.values() if sent.base}
-            self.store.keep_only({digest, *helpers, *bases})  # make room before the new ones come
+            # Make room before the new ones come.
+            PARSED.forget(self.store.keep_only({digest, *helpers, *bases}))
         contents, parts, payloads = self._packed(task, report, context)
         digest = contents.pop(MODEL, digest)
         held = sorted({digest, *helpers, *contents.values()})
         if not self.shares_pool:
-            self.store.keep_only(held)
+            PARSED.forget(self.store.keep_only(held))
         self.scores.keep_newest(SCORES_KEPT)
         evaluations, equal = each_once(report.evaluations)
         answer: Answer = Reply(

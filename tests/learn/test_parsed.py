@@ -95,3 +95,16 @@ def test_the_same_content_twice_counts_once():
     parsed.put(digest, params, schema, PLAIN)
     parsed.put(digest, params, schema, PLAIN)
     assert parsed.used == 16
+
+
+def test_what_is_forgotten_is_read_again_and_gives_its_memory_back():
+    contents = [content(value) for value in (1, 2)]
+    (first, _, schema), (second, _, _) = contents
+    parsed, shelf = Parsed(), Shelf(*(blob for _, blob, _ in contents))
+    for digest in (first, second):
+        parsed.get(digest, shelf, schema, "it", PLAIN)
+    parsed.forget([first, "never known"])
+    assert parsed.used == 16
+    for digest in (second, first):
+        parsed.get(digest, shelf, schema, "it", PLAIN)
+    assert shelf.asked == 3

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -216,6 +217,127 @@ def test_a_path_that_cannot_be_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match=r"cannot be written .*choose another folder"):
         ModelStore(tmp_path / "file" / "models").put(b"model")
+
+
+def spare(root: Path) -> list[Path]:
+    return list((root / "spare").iterdir())
+
+
+@pytest.mark.parametrize("later", [b"four", b"much longer than that", b"4"])
+def test_a_new_content_is_written_over_the_file_of_one_that_is_gone(
+    tmp_path: Path, later: bytes
+) -> None:
+    models = ModelStore(tmp_path)
+    kept, gone = models.put(b"kept"), models.put(b"gone")
+    file = file_of(tmp_path, gone).stat()
+    assert models.keep_only([kept], reuse=True) == [gone]
+    assert not models.has(gone) and models.digests() == {kept}
+    with pytest.raises(StoreError, match="no such model here"):
+        models.get(gone)
+    digest = ModelStore(tmp_path).put(later)  # another process that writes to the folder
+    assert file_of(tmp_path, digest).stat().st_ino == file.st_ino
+    assert file_of(tmp_path, digest).read_bytes() == later
+    assert ModelStore(tmp_path).get(digest) == later
+    assert spare(tmp_path) == parts(tmp_path) == []
+    assert models.put(b"one more") in models.digests()  # nothing is spare: a new file
+
+
+def test_a_spare_file_that_another_process_took_is_passed_over(tmp_path: Path) -> None:
+    models, other = ModelStore(tmp_path), ModelStore(tmp_path)
+    for blob in (b"a", b"b", b"c"):
+        models.put(blob)
+    models.keep_only((), reuse=True)
+    models.put(b"d")  # it knows of all three now
+    other.put(b"e")
+    models.put(b"f")
+    assert models.digests() == {digest_of(blob) for blob in (b"d", b"e", b"f")}
+    assert spare(tmp_path) == []
+    models.put(b"g")
+    assert ModelStore(tmp_path).get(digest_of(b"g")) == b"g"
+
+
+def test_a_copy_by_a_second_name_is_not_written_over(tmp_path: Path) -> None:
+    models = ModelStore(tmp_path / "pool")
+    gone = models.put(b"gone")
+    os.link(file_of(models.root, gone), tmp_path / "backup")
+    models.keep_only((), reuse=True)
+    models.put(b"later")
+    assert (tmp_path / "backup").read_bytes() == b"gone"
+    assert spare(models.root) == parts(models.root) == []
+
+
+def test_a_spare_file_that_may_not_be_written_to_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as another user's."""
+    models = ModelStore(tmp_path)
+    models.put(b"gone")
+    models.keep_only((), reuse=True)
+
+    def barred(path: Path, mode: str, **more: Any) -> Any:
+        if mode == "r+b":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return open(path, mode, **more)
+
+    monkeypatch.setattr(disk, "open", barred, raising=False)
+    digest = models.put(b"later")
+    assert ModelStore(tmp_path).get(digest) == b"later"
+    assert spare(tmp_path) == parts(tmp_path) == []
+
+
+def test_an_old_spare_file_is_not_taken_for_a_leftover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server removes leftovers while a worker writes, whenever that was last written to."""
+    models = ModelStore(tmp_path)
+    models.put(b"gone")
+    models.keep_only((), reuse=True)
+    [left] = spare(tmp_path)
+    os.utime(left, (0, 0))
+    replace = Path.replace
+
+    def meanwhile(self: Path, target: Path) -> Path:
+        ModelStore(tmp_path).keep_only(())
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", meanwhile)
+    digest = models.put(b"")  # nothing that is written sets its time
+    monkeypatch.undo()
+    assert models.has(digest)
+
+
+def test_what_stays_spare_goes_with_the_next_removal(tmp_path: Path) -> None:
+    models = ModelStore(tmp_path)
+    models.put(b"a")
+    models.keep_only((), reuse=True)
+    [left] = spare(tmp_path)
+    b = models.put(b"b")  # over the file of a
+    assert not left.exists()
+    models.put(b"c")
+    models.keep_only([b], reuse=True)
+    assert len(spare(tmp_path)) == 1
+    models.keep_only([b], reuse=True)
+    assert spare(tmp_path) == []
+    models.keep_only([b])
+    assert not (tmp_path / "spare").exists()
+    assert models.get(b) == b"b"
+
+
+def test_a_write_over_a_spare_file_that_is_cut_leaves_no_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = ModelStore(tmp_path)
+    gone = models.put(b"gone")
+    models.keep_only((), reuse=True)
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(StoreError, match="No space left"):
+        models.put(b"later")
+    assert models.digests() == set() and not models.has(gone)
+    assert parts(tmp_path) == []
 
 
 def test_a_file_that_cannot_be_removed_is_only_reported(

@@ -1,12 +1,26 @@
 """The answers of a site under averaging methods: the server's model and its own, each measured."""
 
 import json
+from collections import Counter
 
 import pytest
 
+from fedapp.methods.base import SiteContext
+from fedapp.methods.ditto import Ditto
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
-from tests.methods.conformance import Deal, correct_by_hand, load, named, play, site_data, toy
+from fedapp.methods.fedrod import FedRoD
+from fedapp.site.site import Site
+from tests.methods.conformance import (
+    Deal,
+    correct_by_hand,
+    load,
+    named,
+    play,
+    play_in_one_store,
+    site_data,
+    toy,
+)
 
 DEALS = (Deal(9, 12), Deal(20, 3), Deal(0, 5))
 """The third has nothing to learn from without pseudo-labels."""
@@ -40,6 +54,30 @@ def test_both_answers_are_measured_by_hand_and_one_of_them_is_used(tmp_path, met
             assert found[part] == found[f"{part}_{method.answer}"]
         assert len(found) == 6
     assert learned == 6  # two of three sites, after each round
+
+
+@named([FedAvg(), FedBN(), FedRoD(), Ditto()])
+def test_a_site_measures_its_own_model_once_until_it_learns_again(tmp_path, method, monkeypatch):
+    """One of three sites learns in a round; all answer as when each measures all anew."""
+    measured = Counter()
+    evaluate = SiteContext.evaluate
+
+    def counted(site, *parts, answer=""):
+        measured[answer] += 1
+        return evaluate(site, *parts, answer=answer)
+
+    def runs(name):
+        measured.clear()
+        changes = {"rounds__num_rounds": 4, "rounds__sample_rate": 0.3}
+        played = play_in_one_store(toy(method, tmp_path, name=name, **changes))
+        return json.loads((played.folder.path / "evaluations.json").read_text()), dict(measured)
+
+    monkeypatch.setattr(SiteContext, "evaluate", counted)
+    once, count = runs("once")
+    monkeypatch.setattr(Site, "_evaluated", property(lambda site: {}))
+    assert once == runs("anew")[0] and measured["tuned"] == 3 * 5
+    assert count["tuned"] == 3 + 4  # all after the warm-up, then the one that learned
+    assert count["common"] == measured["common"] == 3 * 5
 
 
 @pytest.mark.parametrize("method", [FedAvg, FedBN])

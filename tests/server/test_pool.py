@@ -2,9 +2,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedapp.ground.errors import ProtocolError, StoreError
-from fedapp.learn.params import digest_of
+from fedapp.ground.settings import TransportSettings
+from fedapp.learn.params import Schema, digest_of, to_bytes
+from fedapp.learn.parsed import PARSED
 from fedapp.messages.poolkey import make_key, read_key
 from fedapp.messages.protocol import INITIAL_SITE, ModelRef
 from fedapp.messages.store import ModelStore
@@ -78,6 +81,18 @@ def test_keep_drops_what_nobody_refers_to(pool: ModelPool) -> None:
     assert dropped.digest not in pool.store.digests()
     pool.keep()
     assert pool.store.digests() == {pool.initial.digest, last.digest}
+
+
+def test_what_is_dropped_is_no_longer_known_as_parsed(pool: ModelPool) -> None:
+    schema: Schema = {"w": ((2,), torch.float32)}
+    dropped, last = (to_bytes({"w": torch.full((2,), value)}) for value in (1.0, 2.0))
+    for round, blob in enumerate((dropped, last), 1):
+        ref = pool.upload(1, digest_of(blob), blob, round)
+        PARSED.get(ref.digest, pool.get, schema, "it", TransportSettings())
+    before = PARSED.used
+    pool.keep(more_come=True)
+    assert PARSED.used == before - 8
+    PARSED.get(digest_of(last), {}.__getitem__, schema, "it", TransportSettings())  # not read
 
 
 def test_w_0_is_kept_when_every_site_has_left_it(tmp_path: Path) -> None:
