@@ -22,8 +22,8 @@ class EnoughError(Exception):
 class Marks:
     """The marks of one run.
 
-    rounds: the last mark after as many raises EnoughError. The first round is a warm-up: its images
-    are counted and its model is written to `model`. classes: of the head, whose inputs are counted.
+    rounds: the last mark after as many raises EnoughError. Of the first round, images
+    are counted and the model is written to `model`. classes: of the head, whose inputs are counted.
     """
 
     def __init__(self, rounds: int, classes: int, model: Path) -> None:

@@ -36,7 +36,7 @@ class Setting:
 
     network: `model.*`, by name. train, val, test: images of a site. batch_size: divides `train`, so
     that nobody drops images or trains on a smaller last batch. share: tau, of the sites that train
-    in a round.
+    in a round. warm_up: rounds that do not count.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Setting:
     epochs: int = 1
     learning_rate: float = 0.01
     momentum: float = 0.9
+    warm_up: int = 1
 
     @property
     def images(self) -> int:

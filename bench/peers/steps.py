@@ -2,7 +2,7 @@
 
 Images stay uint8 and are normalised mini-batch by mini-batch, gradients are limited, and after a
 round every site answers its validation and its test images by the common model and, where it has
-trained one, by its own.
+just trained one, by its own.
 """
 
 import torch
@@ -63,5 +63,6 @@ def run(problem: Problem, mark: Mark) -> None:
         for k, model in own.items():
             copy(model, state)
             answer(k, "own")
+        own.clear()
 
     rounds(problem, network, mark, learn, measure)
