@@ -3,7 +3,7 @@
 `python -m bench.parts [--rounds N] [--quick]`: FedAvg of `bench.peers`, 1,000 sites x 14 images, of
 which half train; CPU time of this process, microseconds for each site and round, with and without
 evaluation. No part holds another one; the rest is what no part holds. Beside the sum of all stands
-that of a loop in this project's steps. The first round is a warm-up.
+that of a loop in this project's steps. As many rounds as in `bench.peers` are a warm-up.
 """
 
 import time
@@ -75,7 +75,7 @@ def main(
         folder = Path(out) / "problem"
         write(setting, folder)
         for evaluate in (False, True):
-            problem = Problem.load(folder, evaluate, rounds + 1)
+            problem = Problem.load(folder, evaluate, setting.warm_up + rounds)
             spent = by_part(problem)
             for name, seconds in spent.items():
                 column = f"{'with' if evaluate else 'without'} evaluation, us"
@@ -101,7 +101,7 @@ def by_part(problem: Problem) -> dict[str, list[float]]:
 def run(
     who: ModuleType, problem: Problem, read: Callable[[], dict[str, float]]
 ) -> list[dict[str, float]]:
-    """Run a contender; return what each round but the first added to what `read` reads, and ALL."""
+    """Run a contender; return what each round that counts added to what `read` reads, and ALL."""
     marks = Marks(problem.rounds, problem.classes, problem.folder / "model.safetensors")
     at: list[dict[str, float]] = []
 
@@ -116,7 +116,7 @@ def run(
             pass
     return [
         {name: value - before[name] for name, value in after.items()}
-        for before, after in pairwise(at[1:])
+        for before, after in pairwise(at[problem.setting.warm_up :])
     ]
 
 
