@@ -4,6 +4,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -53,7 +54,10 @@ def written_whole(
     try:
         with _taken(spare, part) or _opened(part, mode) as file:
             yield file
-            file.truncate()  # a spare file may be longer
+            file.flush()
+            # A spare file may be longer. Any other is left alone: XFS would wait for the disk.
+            if os.fstat(file.fileno()).st_size > file.tell():
+                file.truncate()
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -71,22 +75,26 @@ def written_whole(
 def _taken(spare: Iterable[str], part: Path) -> BinaryIO | None:
     """Open one of these files for writing under another name; None where none can be had.
 
-    A file with a second name is somebody's copy (`cp -al`).
+    A file with a second name, or a link, is somebody's copy (`cp -al`) or has one elsewhere.
     """
     for path in spare:
         if not part.parent.is_dir():
             _make(part.parent)
         try:
-            os.utime(path)  # so that nobody takes it for the leftover of a killed process
+            # Its time: nobody is to take it for the leftover of a killed process.
+            os.utime(path, follow_symlinks=False)
             os.rename(path, part)
-            file = open(part, "r+b")
-        except OSError:  # another process took it, or it is another user's
-            _discard(part)
+            descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW)
+        except FileNotFoundError:  # another process took it
             continue
-        if os.fstat(file.fileno()).st_nlink == 1:
-            return file
-        file.close()
+        except OSError:  # such as another user's; the next ones will be no better
+            break
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+            return os.fdopen(descriptor, "r+b")
+        os.close(descriptor)
         _discard(part)
+    _discard(part)
     return None
 
 

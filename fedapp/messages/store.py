@@ -35,7 +35,8 @@ class ModelStore:
     content is read from disk each time.
 
     Threads may share a store and processes a folder: contents never change, they come whole, and
-    writing one that is there already is no work.
+    writing one that is there already is no work. Only the file of one that was removed may be
+    written over while somebody reads it (`keep_only`): `get` then says that it is absent.
     """
 
     def __init__(self, root: Path, memory_bytes: int = 256 * 2**20) -> None:
@@ -208,6 +209,7 @@ class ModelStore:
 
     def _read(self, digest: str) -> bytes:
         path = Path(self._path(digest))
+        before = _state(str(path))
         try:
             blob = path.read_bytes()
         except FileNotFoundError:
@@ -218,6 +220,8 @@ class ModelStore:
                 "that it is fetched again"
             ) from error
         if hashlib.sha256(blob).hexdigest() != digest:
+            if _state(str(path)) != before:  # removed meanwhile, and written over
+                raise self._absent(digest)
             _remove(path)
             message = (
                 f"{path}: damaged, its {len(blob)} bytes are not the content it is named after, "

@@ -106,7 +106,11 @@ class Averaging(Method[MethodState]):
         return {answer: Predictor(site.params())}
 
     def load_tuned(self, task: Task, site: SiteContext) -> None:
-        """Load the model that the site trained last; the server's where it has never learned."""
+        """Load the model that the site trained last; the server's where it has never learned.
+
+        It may depend on nothing but this, what the site keeps to itself, and the site's images: it
+        is measured once until the site learns again.
+        """
         site.load(task.own if task.own.version else task.models["server"][0])
 
     def penalty(self, model: Network) -> Callable[[], Tensor] | None:

@@ -234,7 +234,7 @@ class SiteContext:
     kept: the tensors of the site's model that it keeps to itself, none for most methods.
     memory: what it remembers between its tasks (`Method.memory`).
     evaluated: the site's evaluation by its own model, by the digests of all that is in that model;
-    it is kept from task to task where the site's process goes on.
+    it is kept from task to task where the site is (not under Flower, which makes it anew).
     flip: whether a mirror image of such data is an image of the same class.
     """
 

@@ -291,6 +291,7 @@ class Engine:
         self.folder.write_evaluations(state.standings.evaluations())
         self.folder.write_per_site(state.standings.per_site(state.server.column))
         self._checkpoint.save_whole(state, self._pool, self.ledger)
+        self._pool.keep(state.server.needs())  # a run that was cut in its last round did not
         self.folder.write_summary(summary)
         return summary
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedapp.ground.errors import RunError
 from fedapp.learn.keeping import BLIND, RULE, USED, Candidate, Choice, candidates
-from fedapp.learn.params import Params, without
+from fedapp.learn.params import Params, digest_of, to_bytes, without
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.models.description import DESCRIPTION, Chosen, Description, read_description
@@ -99,8 +99,9 @@ def as_measured(task: Task, report: SiteReport, site: SiteContext) -> tuple[Task
     memory = site.memory if report.memory is None else report.memory
     if params is None:
         return task, replace(site, memory=memory)
-    own = replace(task.own, version=task.own.version + 1)
     shared, before = without(params, site.kept), site.contents
+    # By its own digest: a GPU knows models by theirs.
+    own = replace(task.own, version=task.own.version + 1, digest=digest_of(to_bytes(shared)))
     kept = {name: params[name] for name in site.kept}
 
     def contents(ref: ModelRef) -> Params:

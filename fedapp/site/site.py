@@ -158,8 +158,6 @@ class Site:
             return PARSED.get(ref.digest, self.store.get, schema, owner, transport)
 
         own, lost = self._own(task, network, kept)
-        if lost:
-            self._evaluated.clear()
         context = SiteContext(
             data=self._data,
             model=network,
@@ -170,7 +168,7 @@ class Site:
             training=self.experiment.training,
             seed=self.experiment.seed,
             device=self.device,
-            evaluated=self._evaluated,
+            evaluated={} if lost else self._evaluated,
             flip=flips(self.experiment.data.name),
         )
         return context, lost

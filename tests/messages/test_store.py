@@ -266,6 +266,41 @@ def test_a_copy_by_a_second_name_is_not_written_over(tmp_path: Path) -> None:
     assert spare(models.root) == parts(models.root) == []
 
 
+def test_what_a_link_leads_to_is_not_written_over(tmp_path: Path) -> None:
+    """Equal files of two runs may have been made links to one of them."""
+    models = ModelStore(tmp_path / "pool")
+    gone = models.put(b"gone")
+    file = file_of(models.root, gone)
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    models.keep_only((), reuse=True)
+    digest = models.put(b"later")
+    assert (tmp_path / "elsewhere").read_bytes() == b"gone"
+    assert not file_of(models.root, digest).is_symlink()
+    assert ModelStore(models.root).get(digest) == b"later"
+    assert spare(models.root) == parts(models.root) == []
+
+
+def test_a_reader_of_a_file_that_is_written_over_hears_that_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = ModelStore(tmp_path)
+    gone = models.put(b"gone")
+    read = Path.read_bytes
+
+    def meanwhile(self: Path) -> bytes:
+        with self.open("rb") as file:
+            models.keep_only((), reuse=True)
+            models.put(b"come")
+            return file.read()
+
+    monkeypatch.setattr(Path, "read_bytes", meanwhile)
+    with pytest.raises(StoreError, match="no such model here: fetch it"):
+        ModelStore(tmp_path).get(gone)
+    monkeypatch.setattr(Path, "read_bytes", read)
+    assert ModelStore(tmp_path).get(digest_of(b"come")) == b"come"
+
+
 def test_a_spare_file_that_may_not_be_written_to_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,15 +309,16 @@ def test_a_spare_file_that_may_not_be_written_to_is_passed_over(
     models.put(b"gone")
     models.keep_only((), reuse=True)
 
-    def barred(path: Path, mode: str, **more: Any) -> Any:
-        if mode == "r+b":
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return open(path, mode, **more)
+    utime = os.utime
 
-    monkeypatch.setattr(disk, "open", barred, raising=False)
+    def barred(path: str, **more: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "utime", barred)
     digest = models.put(b"later")
+    monkeypatch.setattr(os, "utime", utime)
     assert ModelStore(tmp_path).get(digest) == b"later"
-    assert spare(tmp_path) == parts(tmp_path) == []
+    assert parts(tmp_path) == []
 
 
 def test_an_old_spare_file_is_not_taken_for_a_leftover(

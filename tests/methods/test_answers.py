@@ -9,7 +9,9 @@ from fedapp.methods.base import SiteContext
 from fedapp.methods.ditto import Ditto
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedbn import FedBN
+from fedapp.methods.fedper import FedPer
 from fedapp.methods.fedrod import FedRoD
+from fedapp.site.private import PrivateParts
 from fedapp.site.site import Site
 from tests.methods.conformance import (
     Deal,
@@ -78,6 +80,27 @@ def test_a_site_measures_its_own_model_once_until_it_learns_again(tmp_path, meth
     assert once == runs("anew")[0] and measured["tuned"] == 3 * 5
     assert count["tuned"] == 3 + 4  # all after the warm-up, then the one that learned
     assert count["common"] == measured["common"] == 3 * 5
+
+
+@named([FedPer(), Ditto()])
+def test_a_part_that_could_not_be_read_once_leaves_no_measurement(tmp_path, method, monkeypatch):
+    """The site measures with w_0's part then; in its next task the file can be read again."""
+    load, asked = PrivateParts.load, Counter()
+
+    def once_not(parts, digest, schema):
+        asked[parts.root, digest] += 1
+        return load(parts, digest, schema) if not digest or asked[parts.root, digest] > 1 else None
+
+    def run(name):
+        asked.clear()
+        changes = {"rounds__num_rounds": 3, "rounds__sample_rate": 0.3}
+        played = play_in_one_store(toy(method, tmp_path, name=name, **changes))
+        return json.loads((played.folder.path / "evaluations.json").read_text())
+
+    monkeypatch.setattr(PrivateParts, "load", once_not)
+    once = run("once")
+    monkeypatch.setattr(Site, "_evaluated", property(lambda site: {}))
+    assert once == run("anew")
 
 
 @pytest.mark.parametrize("method", [FedAvg, FedBN])

@@ -26,6 +26,7 @@ from fedapp.methods.pfedme import PFedMe
 from fedapp.methods.prior_shift import PriorShift
 from fedapp.methods.rscfed import RscFed
 from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.server.pool import ModelPool
 from tests.methods.conformance import play, play_in_one_store, toy
 
 
@@ -201,3 +202,26 @@ def test_a_finished_run_goes_on_to_more_rounds_as_if_it_had_been_so_long(tmp_pat
     extended, whole = play(longer), play(at_once)
     assert extended.rows() == whole.rows() and len(whole.rows()) == 4
     assert extended.records() == whole.records()
+
+
+def test_a_run_that_is_killed_before_its_last_clearing_is_cleared_when_it_is_resumed(
+    tmp_path, monkeypatch
+):
+    experiment = toy(FedAvg(), tmp_path)
+    keep = ModelPool.keep
+
+    def killed(pool, also=(), *, more_come=False):
+        if not more_come:
+            raise KeyboardInterrupt
+        keep(pool, also, more_come=more_come)
+
+    monkeypatch.setattr(ModelPool, "keep", killed)
+    with pytest.raises(KeyboardInterrupt):
+        play_in_one_store(experiment)
+    monkeypatch.undo()
+    resumed = replace(experiment, runtime=replace(experiment.runtime, resume=True))
+    played = play_in_one_store(resumed)
+    named = {digest for _, digest, _ in played.records()["pool"].values()}
+    pool = played.folder.pool_root
+    assert {file.stem for file in pool.rglob("*.safetensors")} == named
+    assert not (pool / "spare").exists()
