@@ -119,9 +119,8 @@ def test_a_site_without_labels_has_the_common_answer():
 
 
 def test_a_site_answers_with_its_own_model_unless_told_otherwise():
-    site = context(data_of(), START, memory=OWN)
     for answer, wanted in (("tuned", OWN), ("common", START)):
-        site.measured.clear()
+        site = context(data_of(), START, memory=OWN)
         results = Ditto(answer=answer).site_round(MEASURE, site).evaluations
         assert_same(site.measured[0], START)
         assert_same(site.measured[-1], OWN)
