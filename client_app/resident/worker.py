@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
@@ -157,6 +158,7 @@ def main() -> None:
     """Serve as a site; the lease is watched from the first moment on."""
     place = place_of(sys.argv[1:])
     when_over(place.lease, lambda: _leave(place))
+    import_module("flwr.common.logger")  # its handler writes what the worker says
     from client_app.work import SiteWork  # with torch, which takes seconds
 
     serve(place, SiteWork())

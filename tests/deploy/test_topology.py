@@ -81,7 +81,7 @@ def test_the_demo_of_the_compose_file_trains_three_sites_and_shows_the_result(ma
     said = made.log("demo")
     assert "digits_sites: um_pfssl, 3 sites, 3 rounds" in said
     assert "sites: 0 north, 1 south, 2 west" in said
-    assert "Accuracy on the sites' own test images, %" in said
+    assert "Right answers on the sites' own test images" in said
     [run] = made.volume("runs").glob("demo-*")
     summary = json.loads((run / "summary.json").read_text())
     assert summary["rounds"] == 3 or summary["round"] == 3
