@@ -59,7 +59,6 @@ def written_whole(
             if os.fstat(file.fileno()).st_size > file.tell():
                 file.truncate()
             if durable:
-                file.flush()
                 os.fsync(file.fileno())
         part.replace(path)
         if durable:

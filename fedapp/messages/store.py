@@ -161,7 +161,10 @@ class ModelStore:
         for name in _names(folder):
             _remove(folder / name)
         with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True) if again else folder.rmdir()
+            if again:
+                folder.mkdir(parents=True, exist_ok=True)
+            else:
+                folder.rmdir()
 
     def _set_aside(self, path: Path) -> bool:
         try:

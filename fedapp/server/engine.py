@@ -263,9 +263,8 @@ class Engine:
         self.folder.append_sites(sites)
         self.folder.append_traffic(self.ledger.close_round())
         self._checkpoint.save(state, self._pool, self.ledger)
-        more_come = state.round < self.experiment.rounds.num_rounds
         # Only now: what the saved records name must never be gone.
-        self._pool.keep(needs, more_come=more_come)
+        self._pool.keep(needs, more_come=True)
 
     def _finish(self, state: RunState) -> Row:
         rounds, sites = self.experiment.rounds, len(state.standings.sites)
@@ -291,7 +290,7 @@ class Engine:
         self.folder.write_evaluations(state.standings.evaluations())
         self.folder.write_per_site(state.standings.per_site(state.server.column))
         self._checkpoint.save_whole(state, self._pool, self.ledger)
-        self._pool.keep(state.server.needs())  # a run that was cut in its last round did not
+        self._pool.keep(state.server.needs())
         self.folder.write_summary(summary)
         return summary
 

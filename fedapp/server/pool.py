@@ -138,7 +138,7 @@ class ModelPool:
     def keep(self, also: Collection[str] = (), *, more_come: bool = False) -> None:
         """Remove every content but w_0, every site's latest of each role and `also` (digests).
 
-        more_come: there is another round, whose uploads can take the place of what goes.
+        more_come: uploads that can be written over the files of what goes; not so at a run's end.
         """
         PARSED.forget(self.store.keep_only(self._named(also), reuse=more_come))
 

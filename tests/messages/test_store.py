@@ -308,7 +308,6 @@ def test_a_spare_file_that_may_not_be_written_to_is_passed_over(
     models = ModelStore(tmp_path)
     models.put(b"gone")
     models.keep_only((), reuse=True)
-
     utime = os.utime
 
     def barred(path: str, **more: Any) -> None:
