@@ -1,0 +1,147 @@
+"""Histograms of oriented gradients (Dalal & Triggs 2005), beside the mean intensities of cells.
+
+An image of more than 63 pixels on its shorter side is first made smaller by averages. Gradients are
+central differences; of several channels the longest one counts. Each is the sum of its shares in
+two of eight directions 45 degrees apart, the two beside it: (3, 1) is 2 to the right and sqrt(2)
+times the direction (1, 1) / sqrt(2). Shares are averaged over cells of two sizes; their square
+roots, over all cells of a size, are brought to the norm 1. So are the mean intensities of the
+cells less that of the image, over all channels; they get half of that weight.
+
+All are the same whatever an image's brightness and contrast; an even image has zeros. DEVIATION: no
+blocks of neighbouring cells; square root and norm do it.
+"""
+
+from typing import ClassVar, Final, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedapp.learn.features.base import BELOW_ONE, FeatureMap, shortened
+from fedapp.learn.networks.base import Network
+
+DIRECTIONS: Final = 8
+MIN_SIDE, MAX_SIDE, MAX_CHANNELS = 8, 1024, 4
+WORKED_AT: Final = 32
+"""Pixels of the shorter side, at least, to which a larger image is averaged."""
+CELLS: Final = (8, 4)
+"""Cells a side, at most: of the finer grid and of the coarser one."""
+INTENSITIES: Final = 0.5
+"""Weight of mean intensities beside gradients."""
+FAINTEST: Final = 0.01
+"""Contrast below which intensities count less; a pixel's least step is 0.01 and more."""
+LARGEST: Final = 1e6
+"""What exceeds it is taken for it; pixels are below 10."""
+
+
+class Hog(FeatureMap):
+    """At most 80 x (8 + channels) numbers of an image: 720 grey, 880 in colour."""
+
+    name: ClassVar[str] = "hog"
+
+    def __init__(self, inputs: tuple[int, ...]) -> None:
+        super().__init__()
+        channels, *sides = inputs
+        self.shrink = max(1, min(sides) // WORKED_AT)
+        height, width = (side // self.shrink for side in sides)
+        self.top, self.left = (side % self.shrink // 2 for side in sides)
+        self.grids = nn.ModuleList(Cells((height, width), most) for most in CELLS)
+        self.size = sum(g.count for g in self.grids) * (DIRECTIONS + channels)  # type: ignore[misc]
+
+    @classmethod
+    def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> Self:
+        """Build the map; it draws nothing."""
+        return cls(inputs)
+
+    @classmethod
+    def misfit(cls, inputs: tuple[int, ...]) -> str:
+        """Return why it cannot take inputs of this shape, and the remedy; empty: it can."""
+        return image_misfit(cls.name, inputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """float32 [n, channels, height, width] -> float32 [n, size], of norm 1 at most."""
+        x = x.clamp(-LARGEST, LARGEST)
+        if self.shrink > 1:
+            x = F.avg_pool2d(x[..., self.top :, self.left :], self.shrink)
+        parts = []
+        shares = in_directions(*gradients(x))
+        for cells in self.grids:
+            parts.append(shortened(cells(shares).flatten(1).sqrt()))
+            levels = cells(x).flatten(1)
+            levels = levels - levels.mean(1, keepdim=True)
+            parts.append(INTENSITIES * shortened(levels, FAINTEST))
+        whole = (len(CELLS) * (1 + INTENSITIES**2)) ** 0.5
+        out: Tensor = torch.cat(parts, 1) * (BELOW_ONE / whole)
+        return out
+
+
+class Cells(nn.Module):
+    """Means over a grid of equal cells; the outer ones reach beyond the image where they must."""
+
+    def __init__(self, sides: tuple[int, int], most: int) -> None:
+        super().__init__()
+        self.cell = tuple(-(-side // most) for side in sides)
+        grid = tuple(-(-side // cell) for side, cell in zip(sides, self.cell, strict=True))
+        self.count = grid[0] * grid[1]
+        spare = [n * c - side for n, c, side in zip(grid, self.cell, sides, strict=True)]
+        self.pad = (spare[1] // 2, -(-spare[1] // 2), spare[0] // 2, -(-spare[0] // 2))
+        inside = F.avg_pool2d(F.pad(torch.ones(1, 1, *sides), self.pad), self.cell)
+        self.inside: Tensor
+        self.register_buffer("inside", inside, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the means of x, [n, channels, height, width], over the pixels of each cell."""
+        means: Tensor = F.avg_pool2d(F.pad(x, self.pad), self.cell) / self.inside
+        return means
+
+
+def gradients(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the longest gradient of all channels: to the right and down, each [n, 1, h, w].
+
+    The outermost pixels count once more beyond the edge.
+    """
+    wide = F.pad(x, (1, 1, 1, 1), mode="replicate")
+    right = wide[..., 1:-1, 2:] - wide[..., 1:-1, :-2]
+    down = wide[..., 2:, 1:-1] - wide[..., :-2, 1:-1]
+    if x.shape[1] == 1:
+        return right, down
+    length = right.square() + down.square()
+    across, along, longest = right[:, :1], down[:, :1], length[:, :1]
+    for channel in range(1, x.shape[1]):
+        here = slice(channel, channel + 1)
+        longer = length[:, here] > longest
+        across = torch.where(longer, right[:, here], across)
+        along = torch.where(longer, down[:, here], along)
+        longest = torch.where(longer, length[:, here], longest)
+    return across, along
+
+
+def in_directions(right: Tensor, down: Tensor) -> Tensor:
+    """Return the shares of gradients in eight directions: [n, 1, h, w] each -> [n, 8, h, w].
+
+    Clockwise from the right: 0, 45, ..., 315 degrees. Shares are at least 0, two at most are not 0,
+    and times their directions they add up to the gradient.
+    """
+    straight = [F.relu(a - b.abs()) for a, b in ((right, down), (down, right))]
+    back = [F.relu(-a - b.abs()) for a, b in ((right, down), (down, right))]
+    slant = [
+        F.relu(torch.minimum(a, b)) * 2**0.5
+        for a, b in ((right, down), (-right, down), (-right, -down), (right, -down))
+    ]
+    return torch.cat(
+        (straight[0], slant[0], straight[1], slant[1], back[0], slant[2], back[1], slant[3]), 1
+    )
+
+
+def image_misfit(name: str, inputs: tuple[int, ...]) -> str:
+    """Return why features of images cannot take such inputs, and the remedy; empty: they can."""
+    if len(inputs) != 3 or not 1 <= inputs[0] <= MAX_CHANNELS:
+        return f"{name} takes images of 1 to {MAX_CHANNELS} channels; use the features network"
+    if not all(MIN_SIDE <= side <= MAX_SIDE for side in inputs[1:]):
+        return (
+            f"{name} takes images of {MIN_SIDE} to {MAX_SIDE} pixels a side; change data.image_size"
+        )
+    return ""
+
+
+FEATURES = Hog
