@@ -87,6 +87,30 @@ class Standings:
         """Return by part the accuracies of all sites that have images of it, in any order."""
         return {part: list(by_site.values()) for part, by_site in self._measured.items() if by_site}
 
+    def of_answer(self, part: str, answer: str) -> list[float]:
+        """Return an answer's accuracy at every site that has images of this part, in any order.
+
+        A site that lacks the answer counts with what it would have in its place. In the place of
+        the "tuned" answer that is the common one. In the place of the one "alone" it is an even
+        guess among the classes: who has no label cannot learn alone. So means of answers are over
+        the same sites, and can be compared.
+        """
+        own = self._measured.get(f"{part}_{answer}", {})
+        common = self._measured.get(f"{part}_common", {})
+        found = []
+        for site, used in self._measured.get(part, {}).items():
+            instead = {
+                "tuned": common.get(site, used),
+                "alone": 1 / len(self.sites[site].facts.classes),
+            }
+            found.append(own[site] if site in own else instead.get(answer, used))
+        return found
+
+    def sites_without(self, answer: str) -> int:
+        """Return how many sites with test images count with what stands in an answer's place."""
+        measured = self._measured
+        return len(measured.get("test", {}).keys() - measured.get(f"test_{answer}", {}).keys())
+
     def close_round(
         self,
         number: int,
@@ -122,9 +146,9 @@ class Standings:
             "skipped": {str(site): reason for site, reason in sorted(skipped.items())},
         }
         for answer in ANSWERS:
-            if of_answer := accuracies.get(f"test_{answer}"):
-                row[f"mean_test_accuracy_{answer}"] = _mean(of_answer)
-                row[f"mean_val_accuracy_{answer}"] = _mean(accuracies.get(f"val_{answer}", []))
+            if accuracies.get(f"test_{answer}"):
+                row[f"mean_test_accuracy_{answer}"] = _mean(self.of_answer("test", answer))
+                row[f"mean_val_accuracy_{answer}"] = _mean(self.of_answer("val", answer))
                 if number and _better(
                     row, self.by_answer.get(answer), f"mean_val_accuracy_{answer}"
                 ):
@@ -230,9 +254,10 @@ class Standings:
             "by_validation_worst_decile_accuracy": chosen.get("worst_decile_accuracy"),
             "answers": {
                 answer: {
-                    "final": _mean(accuracies.get(f"test_{answer}", [])),
+                    "final": _mean(self.of_answer("test", answer)),
                     "best_by_validation": row[f"mean_test_accuracy_{answer}"],
                     "best_by_validation_round": row["round"],
+                    "sites_without": self.sites_without(answer),
                 }
                 for answer, row in self.by_answer.items()
             },
