@@ -13,7 +13,7 @@ from typing import Any
 
 from fedapp.learn.keeping import Choice, candidates
 from fedapp.learn.metrics import worst_decile
-from fedapp.messages.protocol import ANSWERS, Evaluation, Reply, SiteFacts
+from fedapp.messages.protocol import ANSWERS, IMAGES, STEPS, Evaluation, Reply, SiteFacts
 
 Row = dict[str, Any]
 
@@ -23,7 +23,8 @@ class Standing:
     """One site's record; `latest` holds the last evaluation of each part.
 
     A value: what becomes of it is another one, so that a checkpoint can tell which changed.
-    joined: the round before which it came; 0: it was here from the start.
+    joined: the round before which it came; 0: it was here from the start. steps, images: what it
+    has learned by so far, as it says (`protocol.STEPS`).
     """
 
     facts: SiteFacts
@@ -36,6 +37,8 @@ class Standing:
     epsilon: float | None = None
     joined: int = 0
     choice: Choice = field(default_factory=Choice)
+    steps: float = 0.0
+    images: float = 0.0
 
     def accuracy(self, part: str) -> float | None:
         """Accuracy on "val", "test" or "test_before"; None without images."""
@@ -56,6 +59,8 @@ class Standing:
             choice=self.choice.after(candidates(reply.round, reply.evaluations, apart)),
             latest={**self.latest, **reply.evaluations},
             epsilon=reply.metrics.get("epsilon", self.epsilon),
+            steps=self.steps + reply.metrics.get(STEPS, 0),
+            images=self.images + reply.metrics.get(IMAGES, 0),
         )
         if reply.round == 0:
             return replace(now, warmup_accuracy=now.accuracy("test"))
@@ -262,6 +267,8 @@ class Standings:
                 for answer, row in self.by_answer.items()
             },
             "kept": self.kept(),
+            "steps_per_site": _mean([site.steps for site in self.sites.values()]),
+            "images_per_site": _mean([site.images for site in self.sites.values()]),
             "pseudo_label_error": self.pseudo_label_error,
             "sites_without_test_images": [
                 k for k, site in sorted(self.sites.items()) if not site.facts.test
