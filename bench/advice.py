@@ -1,8 +1,7 @@
 """How often advice at a small budget agrees with a whole study: on docs/results, without a run.
 
 `python -m bench.advice` prints docs/WHICH_METHOD.md's table. Small: three of a setting's seeds, a
-half of its rounds. Whole: all its seeds and rounds. A unit is a seed, since the files hold means
-over sites; `fedapp advise` has a unit for each site and seed, so it sees smaller differences.
+half of its rounds. Whole: all its seeds and rounds. A unit is a seed, as in `fedapp advise`.
 """
 
 import csv

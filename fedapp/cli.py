@@ -322,7 +322,7 @@ def advise(
         str, typer.Argument(help="a preset's name or YAML file, or a folder of images by class")
     ],
     overrides: Overrides = None,
-    seeds: Annotated[str, typer.Option(help="seeds, such as 0,1,2")] = "0,1,2",
+    seeds: Annotated[str, typer.Option(help="seeds, such as 0,1,2")] = "0,1,2,3,4",
     out: Annotated[
         Path | None, typer.Option(help="folder of the runs; else advise-<data> in your runs")
     ] = None,

@@ -30,8 +30,9 @@ class Comparison:
     at the round chosen by validation.
 
     - method, seeds (how many), accuracy (mean over sites and seeds), sd (over seeds; None of one)
-    - difference: from the method with the highest accuracy; low, high: its interval, at 95 % for
-      all methods together, over sites and seeds; None where there is none, as of that method itself
+    - difference: from the method with the highest accuracy; low, high: its own interval at 95 %,
+      over seeds; p: of the paired t-test over seeds, by Holm over all pairs of methods. None where
+      there is none, as of that method itself, or of a single seed
     """
 
     folder: Path
@@ -116,5 +117,6 @@ def _rows(collection: Collection, grid: Grid, told: Telling | None) -> list[dict
             "difference": difference.value if difference else 0.0 if told else None,
             "low": difference.low if difference else None,
             "high": difference.high if difference else None,
+            "p": told.corrected.get(method) if told else None,
         })  # fmt: skip
     return rows

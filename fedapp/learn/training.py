@@ -15,6 +15,7 @@ from fedapp.learn.losses import JointLoss, soft_target_loss
 from fedapp.learn.networks.base import Network
 from fedapp.learn.sgd import Sgd
 from fedapp.learn.uncertainty import SCORING_BATCH, Normalise
+from fedapp.learn.worked import count
 
 Step = Callable[[], Tensor]
 """Returns the loss of one mini-batch under the model as it is, a scalar with its graph."""
@@ -149,14 +150,20 @@ def descend(
                     state = {"step": torch.tensor(0.0), "square_avg": squares[name]}
                     optimiser.state[parameter] = state
         take = partial(_take, parameters, optimiser, penalty)
-        return _mean([take(step) for step in steps])
+        return _mean([take(step) for step in _counted(steps)])
     with graphs.aside():
         key = (
             settings.optimiser, settings.learning_rate, settings.momentum, settings.weight_decay,
         )  # fmt: skip
         make = partial(_recordable, parameters, settings)
         take = partial(_take, parameters, graphs.optimiser(key, make), None)
-        return _mean(list(recorded(graphs, (key, state_of(model)), take, steps)))
+        return _mean(list(recorded(graphs, (key, state_of(model)), take, _counted(steps))))
+
+
+def _counted(steps: Iterable[Step]) -> Iterator[Step]:
+    for step in steps:
+        count(steps=1)
+        yield step
 
 
 def _mean(losses: list[Tensor]) -> float | None:

@@ -235,6 +235,35 @@ def budget_of(task: Task, training: TrainSettings) -> tuple[int, int | None]:
     return epochs, training.steps(epochs, before)
 
 
+def parts_of(task: Task, training: TrainSettings) -> list[Task]:
+    """Return the parts in which a task is trained: the warm-up's common rounds, else the task.
+
+    For a site that does a whole warm-up in one task, with the draws of each common round.
+    """
+    if task.action != WARM_UP:
+        return [task]
+    return [replace(task, phase=phase) for phase in range(training.warmup_rounds)]
+
+
+def trained_alone(task: Task, site: SiteContext) -> float | None:
+    """Train the context's model on the site's labelled images alone; return the mean loss.
+
+    None: without labels or mini-batches there is nothing to do. What is called "alone" everywhere:
+    an optimiser of its own for every part of the warm-up and every round, and draws of purposes of
+    its own, so that it is one model whatever else the site trains beside.
+    """
+    if not len(site.data.labels):
+        return None
+    work = replace(
+        work_of(task, site),
+        shuffle=site.stream("alone-shuffle", task),
+        view=site.view(task, "alone-view"),
+    )
+    with site.drawing(task, "alone"):
+        loss = descend(site.model, supervised(work), site.training)
+    return None if loss is None else site.finite(loss, task)
+
+
 def averaged(
     rnd: Round,
     weight: Callable[[SiteFacts, Reply], float],

@@ -31,6 +31,7 @@ from fedapp.learn.params import Params, Schema, all_finite, assign, schema_of, t
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.training import View, train
+from fedapp.learn.worked import count
 from fedapp.messages.ledger import EVALUATION, MESSAGE
 from fedapp.messages.protocol import (
     MODEL,
@@ -259,7 +260,12 @@ class SiteContext:
         assign(self.model, {**params, **self.kept})
 
     def normalise(self, images: Tensor) -> Tensor:
-        """uint8 images, or float32 numbers -> float32, scaled per channel."""
+        """uint8 images, or float32 numbers -> float32, scaled per channel.
+
+        Those that a gradient may come of are counted as learned from.
+        """
+        if torch.is_grad_enabled():
+            count(images=len(images))
         return normalise(images, self.data.mean, self.data.std)
 
     def one_hot(self, labels: Tensor) -> Tensor:

@@ -1,25 +1,21 @@
 """LocalOnly: no federation. Each site trains on its own labelled images, in the same cohorts.
 
-The reference that a federated method must beat: same epochs, same draws, nothing sent to peers.
+The reference that a federated method must beat: same epochs, nothing sent to peers. The warm-up has
+as many parts as that of methods that average, each with an optimiser of its own. So it is, bit for
+bit, the model that `prior_shift` trains alone.
 """
 
 import math
 from collections.abc import Generator, Sequence
+from statistics import fmean
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.settings import CLOSED
 from fedapp.messages.protocol import Reply, Task
-from fedapp.methods.base import (
-    Method,
-    MethodState,
-    Round,
-    SiteContext,
-    SiteReport,
-    warm_up,
-    warm_ups,
-)
+from fedapp.methods._averaging import WARM_UP, parts_of, trained_alone
+from fedapp.methods.base import Method, MethodState, Round, SiteContext, SiteReport, warm_ups
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -44,19 +40,17 @@ class LocalOnly(Method[MethodState]):
         return warm_ups(rnd)
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
-        """Train on D_s for the round's epochs; a site without labels stays as it is."""
-        if task.action == "warmup":
-            return warm_up(task, site)
+        """Train on D_s; a site without labels stays as it is, one with an earlier run's too."""
+        warming_up = task.action == WARM_UP
         site.load(task.own)
-        if not len(site.data.labels):
-            return SiteReport()
-        targets = site.one_hot(site.data.labels)
-        count, epochs = len(site.data.labels), site.training.local_epochs
-        loss = site.fit(site.data.labelled, targets, count, epochs, task)
+        parts = [] if warming_up and task.own.version else parts_of(task, site.training)
+        losses = [loss for part in parts if (loss := trained_alone(part, site)) is not None]
+        if not losses:
+            return SiteReport(evaluations=site.evaluate("val", "test") if warming_up else {})
         return SiteReport(
             site.params(),
             learned=True,
-            metrics={"loss": loss},
+            metrics={"loss": fmean(losses)},
             evaluations=site.evaluate("val", "test"),
         )
 

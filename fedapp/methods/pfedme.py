@@ -17,6 +17,7 @@ from torch import Tensor
 from fedapp.ground.settings import CLOSED, Count, Positive
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.training import Step, shortened
+from fedapp.learn.worked import count
 from fedapp.messages.protocol import Reply, Task
 from fedapp.methods._averaging import ByObjective, averaged
 from fedapp.methods.base import MethodState, Round, SiteContext, SiteReport
@@ -78,6 +79,7 @@ class PFedMe(ByObjective):
         first = None
         for _ in range(self.inner_steps):
             loss = step()
+            count(steps=1)
             first = loss.detach() if first is None else first
             gradients = shortened(torch.autograd.grad(loss, theta))
             with torch.no_grad():

@@ -12,8 +12,10 @@ from fedapp.messages.protocol import (
     ANSWERS,
     EPSILON,
     EVALUATE,
+    IMAGES,
     MODEL,
     SEARCH,
+    STEPS,
     Evaluation,
     Incoming,
     PseudoLabels,
@@ -138,7 +140,12 @@ def _check_pseudo(pseudo: PseudoLabels, classes: int, unlabelled: int) -> None:
 def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts) -> None:
     if len(metrics) > MAX_METRICS:
         raise ProtocolError(f"{len(metrics)} metrics; at most {MAX_METRICS}")
-    for name in (EPSILON, "learned_from"):  # a negative weight would turn an average round
+    for name in (
+        EPSILON,
+        "learned_from",
+        STEPS,
+        IMAGES,
+    ):  # a negative weight would turn an average round
         if metrics.get(name, 0) < 0:
             raise ProtocolError(f"metric {name} = {metrics[name]:g}; must not be negative")
     for name, limit in (

@@ -75,10 +75,20 @@ def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
         ("alone", ALONE, "each site's model trained alone, at the end"),
     ):
         if name in answers:
+            if name == "alone" and (without := answers[name].get("sites_without")):
+                label = f"each site trained alone; {without} without: guesses"
             table.append((label, column, answers[name]["final"]))
     head = _cells("Right answers on the sites' own test images", "right / of", "%", "sites' mean")
-    rows = [(label, *_counted(per_site, column), percent(of)) for label, column, of in table]
+    every = [_guessing(row) for row in per_site]
+    rows = [(label, *_counted(every, column), percent(of)) for label, column, of in table]
     return [head, *(_cells(f"  {label}", *values) for label, *values in rows)]
+
+
+def _guessing(row: Row) -> Row:
+    """Return a site's row; one that has no model trained alone would guess evenly in its place."""
+    if row.get(ALONE) is not None or not row.get("classes"):
+        return row
+    return {**row, ALONE: 1 / row["classes"]}
 
 
 def _by_site(per_site: Sequence[Row]) -> list[str]:

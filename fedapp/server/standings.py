@@ -13,7 +13,7 @@ from typing import Any
 
 from fedapp.learn.keeping import Choice, candidates
 from fedapp.learn.metrics import worst_decile
-from fedapp.messages.protocol import ANSWERS, Evaluation, Reply, SiteFacts
+from fedapp.messages.protocol import ANSWERS, IMAGES, STEPS, Evaluation, Reply, SiteFacts
 
 Row = dict[str, Any]
 
@@ -23,7 +23,8 @@ class Standing:
     """One site's record; `latest` holds the last evaluation of each part.
 
     A value: what becomes of it is another one, so that a checkpoint can tell which changed.
-    joined: the round before which it came; 0: it was here from the start.
+    joined: the round before which it came; 0: it was here from the start. steps, images: what it
+    has learned by so far, as it says (`protocol.STEPS`).
     """
 
     facts: SiteFacts
@@ -36,6 +37,8 @@ class Standing:
     epsilon: float | None = None
     joined: int = 0
     choice: Choice = field(default_factory=Choice)
+    steps: float = 0.0
+    images: float = 0.0
 
     def accuracy(self, part: str) -> float | None:
         """Accuracy on "val", "test" or "test_before"; None without images."""
@@ -56,6 +59,8 @@ class Standing:
             choice=self.choice.after(candidates(reply.round, reply.evaluations, apart)),
             latest={**self.latest, **reply.evaluations},
             epsilon=reply.metrics.get("epsilon", self.epsilon),
+            steps=self.steps + reply.metrics.get(STEPS, 0),
+            images=self.images + reply.metrics.get(IMAGES, 0),
         )
         if reply.round == 0:
             return replace(now, warmup_accuracy=now.accuracy("test"))
@@ -86,6 +91,30 @@ class Standings:
     def accuracies(self) -> dict[str, list[float]]:
         """Return by part the accuracies of all sites that have images of it, in any order."""
         return {part: list(by_site.values()) for part, by_site in self._measured.items() if by_site}
+
+    def of_answer(self, part: str, answer: str) -> list[float]:
+        """Return an answer's accuracy at every site that has images of this part, in any order.
+
+        A site that lacks the answer counts with what it would have in its place. In the place of
+        the "tuned" answer that is the common one. In the place of the one "alone" it is an even
+        guess among the classes: who has no label cannot learn alone. So means of answers are over
+        the same sites, and can be compared.
+        """
+        own = self._measured.get(f"{part}_{answer}", {})
+        common = self._measured.get(f"{part}_common", {})
+        found = []
+        for site, used in self._measured.get(part, {}).items():
+            instead = {
+                "tuned": common.get(site, used),
+                "alone": 1 / len(self.sites[site].facts.classes),
+            }
+            found.append(own[site] if site in own else instead.get(answer, used))
+        return found
+
+    def sites_without(self, answer: str) -> int:
+        """Return how many sites with test images count with what stands in an answer's place."""
+        measured = self._measured
+        return len(measured.get("test", {}).keys() - measured.get(f"test_{answer}", {}).keys())
 
     def close_round(
         self,
@@ -122,9 +151,9 @@ class Standings:
             "skipped": {str(site): reason for site, reason in sorted(skipped.items())},
         }
         for answer in ANSWERS:
-            if of_answer := accuracies.get(f"test_{answer}"):
-                row[f"mean_test_accuracy_{answer}"] = _mean(of_answer)
-                row[f"mean_val_accuracy_{answer}"] = _mean(accuracies.get(f"val_{answer}", []))
+            if accuracies.get(f"test_{answer}"):
+                row[f"mean_test_accuracy_{answer}"] = _mean(self.of_answer("test", answer))
+                row[f"mean_val_accuracy_{answer}"] = _mean(self.of_answer("val", answer))
                 if number and _better(
                     row, self.by_answer.get(answer), f"mean_val_accuracy_{answer}"
                 ):
@@ -230,13 +259,16 @@ class Standings:
             "by_validation_worst_decile_accuracy": chosen.get("worst_decile_accuracy"),
             "answers": {
                 answer: {
-                    "final": _mean(accuracies.get(f"test_{answer}", [])),
+                    "final": _mean(self.of_answer("test", answer)),
                     "best_by_validation": row[f"mean_test_accuracy_{answer}"],
                     "best_by_validation_round": row["round"],
+                    "sites_without": self.sites_without(answer),
                 }
                 for answer, row in self.by_answer.items()
             },
             "kept": self.kept(),
+            "steps_per_site": _mean([site.steps for site in self.sites.values()]),
+            "images_per_site": _mean([site.images for site in self.sites.values()]),
             "pseudo_label_error": self.pseudo_label_error,
             "sites_without_test_images": [
                 k for k, site in sorted(self.sites.items()) if not site.facts.test

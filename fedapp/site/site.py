@@ -31,11 +31,14 @@ from fedapp.learn.params import (
 )
 from fedapp.learn.parsed import PARSED
 from fedapp.learn.scores import ScoreStore
+from fedapp.learn.worked import Worked, counting
 from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import (
+    IMAGES,
     MEMORY_LOST,
     MODEL,
     SERVER_SITE,
+    STEPS,
     Answer,
     Evaluation,
     Incoming,
@@ -135,7 +138,8 @@ class Site:
             return Incoming(Missing(task.site, task.round, missing))
         context, lost = self.context(task)
         scored_before = self.scores.computed
-        report = self.experiment.method.site_round(task, context)
+        with counting() as done:
+            report = self.experiment.method.site_round(task, context)
         # A matter of the log: a round that is done again finds its scores in hand.
         if scored := self.scores.computed - scored_before:
             log.info("site %d, round %d: %d models scored", task.site, task.round, scored)
@@ -143,7 +147,7 @@ class Site:
             self.keeper.take(task, report, context)
         if self.experiment.privacy.clip and task.site != SERVER_SITE:  # the server's stays with it
             report = self._privately(task, report, context)
-        return self._answer(task, report, context, {MEMORY_LOST: 1} if lost else {})
+        return self._answer(task, report, context, _noted(done, lost))
 
     def context(self, task: Task) -> tuple[SiteContext, bool]:
         """Return what a rule works with in a task whose contents are in the store.
@@ -331,6 +335,12 @@ class Site:
                 base = sent.base.digest if sent.base else named[MODEL]
                 parts[role] = Part(base, digest)
         return named, parts, payloads
+
+
+def _noted(done: Worked, lost: bool) -> dict[str, float]:
+    """Return the metrics that every method's reply has: what there is nothing of is left out."""
+    counts = {STEPS: done.steps, IMAGES: done.images} if done.steps else {}
+    return {**counts, **({MEMORY_LOST: 1} if lost else {})}
 
 
 @lru_cache(maxsize=1)

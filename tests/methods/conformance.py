@@ -250,6 +250,17 @@ class Played:
         return self.server(exchange) | self.private(exchange.task.private)
 
 
+def draw_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what is trained alone draw as all other training does, so that the two compare."""
+    stream, drawing = SiteContext.stream, SiteContext.drawing
+    monkeypatch.setattr(
+        SiteContext,
+        "stream",
+        lambda site, purpose, task: stream(site, purpose.removeprefix("alone-"), task),
+    )
+    monkeypatch.setattr(SiteContext, "drawing", lambda site, task, _="": drawing(site, task))
+
+
 def _settled(row: dict[str, Any]) -> dict[str, Any]:
     traffic = ("wall_seconds", "models_", "bytes_")
     return {name: value for name, value in row.items() if not name.startswith(traffic)}

@@ -21,7 +21,6 @@ from tests.methods.conformance import (
     data_of,
     descent_by_hand,
     mean_by_hand,
-    named,
     play,
     site_data,
     toy,
@@ -66,9 +65,9 @@ def test_phases_draw_other_orders_and_other_dropout_and_each_the_same_again():
 
 
 def test_the_first_phase_draws_what_a_warm_up_apart_draws(tmp_path):
-    """One epoch of local_only is the first of FedAvg's two phases, up to rounding."""
+    """One epoch of UM-pFSSL's is the first of FedAvg's two phases, up to rounding."""
     deals, changes = [Deal(20, 5)], {"model__dropout": 0.5}
-    apart = play(toy(LocalOnly(), tmp_path, deals, name="apart", **changes))
+    apart = play(toy(UmPfssl(mc_samples=2), tmp_path, deals, name="apart", **changes))
     changes |= {"training__warmup_epochs": 2, "training__warmup_rounds": 2}
     common = play(toy(FedAvg(), tmp_path, deals, name="common", **changes))
     [theirs], [[mine], _] = apart.of(0, "warmup"), phases(common)
@@ -193,8 +192,17 @@ def test_a_private_part_goes_on_from_phase_to_phase(tmp_path):
         assert len(list(folder.rglob("*.safetensors"))) == 2
 
 
-@named([LocalOnly(), UmPfssl(mc_samples=2)])
-def test_methods_that_do_not_average_warm_up_at_once(tmp_path, method):
+def test_training_alone_warms_up_in_one_task_that_has_the_parts_of_all(tmp_path):
+    one = play(toy(LocalOnly(), tmp_path, name="one", training__warmup_epochs=2))
+    two = play(
+        toy(LocalOnly(), tmp_path, name="two", training__warmup_epochs=2, training__warmup_rounds=2)
+    )
+    assert [e.task.phase for e in two.of(0, "warmup")] == [0, 0, 0]
+    assert one.records()["pool"] != two.records()["pool"]
+
+
+def test_um_pfssl_warms_up_at_once(tmp_path):
+    method = UmPfssl(mc_samples=2)
     one = play(toy(method, tmp_path, name="one", training__warmup_epochs=2))
     four = play(
         toy(method, tmp_path, name="four", training__warmup_epochs=2, training__warmup_rounds=4)

@@ -110,6 +110,14 @@ def test_many_sites_are_grouped_by_their_labels() -> None:
     assert "Worse than warm-up  10 of 20 sites, in images: 11 -5 of 100, 0 -5 of 100" in text
 
 
+def test_a_site_without_a_model_trained_alone_counts_with_a_guess() -> None:
+    """8 of 10 and, of three classes, 13 of 40 guessed: 21 of 50; the mean is the summary's."""
+    rows = [HOSPITALS[0], {**HOSPITALS[1], "alone_accuracy": None}, HOSPITALS[2]]
+    alone = {**SUMMARY["answers"]["alone"], "final": (0.8 + 1 / 3) / 2, "sites_without": 1}
+    text = end_block({**SUMMARY, "answers": {"alone": alone}}, rows, Path("/r"))
+    assert re.search(r"each site trained alone; 1 without: guesses +21 / 50 +42.0 +56.7\n", text)
+
+
 def test_nobody_is_worse() -> None:
     rows = [site(0, 0.5, 0.5, 0.5, test=10), site(1, 0.5, 0.5, 0.6, test=10)]
     text = end_block({**SUMMARY, "answers": {}}, rows, Path("/r"))

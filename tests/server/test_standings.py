@@ -137,6 +137,60 @@ def test_the_classes_with_test_images_are_counted():
     assert {row["classes"] for row in rows} == {2}
 
 
+# --- means of an answer ---------------------------------------------------------------------------
+
+
+def answering(*sites):
+    """A round after the warm-up; of each site what it measures by name, right of 10 images."""
+    run = standings(len(sites))
+    rows = []
+    for number in (0, 1):
+        replies = [
+            replace(reply(number, k), evaluations={n: evaluation(of, 10) for n, of in site.items()})
+            for k, site in enumerate(sites)
+        ]
+        rows.append(run.close_round(number, replies, {}))
+    return run, rows[-1]
+
+
+WHOLE = {"test": 9, "test_common": 8, "test_tuned": 6, "test_alone": 7,
+         "val": 9, "val_common": 7, "val_tuned": 5, "val_alone": 4}  # fmt: skip
+
+
+def test_a_site_that_lacks_an_answer_counts_with_what_it_has_in_its_place():
+    """Tuned: 6 and, as the common one, 2 of 10; alone: 7 of 10 and one of two classes guessed."""
+    run, row = answering(WHOLE, {"test": 3, "test_common": 2, "val": 3, "val_common": 1})
+    means = {a: row[f"mean_test_accuracy_{a}"] for a in ("common", "tuned", "alone")}
+    assert means == pytest.approx({"common": 0.5, "tuned": 0.4, "alone": 0.6})
+    means = {a: row[f"mean_val_accuracy_{a}"] for a in ("common", "tuned", "alone")}
+    assert means == pytest.approx({"common": 0.4, "tuned": 0.3, "alone": 0.45})
+    found = run.summary()["answers"]
+    assert {a: f["final"] for a, f in found.items()} == pytest.approx(
+        {"common": 0.5, "tuned": 0.4, "alone": 0.6}
+    )
+    assert {a: f["sites_without"] for a, f in found.items()} == {
+        "common": 0,
+        "tuned": 1,
+        "alone": 1,
+    }
+
+
+def test_where_all_sites_have_an_answer_its_mean_is_theirs():
+    run, row = answering(WHOLE, {name: n - 2 for name, n in WHOLE.items()})
+    for part in ("test", "val"):
+        for answer in ("common", "tuned", "alone"):
+            theirs = (WHOLE[f"{part}_{answer}"] - 1) / 10
+            assert row[f"mean_{part}_accuracy_{answer}"] == pytest.approx(theirs)
+    assert not any(found["sites_without"] for found in run.summary()["answers"].values())
+
+
+def test_an_answer_that_no_site_has_has_no_mean_and_a_site_without_images_counts_nowhere():
+    run, row = answering({"test": 3, "test_common": 2, "val": 3, "val_common": 1}, {"val": 5})
+    assert "mean_test_accuracy_alone" not in row and "mean_test_accuracy_tuned" not in row
+    assert row["mean_test_accuracy_common"] == pytest.approx(0.2)
+    assert list(run.summary()["answers"]) == ["common"]
+
+
 # --- a round that spoilt the average --------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params, assign
 from fedapp.learn.sgd import Sgd
 from fedapp.learn.training import optimiser_of, shortened
+from fedapp.learn.worked import count
 
 
 class Decomposed:
@@ -76,6 +77,7 @@ class Decomposed:
         for tensor, gradient in zip(part.values(), gradients, strict=True):
             tensor.grad = gradient
         steps.step()
+        count(steps=1)
         for name, weight in self._weights.items():
             torch.add(self.sigma[name], self.psi[name], out=weight)
 

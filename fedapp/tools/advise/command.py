@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from sys import stderr
@@ -10,13 +11,15 @@ from sys import stderr
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import RunError
 from fedapp.ground.text import duration
-from fedapp.tools.advise.plan import CANDIDATES, SETTING, plan
+from fedapp.tools.advise.plan import CANDIDATES, SEEDS, SETTING, plan
 from fedapp.tools.advise.rule import advise
-from fedapp.tools.advise.words import as_json, reason, table
+from fedapp.tools.advise.words import as_json, reason, table, tuned_words
 from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.command import folder_of
 from fedapp.tools.compare.execute import execute
-from fedapp.tools.compare.telling import units_of
+from fedapp.tools.compare.grid import Grid
+from fedapp.tools.compare.telling import by_run, units_of
+from fedapp.tools.compare.tuning import candidates, judge, tuning_grid
 
 
 def advise_on(
@@ -28,23 +31,26 @@ def advise_on(
     jobs: int | None = None,
     as_data: bool = False,
 ) -> int:
-    """Run the candidates on a preset or a folder and say which to take; return as `compare`.
+    """Tune and run the candidates on a preset or a folder, and say which to take; as `compare`.
 
     as_data: print JSON alone to standard output; progress goes to standard error.
 
     Raises ConfigError and RunError as `compare`, and RunError where no site has test images.
     """
-    grid, words = plan(data, overrides, seeds or (0, 1, 2))
+    grid, words = plan(data, overrides, seeds or SEEDS)
     folder = folder_of(out, f"advise-{grid.name}")
-    if as_data:
-        with redirect_stdout(stderr):
-            code, collection, _ = execute(grid, folder, jobs, "loopback")
-    else:
-        code, collection, _ = execute(grid, folder, jobs, "loopback")
+    with redirect_stdout(stderr) if as_data else nullcontext():
+        code, chosen, tuning_seconds = _tuned(grid, folder / "tuning", jobs)
+        if code:
+            return code
+        methods = {name: {**own, **chosen.get(name, {})} for name, own in grid.methods.items()}
+        tuned = replace(grid, methods=methods, tune=None)
+        code, collection, _ = execute(tuned, folder, jobs, "loopback")
     if code:
         return code
-    found = units_of(collection.sites, SETTING)
-    advice = advise({name: found[name] for name in CANDIDATES if name in found})
+    units = units_of(collection.sites, SETTING)
+    found = by_run({name: units[name] for name in CANDIDATES if name in units})
+    advice = advise(found)
     if advice is None:
         raise RunError(f"{data}: no site has labelled test images: label some, or nobody can tell")
     costs = {
@@ -53,15 +59,32 @@ def advise_on(
     }
     images, shares = _tested(collection, grid.seeds[0])
     if as_data:
-        print(json.dumps(as_json(found, advice, costs, images), indent=2))
+        print(json.dumps(as_json(found, advice, costs, images, chosen), indent=2))
         return 0
     sites = len(shares)
     print(f"\nAccuracy on each site's own test images: {sites} sites, {len(grid.seeds)} seeds")
-    print("\n".join([*table(found, advice, costs), "", *reason(advice, images, shares)]))
-    total = duration(sum(row["wall_seconds"] for row in collection.results))
+    said = [*table(found, advice, costs), *tuned_words(chosen), ""]
+    print("\n".join([*said, *reason(advice, images, shares)]))
+    total = duration(tuning_seconds + sum(row["wall_seconds"] for row in collection.results))
     print(f"\nThis took {total} of computing, in {folder}; the same command goes on from there.")
-    print(f"In full: fedapp run {words} method.preset={advice.method}")
+    more = "".join(f" {key}={value}" for key, value in chosen.get(advice.method, {}).items())
+    print(f"In full: fedapp run {words} method.preset={advice.method}{more}")
     return 0
+
+
+def _tuned(
+    grid: Grid, folder: Path, jobs: int | None
+) -> tuple[int, dict[str, Mapping[str, Scalar]], float]:
+    """Run what the grid's `tune` tries; return exit code, each candidate's best values, seconds."""
+    if grid.tune is None:
+        return 0, {}, 0.0
+    tried = candidates(grid)
+    code, collection, _ = execute(tuning_grid(grid, tried), folder, jobs, "loopback")
+    if code:
+        return code, {}, 0.0
+    judged = judge(tried, collection.results)
+    chosen = {one.candidate.method: one.candidate.values for one in judged if one.chosen}
+    return 0, chosen, sum(row["wall_seconds"] for row in collection.results)
 
 
 def _tested(collection: Collection, seed: int) -> tuple[int, list[float]]:

@@ -3,12 +3,14 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedapp.data.folder import list_images
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import CONF, Scalar, anywhere, presets, yaml_path
 from fedapp.ground.errors import ConfigError, nearest
 from fedapp.tools.compare.grid import Grid, grid_of
+from fedapp.tools.compare.tuning import RATE
 
 CANDIDATES = ("local_only", "fedavg", "fedavg_ft", "recommended")
 """Method presets, the simplest first."""
@@ -17,6 +19,10 @@ SETTING = "base"
 ROUNDS, STEPS, SAMPLED = 5, 25, 0.5
 """Budget: at most so many rounds, of so many mini-batches a site, with at least this share of the
 sites in each. It does not grow with the data, but for reading and measuring them."""
+SEEDS = tuple(range(5))
+"""What is compared is runs, so that fewer seeds show next to nothing."""
+FACTORS = (1.0, 1 / 3, 3.0)
+"""Learning rates that are tried for every candidate alike, in the preset's."""
 FOLDERS = CONF / "python" / "in_memory.yaml"
 """The preset of a folder of images; as of data that a program gives."""
 SIDE = 32
@@ -24,11 +30,12 @@ SIDE = 32
 
 
 def plan(data: str, given: Mapping[str, Scalar], seeds: Sequence[int]) -> tuple[Grid, str]:
-    """Return what to run, and the words of the command line that run it in full.
+    """Return what to run and to tune, and the words of the command line that run it in full.
 
     data: a preset, by name or file, or a folder of images by class. given: overrides, which go over
-    the budget. Raises ConfigError where there is no such thing, DataError where a folder has no
-    images.
+    the budget. The candidates are tuned on a seed that the comparison does not use, each by the
+    same learning rates (`rates`); a given learning rate is that of all, and nothing is tuned.
+    Raises ConfigError where there is no such thing, DataError where a folder has no images.
     """
     if Path(data).is_dir() and data not in presets():
         list_images(Path(data))  # else every run would say that there are none
@@ -52,6 +59,23 @@ def plan(data: str, given: Mapping[str, Scalar], seeds: Sequence[int]) -> tuple[
         "training.local_steps": full.training.local_steps or STEPS,
     }
     common = {**budget, **asked}
-    plain = {"preset": base, "set": common, "methods": list(CANDIDATES), "seeds": list(seeds)}
+    plain: dict[str, Any] = {
+        "preset": base,
+        "set": common,
+        "methods": list(CANDIDATES),
+        "seeds": list(seeds),
+    }
+    if RATE not in asked:
+        tried = rates(full.training.learning_rate)
+        plain["tune"] = {
+            "budget": len(tried),
+            "values": {name: {RATE: tried} for name in CANDIDATES},
+            "seeds": [max(seeds) + 1],
+        }
     words = [base, *(f"{key}={value}" for key, value in asked.items())]
     return grid_of(plain, name, "advise"), shlex.join(words)
+
+
+def rates(own: float) -> list[float]:
+    """Return the learning rates to try, two digits each: the preset's first, which wins ties."""
+    return [float(f"{own * factor:.2g}") for factor in FACTORS]

@@ -44,7 +44,8 @@ class Advice:
 def advise(found: Mapping[str, Mapping[Unit, float]]) -> Advice | None:
     """Return which candidate to take; None below two candidates, or without a unit of all.
 
-    found: candidates, the simplest first -> accuracy, in [0, 1], by unit (a site under a seed).
+    found: candidates, the simplest first -> accuracy, in [0, 1], by unit. A unit is a run: a seed.
+    The sites of a run share a model and a split, so they are not independent.
     Intervals hold together at 95 % (Bonferroni, over every pair that can be asked about); a
     difference without an interval (a single unit) shows nothing.
     """

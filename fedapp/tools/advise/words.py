@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
+from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.text import duration, percent, points
 from fedapp.tools.advise.rule import MARGIN, Advice
-from fedapp.tools.compare.telling import Units
+from fedapp.tools.compare.telling import Runs
+from fedapp.tools.compare.tuning import RATE
 
 NAMES = {
     "local_only": "each site alone",
@@ -19,20 +22,28 @@ MANY_LABELS = 0.9
 """Mean share of labels from which learning from unlabelled images has little to add."""
 
 
-def table(found: Mapping[str, Units], advice: Advice, costs: Mapping[str, float]) -> list[str]:
+def table(found: Mapping[str, Runs], advice: Advice, costs: Mapping[str, float]) -> list[str]:
     """Return a line for each candidate. costs: seconds of one run of it, mean over seeds."""
     head = f"less {NAMES[advice.method]}, points"
     lines = [f"{'':26}{'accuracy, %':>12}{head:>44}{'one run':>14}"]
-    for name, units in found.items():
+    for name, runs in found.items():
         difference, cost = advice.differences.get(name), duration(costs[name])
         text = ""
         if difference is not None:
             text = points(difference.value)
             if difference.low is not None and difference.high is not None:
                 text += f" ({points(difference.low)} to {points(difference.high)})"
-        accuracy = percent(fmean(units.values()))
+        accuracy = percent(fmean(runs.values()))
         lines.append(f"{NAMES[name]:26}{accuracy:>12}{text:>44}{cost:>14}")
     return lines
+
+
+def tuned_words(chosen: Mapping[str, Mapping[str, Scalar]]) -> list[str]:
+    """Return the learning rates that were chosen for the candidates; nothing if none was."""
+    named = [f"{NAMES[name]} {values[RATE]}" for name, values in chosen.items()]
+    if not named:
+        return []
+    return [f"Learning rates, chosen on validation images of another seed: {', '.join(named)}"]
 
 
 def reason(advice: Advice, test_images: int, shares: Sequence[float]) -> list[str]:
@@ -41,6 +52,8 @@ def reason(advice: Advice, test_images: int, shares: Sequence[float]) -> list[st
     test_images: of all sites together, under one seed. shares: of labels, site by site.
     """
     name, margin = NAMES[advice.method], f"{100 * MARGIN:.0f} point"
+    if all(difference.n < 2 for difference in advice.differences.values()):
+        return ["One seed tells nothing about other seeds: give several (--seeds)."]
     lines = _sure(advice, name, margin) if advice.clear else _unsure(advice, name, test_images)
     if len(shares) == 1:
         lines.append(
@@ -84,7 +97,11 @@ def _named(candidates: Sequence[str]) -> str:
 
 
 def as_json(
-    found: Mapping[str, Units], advice: Advice, costs: Mapping[str, float], test_images: int
+    found: Mapping[str, Runs],
+    advice: Advice,
+    costs: Mapping[str, float],
+    test_images: int,
+    chosen: Mapping[str, Mapping[str, Scalar]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return all of it as JSON can hold it; accuracies and differences are shares."""
     return {
@@ -97,11 +114,12 @@ def as_json(
         "test_images": test_images,
         "candidates": {
             name: {
-                "accuracy": fmean(units.values()),
+                "accuracy": fmean(runs.values()),
                 "seconds": costs[name],
+                **chosen.get(name, {}),
                 **({} if (d := advice.differences.get(name)) is None else
                    {"difference": d.value, "low": d.low, "high": d.high}),
             }
-            for name, units in found.items()
+            for name, runs in found.items()
         },
     }  # fmt: skip

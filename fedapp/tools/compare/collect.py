@@ -53,6 +53,7 @@ COLUMNS = {
         *("last5_test_accuracy", "largest_fall", "calibration_error"),
         *(f"{answer}_{column}" for answer in ANSWERS for column in _OF_AN_ANSWER),
         *("models_down", "models_up", "bytes_down", "bytes_up", "bytes_evaluation"),
+        *("steps_per_site", "images_per_site"),
         *("cost_bound_models", "wall_seconds", "manifest", "code", "cell"),
     ),
     "sites.csv": (

@@ -1,40 +1,54 @@
 """What a comparison can tell: which methods differ beyond chance, and what it cannot see.
 
+What counts as one observation is a run, that is a seed. The sites of a run are not independent:
+they share a model and a split. So a method's accuracy in a run is its mean over the sites, and
+methods are compared over runs. What holds is said of other seeds, not of other data.
+
 Pure functions of numbers; accuracies and differences are shares.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import fmean, median
 from typing import Any
 
 from fedapp.ground.text import points
-from fedapp.tools.report.statistics import CONFIDENCE, Difference, paired_difference
+from fedapp.tools.report.statistics import CONFIDENCE, Difference, holm, paired_difference
 
 Units = Mapping[tuple[int, int], float]
 """(seed, site) -> accuracy of one method there."""
+Runs = Mapping[int, float]
+"""Seed -> mean accuracy of one method over the sites of that run."""
 
 
 @dataclass(frozen=True)
 class Telling:
     """The method with the highest mean, and the others beside it.
 
-    differences: each other method less the best, over the same units, at a level that holds for all
-    of them together. Their intervals are None where there is one unit, or all differ alike.
+    differences: each other method less the best, over the runs of all, with a 95 % interval of its
+    own. It is None where there is one run, or all differ alike. corrected: their p-values by Holm
+    over all pairs of methods, since the best is chosen by the same numbers.
     """
 
     best: str
     differences: Mapping[str, Difference]
+    corrected: Mapping[str, float | None]
 
     @property
     def behind(self) -> list[str]:
         """Methods that are shown to be worse than the best."""
-        return [m for m, d in self.differences.items() if d.high is not None and d.high < 0]
+        return [m for m, p in self.corrected.items() if p is not None and p < 1 - CONFIDENCE]
 
     @property
     def open(self) -> list[str]:
         """Methods that cannot be told from the best."""
         return [method for method in self.differences if method not in self.behind]
+
+    @property
+    def runs(self) -> int:
+        """Number of runs that every method has."""
+        return min(difference.n for difference in self.differences.values())
 
     @property
     def reach(self) -> float | None:
@@ -58,21 +72,32 @@ def level(comparisons: int) -> float:
     return 1 - (1 - CONFIDENCE) / comparisons
 
 
-def telling(found: Mapping[str, Units]) -> Telling | None:
-    """Compare methods over the units that all of them have; None below two methods or one unit."""
+def by_run(found: Mapping[str, Units]) -> dict[str, dict[int, float]]:
+    """Return each method's mean accuracy by seed, over the sites that all methods have there."""
     shared = set.intersection(*map(set, found.values())) if found else set()
-    if len(found) < 2 or not shared:
-        return None
-    means = {method: fmean(units[unit] for unit in shared) for method, units in found.items()}
-    best = max(means, key=lambda method: means[method])
-    theirs = {unit: found[best][unit] for unit in shared}
-    each = level(len(found) - 1)
-    differences = {
-        method: difference
+    seeds = sorted({seed for seed, _ in shared})
+    return {
+        method: {s: fmean(units[unit] for unit in shared if unit[0] == s) for s in seeds}
         for method, units in found.items()
-        if method != best and (difference := paired_difference(units, theirs, each)) is not None
     }
-    return Telling(best, differences)
+
+
+def telling(found: Mapping[str, Units]) -> Telling | None:
+    """Compare methods over the runs that all of them have; None below two methods or one run."""
+    runs = by_run(found)
+    if len(runs) < 2 or not all(runs.values()):
+        return None
+    best = max(runs, key=lambda method: fmean(runs[method].values()))
+    pairs = list(combinations(runs, 2))
+    tests = [paired_difference(runs[one], runs[other]) for one, other in pairs]
+    p_of = dict(zip(pairs, holm([test.p if test else None for test in tests]), strict=True))
+    differences, corrected = {}, {}
+    for method, of_method in runs.items():
+        difference = paired_difference(of_method, runs[best])
+        if method != best and difference is not None:
+            differences[method] = difference
+            corrected[method] = next(p for pair, p in p_of.items() if {*pair} == {method, best})
+    return Telling(best, differences, corrected)
 
 
 def units_of(sites: Iterable[Mapping[str, Any]], setting: str) -> dict[str, Units]:
@@ -89,9 +114,12 @@ def units_of(sites: Iterable[Mapping[str, Any]], setting: str) -> dict[str, Unit
 
 def in_words(told: Telling) -> str:
     """Return a sentence for each kind of method; points are of accuracy."""
+    if told.runs < 2:
+        return f"{told.best} is highest; one seed tells nothing about other seeds."
     if told.reach is None:
-        return f"{told.best} is highest; one site, or one seed of few, cannot tell it from chance."
-    said = [f"differences under about {100 * told.reach:.1f} points cannot be told from chance"]
+        return f"{told.best} is highest; no difference varies over the seeds, so none has a test."
+    reach = f"{100 * told.reach:.1f} points cannot be told from chance over {told.runs} seeds"
+    said = [f"differences under about {reach}"]
     if told.behind:
         shown = ", ".join(f"{m} ({points(told.differences[m].value)})" for m in told.behind)
         said.append(f"below {told.best} beyond chance: {shown}")

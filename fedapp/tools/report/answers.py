@@ -45,11 +45,14 @@ def answers_table(comparison: Comparison) -> Table | None:
         "Test accuracy at every site, mean over sites, of two models of one run: the average that "
         "all sites share, and the model that a site makes of it by training on its own images. "
         "Each stands at the round with its own best mean validation accuracy, so neither is chosen "
-        "for the other's sake; mean ± sd over seeds. Methods without both are left out.",
+        "for the other's sake; mean ± sd over seeds. Methods without both are left out. A site "
+        "that has not trained counts with the average in the place of its own.",
     ]
     if ALONE in every:
         notes.append(
-            "Alone: a model that the site trains on its labelled images, without the others."
+            "Alone: a model that the site trains on its labelled images, without the others. A "
+            "site without labels has none, and counts with an even guess: one over the number of "
+            "classes."
         )
     return Table("Both ways", columns, rows, notes)
 

@@ -10,6 +10,7 @@ from fedapp.tools.report.records import BEST, SELECTED, Comparison
 from fedapp.tools.report.sweep import Sweep
 
 MODELS = ("models_down", "models_up", "cost_bound_models")
+WORK = ("steps_per_site", "images_per_site")
 BYTES = ("bytes_down", "bytes_up", "bytes_evaluation")
 
 
@@ -19,15 +20,16 @@ def cost_table(comparison: Comparison) -> Table:
     rows: list[list[Entry]] = []
     for setting in comparison.settings:
         for method in comparison.ran(setting):
-            models, sent = (
+            models, sent, work = (
                 [_mean(comparison, setting, method, column) for column in columns]
-                for columns in (MODELS, BYTES)
+                for columns in (MODELS, BYTES, WORK)
             )
             error = comparison.mean(setting, method, "pseudo_label_error")
             ran = len(comparison.of(setting, method))
             rows.append(
                 [
                     *(setting, names[method].label, str(ran)),
+                    *map(count, work),
                     *map(count, models),
                     *map(size, sent),
                     duration(_mean(comparison, setting, method, "wall_seconds")),
@@ -35,7 +37,8 @@ def cost_table(comparison: Comparison) -> Table:
                 ]
             )
     columns = [
-        *("Setting", "Method", "Seeds", "Models to sites", "Models to server"),
+        *("Setting", "Method", "Seeds", "Steps a site", "Images a site"),
+        *("Models to sites", "Models to server"),
         *("Bound of Eq. 28, models", "Bytes to sites", "Bytes to server"),
         *("Bytes for evaluation alone", "Wall time", "Pseudo-label error, %"),
     ]
@@ -43,6 +46,9 @@ def cost_table(comparison: Comparison) -> Table:
         "Means over seeds, of a whole run. Models and bytes are those that a method's rounds send, "
         "messages included; what is sent only to measure a model is counted apart. Bound: the "
         "paper's for UM-pFSSL (Eq. 28), models both ways; other methods have none.",
+        "Steps: of every optimiser, of all networks of a site, warm-up too. Images: that went into "
+        "them, each view and each repeat counted. Methods whose sites do unequal work are not "
+        "compared by their rules alone.",
         "Wall times are comparable only where the cells ran on one machine, as many at a time. "
         "Pseudo-label error: share of wrong ones, last measured; mean ± sd over seeds.",
     ]

@@ -33,8 +33,8 @@ class CellResult:
     at the last; selected_by says which. best: at the round with the
     best mean test accuracy. std, worst decile: over sites. last5: mean of the last five
     rounds. largest_fall: from one round to the next. common, tuned, alone: of these answers of the
-    sites (`protocol.ANSWERS`), each at its own selected round. cell: its folder, under the
-    comparison's.
+    sites (`protocol.ANSWERS`), each at its own selected round. steps, images per site: what a site
+    learned by in the whole run, repeats counted. cell: its folder, under the comparison's.
     """
 
     setting: str
@@ -67,6 +67,8 @@ class CellResult:
     bytes_down: float | None
     bytes_up: float | None
     bytes_evaluation: float | None
+    steps_per_site: float | None
+    images_per_site: float | None
     cost_bound_models: float | None
     wall_seconds: float | None
     manifest: str

@@ -1,6 +1,6 @@
 """The table of everything that is asked of a method, a row each."""
 
-from fedapp.ground.text import percent
+from fedapp.ground.text import count, percent
 from fedapp.tools.report.harm import REFERENCES, harm
 from fedapp.tools.report.layout import DASH, Entry, Table, mean_percent
 from fedapp.tools.report.looks import looks
@@ -15,6 +15,8 @@ _SHARES = {
     "calibration_error": "Calibration error, %",
 }
 """Column of results.csv -> what a reader calls it."""
+_WORK = {"steps_per_site": "Steps a site", "images_per_site": "Images a site"}
+"""The same, of counts."""
 
 
 def summary_table(comparison: Comparison) -> Table:
@@ -26,6 +28,7 @@ def summary_table(comparison: Comparison) -> Table:
         for method in comparison.ran(setting):
             means = [comparison.mean(setting, method, column) for column in _SHARES]
             harms = [_worse(comparison, setting, method, other) for other in references]
+            work = [comparison.mean(setting, method, column) for column in _WORK]
             sent = comparison.mean(setting, method, "models_per_site_round")
             rows.append(
                 [
@@ -33,12 +36,14 @@ def summary_table(comparison: Comparison) -> Table:
                     *(mean_percent(mean, seeds) for mean in means),
                     *harms,
                     DASH if sent is None else f"{sent.value:.2f}",
+                    *(count(None if mean is None else mean.value) for mean in work),
                 ]
             )
     columns = [
         *("Setting", "Method", *_SHARES.values()),
         *(f"Sites worse than {names[other].label}, %" for other in references),
         "Models per site and round",
+        *_WORK.values(),
     ]
     notes = [
         "Test accuracy is the mean over sites; all are mean ± sd over seeds. Selected: at the "
@@ -48,7 +53,9 @@ def summary_table(comparison: Comparison) -> Table:
         "Calibration error: how far, on average, the probability of an answer is from the share of "
         "right ones, after the last round, over the test images of all sites (expected "
         "calibration error, 15 bins). Models per site and round: models sent, both ways, over all "
-        "sites and rounds, the warm-up's among them.",
+        "sites and rounds, the warm-up's among them. Steps, images: of all optimisers of a site, "
+        "and images that went into them, each view and each repeat counted; means over sites of a "
+        "whole run.",
     ]
     if references:
         notes.append(

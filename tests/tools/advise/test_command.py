@@ -7,18 +7,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.tools.advise.command import advise_on
-from fedapp.tools.advise.plan import CANDIDATES, plan
+from fedapp.tools.advise.plan import CANDIDATES, FOLDERS, plan, rates
 from fedapp.tools.advise.rule import advise
-from fedapp.tools.advise.words import NAMES, as_json, reason, table
+from fedapp.tools.advise.words import NAMES, as_json, reason, table, tuned_words
 
-SITES = range(12)
+SEEDS = range(12)
 FOUND = {
-    "local_only": {(0, k): 0.5 + 0.01 * (k % 3) for k in SITES},
-    "fedavg": {(0, k): 0.7 + 0.01 * (k % 4) for k in SITES},
-    "fedavg_ft": {(0, k): 0.71 + 0.05 * (k % 2) for k in SITES},
-    "recommended": {(0, k): 0.9 + 0.01 * (k % 3) for k in SITES},
+    "local_only": {k: 0.5 + 0.01 * (k % 3) for k in SEEDS},
+    "fedavg": {k: 0.7 + 0.01 * (k % 4) for k in SEEDS},
+    "fedavg_ft": {k: 0.71 + 0.05 * (k % 2) for k in SEEDS},
+    "recommended": {k: 0.9 + 0.01 * (k % 3) for k in SEEDS},
 }
 COSTS = dict.fromkeys(FOUND, 61.0)
 
@@ -72,7 +73,7 @@ def test_the_words_of_a_clear_case():
 
 def test_the_words_where_nothing_can_be_told_or_nothing_is_needed():
     noisy = {"local_only": FOUND["local_only"], "fedavg": {
-        unit: 0.55 + 0.3 * (-1) ** unit[1] for unit in FOUND["local_only"]
+        seed: 0.55 + 0.3 * (-1) ** seed for seed in FOUND["local_only"]
     }}  # fmt: skip
     first, second, third, _ = reason(advise(noisy), 1200, [0.3] * 12)
     assert first == "Cannot tell: nothing is shown to be better than each site alone."
@@ -83,6 +84,30 @@ def test_the_words_where_nothing_can_be_told_or_nothing_is_needed():
     assert text.startswith("Take: each site alone. Nothing else")
     assert labels.startswith("Nearly all images have a label")
     assert "There is one site" in reason(advise(equal), 10, [0.2])[1]
+
+
+def test_every_candidate_is_tuned_by_the_same_rates_on_a_seed_apart():
+    grid, _ = plan("digits_demo", {"training.learning_rate": 0.05}, [0, 1])
+    assert grid.tune is None, "a given rate is that of all"
+    grid, _ = plan("digits_demo", {}, [0, 4, 1])
+    own = load_experiment("digits_demo", {}).training.learning_rate
+    assert grid.tune.seeds == [5] and set(grid.tune.values) == set(CANDIDATES)
+    assert {tuple(v["training.learning_rate"]) for v in grid.tune.values.values()} == {
+        tuple(rates(own))
+    }
+    assert rates(0.03) == [0.03, 0.01, 0.09] and rates(1.0) == [1.0, 0.33, 3.0]
+
+
+def test_the_words_of_what_was_tuned():
+    chosen = {"local_only": {"training.learning_rate": 0.01}}
+    assert tuned_words(chosen)[0].endswith("another seed: each site alone 0.01")
+    assert tuned_words({}) == []
+
+
+def test_one_seed_tells_nothing_however_many_sites_it_has():
+    one = {name: {0: runs[0]} for name, runs in FOUND.items()}
+    [said] = reason(advise(one), 100_000, [0.5] * 1000)
+    assert said.startswith("One seed tells nothing about other seeds")
 
 
 def test_json_holds_all_of_it():
@@ -108,3 +133,7 @@ def test_on_a_folder_it_advises_and_goes_on(tmp_path, capsys):
     again = advise_on(str(tmp_path / "images"), {**small, "model.width": 4}, **asked, as_data=True)
     found = json.loads(capsys.readouterr().out)
     assert again == 0 and set(found["candidates"]) == set(CANDIDATES)
+    tried = rates(load_experiment(str(FOLDERS), {}).training.learning_rate)
+    assert all(one["training.learning_rate"] in tried for one in found["candidates"].values())
+    rows = (tmp_path / "out" / "tuning" / "results.csv").read_text().splitlines()
+    assert len(rows) == 1 + len(CANDIDATES) * len(tried)

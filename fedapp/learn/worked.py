@@ -1,0 +1,42 @@
+"""How much a site learned: optimiser steps, and images that went into them.
+
+What is counted decides nothing: a run with and without it has the same bits.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass
+class Worked:
+    """Counts of one task.
+
+    steps: by every optimiser, of all of a site's networks. images: normalised for training, each
+    view and each repeat counted.
+    """
+
+    steps: int = 0
+    images: int = 0
+
+
+_NOW: ContextVar[Worked | None] = ContextVar("worked", default=None)
+
+
+@contextmanager
+def counting() -> Iterator[Worked]:
+    """Count what is done inside."""
+    done = Worked()
+    token = _NOW.set(done)
+    try:
+        yield done
+    finally:
+        _NOW.reset(token)
+
+
+def count(steps: int = 0, images: int = 0) -> None:
+    """Add to the counts of the task under way; outside of one nothing is counted."""
+    if (done := _NOW.get()) is not None:
+        done.steps += steps
+        done.images += images
