@@ -146,7 +146,7 @@ def run(
     Raises FedAppError, in one line for each thing that is wrong.
     """
     experiment = load_experiment(*asked(data, method, network, settings or {}, seed))
-    if isinstance(data, Federation) and (rule := experiment.model.misfit(data.inputs)):
+    if isinstance(data, Federation) and (rule := experiment.misfit(data.inputs)):
         raise ConfigError(f"inputs of shape {list(data.inputs)}: {rule}")
     with silent(quiet):
         _, folder = run_loopback(experiment)

@@ -289,8 +289,8 @@ def _build(
         problems += _average_problems(parts["rounds"], parts["method"], origin, source)
     if isinstance(wanted, str) and wanted == OWN and {"data", "split"} <= parts.keys():
         problems += _own_problems(parts["data"], parts["split"], origin, source)
-    if {"data", "model"} <= parts.keys():
-        problems += _size_problems(parts["data"], parts["model"], origin, source)
+    if {"data", "model", "method"} <= parts.keys():
+        problems += _size_problems(parts, origin, source)
     if problems:
         raise ConfigError("\n".join(problems))
     return Experiment(name=name, seed=frame.seed, **parts)
@@ -380,13 +380,16 @@ def _own_problems(
     return [f"{origin.get(key, source)}: {key} = {value!r}: {rule}" for key, value, rule in rules]
 
 
-def _size_problems(
-    data: DataSettings, model: NetworkSettings, origin: Mapping[str, str], source: str
-) -> list[str]:
-    """Return a line where the network takes no images of the size that is set."""
-    size, key = data.image_size, "data.image_size"
-    rule = model.misfit((1, size, size)) if size else ""
-    return [f"{origin.get(key, source)}: {key} = {size}: {rule}"] if rule else []
+def _size_problems(parts: Mapping[str, Any], origin: Mapping[str, str], source: str) -> list[str]:
+    """Return lines where network or method take no images of the size that is set, or not both."""
+    model, method = parts["model"], parts["method"]
+    size, key, lines = parts["data"].image_size, "data.image_size", []
+    shape = (1, size, size)
+    if size and (rule := model.misfit(shape) or method.misfit(shape)):
+        lines.append(f"{origin.get(key, source)}: {key} = {size}: {rule}")
+    if rule := method.unfit(model):
+        lines.append(f"{origin.get('model.name', source)}: model.name = {model.name!r}: {rule}")
+    return lines
 
 
 def _misplaced(values: Mapping[str, Any], valid: set[str], origin: Mapping[str, str]) -> list[str]:

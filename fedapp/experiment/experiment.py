@@ -39,3 +39,7 @@ class Experiment:
     transport: TransportSettings = field(default_factory=TransportSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+
+    def misfit(self, inputs: tuple[int, ...]) -> str:
+        """Return why network or method cannot take inputs of this shape; empty: both can."""
+        return self.model.misfit(inputs) or self.method.misfit(inputs)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedapp.learn.metrics import predict
 from fedapp.learn.networks.base import Network
+from fedapp.learn.overfeatures import Form
 from fedapp.learn.params import Params
 from fedapp.learn.priors import mixed, weighted
 from fedapp.learn.prototypes import Distance, PrototypeHead, Prototypes
@@ -23,20 +24,21 @@ class Predictor:
     class_mix: float64 [C], what they are multiplied by (`priors.weighted`); None: as they are.
     distance: the head's tensors are prototypes (`PrototypeHead`), which answer by this distance;
         None: it is linear.
+    form: how the network becomes an answer over fixed features; None: it is as it is.
     """
 
     params: Params
     weight: float = 1.0
     class_mix: Tensor | None = None
     distance: Distance | None = None
+    form: Form | None = None
 
-    def load_into(self, network: Network) -> Network:
-        """Give a network built anew, on the CPU, this head and these tensors; return it."""
+    def shape(self, network: Network) -> Network:
+        """Give a network built anew, on the CPU, this head or this form; return it."""
         if self.distance is not None:
             classes, features = network.head.weight.shape
             network.head = PrototypeHead(features, classes, self.distance)
-        network.load_state_dict(self.params)
-        return network
+        return network if self.form is None else self.form.build(network)
 
     def times_mix(self, plain: Tensor) -> Tensor:
         """Return the network's probabilities [n, C] times the class mix, float64, rows sum to 1."""

@@ -14,6 +14,10 @@ ITERATIONS = 100
 """Of each EM here: the likelihoods are concave, the steps small after twenty."""
 SMOOTHING = 0.3
 """Images of an even mix that count beside each unlabelled one."""
+ESTIMATED = 3.0
+"""Images of a site's mix as estimated from its unlabelled images, beside its labelled ones."""
+FEW_ALIKE = 5.0
+"""Strength of a Dirichlet distribution of mixes, in images, up to which sites are not alike."""
 
 
 def class_mix(counts: Tensor, answers: Tensor) -> Tensor:
@@ -36,6 +40,46 @@ def class_mix(counts: Tensor, answers: Tensor) -> Tensor:
         mix = weighted(seen, mix).sum(0) + even
         mix /= mix.sum()
     return mix
+
+
+def site_mix(counts: Tensor, answers: Tensor, prior: Tensor) -> Tensor:
+    """Estimate pi_k from a site's labels, its answers and what the federation knows.
+
+    counts, answers: as of `class_mix`; the answers are calibrated. prior: [C], what `mean_mix` says
+    of all sites. Returns pi_k, float64 [C], above 0, sums to 1: the shares among the labels,
+    `ESTIMATED` images of what EM says of the answers, the prior's images, and a hundredth of an
+    image spread evenly. Without answers the prior's own shares stand for EM's.
+    """
+    classes = len(counts)
+    even = torch.full((classes,), 1 / classes, dtype=torch.float64)
+    estimate = (prior + 1e-9 * even) / (prior + 1e-9 * even).sum()
+    if len(answers):
+        estimate = class_mix(torch.zeros(classes), answers)
+    mix = counts.double() + ESTIMATED * estimate + prior.double() + 0.01 * even
+    return mix / mix.sum()
+
+
+def mean_mix(counts: Tensor) -> Tensor:
+    """Return the federation's mean class mix in images that it is worth to a site, float64 [C].
+
+    counts: [K, C], labelled images of each class at each site. Mixes of sites are taken as drawn
+    from a Dirichlet distribution around the mean of all: its strength s, in images, is the most
+    likely one under a log-normal prior around `FEW_ALIKE`, and max(s - `FEW_ALIKE`, 0) is what the
+    mean is worth. Mixes that differ much (s small) say nothing of each other.
+    """
+    known = counts.double()[counts.sum(1) > 0]
+    mean = known.sum(0) + 1
+    mean = mean / mean.sum()
+    images = known.sum(1)
+    strengths = torch.logspace(-1, 3, 81, dtype=torch.float64)
+
+    def likelihood(s: Tensor) -> Tensor:
+        seen = torch.lgamma(s * mean + known) - torch.lgamma(s * mean)
+        return (torch.lgamma(s) - torch.lgamma(s + images)).sum() + seen.sum()
+
+    scores = torch.stack([likelihood(s) for s in strengths])
+    best = strengths[(scores - (strengths / FEW_ALIKE).log() ** 2 / 2).argmax()]
+    return mean * (best - FEW_ALIKE).clamp_min(0)
 
 
 def weighted(answers: Tensor, mix: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from fedapp.ground.errors import RunError
 from fedapp.ground.rng import numpy_stream, seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.metrics import evaluation, predict_each
-from fedapp.learn.networks.base import Network
+from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.ondevice import models_on
 from fedapp.learn.params import Params, Schema, all_finite, assign, schema_of, tensors_of, without
 from fedapp.learn.predictors import Predictor
@@ -69,6 +69,9 @@ class PoolView(Protocol):
 
     def read(self, ref: ModelRef) -> Params:
         """Return a content's tensors. Nobody may change them in place."""
+
+    def put(self, params: Params, role: str) -> ModelRef:
+        """Make this the server's newest content of a role."""
 
     def average(
         self, parts: Sequence[tuple[float, ModelRef]], beta: float = 1.0, role: str = MODEL
@@ -375,7 +378,9 @@ class Method(ABC, Generic[State]):
     asks_peers: ClassVar[bool] = False
     """Whether sites use other sites' models, so that those of an earlier run serve as well."""
     starts_common: ClassVar[bool] = False
-    """Whether a new site needs nothing of an earlier run of the method but the server's model."""
+    """Whether a new site needs nothing of an earlier run of the method but what the server made."""
+    common_roles: ClassVar[tuple[str, ...]] = (MODEL,)
+    """The roles of what the server made that a new site then needs."""
     joins_at: ClassVar[float] = 0
     """First round whose answers other sites have a part in; a model of a round before is trained at
     the site alone."""
@@ -478,6 +483,14 @@ class Method(ABC, Generic[State]):
 
         The others take the members of an average for models of different sites.
         """
+        return ""
+
+    def misfit(self, inputs: tuple[int, ...]) -> str:
+        """Return why it cannot take inputs of this shape, and the remedy; most methods: empty."""
+        return ""
+
+    def unfit(self, model: NetworkSettings) -> str:
+        """Return why it cannot use this network, and the remedy; most methods: empty."""
         return ""
 
     def misfits(self, num_clients: int) -> Mapping[str, str]:

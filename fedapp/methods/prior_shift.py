@@ -9,6 +9,10 @@ Where sites differ in their images too, the common answer is wrong. So a site ha
 answers: the common one, that of the model that it trained last, and that of a model that it trained
 alone. It trusts each as far as its own validation images say (`priors.mixture_weights`).
 
+The closed form of all sites' images (`methods.one_round`) may be a part of the common answer: its
+logits and the model's are added, with weights that all sites' validation images decide
+(`methods._stack`). It errs on other images than the model, and needs no training.
+
 Pseudo-labels are the common answers. They count by how often such answers are right: sites count
 it on validation images, the server adds the counts up and sends them along.
 """
@@ -20,23 +24,57 @@ from functools import partial
 from typing import ClassVar, Literal, Self
 
 import torch
+from pydantic import field_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedapp.ground.rng import numpy_stream
 from fedapp.ground.settings import CLOSED, Share
+from fedapp.learn.features import feature_class
 from fedapp.learn.losses import soft_target_loss
-from fedapp.learn.metrics import evaluation, wilson
+from fedapp.learn.metrics import evaluation, predict_each, wilson
+from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.objectives import supervised
-from fedapp.learn.params import Params, assign
+from fedapp.learn.params import Params, Schema, assign
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import class_mix, mixed, mixture_weights, weighted
 from fedapp.learn.pseudolabels import counted
 from fedapp.learn.training import Step, batches, descend, freeze_batch_norm, paired, repeated
-from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Reply, SiteFacts, Task
+from fedapp.messages.protocol import (
+    EVALUATE,
+    MODEL,
+    SERVER_SITE,
+    Evaluation,
+    ModelRef,
+    Reply,
+    SiteFacts,
+    Task,
+)
+from fedapp.methods._answers import counts, deciding
 from fedapp.methods._averaging import WARM_UP, averaged, budget_of, work_of
-from fedapp.methods.base import Method, MethodState, Round, SiteContext, SiteReport
+from fedapp.methods._closed import (
+    SOLUTION,
+    SUMS,
+    ClosedSite,
+    check_closed,
+    closed_schemas,
+    features_for,
+    measured_alone,
+    solved,
+    unfit_features,
+)
+from fedapp.methods._stack import (
+    FIT,
+    FITTED,
+    STACK,
+    Stack,
+    Stacked,
+    fit_of,
+    fitted,
+    stack_schemas,
+)
+from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext, SiteReport
 
+NO_FEATURES = "none"
 SHARED = 10
 """Images that all sites' count of right pseudo-labels stands for beside a site's own count."""
 
@@ -45,11 +83,12 @@ SHARED = 10
 class Sure(MethodState):
     """Sure answers of all sites to validation images: those that are right, and all.
 
-    Sites count their own in metrics of these names.
+    Sites count their own in metrics of these names. stack: what network and closed form count.
     """
 
     sure_right: float = 0.0
     sure_total: float = 0.0
+    stack: Stack = Stack()
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -70,6 +109,16 @@ class PriorShift(Method[Sure]):
     """Least probability of a pseudo-label."""
     weigh: bool = True
     """Pseudo-labels count by how often they are right, 2 q - 1; False: as much as labels."""
+    closed: str = NO_FEATURES
+    """Features of the closed form that answers with the common model, by name; none: the model
+    answers by itself, and no sums leave a site."""
+
+    @field_validator("closed")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name != NO_FEATURES:
+            feature_class(name)
+        return name
 
     # --- server -----------------------------------------------------------------------------------
 
@@ -77,11 +126,30 @@ class PriorShift(Method[Sure]):
         self, state: Sure, rnd: Round
     ) -> Generator[Sequence[Task], Sequence[Reply], Sure]:
         """Average; let every site measure, and add up how often sure answers are right."""
-        newest = yield from averaged(rnd, self.weight, numbers=asdict(state))
-        replies = yield [rnd.task(site, EVALUATE, server=[newest]) for site in rnd.sites]
+        numbers = {name: getattr(state, name) for name in SURE}
+        lent: dict[str, list[ModelRef]] = {}
+        if self.closed != NO_FEATURES:
+            lent = yield from self._lent(state, rnd)
+        newest = yield from averaged(rnd, self.weight, numbers=numbers, lent=lent)
+        stack = state.stack
+        if lent and not rnd.common_fixed:
+            stack = yield from fitted(rnd, stack, newest, lent[SOLUTION][0])
+            lent[STACK] = [rnd.pool.put(stack.to_params(classes_of(rnd)), STACK)]
+        replies = yield [rnd.task(site, EVALUATE, server=[newest], **lent) for site in rnd.sites]
         if rnd.common_fixed:  # what the sites that made it counted holds on; a new one knows little
             return state
-        return Sure(*(sum(r.metrics.get(f.name, 0) for r in replies) for f in fields(Sure)))
+        sure = {name: sum(r.metrics.get(name, 0) for r in replies) for name in SURE}
+        return Sure(**sure, stack=stack)
+
+    def _lent(
+        self, state: Sure, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
+        """Solve the closed form where sums came; let sites measure it before the first training."""
+        solution = yield from solved(rnd, own=True)
+        if not rnd.number:
+            yield [rnd.task(site, ONE_ROUND, solution=[solution]) for site in rnd.sites]
+        stack = rnd.pool.put(state.stack.to_params(classes_of(rnd)), STACK)
+        return {SOLUTION: [solution], STACK: [stack]}
 
     def needs_labels(self) -> str:
         """Pseudo-labels do without, unless they are to count by how often they are right."""
@@ -320,24 +388,6 @@ def _predictor(answer: str, task: Task, site: SiteContext, weight: float, mix: T
         return Predictor(site.memory, weight)
     ref = task.models["server"][0] if answer == "common" else task.own
     return Predictor(site.contents(ref), weight, mix)
-
-
-def counts(site: SiteContext) -> Tensor:
-    """Return the numbers of labelled images of each class, [C]."""
-    return torch.bincount(site.data.labels.cpu(), minlength=site.data.num_classes)
-
-
-def deciding(site: SiteContext) -> Tensor:
-    """Return the validation images whose labels may decide something, int64 [n].
-
-    On a real site all have labels that the site gave. In simulation all are there for measuring,
-    but a site decides by as large a share as it has labels of its training images.
-    """
-    count = len(site.data.val_labels)
-    if site.data.audit is None:
-        return torch.arange(count)
-    order = numpy_stream(site.seed, "deciding", site.data.site).permutation(count)
-    return torch.from_numpy(order[: round(site.data.mu * count)])
 
 
 METHOD = PriorShift

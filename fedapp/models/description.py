@@ -16,6 +16,7 @@ from fedapp.ground.settings import CLOSED, window_ends
 from fedapp.learn.keeping import Candidate
 from fedapp.learn.metrics import calibration_error, wilson
 from fedapp.learn.networks import Network, build_model, network_settings
+from fedapp.learn.overfeatures import Form
 from fedapp.learn.prototypes import Distance
 from fedapp.messages.protocol import Evaluation
 from fedapp.models.conformal import Calibration
@@ -39,7 +40,7 @@ class Part:
     """One network of a model, as `learn.predictors.Predictor` has it.
 
     name: "own", or the answer that it gives ("common", "tuned", "alone"). prefix: how the names of
-    its tensors begin in the file. A file written before there was a distance has none.
+    its tensors begin in the file. A file written before there was a distance or a form has none.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Part:
     weight: _Share
     class_mix: tuple[_Share, ...] | None
     distance: Distance | None = None
+    form: Form | None = None
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -1,6 +1,7 @@
 """A site's model: as the file of tensors that is written, and read back, ready to answer."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -32,18 +33,17 @@ class SiteModel:
 
     def __init__(self, recipe: Recipe, blob: bytes, device: torch.device) -> None:
         self.recipe, self.device = recipe, device
-        networks = [recipe.build() for _ in recipe.parts]
-        one = schema_of(networks[0].state_dict())
-        whole = {f"{part.prefix}{name}": of for part in recipe.parts for name, of in one.items()}
+        empty = [_empty(part) for part in recipe.parts]
+        networks = [one.shape(recipe.build()) for one in empty]
+        schemas = [schema_of(network.state_dict()) for network in networks]
+        both = list(zip(recipe.parts, schemas, strict=True))
+        whole = {f"{part.prefix}{name}": of for part, one in both for name, of in one.items()}
         tensors = from_bytes(blob, whole, TENSORS)
         self.predictors: list[tuple[Network, Predictor]] = []
-        for part, network in zip(recipe.parts, networks, strict=True):
+        for (part, one), network, form in zip(both, networks, empty, strict=True):
             params = {name: tensors[f"{part.prefix}{name}"] for name in one}
-            mix = None
-            if part.class_mix is not None:
-                mix = torch.tensor(part.class_mix, dtype=torch.float64)
-            predictor = Predictor(params, part.weight, mix, part.distance)
-            self.predictors.append((predictor.load_into(network).to(device), predictor))
+            network.load_state_dict(params)
+            self.predictors.append((network.to(device), replace(form, params=params)))
 
     def probabilities(self, images: Tensor) -> Tensor:
         """Return the site's answer, float32 [n, C], rows summing to 1, on the CPU.
@@ -58,6 +58,14 @@ class SiteModel:
     def normalise(self, images: Tensor) -> Tensor:
         """Return images [n, *inputs] as the networks take them, float32, on their device."""
         return normalise(images, self.recipe.mean, self.recipe.std)
+
+
+def _empty(part: Part) -> Predictor:
+    """Return what a part is, without its tensors."""
+    mix = None
+    if part.class_mix is not None:
+        mix = torch.tensor(part.class_mix, dtype=torch.float64)
+    return Predictor({}, part.weight, mix, part.distance, part.form)
 
 
 def load_model(folder: Path, device: torch.device) -> tuple[SiteModel, Description]:
@@ -83,6 +91,7 @@ def in_parts(predictors: Mapping[str, Predictor]) -> tuple[bytes, tuple[Part, ..
             weight=one.weight,
             class_mix=None if one.class_mix is None else tuple(one.class_mix.tolist()),
             distance=one.distance,
+            form=one.form,
         )
         for name, one in predictors.items()
     )

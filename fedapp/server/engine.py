@@ -97,7 +97,7 @@ class Engine:
         checkpoint = self.folder.load_checkpoint() if self.experiment.runtime.resume else None
         if checkpoint is None:
             state = RunState(-1, self.experiment.method.state(), Standings({}), {})
-            facts = agreed(introduced, clients, data, say, self.experiment.model.misfit)
+            facts = agreed(introduced, clients, data, say, self.experiment.misfit)
             kind = kind_of(facts[0])
         else:
             state = state_of(checkpoint, self.experiment.method)

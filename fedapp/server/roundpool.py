@@ -68,6 +68,10 @@ class RoundPool:
             mean |= {name: so_far[name].lerp(mean[name], beta) for name in self.weights}
         return self.pool.made(to_bytes(mean, self.transport), self.round, role)
 
+    def put(self, params: Params, role: str) -> ModelRef:
+        """Make this the server's newest content of a role."""
+        return self.pool.made(to_bytes(params, self.transport), self.round, role)
+
     def _heard(
         self, parts: Sequence[tuple[float, ModelRef]], so_far: Params
     ) -> list[tuple[float, ModelRef]]:

@@ -87,7 +87,7 @@ def build_model(
     network = settings.network(inputs, num_classes)
     if ":" in settings.name:
         check_contract(settings.name, network, inputs, num_classes)
-    network.compute = compute
+    network.compute, network.inputs = compute, inputs
     if len(inputs) == 3:  # of the kernels of convolutions; a vector's network has none
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network

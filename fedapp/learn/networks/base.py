@@ -38,6 +38,8 @@ class Network(nn.Module, ABC):
     """The network's dropout; `p` is its rate. Where there are others, the one before the head."""
     features: int
     """d, numbers that `embed` gives for an input."""
+    inputs: tuple[int, ...] = ()
+    """Shape of one input that it was built for (`networks.build_model`)."""
     compute: torch.dtype = torch.float32
     """bfloat16: what runs under `in_compute_type` runs in it; parameters, statistics of batch norms
     and logits are float32 all the same."""

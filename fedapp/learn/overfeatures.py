@@ -1,0 +1,135 @@
+"""A linear head over fixed features, as a network; alone, or added to another network's logits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from fedapp.learn.features import FeatureMap, build_features
+from fedapp.learn.metrics import predict_each
+from fedapp.learn.networks.base import Draw, Features, Network
+from fedapp.learn.params import Params, assign
+from fedapp.learn.uncertainty import SCORING_BATCH, Normalise
+
+HEAD_WEIGHT, HEAD_BIAS, SCALE = "head.weight", "head.bias", "scale"
+"""Names of what is solved for, in `OverFeatures`."""
+
+Head = tuple[Tensor, Tensor]
+"""Weight [C, d] and bias [C] of a linear head, float32."""
+
+
+class OverFeatures(Network):
+    """Logits head(map(x)) + scale * network(x); without a network the first alone.
+
+    Softmax of the sum is the product of both answers, each to a power, and normalised: logits that
+    differ by the same number in all classes are the same answer.
+    """
+
+    scale: Tensor
+
+    def __init__(self, features: FeatureMap, num_classes: int, beside: Network | None) -> None:
+        super().__init__()
+        self.map = features
+        self.head = nn.Linear(features.size, num_classes)
+        self.dropout = nn.Dropout(0.0) if beside is None else beside.dropout
+        self.features = features.size
+        if beside is not None:
+            self.features += beside.features
+            self.network = beside
+            self.register_buffer("scale", torch.ones(()))
+
+    def trunk(self, x: Tensor) -> Features:
+        """Run the map, and all layers of the network in front of its first dropout."""
+        fixed: Tensor = self.map(x)
+        return (fixed, *self.network.trunk(x)) if self._beside else (fixed,)
+
+    def embed(self, features: Features, dropout: Draw | None = None) -> Tensor:
+        """Return the features [n, d]; behind them those of the network."""
+        fixed, *others = features
+        if not self._beside:
+            return fixed
+        return torch.cat([fixed, self.network.embed(tuple(others), dropout).float()], 1)
+
+    def classify(self, embedding: Tensor) -> Tensor:
+        """Run the head, and the network's: [n, features] -> logits float32 [n, C]."""
+        size = self.head.in_features
+        logits: Tensor = self.head(embedding[:, :size])
+        if self._beside:
+            logits = logits + self.scale * self.network.classify(embedding[:, size:])
+        return logits
+
+    @property
+    def _beside(self) -> bool:
+        return "network" in self._modules
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a network of the registry becomes an answer over features.
+
+    features: their name. beside: whether the network's own logits are added.
+    """
+
+    features: str
+    beside: bool = False
+
+    def build(self, network: Network) -> OverFeatures:
+        """Return it for a network built anew, on the CPU, which becomes a part of it where used."""
+        features = build_features(self.features, network.inputs, network=network)
+        classes = network.head.out_features
+        return OverFeatures(features, classes, network if self.beside else None)
+
+    def params(
+        self, head: Head, features: FeatureMap, network: Params, scale: float = 1
+    ) -> Params:
+        """Return all tensors of `build`'s: head, the map's own and, beside them, the network's."""
+        weight, bias = head
+        return {
+            HEAD_WEIGHT: weight,
+            HEAD_BIAS: bias,
+            **{f"map.{name}": t.cpu().clone() for name, t in features.state_dict().items()},
+            **({f"network.{name}": t for name, t in network.items()} if self.beside else {}),
+            **({SCALE: torch.tensor(float(scale))} if self.beside else {}),
+        }
+
+
+@torch.inference_mode()
+def mapped(features: FeatureMap, images: Tensor, normalise: Normalise) -> Tensor:
+    """Return the features of n >= 0 images, float32 [n, d], on the images' device."""
+    batches = (features(normalise(batch)) for batch in images.split(SCORING_BATCH))
+    return torch.cat([images.new_empty(0, features.size, dtype=torch.float32), *batches])
+
+
+def answers_over(head: Head, sets: Sequence[Tensor]) -> list[Tensor]:
+    """Return a head's probabilities for sets of features [n, d]: float32 [n, C], on the CPU.
+
+    To the bit what the whole network answers to the images.
+    """
+    weight, bias = head
+    network = OverFeatures(_Given(weight.shape[1]), len(bias), None)
+    assign(network, {HEAD_WEIGHT: weight, HEAD_BIAS: bias})
+    return predict_each(network.to(sets[0].device), sets, lambda features: features)
+
+
+class _Given(FeatureMap):
+    """Features that are there already."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    @classmethod
+    def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> Self:
+        """Build it for vectors."""
+        return cls(*inputs)
+
+    @classmethod
+    def misfit(cls, inputs: tuple[int, ...]) -> str:
+        """Nothing: it is built for what it is given."""
+        return ""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x."""
+        return x
