@@ -1,11 +1,14 @@
 """What every map of features keeps to: fixed numbers of an input, for methods in closed form."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
+import torch
 from torch import Tensor, nn
 
 from fedapp.learn.networks.base import Network
+from fedapp.learn.params import Schema
 
 BELOW_ONE = 1 - 1e-5
 """The norm that rows are given in place of 1: rounding does not take it above 1."""
@@ -22,6 +25,8 @@ class FeatureMap(nn.Module, ABC):
     """
 
     name: ClassVar[str]
+    at_once: ClassVar[int] = 64
+    """Inputs that are fastest at a time: what is computed of more leaves the cache."""
     size: int
     """d, numbers of one input."""
 
@@ -45,6 +50,44 @@ class FeatureMap(nn.Module, ABC):
         x: as a network gets it (`fedapp.data.inputs.normalise`), finite. No row is longer than 1
         (L2), none holds NaN. A row does not depend on the other rows.
         """
+
+    @torch.no_grad()
+    def of(self, x: Tensor) -> Tensor:
+        """Return the features of any number of inputs, `at_once` at a time."""
+        out = x.new_empty(len(x), self.size)
+        for start in range(0, len(x), self.at_once):
+            some = slice(start, start + self.at_once)
+            out[some] = self(x[some])
+        return out
+
+
+class LearnedFeatures(FeatureMap):
+    """Features that are learned from everybody's inputs, labelled or not, by sums.
+
+    In each of the `exchanges`, in order from step 0: every site makes `sums` under what was learned
+    so far, the sums of all sites are added, and everybody learns from the total. What was learned
+    is in the state dict, float32. Until then the features are those of the start.
+    """
+
+    @abstractmethod
+    def exchanges(self) -> int:
+        """Return the number of steps."""
+
+    @abstractmethod
+    def sums(self, step: int, x: Tensor) -> dict[str, Tensor]:
+        """Return a site's sums of this step, as `sum_schema` says; of no inputs, zeros.
+
+        x: as of `forward`. Whatever is drawn is the same at all sites. The sums of a union of sites
+        are the sums of theirs, added by name, to the last bit.
+        """
+
+    @abstractmethod
+    def learned(self, step: int, total: Mapping[str, Tensor]) -> None:
+        """Learn from the added sums of all sites, finite; of zeros, nothing."""
+
+    @abstractmethod
+    def sum_schema(self, step: int) -> Schema:
+        """Return the shapes and dtypes of a step's sums."""
 
 
 def shortened(x: Tensor, least: float = TINY) -> Tensor:

@@ -17,21 +17,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedapp.learn.features._images import Cells, WorkingSize, image_misfit
 from fedapp.learn.features.base import BELOW_ONE, FeatureMap, shortened
 from fedapp.learn.networks.base import Network
 
 DIRECTIONS: Final = 8
-MIN_SIDE, MAX_SIDE, MAX_CHANNELS = 8, 1024, 4
-WORKED_AT: Final = 32
-"""Pixels of the shorter side, at least, to which a larger image is averaged."""
 CELLS: Final = (8, 4)
 """Cells a side, at most: of the finer grid and of the coarser one."""
 INTENSITIES: Final = 0.5
 """Weight of mean intensities beside gradients."""
 FAINTEST: Final = 0.01
 """Contrast below which intensities count less; a pixel's least step is 0.01 and more."""
-LARGEST: Final = 1e6
-"""What exceeds it is taken for it; pixels are below 10."""
 
 
 class Hog(FeatureMap):
@@ -41,12 +37,10 @@ class Hog(FeatureMap):
 
     def __init__(self, inputs: tuple[int, ...]) -> None:
         super().__init__()
-        channels, *sides = inputs
-        self.shrink = max(1, min(sides) // WORKED_AT)
-        height, width = (side // self.shrink for side in sides)
-        self.top, self.left = (side % self.shrink // 2 for side in sides)
-        self.grids = nn.ModuleList(Cells((height, width), most) for most in CELLS)
-        self.size = sum(g.count for g in self.grids) * (DIRECTIONS + channels)  # type: ignore[misc]
+        self.working = WorkingSize(inputs)
+        grids = [Cells(self.working.sides, most) for most in CELLS]
+        self.grids = nn.ModuleList(grids)
+        self.size = sum(grid.count for grid in grids) * (DIRECTIONS + inputs[0])
 
     @classmethod
     def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> Self:
@@ -60,9 +54,7 @@ class Hog(FeatureMap):
 
     def forward(self, x: Tensor) -> Tensor:
         """float32 [n, channels, height, width] -> float32 [n, size], of norm 1 at most."""
-        x = x.clamp(-LARGEST, LARGEST)
-        if self.shrink > 1:
-            x = F.avg_pool2d(x[..., self.top :, self.left :], self.shrink)
+        x = self.working(x)
         parts = []
         shares = in_directions(*gradients(x))
         for cells in self.grids:
@@ -73,26 +65,6 @@ class Hog(FeatureMap):
         whole = (len(CELLS) * (1 + INTENSITIES**2)) ** 0.5
         out: Tensor = torch.cat(parts, 1) * (BELOW_ONE / whole)
         return out
-
-
-class Cells(nn.Module):
-    """Means over a grid of equal cells; the outer ones reach beyond the image where they must."""
-
-    def __init__(self, sides: tuple[int, int], most: int) -> None:
-        super().__init__()
-        self.cell = tuple(-(-side // most) for side in sides)
-        grid = tuple(-(-side // cell) for side, cell in zip(sides, self.cell, strict=True))
-        self.count = grid[0] * grid[1]
-        spare = [n * c - side for n, c, side in zip(grid, self.cell, sides, strict=True)]
-        self.pad = (spare[1] // 2, -(-spare[1] // 2), spare[0] // 2, -(-spare[0] // 2))
-        inside = F.avg_pool2d(F.pad(torch.ones(1, 1, *sides), self.pad), self.cell)
-        self.inside: Tensor
-        self.register_buffer("inside", inside, persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the means of x, [n, channels, height, width], over the pixels of each cell."""
-        means: Tensor = F.avg_pool2d(F.pad(x, self.pad), self.cell) / self.inside
-        return means
 
 
 def gradients(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,17 +103,6 @@ def in_directions(right: Tensor, down: Tensor) -> Tensor:
     return torch.cat(
         (straight[0], slant[0], straight[1], slant[1], back[0], slant[2], back[1], slant[3]), 1
     )
-
-
-def image_misfit(name: str, inputs: tuple[int, ...]) -> str:
-    """Return why features of images cannot take such inputs, and the remedy; empty: they can."""
-    if len(inputs) != 3 or not 1 <= inputs[0] <= MAX_CHANNELS:
-        return f"{name} takes images of 1 to {MAX_CHANNELS} channels; use the features network"
-    if not all(MIN_SIDE <= side <= MAX_SIDE for side in inputs[1:]):
-        return (
-            f"{name} takes images of {MIN_SIDE} to {MAX_SIDE} pixels a side; change data.image_size"
-        )
-    return ""
 
 
 FEATURES = Hog

@@ -1,0 +1,68 @@
+"""What maps of images share: which they take, at what size, and means over cells."""
+
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+MIN_SIDE, MAX_SIDE, MAX_CHANNELS = 8, 1024, 4
+WORKED_AT: Final = 32
+"""Pixels of the shorter side, at least, to which a larger image is averaged."""
+LARGEST: Final = 1e6
+"""What exceeds it is taken for it; pixels are below 10."""
+
+
+def image_misfit(name: str, inputs: tuple[int, ...]) -> str:
+    """Return why features of images cannot take such inputs, and the remedy; empty: they can."""
+    if len(inputs) != 3 or not 1 <= inputs[0] <= MAX_CHANNELS:
+        return f"{name} takes images of 1 to {MAX_CHANNELS} channels; use the features network"
+    if not all(MIN_SIDE <= side <= MAX_SIDE for side in inputs[1:]):
+        return (
+            f"{name} takes images of {MIN_SIDE} to {MAX_SIDE} pixels a side; change data.image_size"
+        )
+    return ""
+
+
+class WorkingSize(nn.Module):
+    """Averages an image of more than 63 pixels on its shorter side, so that 32 to 63 are left.
+
+    By a whole number of pixels; at most that many less one are left out at the edges.
+    """
+
+    sides: tuple[int, int]
+    """Height and width afterwards."""
+
+    def __init__(self, inputs: tuple[int, ...]) -> None:
+        super().__init__()
+        _, height, width = inputs
+        self.by = max(1, min(height, width) // WORKED_AT)
+        self.sides = height // self.by, width // self.by
+        self.top, self.left = height % self.by // 2, width % self.by // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the smaller images, their values within `LARGEST`."""
+        x = x.clamp(-LARGEST, LARGEST)
+        if self.by == 1:
+            return x
+        return F.avg_pool2d(x[..., self.top :, self.left :], self.by)
+
+
+class Cells(nn.Module):
+    """Means over a grid of equal cells; the outer ones reach beyond the image where they must."""
+
+    def __init__(self, sides: tuple[int, int], most: int) -> None:
+        super().__init__()
+        self.cell = tuple(-(-side // most) for side in sides)
+        grid = tuple(-(-side // cell) for side, cell in zip(sides, self.cell, strict=True))
+        self.count = grid[0] * grid[1]
+        spare = [n * c - side for n, c, side in zip(grid, self.cell, sides, strict=True)]
+        self.pad = (spare[1] // 2, -(-spare[1] // 2), spare[0] // 2, -(-spare[0] // 2))
+        inside = F.avg_pool2d(F.pad(torch.ones(1, 1, *sides), self.pad), self.cell)
+        self.inside: Tensor
+        self.register_buffer("inside", inside, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the means of x, [n, channels, height, width], over the pixels of each cell."""
+        means: Tensor = F.avg_pool2d(F.pad(x, self.pad), self.cell) / self.inside
+        return means

@@ -1,0 +1,64 @@
+"""What a network with weights of its own hands to its head, its weights frozen."""
+
+import math
+from typing import ClassVar, Final, Self
+
+import torch
+from torch import Tensor, nn
+
+from fedapp.ground.errors import ConfigError
+from fedapp.ground.rng import torch_stream
+from fedapp.learn.features.base import BELOW_ONE, FeatureMap, shortened
+from fedapp.learn.networks.base import Network
+
+MOST: Final = 2000
+"""Numbers of an input; where a network has more, a random projection leaves so many."""
+
+
+class FrozenNetwork(FeatureMap):
+    """`embed(trunk(x))` at the norm 1, in eval mode whatever mode is asked for."""
+
+    name: ClassVar[str] = "network"
+
+    def __init__(self, network: Network, seed: int) -> None:
+        super().__init__()
+        self.network = network
+        self.size = min(network.features, MOST)
+        self.projection: Tensor | None
+        projection = None
+        if network.features > MOST:
+            stream = torch_stream(seed, "projection", network.features)
+            projection = torch.randn(network.features, MOST, generator=stream) / math.sqrt(MOST)
+        self.register_buffer("projection", projection, persistent=False)
+        self.eval()
+
+    @classmethod
+    def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> Self:
+        """Build the map of a network. Raises ConfigError where there is none."""
+        if network is None:
+            raise ConfigError(
+                "the features network need a network with weights; set model.weights, or use hog"
+            )
+        return cls(network, seed)
+
+    @classmethod
+    def misfit(cls, inputs: tuple[int, ...]) -> str:
+        """Return nothing: the network has its own rules."""
+        return ""
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in eval mode."""
+        nn.Module.train(self, False)
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """float32 [n, *inputs] -> float32 [n, size], of norm 1; zeros stay zeros."""
+        with self.network.in_compute_type(x.device):
+            out = self.network.embed(self.network.trunk(x))
+        out = shortened(out.float())
+        if self.projection is not None:
+            out = shortened(out @ self.projection)
+        return out * BELOW_ONE
+
+
+FEATURES = FrozenNetwork

@@ -1,0 +1,190 @@
+"""Filters learned from patches of everybody's images by sums (Coates & Ng 2011, 2012).
+
+A patch is 6 x 6 pixels of all channels, less their mean, divided by their standard deviation (plus
+a little). The first exchange gives the mean of all patches and their covariance, hence a whitening
+(ZCA); each further one is a round of spherical k-means: a whitened patch counts for the filter
+whose product with it is greatest, whatever its sign, with that product as its weight, and a filter
+becomes the sum of what counts for it, at length 1. The start is random directions.
+
+The features of an image are its responses: at each place the product of each filter with the
+whitened patch, less 0.5, where that is above 0; the mean over each quarter of the image; its square
+root; all brought to the norm 1.
+
+Patches and weights are rounded to 1/1024 before they are added, so that sums in float64 are exact
+and the same however images lie at sites and in whatever order they are added. Every image gives its
+patches at the same places, drawn anew for each step.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, Final, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedapp.ground.rng import torch_stream
+from fedapp.learn.features._images import WorkingSize, image_misfit
+from fedapp.learn.features.base import BELOW_ONE, TINY, LearnedFeatures, shortened
+from fedapp.learn.networks.base import Network
+from fedapp.learn.params import Schema
+
+SIDE: Final = 6
+"""Pixels of a patch's side."""
+FILTERS: Final = 200
+ROUNDS: Final = 10
+"""Exchanges of k-means."""
+PLACES: Final = 50
+"""Patches of an image in an exchange, at most."""
+FLAT: Final = 0.01
+"""Added to a patch's variance before its root: a fifth of a grey level is no contrast."""
+RIDGE: Final = 0.1
+"""Added to the covariance's eigenvalues, times their mean."""
+THRESHOLD: Final = 0.5
+"""Taken from responses before they are cut at 0."""
+GRAIN: Final = 2**10
+"""Steps to 1 in what is added. Sums of 10^8 patches are exact."""
+AT_ONCE: Final = 128
+"""Images whose patches are held at a time."""
+
+
+class Patches(LearnedFeatures):
+    """Four numbers a filter, 800 as a rule."""
+
+    name: ClassVar[str] = "patches"
+    at_once: ClassVar[int] = 16
+    mean: Tensor
+    """Of all patches, [d]."""
+    whitening: Tensor
+    """Symmetric, [d, d]."""
+    filters: Tensor
+    """In whitened space, each of length 1, [filters, d]."""
+
+    def __init__(
+        self, inputs: tuple[int, ...], seed: int, filters: int = FILTERS, rounds: int = ROUNDS
+    ) -> None:
+        super().__init__()
+        self.seed, self.rounds = seed, rounds
+        self.working = WorkingSize(inputs)
+        height, width = (side - SIDE + 1 for side in self.working.sides)
+        self.places = height * width
+        self.quarter = -(-height // 2), -(-width // 2)
+        self.channels, self.size = inputs[0], 4 * filters
+        d = inputs[0] * SIDE**2
+        start = torch.randn(filters, d, generator=torch_stream(seed, "filters' start"))
+        self.register_buffer("mean", torch.zeros(d))
+        self.register_buffer("whitening", torch.eye(d))
+        self.register_buffer("filters", shortened(start))
+
+    @classmethod
+    def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> Self:
+        """Build the map before anything was learned."""
+        return cls(inputs, seed)
+
+    @classmethod
+    def misfit(cls, inputs: tuple[int, ...]) -> str:
+        """Return why it cannot take inputs of this shape, and the remedy; empty: it can."""
+        return image_misfit(cls.name, inputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """float32 [n, channels, height, width] -> float32 [n, size], of norm 1 at most.
+
+        Quarters are equal but for the last rows and columns of an odd number.
+        """
+        x = self.working(x).contiguous(memory_format=torch.channels_last)
+        kernels = self.filters @ self.whitening
+        offset = kernels @ self.mean
+        kernels = kernels - kernels.mean(1, keepdim=True)  # a patch's mean does not count
+        level = F.avg_pool2d(x, SIDE, 1).mean(1, keepdim=True)
+        square = F.avg_pool2d(x.square(), SIDE, 1).mean(1, keepdim=True)
+        contrast = ((square - level.square()).clamp_min(0) + FLAT).sqrt()
+        response = F.conv2d(x, kernels.view(-1, self.channels, SIDE, SIDE))
+        # In place: the responses are large, and fresh memory takes longer than the convolution.
+        response = response.div_(contrast).sub_((offset + THRESHOLD)[:, None, None]).relu_()
+        quarters = F.avg_pool2d(response, self.quarter, ceil_mode=True, count_include_pad=False)
+        return shortened(quarters.flatten(1).sqrt()) * BELOW_ONE
+
+    def exchanges(self) -> int:
+        """Return the number of steps: the whitening's and those of k-means."""
+        return 1 + self.rounds
+
+    def sum_schema(self, step: int) -> Schema:
+        """Return the shapes and dtypes of a step's sums."""
+        filters, d = self.filters.shape
+        if step == 0:
+            shapes: dict[str, tuple[int, ...]] = {"count": (), "sum": (d,), "products": (d, d)}
+        else:
+            shapes = {"weight": (filters,), "sum": (filters, d)}
+        return {name: (shape, torch.float64) for name, shape in shapes.items()}
+
+    @torch.no_grad()
+    def sums(self, step: int, x: Tensor) -> dict[str, Tensor]:
+        """Return the sums of patches: and of their products, or by the filter they count for.
+
+        `products`: of each two numbers of a patch. `weight`, `sum`: of each filter, the weights of
+        what counts for it and the sum of weights times patches.
+        """
+        added = {
+            name: torch.zeros(shape, dtype=dtype, device=x.device)
+            for name, (shape, dtype) in self.sum_schema(step).items()
+        }
+        for some in x.split(AT_ONCE) if len(x) else ():
+            patches = self._patches(step, some)
+            if step == 0:
+                added["count"] += len(patches)
+                added["sum"] += patches.sum(0)
+                added["products"] += patches.T @ patches
+            else:
+                found, weights = self._assigned(patches)
+                added["weight"].index_add_(0, found, weights)
+                added["sum"].index_add_(0, found, patches * weights[:, None])
+        return added
+
+    @torch.no_grad()
+    def learned(self, step: int, total: Mapping[str, Tensor]) -> None:
+        """Learn the whitening, or the filters; one for which nothing counted stays."""
+        if step == 0:
+            if not total["count"] > 0:
+                return
+            mean = total["sum"] / total["count"]
+            self.mean.copy_(mean)
+            self.whitening.copy_(whitening(total["products"] / total["count"] - mean.outer(mean)))
+            return
+        centred = total["sum"] - total["weight"][:, None] * self.mean.double()
+        whitened = centred @ self.whitening.double()
+        long = whitened.norm(dim=1, keepdim=True)
+        self.filters.copy_(torch.where(long > TINY, whitened / long.clamp_min(TINY), self.filters))
+
+    def _patches(self, step: int, x: Tensor) -> Tensor:
+        """Return the patches of a step, rounded, float64 [patches, d]."""
+        stream = torch_stream(self.seed, "places of patches", step)
+        places = torch.randperm(self.places, generator=stream)[:PLACES].to(x.device)
+        every = F.unfold(self.working(x), SIDE)
+        whole: Tensor = every[:, :, places].transpose(1, 2).flatten(0, 1).double()
+        whole = whole - whole.mean(1, keepdim=True)
+        whole /= (whole.square().mean(1, keepdim=True) + FLAT).sqrt()
+        return whole.mul_(GRAIN).round_().div_(GRAIN)
+
+    def _assigned(self, patches: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the filter that each patch counts for, and its weight there, rounded."""
+        kernels = (self.filters.double() @ self.whitening.double()).T
+        products = (patches - self.mean.double()) @ kernels
+        found = products.abs().argmax(1)
+        weights = products.gather(1, found[:, None])[:, 0]
+        return found, weights.mul_(GRAIN).round_().div_(GRAIN)
+
+
+def whitening(covariance: Tensor) -> Tensor:
+    """Return the ZCA whitening V (w + RIDGE mean(w))^(-1/2) V^T of V w V^T, float64 [d, d].
+
+    Eigenvalues below 0 are taken for 0; where all are 0, the identity.
+    """
+    values, vectors = torch.linalg.eigh(covariance)
+    values = values.clamp_min(0)
+    level = float(values.mean())
+    if level <= TINY:
+        return torch.eye(len(values), dtype=covariance.dtype)
+    found: Tensor = (vectors * (values + RIDGE * level).rsqrt()) @ vectors.T
+    return found
+
+
+FEATURES = Patches
