@@ -44,7 +44,7 @@ from fedapp.ground.settings import (
     RoundSettings,
     SplitSettings,
 )
-from fedapp.learn.networks import DEFAULT_NETWORK, NetworkSettings, network_class, network_names
+from fedapp.learn.networks import DEFAULT_NETWORK, network_class, network_names
 from fedapp.methods import method_class, method_names
 from fedapp.methods.base import Method
 

@@ -1,10 +1,11 @@
 """Calibration of one or more answers, together, from sums over sites' validation images.
 
-The calibrated answer is softmax(sum_m a_m z_m + bias + ln pi_k): z_m are the logits of answer m, a_m
-its weight (one over its temperature), bias one number a class, pi_k the site's class mix. With one
-answer and no bias it is temperature scaling (Guo et al. 2017); a and bias maximise the likelihood of
-the labels, less a quadratic penalty. The penalised likelihood is concave, and its value, gradient
-and curvature are sums over images: sites send these, and the server takes Newton's steps.
+The calibrated answer is softmax(sum_m a_m z_m + bias + ln pi_k): z_m are the logits of answer m,
+a_m its weight (one over its temperature), bias one number a class, pi_k the site's class mix. With
+one answer and no bias it is temperature scaling (Guo et al. 2017); a and bias maximise the
+likelihood of the labels, less a quadratic penalty. The penalised likelihood is concave, and its
+value, gradient and curvature are sums over images: sites send these, and the server takes Newton's
+steps.
 """
 
 import math
@@ -77,8 +78,8 @@ class Fit:
     def step(self, weights: Tensor, bias: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights and bias after one of Newton's steps, from those that the sums are at.
 
-        weights, start: [M], above 0, and bias: [C], float64. start: the weights that the penalty pulls to. A weight stays at least a tenth
-        of its value before the step.
+        weights, start: [M], above 0, and bias: [C], float64. start: the weights that the penalty
+        pulls to. A weight stays at least a tenth of its value before the step.
         """
         count = len(weights)
         scale = torch.cat([WEIGHT_PENALTY / start**2, torch.full_like(bias, BIAS_PENALTY)])
@@ -97,4 +98,6 @@ class Fit:
         """Return what `to_numbers` wrote."""
         size = (math.isqrt(4 * len(numbers) - 11) - 1) // 2  # of P^2 + P + 3 numbers
         images, right, loglik = numbers[:3].tolist()
-        return cls(images, right, loglik, numbers[3 : 3 + size], numbers[3 + size :].view(size, size))
+        return cls(
+            images, right, loglik, numbers[3 : 3 + size], numbers[3 + size :].view(size, size)
+        )

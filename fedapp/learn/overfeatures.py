@@ -1,6 +1,7 @@
 """A linear head over fixed features, as a network; alone, or added to another network's logits."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Self
 
@@ -77,29 +78,25 @@ class Form:
 
     def build(self, network: Network) -> OverFeatures:
         """Return it for a network built anew, on the CPU, which becomes a part of it where used."""
-        features = build_features(self.features, network.inputs, network=network)
+        copied = deepcopy(network) if self.features == "network" else None
+        features = build_features(self.features, network.inputs, network=copied)
         classes = network.head.out_features
         return OverFeatures(features, classes, network if self.beside else None)
 
-    def params(
-        self, head: Head, features: FeatureMap, network: Params, scale: float = 1
-    ) -> Params:
-        """Return all tensors of `build`'s: head, the map's own and, beside them, the network's."""
-        weight, bias = head
-        return {
-            HEAD_WEIGHT: weight,
-            HEAD_BIAS: bias,
-            **{f"map.{name}": t.cpu().clone() for name, t in features.state_dict().items()},
-            **({f"network.{name}": t for name, t in network.items()} if self.beside else {}),
-            **({SCALE: torch.tensor(float(scale))} if self.beside else {}),
-        }
+    def params(self, head: Head, features: FeatureMap) -> Params:
+        """Return all tensors of a head over these features: the map's own beside it."""
+        own = {f"map.{name}": t.cpu().clone() for name, t in features.state_dict().items()}
+        return {HEAD_WEIGHT: head[0], HEAD_BIAS: head[1], **own}
 
 
 @torch.inference_mode()
 def mapped(features: FeatureMap, images: Tensor, normalise: Normalise) -> Tensor:
     """Return the features of n >= 0 images, float32 [n, d], on the images' device."""
-    batches = (features(normalise(batch)) for batch in images.split(SCORING_BATCH))
-    return torch.cat([images.new_empty(0, features.size, dtype=torch.float32), *batches])
+    found = images.new_empty(len(images), features.size, dtype=torch.float32)
+    for start in range(0, len(images), SCORING_BATCH):
+        batch = slice(start, start + SCORING_BATCH)
+        found[batch] = features.of(normalise(images[batch]))
+    return found
 
 
 def answers_over(head: Head, sets: Sequence[Tensor]) -> list[Tensor]:

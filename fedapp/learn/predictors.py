@@ -40,6 +40,12 @@ class Predictor:
             network.head = PrototypeHead(features, classes, self.distance)
         return network if self.form is None else self.form.build(network)
 
+    def load_into(self, network: Network) -> Network:
+        """Give a network built anew, on the CPU, its shape and these tensors; return it."""
+        network = self.shape(network)
+        network.load_state_dict(self.params)
+        return network
+
     def times_mix(self, plain: Tensor) -> Tensor:
         """Return the network's probabilities [n, C] times the class mix, float64, rows sum to 1."""
         return plain.double() if self.class_mix is None else weighted(plain, self.class_mix)

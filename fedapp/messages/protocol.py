@@ -32,9 +32,11 @@ EVALUATE = "evaluate"
 """Action of a task that only measures a model at a site."""
 SEARCH = "search"
 """Action of a task that only looks for helpers."""
-ANSWERS = ("common", "tuned", "alone", "online")
+ONE_ROUND = "one_round"
+"""Name of the closed form's answer, before any training."""
+ANSWERS = ("common", "tuned", "alone", "online", ONE_ROUND)
 """What a site can answer with: the server's model, its own after it trained that one, its own
-trained on its labelled images alone, the server's online network (FedSiam)."""
+trained on its labelled images alone, the server's online network (FedSiam), the closed form."""
 EPSILON = "epsilon"
 """Metric in which a site tells what its uploads of this run have cost."""
 

@@ -1,18 +1,21 @@
 """The closed form, as methods use it: which sums a site sends, and what the server makes of them.
 
-Four phases, all in one round. Sites send sums over features of their images (`learn.discriminant`).
-The server adds them and solves, for a grid of lambda; each site counts how likely its validation
-labels are under each, for a grid of temperatures, and the server takes the best of both. Then sites
-count the same for their own labelled images counting 0 to 100 times more. What follows is the
-solution: class means, covariance, and with them the common head.
+All in one round. Features that are learned come first, by sums of patches. Sites send sums over
+features of their images (`learn.discriminant`). The server adds them and solves, for a grid of
+lambda; each site counts how likely its validation labels are under each, for a grid of
+temperatures, and the server takes the best of both. Then sites count the same for their own
+labelled images counting 0 to 100 times more. What follows is the solution: class means, covariance,
+and with them the common head.
 """
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL
 from fedapp.ground.errors import ProtocolError, RunError
 from fedapp.learn.discriminant import (
     COUNTS,
@@ -22,19 +25,29 @@ from fedapp.learn.discriminant import (
     classes_schema,
     sums_schema,
 )
-from fedapp.learn.features import FeatureMap, build_features
-from fedapp.learn.networks.base import Network
-from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Head, answers_over, mapped
-from fedapp.learn.params import Params, Schema
-from fedapp.learn.priors import class_mix, mean_mix, site_mix
-from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
+from fedapp.learn.features import FeatureMap, LearnedFeatures, build_features
+from fedapp.learn.metrics import evaluation
+from fedapp.learn.networks.base import Network, NetworkSettings
+from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Form, Head, answers_over, mapped
+from fedapp.learn.params import Params, Schema, schema_of
+from fedapp.learn.predictors import Predictor
+from fedapp.learn.priors import class_mix, mean_mix, site_mix, weighted
+from fedapp.learn.uncertainty import SCORING_BATCH
+from fedapp.messages.protocol import SERVER_SITE, Evaluation, ModelRef, Reply, SiteFacts, Task
 from fedapp.methods._answers import counts, deciding
 from fedapp.methods.base import Arrived, Round, SiteContext, SiteReport
 
+FILTERS, FIRST, NEXT = "filters", "patches", "clusters"
+"""Roles of features that are learned: what the server makes, and sites' sums for it."""
 SUMS, GRID, SOLUTION, VOTES, OWN_VOTES = "sums", "grid", "solution", "votes", "own_votes"
 """Roles: what sites send (sums and votes), and what the server makes."""
-COUNT, VOTE, WEIGH = "count", "vote", "weigh"
-"""Actions of a site's tasks, in their order."""
+LEARN, COUNT, VOTE, WEIGH = "learn", "count", "vote", "weigh"
+ACTIONS = (LEARN, COUNT, VOTE, WEIGH)
+"""Of a site's tasks, in their order."""
+STEP = "step"
+"""Number in a task: which exchange of features that are learned."""
+MOST_KEPT = 2**22
+"""Numbers of a site's features that are kept from task to task; more are computed anew."""
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """lambda, in mean eigenvalues of the covariance within classes."""
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -47,6 +60,8 @@ LOGLIK, RIGHT = "loglik", "right"
 """Names of the votes: sums over a site's deciding validation images."""
 SLACK = 1e-4
 """Of sums that came, relative: they are rounded to float32."""
+FROZEN = "network"
+"""The name of the features of a frozen network."""
 MEND = "the site must send what this version of fedapp computes, unchanged"
 
 
@@ -113,15 +128,16 @@ class Solution:
         return (weight / self.temperature).float(), (bias / self.temperature).float()
 
 
-def schemas_of(features: FeatureMap, classes: int) -> dict[str, Schema]:
-    """Return the schemas of all that travels, by role."""
+def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
+    """Return the schemas of all that travels, by role, for features of this name."""
+    features, classes = features_for(name, network), network.head.out_features
     size, each = features.size, torch.float32
     head: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
         HEAD_WEIGHT: ((classes, size), each),
         HEAD_BIAS: ((classes,), each),
     }
     grid, own = (len(RIDGES) * len(TEMPERATURES),), (len(OWN_WEIGHTS),)
-    return {
+    found: dict[str, Schema] = {
         SUMS: sums_schema(classes, size),
         GRID: {name: ((len(RIDGES), *shape), kind) for name, (shape, kind) in head.items()},
         SOLUTION: {
@@ -133,60 +149,105 @@ def schemas_of(features: FeatureMap, classes: int) -> dict[str, Schema]:
         VOTES: {name: (grid, torch.float32) for name in (LOGLIK, RIGHT)},
         OWN_VOTES: {name: (own, torch.float32) for name in (LOGLIK, RIGHT)},
     }
+    if isinstance(features, LearnedFeatures):
+        found |= {FIRST: features.sum_schema(0), NEXT: features.sum_schema(1)}
+        found[FILTERS] = schema_of(features.state_dict())
+    return found
+
+
+def unfit_features(name: str, model: NetworkSettings) -> str:
+    """Return why these features cannot be had of a network, and the remedy; empty: they can."""
+    weights = getattr(model, "weights_sha256", "")
+    if name != FROZEN or ":" in model.name or weights:
+        return ""
+    return "the features network need a trained network: set model.weights, or take hog"
 
 
 # --- server ---------------------------------------------------------------------------------------
 
 
-def solved(rnd: Round, own: bool) -> Generator[Sequence[Task], Sequence[Reply], ModelRef]:
+def solved(
+    rnd: Round, name: str, own: bool
+) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
     """Ask for the sums of all sites that have sent none, and solve where some came.
 
-    own: whether a site's own images may count more. Returns the server's newest solution. Raises
-    RunError where no site has a labelled image.
+    name: of the features. own: whether a site's own images may count more. Returns what tasks name:
+    the server's newest solution, and the filters, where these are learned. Raises RunError where no
+    site has a labelled image.
     """
-    having = set(rnd.pool.having(SUMS))
-    fresh = [site for site in rnd.sites if site not in having]
+    fresh = [site for site in rnd.everybody if not rnd.pool.has(site, SUMS)]
     if rnd.common_fixed or not fresh:
-        return rnd.pool.common(SOLUTION)
-    yield [rnd.task(site, COUNT) for site in fresh]
-    senders = rnd.pool.having(SUMS)
-    if not set(senders) - having:
-        return rnd.pool.common(SOLUTION)
-    every = (Sums.from_params(rnd.pool.read(rnd.pool.latest(k, SUMS))) for k in senders)
+        return _named(rnd)
+    if not rnd.pool.has(SERVER_SITE, FILTERS):
+        yield from _learned(rnd, name)
+    lent = {FILTERS: [rnd.pool.common(FILTERS)]} if rnd.pool.has(SERVER_SITE, FILTERS) else {}
+    replies = yield [rnd.task(site, COUNT, 0, {}, **lent) for site in fresh]
+    if not replies:
+        return _named(rnd)
+    senders = [site for site in rnd.everybody if rnd.pool.has(site, SUMS)]
     labels: list[Tensor] = []
 
-    def noted(sums: Sums) -> Sums:
+    def sums_of(site: int) -> Sums:
+        sums = Sums.from_params(rnd.pool.read(rnd.pool.latest(site, SUMS)))
         labels.append(sums.counts)
         return sums
 
-    total = added(map(noted, every))
+    total = added(map(sums_of, senders))
     if not total.counts.sum():
         raise RunError(
             "no site has a labelled image, and the closed form needs some: label images at one "
             "site at least"
         )
-    classes, prior = Classes.of(total), mean_mix(torch.stack(labels))
+    classes = Classes.of(total)
     weights, biases = classes.heads(RIDGES)
     grid = rnd.pool.put({HEAD_WEIGHT: weights.float(), HEAD_BIAS: biases.float()}, GRID)
-    replies = yield [rnd.task(site, VOTE, grid=[grid]) for site in senders]
-    best = elected(rnd, replies, VOTES, DEFAULT_VOTE)
-    ridge, temperature = divmod(best, len(TEMPERATURES))
-    mean = float(classes.spectrum[0].mean())
+    replies = yield [rnd.task(site, VOTE, 0, {}, grid=[grid], **lent) for site in rnd.sites]
+    ridge, place = divmod(elected(rnd, replies, VOTES, DEFAULT_VOTE), len(TEMPERATURES))
+    temperature = TEMPERATURES[place]
     solution = Solution(
         classes,
-        weights[ridge] / TEMPERATURES[temperature],
-        biases[ridge] / TEMPERATURES[temperature],
-        prior,
-        max(RIDGES[ridge] * mean, 1e-9),
-        TEMPERATURES[temperature],
+        weights[ridge] / temperature,
+        biases[ridge] / temperature,
+        mean_mix(torch.stack(labels)),
+        max(RIDGES[ridge] * float(classes.spectrum[0].mean()), LEAST_RIDGE),
+        temperature,
         0.0,
     )
     newest = rnd.pool.put(solution.to_params(), SOLUTION)
     if own:
-        replies = yield [rnd.task(site, WEIGH, solution=[newest]) for site in senders]
+        replies = yield [
+            rnd.task(site, WEIGH, 0, {}, solution=[newest], **lent) for site in rnd.sites
+        ]
         weight = OWN_WEIGHTS[elected(rnd, replies, OWN_VOTES, 0)]
-        newest = rnd.pool.put({**solution.to_params(), OWN_WEIGHT: torch.tensor([weight])}, SOLUTION)
-    return newest
+        rnd.pool.put({**solution.to_params(), OWN_WEIGHT: torch.tensor([weight])}, SOLUTION)
+    return _named(rnd)
+
+
+LEAST_RIDGE = 1e-9
+"""Added to eigenvalues at least, where all images are alike."""
+
+
+def _named(rnd: Round) -> dict[str, list[ModelRef]]:
+    made = (SOLUTION, FILTERS)
+    return {role: [rnd.pool.common(role)] for role in made if rnd.pool.has(SERVER_SITE, role)}
+
+
+def _learned(rnd: Round, name: str) -> Generator[Sequence[Task], Sequence[Reply], None]:
+    """Learn the features from the sums of all sites, where these are to be learned."""
+    features = build_features(name, rnd.facts[rnd.sites[0]].inputs) if name != FROZEN else None
+    if not isinstance(features, LearnedFeatures):
+        return
+    for step in range(features.exchanges()):
+        ref, role = rnd.pool.put(features.state_dict(), FILTERS), NEXT if step else FIRST
+        tasks = [rnd.task(k, LEARN, 0, {STEP: step}, filters=[ref]) for k in rnd.everybody]
+        replies = yield tasks
+        every = [rnd.pool.read(rnd.pool.latest(r.site, role)) for r in replies]
+        names = features.sum_schema(step)
+        if every:
+            features.learned(
+                step, {n: torch.stack([one[n] for one in every]).sum(0) for n in names}
+            )
+    rnd.pool.put(features.state_dict(), FILTERS)
 
 
 DEFAULT_VOTE = RIDGES.index(3.0) * len(TEMPERATURES) + TEMPERATURES.index(2.0)
@@ -205,7 +266,7 @@ def elected(rnd: Round, replies: Sequence[Reply], role: str, otherwise: int) -> 
 
 def check_closed(reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
     """Refuse sums and votes that cannot be of the site's images. Raises ProtocolError."""
-    if made := sorted({GRID, SOLUTION} & arrived.keys()):
+    if made := sorted({FILTERS, GRID, SOLUTION} & arrived.keys()):
         raise ProtocolError(f"sent a {made[0]}, which the server alone makes: {MEND}")
     for role in {VOTES, OWN_VOTES} & arrived.keys():
         _check_votes(arrived[role].whole, facts)
@@ -257,45 +318,76 @@ def _check_sums(sums: Sums, facts: SiteFacts) -> None:
 
 
 def features_for(name: str, network: Network) -> FeatureMap:
-    """Return the features of this name for what the network takes, on the network's device."""
-    found = build_features(name, network.inputs, network=network)
-    return found.to(network.head.weight.device)
+    """Return the features of this name for what a network takes, on the network's device.
+
+    A frozen network's are those of a copy: the network itself goes on to learn.
+    """
+    copied = deepcopy(network) if name == FROZEN else None
+    return build_features(name, network.inputs, network=copied).to(network.head.weight.device)
+
+
+def lasting(task: Task) -> tuple[ModelRef, ...]:
+    """Return the contents of a task that the closed form's later tasks name again."""
+    return tuple(ref for role in (SOLUTION, FILTERS) for ref in task.models.get(role, ()))
 
 
 @dataclass(frozen=True, eq=False)
 class ClosedSite:
-    """A site's side of the closed form. map: the features, ready for the site's device."""
+    """A site's side of the closed form.
+
+    name: of the features. map: these, ready for the site's device. made: what they depend on.
+    """
 
     site: SiteContext
+    name: str
     map: FeatureMap
+    made: str
 
     @classmethod
     def of(cls, name: str, task: Task, site: SiteContext) -> "ClosedSite":
-        """Return it for features of this name; those of a frozen network are w_0's."""
-        site.load(task.own)
-        return cls(site, features_for(name, site.model))
+        """Return it for features of this name; a frozen network's are those of w_0."""
+        made = name
+        if name == FROZEN:
+            site.load(task.own)
+            made += task.own.digest
+        features = features_for(name, site.model)
+        if filters := task.models.get(FILTERS):
+            features.load_state_dict(site.contents(filters[0]))
+            made += filters[0].digest
+        return cls(site, name, features, made)
 
     def answer(self, task: Task) -> SiteReport:
         """Do a task of the closed form."""
+        if task.action == LEARN:
+            step = int(task.numbers[STEP])
+            return SiteReport(contents={NEXT if step else FIRST: self.patches(step)})
         if task.action == COUNT:
-            return SiteReport(contents={SUMS: self.sums().to_params()}, learned=True)
+            return SiteReport(contents={SUMS: self.sums().to_params()})
         if task.action == VOTE:
             return SiteReport(contents={VOTES: self.votes(task)})
         return SiteReport(contents={OWN_VOTES: self.own_votes(task)})
 
+    def patches(self, step: int) -> Params:
+        """Return the sums of patches of all the site's training images."""
+        assert isinstance(self.map, LearnedFeatures)
+        found: Params = {}
+        for images in self.site.data.training:
+            for batch in images.split(SCORING_BATCH):
+                more = self.map.sums(step, self.site.normalise(batch))
+                found = {name: of + found.get(name, 0) for name, of in more.items()}
+        return {name: of.cpu() for name, of in found.items()}
+
     def sums(self) -> Sums:
         """Return the sums over the site's training images."""
         data = self.site.data
-        known, other = self.features(data.labelled), self.features(data.unlabelled)
+        known, other = self.features(LABELLED), self.features(UNLABELLED)
         return Sums.of(known, data.labels, other, data.num_classes)
 
     def votes(self, task: Task) -> Params:
         """Count for every lambda and temperature of the grid."""
         grid = self.site.contents(task.models[GRID][0])
         heads = zip(grid[HEAD_WEIGHT], grid[HEAD_BIAS], strict=True)
-        return self._counted(
-            (weight / t, bias / t) for weight, bias in heads for t in TEMPERATURES
-        )
+        return self._counted((weight / t, bias / t) for weight, bias in heads for t in TEMPERATURES)
 
     def own_votes(self, task: Task) -> Params:
         """Count for every weight of the site's own labelled images."""
@@ -309,29 +401,67 @@ class ClosedSite:
 
     def known(self) -> tuple[Tensor, Tensor]:
         """Return the features of the labelled images, [n, d], and the labels, on the CPU."""
-        data = self.site.data
-        return self.features(data.labelled).cpu(), data.labels.cpu()
+        return self.features(LABELLED).cpu(), self.site.data.labels.cpu()
+
+    def head(self, solution: Solution) -> Head:
+        """Return the site's own head, its labelled images counting more as the solution says."""
+        return solution.head(*self.known(), solution.own_weight)
 
     def mix(self, solution: Solution) -> Tensor:
         """Return the site's class mix [C], from the common answers to its unlabelled images too."""
-        unlabelled = self.features(self.site.data.unlabelled)
-        [answers] = answers_over(solution.common, [unlabelled])
+        [answers] = answers_over(solution.common, [self.features(UNLABELLED)])
         return site_mix(counts(self.site), answers, solution.prior)
 
     def mix_alone(self) -> Tensor:
         """Return the class mix [C] as the site's labels alone say it."""
         return class_mix(counts(self.site), torch.empty(0, self.site.data.num_classes))
 
-    def features(self, images: Tensor) -> Tensor:
-        """Return the features of images, float32 [n, d], on the site's device."""
-        return mapped(self.map, images, self.site.normalise)
+    def every(self, task: Task) -> dict[str, tuple[Head, Tensor]]:
+        """Return the head of each answer that the site has, and the class mix it is times.
+
+        "alone": from the site's own labelled images; absent at a site without any.
+        """
+        solution, labels = self.solution(task), self.site.data.labels
+        mix = self.mix(solution)
+        found = {"common": (solution.common, mix), "tuned": (self.head(solution), mix)}
+        if len(labels):
+            found["alone"] = solution.alone(*self.known()), self.mix_alone()
+        return found
+
+    def measured(self, task: Task, names: Mapping[str, str]) -> dict[str, Evaluation]:
+        """Measure answers of `every` on both parts; names: under which name each goes."""
+        found, results = self.every(task), {}
+        sets = [self.features(part) for part in (VAL, TEST)]
+        for answer, name in names.items():
+            if answer not in found:
+                continue
+            head, mix = found[answer]
+            for part, plain in zip((VAL, TEST), answers_over(head, sets), strict=True):
+                labels = self.site.labelled_part(part)[1]
+                results[f"{part}_{name}"] = evaluation(weighted(plain, mix).float(), labels)
+        return results
+
+    def predictor(self, answer: str, task: Task) -> Predictor:
+        """Return what gives an answer of `every`."""
+        head, mix = self.every(task)[answer]
+        form = Form(self.name)
+        return Predictor(form.params(head, self.map), 1.0, mix, form=form)
+
+    def features(self, part: str) -> Tensor:
+        """Return the features of a part's images, float32 [n, d], on the site's device."""
+        kept, key = self.site.features, (self.made, part)
+        if key in kept:
+            return kept[key]
+        found = mapped(self.map, self.site.data.parts[part].inputs, self.site.normalise)
+        if found.numel() + sum(one.numel() for one in kept.values()) <= MOST_KEPT:
+            kept[key] = found
+        return found
 
     def _counted(self, heads: Iterable[Head]) -> Params:
         chosen = deciding(self.site)
         labels = self.site.data.val_labels.cpu()[chosen]
-        seen = self.features(self.site.data.val[chosen.to(self.site.device)]).cpu().double()
-        mix = self.mix_alone().log()
-        rows = torch.arange(len(labels))
+        seen = self.features(VAL).cpu()[chosen].double()
+        mix, rows = self.mix_alone().log(), torch.arange(len(labels))
         loglik, right = [], []
         for weight, bias in heads:
             logs = torch.log_softmax(seen @ weight.double().T + bias.double() + mix, dim=1)

@@ -5,20 +5,23 @@ numbers maximise the likelihood of the labels of all sites' validation images (`
 They err on other images, so that the product is better than either (docs/research/one_round.md).
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedapp.data.parts import VAL
+from fedapp.ground.errors import ProtocolError
 from fedapp.learn.calibration import Fit
 from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, SCALE, Form, OverFeatures
 from fedapp.learn.params import Params, Schema, tensors_of
+from fedapp.learn.predictors import Predictor
 from fedapp.learn.uncertainty import SCORING_BATCH, features_of
-from fedapp.messages.protocol import ModelRef, Reply, Task
+from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
 from fedapp.methods._answers import deciding
-from fedapp.methods._closed import SOLUTION, ClosedSite
-from fedapp.methods.base import Round, SiteContext
+from fedapp.methods._closed import MEND, ClosedSite
+from fedapp.methods.base import Arrived, Round, SiteContext
 
 STACK, FITTED = "stack", "fitted"
 """Roles: the weights that the server sends, and the sums that sites answer with."""
@@ -55,14 +58,22 @@ def stack_schemas(classes: int) -> dict[str, Schema]:
     }
 
 
+def put_stack(rnd: Round, stack: Stack) -> ModelRef:
+    """Make this the server's newest stack."""
+    return rnd.pool.put(stack.to_params(len(rnd.facts[rnd.sites[0]].classes)), STACK)
+
+
 def fitted(
-    rnd: Round, stack: Stack, classes: int, network: ModelRef, solution: ModelRef
+    rnd: Round, stack: Stack, network: ModelRef, lent: Mapping[str, Sequence[ModelRef]]
 ) -> Generator[Sequence[Task], Sequence[Reply], Stack]:
-    """Take Newton's steps from a stack, for the newest network; return the next one."""
+    """Take Newton's steps from a stack, for the newest network; return the next one.
+
+    lent: what tasks of the closed form name.
+    """
+    classes = len(rnd.facts[rnd.sites[0]].classes)
     for _ in range(1 if rnd.number else FIRST_STEPS):
-        ref = rnd.pool.put(stack.to_params(classes), STACK)
-        models = {"server": [network], SOLUTION: [solution], STACK: [ref]}
-        replies = yield [rnd.task(site, FIT, **models) for site in rnd.sites]
+        models = {**lent, "server": [network], STACK: [put_stack(rnd, stack)]}
+        replies = yield [rnd.task(site, FIT, 0, {}, **models) for site in rnd.sites]
         sent = (rnd.pool.read(rnd.pool.latest(r.site, FITTED))[NUMBERS] for r in replies)
         every = [Fit.from_numbers(numbers) for numbers in sent]
         if sum(fit.images for fit in every):
@@ -78,13 +89,9 @@ def fitted(
 
 @dataclass(frozen=True, eq=False)
 class Stacked:
-    """A site's network and closed form, ready to answer together; the network is the context's.
-
-    form: of what they are together.
-    """
+    """A site's network and closed form, ready to answer together; the network is the context's."""
 
     closed: ClosedSite
-    form: Form
     network: OverFeatures
 
     @classmethod
@@ -92,41 +99,72 @@ class Stacked:
         """Load what a task names: the server's network, the solution and the stack."""
         closed = ClosedSite.of(features, task, site)
         stack = site.contents(task.models[STACK][0])
-        solution = closed.solution(task)
-        weight, bias = solution.head(*closed.known(), solution.own_weight)
-        form = Form(features, beside=True)
+        weight, bias = closed.head(closed.solution(task))
         site.load(task.models["server"][0])
-        joint = OverFeatures(closed.map, site.data.num_classes, site.model).to(site.device)
+        joint = OverFeatures(closed.map, site.data.num_classes, site.model).to(site.device).eval()
         ours = tensors_of(joint)
         with torch.no_grad():
             ours[SCALE].copy_(stack[WEIGHTS][0])
             ours[HEAD_WEIGHT].copy_(stack[WEIGHTS][1] * weight)
             ours[HEAD_BIAS].copy_(stack[WEIGHTS][1] * bias + stack[BIAS])
-        return cls(closed, form, joint)
+        return cls(closed, joint)
 
-    def params(self) -> Params:
-        """Return all its tensors, on the CPU."""
-        return {name: t.detach().cpu().clone() for name, t in tensors_of(self.network).items()}
+    @torch.inference_mode()
+    def predicted(self, part: str) -> Tensor:
+        """Return the probabilities of a part's images, float32 [n, C], on the CPU.
+
+        To the bit what the whole network answers to the images (`metrics.predict`).
+        """
+        site, fixed, found = self.closed.site, self.closed.features(part), []
+        images = site.data.parts[part].inputs
+        for start in range(0, len(images), SCORING_BATCH):
+            batch = slice(start, start + SCORING_BATCH)
+            others = features_of(site.model, images[batch], site.normalise)
+            found.append(torch.softmax(self.network.tail((fixed[batch], *others)), dim=1).cpu())
+        return torch.cat([torch.empty(0, site.data.num_classes), *found])
+
+    def predictor(self, mix: Tensor, weight: float) -> Predictor:
+        """Return it as one network, times a class mix."""
+        params = {name: t.detach().cpu().clone() for name, t in tensors_of(self.network).items()}
+        return Predictor(params, weight, mix, form=Form(self.closed.name, beside=True))
 
 
 @torch.inference_mode()
 def fit_of(features: str, task: Task, site: SiteContext) -> Params:
     """Return a site's sums at the stack that the task names, as they travel."""
     closed = ClosedSite.of(features, task, site)
-    stack, solution = site.contents(task.models[STACK][0]), closed.solution(task)
-    weight, bias = solution.head(*closed.known(), solution.own_weight)
+    stack = site.contents(task.models[STACK][0])
+    weight, bias = closed.head(closed.solution(task))
     chosen = deciding(site)
-    images = site.data.val[chosen.to(site.device)]
     labels, mix = site.data.val_labels.cpu()[chosen], closed.mix_alone()
-    other = closed.features(images).cpu() @ weight.T + bias
+    other = closed.features(VAL).cpu()[chosen] @ weight.T + bias
     site.load(task.models["server"][0])
+    images = site.data.val[chosen.to(site.device)]
     fit = Fit.of([_logits(site, images), other], labels, mix, stack[WEIGHTS], stack[BIAS])
     return {NUMBERS: fit.to_numbers()}
 
 
 def _logits(site: SiteContext, images: Tensor) -> Tensor:
     """Return the context's model's logits, float32 [n, C], on the CPU."""
-    model = site.model.eval()
-    batches = images.split(SCORING_BATCH) if len(images) else ()
-    found = [model.tail(features_of(model, batch, site.normalise)).cpu() for batch in batches]
-    return torch.cat([torch.empty(0, site.data.num_classes), *found])
+    model, found = site.model.eval(), [torch.empty(0, site.data.num_classes)]
+    for batch in images.split(SCORING_BATCH) if len(images) else ():
+        found.append(model.tail(features_of(model, batch, site.normalise)).cpu())
+    return torch.cat(found)
+
+
+def check_fitted(reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
+    """Refuse sums that no validation images have. Raises ProtocolError."""
+    if STACK in arrived:
+        raise ProtocolError(f"sent a {STACK}, which the server alone makes: {MEND}")
+    if FITTED not in arrived:
+        return
+    fit = Fit.from_numbers(arrived[FITTED].whole[NUMBERS])
+    if not 0 <= fit.right <= fit.images <= facts.val or fit.loglik > 0:
+        raise ProtocolError(
+            f"fitted: of {fit.images:g} images, {fit.right:g} right, log-likelihood "
+            f"{fit.loglik:g}; the site has {facts.val} validation images: {MEND}"
+        )
+    curvature = fit.curvature
+    slack = 1e-6 * (float(curvature.trace().abs()) + 1) * torch.eye(len(curvature)).double()
+    if int(torch.linalg.cholesky_ex(curvature + slack).info):
+        raise ProtocolError(f"fitted: its curvature is not positive semi-definite: {MEND}")

@@ -61,6 +61,9 @@ class PoolView(Protocol):
     def having(self, role: str) -> tuple[int, ...]:
         """Return the sites that have sent a content of this role, ascending."""
 
+    def has(self, site: int, role: str) -> bool:
+        """Whether a site, or the server's own, has sent or made a content of this role."""
+
     def trained(self) -> tuple[int, ...]:
         """Return the sites whose model has been trained at least once, ascending."""
 
@@ -121,7 +124,7 @@ class Round:
     facts: what each site said of its data. private: digest of what each keeps to itself.
     joined: the round in which each site that came late joined; the others were here from the start.
     server_learns: whether the server holds labelled images and can be given tasks (`SERVER_SITE`).
-    last: the number of the run's last round.
+    last: the number of the run's last round. say: tells a person how the run goes.
     warmup_rounds: averages in round 0 of a method that averages. common_fixed: the server's model
     is an earlier run's, and stays as it is: few new sites must not pull it to themselves.
     """
@@ -138,6 +141,7 @@ class Round:
     common_fixed: bool = False
     server_learns: bool = False
     last: int = 0
+    say: Callable[[str], None] = lambda text: None
 
     @property
     def everybody(self) -> tuple[int, ...]:
@@ -196,6 +200,7 @@ class SiteReport:
     personal: the model that `evaluations` are of, where the site never sends it; None: `params`, or
     the model that the task named.
     pseudo: the pseudo-labels that it learned from, counted.
+    holds: contents that the task named and that the site keeps, since tasks to come name them too.
     """
 
     params: Params | None = None
@@ -208,6 +213,7 @@ class SiteReport:
     personal: Params | None = None
     memory: Params | None = None
     pseudo: PseudoLabels | None = None
+    holds: tuple[ModelRef, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -239,6 +245,7 @@ class SiteContext:
     memory: what it remembers between its tasks (`Method.memory`).
     evaluated: the site's evaluation by its own model, by the digests of all that is in that model;
     it is kept from task to task where the site is (not under Flower, which makes it anew).
+    features: fixed features of the site's images, by what they depend on and part; kept likewise.
     flip: whether a mirror image of such data is an image of the same class.
     """
 
@@ -253,6 +260,7 @@ class SiteContext:
     flip: bool = False
     memory: Params = field(default_factory=dict)
     evaluated: dict[tuple[str, ...], dict[str, Evaluation]] = field(default_factory=dict)
+    features: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
     def load(self, ref: ModelRef) -> None:
         """Load a model into the network, with what this site keeps to itself."""

@@ -9,29 +9,29 @@ images want that, times its own mix of classes (`learn.priors`). The features ar
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import field_validator
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import nn
 
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.features import DEFAULT_FEATURES, feature_class
-from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks.base import Network, NetworkSettings
-from fedapp.learn.overfeatures import Form, Head, answers_over
 from fedapp.learn.params import Schema
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.priors import weighted
-from fedapp.messages.protocol import EVALUATE, Evaluation, Reply, SiteFacts, Task
+from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
 from fedapp.methods._closed import (
+    FILTERS,
     SOLUTION,
     ClosedSite,
     Solution,
     check_closed,
-    features_for,
-    schemas_of,
+    closed_schemas,
+    lasting,
     solved,
+    unfit_features,
 )
 from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext, SiteReport
 
@@ -60,7 +60,7 @@ class OneRound(Method[Solved]):
     name: ClassVar[str] = "one_round"
     state: ClassVar[type[MethodState]] = Solved
     starts_common: ClassVar[bool] = True
-    common_roles: ClassVar[tuple[str, ...]] = (SOLUTION,)
+    common_roles: ClassVar[tuple[str, ...]] = (SOLUTION, FILTERS)
 
     features: str = DEFAULT_FEATURES
     """Fixed features of an input, by name."""
@@ -79,9 +79,9 @@ class OneRound(Method[Solved]):
         self, state: Solved, rnd: Round
     ) -> Generator[Sequence[Task], Sequence[Reply], Solved]:
         """Solve where sums of new sites came; let every site measure."""
-        newest = yield from solved(rnd, own=self.answer == "tuned")
-        yield [rnd.task(site, EVALUATE, solution=[newest]) for site in rnd.sites]
-        found = Solution.from_params(rnd.pool.read(newest))
+        lent = yield from solved(rnd, self.features, own=self.answer == "tuned")
+        yield [rnd.task(site, EVALUATE, 0, {}, **lent) for site in rnd.sites]
+        found = Solution.from_params(rnd.pool.read(lent[SOLUTION][0]))
         return Solved(found.ridge, found.temperature, found.own_weight)
 
     def needs_mean(self) -> str:
@@ -91,7 +91,7 @@ class OneRound(Method[Solved]):
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """Sums, votes, and what the server makes of them."""
         assert isinstance(model, Network)
-        return schemas_of(features_for(self.features, model), model.head.out_features)
+        return closed_schemas(self.features, model)
 
     def check_contents(
         self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
@@ -100,10 +100,8 @@ class OneRound(Method[Solved]):
         check_closed(reply, arrived, facts)
 
     def unfit(self, model: NetworkSettings) -> str:
-        """A frozen network needs weights from elsewhere: random ones tell classes apart badly."""
-        if self.features != "network" or ":" in model.name or getattr(model, "weights_sha256", ""):
-            return ""
-        return "method.features=network needs a trained network: set model.weights, or take hog"
+        """Whether the features can be had of it."""
+        return unfit_features(self.features, model)
 
     def misfit(self, inputs: tuple[int, ...]) -> str:
         """Whether the features take such inputs."""
@@ -112,49 +110,25 @@ class OneRound(Method[Solved]):
     # --- site -------------------------------------------------------------------------------------
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
-        """Count and vote, or measure."""
-        if task.action == EVALUATE:
-            return SiteReport(evaluations=self._measured(task, site))
-        return ClosedSite.of(self.features, task, site).answer(task)
-
-    def _measured(self, task: Task, site: SiteContext) -> dict[str, Evaluation]:
-        """Measure every answer, and the one that is used; once, since a solution stays."""
+        """Count and vote, or measure; once, since a solution stays."""
+        closed = ClosedSite.of(self.features, task, site)
+        if task.action != EVALUATE:
+            return replace(closed.answer(task), holds=lasting(task))
         known = (task.models[SOLUTION][0].digest,)
         if known not in site.evaluated:
-            closed = ClosedSite.of(self.features, task, site)
-            sets = [closed.features(site.labelled_part(part)[0]) for part in ("val", "test")]
-            results: dict[str, Evaluation] = {}
-            for name, (head, mix) in self._every(task, closed).items():
-                for part, plain in zip(("val", "test"), answers_over(head, sets), strict=True):
-                    labels = site.labelled_part(part)[1]
-                    results[f"{part}_{name}"] = evaluation(weighted(plain, mix).float(), labels)
+            results = closed.measured(task, {name: name for name in ("common", "tuned", "alone")})
             results |= {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
             site.evaluated.clear()
             site.evaluated[known] = results
-        return site.evaluated[known]
-
-    def _every(self, task: Task, closed: ClosedSite) -> dict[str, tuple[Head, Tensor]]:
-        """Return the head of every answer that the site has, and the class mix it is times."""
-        solution, (known, labels) = closed.solution(task), closed.known()
-        mix = closed.mix(solution)
-        every = {
-            "common": (solution.common, mix),
-            "tuned": (solution.head(known, labels, solution.own_weight), mix),
-        }
-        if len(labels):
-            every["alone"] = solution.alone(known, labels), closed.mix_alone()
-        return every
+        return SiteReport(evaluations=site.evaluated[known], holds=lasting(task))
 
     def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
         """Return the answer that is used."""
         return self.single(self.answer, task, site)
 
     def single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
-        """Return one head over the features, times the site's class mix."""
-        closed = ClosedSite.of(self.features, task, site)
-        head, mix = self._every(task, closed)[answer]
-        form = Form(self.features)
-        return {answer: Predictor(form.params(head, closed.map, {}), 1.0, mix, form=form)}
+        """Return one head over the features, times a class mix."""
+        return {answer: ClosedSite.of(self.features, task, site).predictor(answer, task)}
 
 
 METHOD = OneRound

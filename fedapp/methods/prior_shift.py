@@ -18,8 +18,8 @@ it on validation images, the server adds the counts up and sends them along.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
 from dataclasses import dataclass as plain_dataclass
+from dataclasses import field, replace
 from functools import partial
 from typing import ClassVar, Literal, Self
 
@@ -28,22 +28,23 @@ from pydantic import field_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.data.parts import TEST, UNLABELLED, VAL
 from fedapp.ground.settings import CLOSED, Share
 from fedapp.learn.features import feature_class
 from fedapp.learn.losses import soft_target_loss
-from fedapp.learn.metrics import evaluation, predict_each, wilson
+from fedapp.learn.metrics import evaluation, wilson
 from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.objectives import supervised
 from fedapp.learn.params import Params, Schema, assign
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.priors import class_mix, mixed, mixture_weights, weighted
+from fedapp.learn.priors import class_mix, mixed, mixture_weights, site_mix, weighted
 from fedapp.learn.pseudolabels import counted
 from fedapp.learn.training import Step, batches, descend, freeze_batch_norm, paired, repeated
 from fedapp.messages.protocol import (
     EVALUATE,
     MODEL,
+    ONE_ROUND,
     SERVER_SITE,
-    Evaluation,
     ModelRef,
     Reply,
     SiteFacts,
@@ -52,13 +53,13 @@ from fedapp.messages.protocol import (
 from fedapp.methods._answers import counts, deciding
 from fedapp.methods._averaging import WARM_UP, averaged, budget_of, work_of
 from fedapp.methods._closed import (
+    ACTIONS,
+    FILTERS,
     SOLUTION,
-    SUMS,
     ClosedSite,
     check_closed,
     closed_schemas,
-    features_for,
-    measured_alone,
+    lasting,
     solved,
     unfit_features,
 )
@@ -68,13 +69,18 @@ from fedapp.methods._stack import (
     STACK,
     Stack,
     Stacked,
+    check_fitted,
     fit_of,
     fitted,
+    put_stack,
     stack_schemas,
 )
 from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext, SiteReport
 
 NO_FEATURES = "none"
+"""In place of a name of features: there is no closed form."""
+SURE = ("sure_right", "sure_total")
+"""Names of what sites count of sure answers."""
 SHARED = 10
 """Images that all sites' count of right pseudo-labels stands for beside a site's own count."""
 
@@ -88,7 +94,7 @@ class Sure(MethodState):
 
     sure_right: float = 0.0
     sure_total: float = 0.0
-    stack: Stack = Stack()
+    stack: Stack = field(default_factory=Stack)
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -98,6 +104,7 @@ class PriorShift(Method[Sure]):
     name: ClassVar[str] = "prior_shift"
     state: ClassVar[type[MethodState]] = Sure
     starts_common: ClassVar[bool] = True
+    common_roles: ClassVar[tuple[str, ...]] = (MODEL, SOLUTION, FILTERS)
 
     answer: Literal["common", "tuned", "mixture"] = "mixture"
     """What a site uses: the common model, its own after training, or a mixture of what it has."""
@@ -132,10 +139,13 @@ class PriorShift(Method[Sure]):
             lent = yield from self._lent(state, rnd)
         newest = yield from averaged(rnd, self.weight, numbers=numbers, lent=lent)
         stack = state.stack
-        if lent and not rnd.common_fixed:
-            stack = yield from fitted(rnd, stack, newest, lent[SOLUTION][0])
-            lent[STACK] = [rnd.pool.put(stack.to_params(classes_of(rnd)), STACK)]
-        replies = yield [rnd.task(site, EVALUATE, server=[newest], **lent) for site in rnd.sites]
+        if lent:
+            if not rnd.common_fixed:
+                stack = yield from fitted(rnd, stack, newest, lent)
+            lent[STACK] = [put_stack(rnd, stack)]
+        replies = yield [
+            rnd.task(site, EVALUATE, 0, {}, server=[newest], **lent) for site in rnd.sites
+        ]
         if rnd.common_fixed:  # what the sites that made it counted holds on; a new one knows little
             return state
         sure = {name: sum(r.metrics.get(name, 0) for r in replies) for name in SURE}
@@ -144,12 +154,16 @@ class PriorShift(Method[Sure]):
     def _lent(
         self, state: Sure, rnd: Round
     ) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
-        """Solve the closed form where sums came; let sites measure it before the first training."""
-        solution = yield from solved(rnd, own=True)
+        """Solve the closed form where sums came; before any training, let sites measure it."""
+        lent = yield from solved(rnd, self.closed, own=True)
         if not rnd.number:
-            yield [rnd.task(site, ONE_ROUND, solution=[solution]) for site in rnd.sites]
-        stack = rnd.pool.put(state.stack.to_params(classes_of(rnd)), STACK)
-        return {SOLUTION: [solution], STACK: [stack]}
+            replies = yield [rnd.task(site, EVALUATE, 0, {}, **lent) for site in rnd.sites]
+            found = [r.evaluations[f"test_{ONE_ROUND}"].accuracy for r in replies]
+            tested = [accuracy for accuracy in found if accuracy is not None]
+            if tested:
+                mean = 100 * sum(tested) / len(tested)
+                rnd.say(f"the closed form, before any training: {mean:.1f} % right, sites' mean")
+        return {**lent, STACK: [put_stack(rnd, state.stack)]}
 
     def needs_labels(self) -> str:
         """Pseudo-labels do without, unless they are to count by how often they are right."""
@@ -162,6 +176,28 @@ class PriorShift(Method[Sure]):
         said = reply.metrics.get("learned_from", 0.0)
         return min(max(said, 0.0), facts.labelled + facts.unlabelled)
 
+    def roles(self, model: nn.Module) -> Mapping[str, Schema]:
+        """What the closed form and the stack send, where there is a closed form."""
+        assert isinstance(model, Network)
+        if self.closed == NO_FEATURES:
+            return {}
+        return {**closed_schemas(self.closed, model), **stack_schemas(model.head.out_features)}
+
+    def check_contents(
+        self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
+    ) -> None:
+        """Refuse sums that no images of this site have."""
+        check_closed(reply, arrived, facts)
+        check_fitted(reply, arrived, facts)
+
+    def unfit(self, model: NetworkSettings) -> str:
+        """Whether the closed form's features can be had of it."""
+        return unfit_features(self.closed, model)
+
+    def misfit(self, inputs: tuple[int, ...]) -> str:
+        """Whether the closed form's features take such inputs."""
+        return "" if self.closed == NO_FEATURES else feature_class(self.closed).misfit(inputs)
+
     # --- site -------------------------------------------------------------------------------------
 
     def memory(self, model: nn.Module, w_0: Params) -> Params:
@@ -169,9 +205,17 @@ class PriorShift(Method[Sure]):
         return dict(w_0) if self.alone else {}
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
-        """Measure, or learn: the common model and the site's own."""
+        """Do a task; keep what later ones name again."""
+        return replace(self._done(task, site), holds=lasting(task))
+
+    def _done(self, task: Task, site: SiteContext) -> SiteReport:
+        """Measure, or learn: the common model and the site's own; or count for the closed form."""
         if task.action == EVALUATE:
-            return self._report(task, site)
+            return self._report(task, site) if "server" in task.models else self._first(task, site)
+        if task.action == FIT:
+            return SiteReport(contents={FITTED: fit_of(self.closed, task, site)})
+        if task.action in ACTIONS:
+            return ClosedSite.of(self.closed, task, site).answer(task)
         data = site.data
         taught = Taught.nothing(counts(site))
         metrics: dict[str, float] = {}
@@ -195,7 +239,7 @@ class PriorShift(Method[Sure]):
 
     def _taught(self, task: Task, site: SiteContext) -> "Taught":
         """Return what the common model says of the site's unlabelled images."""
-        mix, [unlabelled, val] = self._common(task, site, site.data.unlabelled, site.data.val)
+        mix, [unlabelled, val] = self._common(task, site, UNLABELLED, VAL)
         worth = self._worth(val, task, site) if self.weigh else 1.0
         kept = (unlabelled.max(1).values >= self.confidence) & (worth > 0)
         return Taught(mix, kept.nonzero().flatten(), unlabelled[kept].float(), worth)
@@ -207,7 +251,7 @@ class PriorShift(Method[Sure]):
         count and, as `SHARED` images, that of all sites.
         """
         right, total = self._sure(val, site)
-        all_right, everything = (task.numbers.get(f.name, 0.0) for f in fields(Sure))
+        all_right, everything = (task.numbers.get(name, 0.0) for name in SURE)
         share = min(everything, SHARED)
         low, _ = wilson(right + share * all_right / max(everything, 1), total + share, z=1)
         return max(2 * low - 1, 0.0)
@@ -274,16 +318,21 @@ class PriorShift(Method[Sure]):
 
         return repeated(epoch, *budget_of(task, site.training))
 
+    def _first(self, task: Task, site: SiteContext) -> SiteReport:
+        """Measure the closed form by itself, and what it is worth from the site's images alone."""
+        names = {"tuned": ONE_ROUND} if self.alone else {"tuned": ONE_ROUND, "alone": "alone"}
+        return SiteReport(evaluations=ClosedSite.of(self.closed, task, site).measured(task, names))
+
     def _report(self, task: Task, site: SiteContext) -> SiteReport:
         """Measure every answer that the site has, and the one that it uses."""
-        _, [val, test] = self._answers(task, site, site.data.val, site.data.test)
+        _, [val, test] = self._answers(task, site, VAL, TEST)
         every = [("val", name, a) for name, a in val.items()]
         every += [("test", name, a) for name, a in test.items()]
         results = {
             f"{part}_{name}": evaluation(answers.float(), site.labelled_part(part)[1])
             for part, name, answers in every
         }
-        sure = asdict(Sure(*self._sure(val["common"], site)))
+        sure = dict(zip(SURE, self._sure(val["common"], site), strict=True))
         val = self._chosen(val)
         test = {name: test[name] for name in val}
         for part, answers in (
@@ -295,17 +344,34 @@ class PriorShift(Method[Sure]):
 
     def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
         """Return the common model, the tuned one and the one trained alone, as far as used."""
-        mix, [found] = self._answers(task, site, site.data.val)
+        mix, [found] = self._answers(task, site, VAL)
         val = self._chosen(found)
         trust = self._trust(val, site, deciding(site)).tolist()
         return {
-            name: _predictor(name, task, site, weight, mix)
+            name: self._predictor(name, task, site, weight, mix)
             for name, weight in zip(val, trust, strict=True)
         }
 
     def single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
-        """Return the common or the tuned model times the site's class mix, or the one alone."""
-        return {answer: _predictor(answer, task, site, 1.0, self.mix(task, site))}
+        """Return the common or the tuned model times the site's class mix, or the one alone.
+
+        Or the closed form's by itself, and the one alone where that is the closed form's.
+        """
+        if answer == ONE_ROUND or (answer == "alone" and not self.alone):
+            of = "tuned" if answer == ONE_ROUND else answer
+            return {answer: ClosedSite.of(self.closed, task, site).predictor(of, task)}
+        return {answer: self._predictor(answer, task, site, 1.0, self.mix(task, site))}
+
+    def _predictor(
+        self, answer: str, task: Task, site: SiteContext, weight: float, mix: Tensor
+    ) -> Predictor:
+        """Return the network of an answer that the site has; the one alone takes no class mix."""
+        if answer == "alone":
+            return Predictor(site.memory, weight)
+        if answer == "common" and self.closed != NO_FEATURES:
+            return Stacked.of(self.closed, task, site).predictor(mix, weight)
+        ref = task.models["server"][0] if answer == "common" else task.own
+        return Predictor(site.contents(ref), weight, mix)
 
     def _chosen(self, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return those of a site's answers that it uses."""
@@ -315,12 +381,13 @@ class PriorShift(Method[Sure]):
         return {name: answers[name]}
 
     def _answers(
-        self, task: Task, site: SiteContext, *sets: Tensor
+        self, task: Task, site: SiteContext, *parts: str
     ) -> tuple[Tensor, list[dict[str, Tensor]]]:
-        """Return the site's class mix [C] and every answer [n, C] that it has to each set."""
-        mix, common = self._common(task, site, *sets)
+        """Return the site's class mix [C] and every answer [n, C] that it has to each part."""
+        mix, common = self._common(task, site, *parts)
         answers = [{"common": found} for found in common]
-        if task.own.version:
+        sets = [site.data.parts[part].inputs for part in parts]
+        if task.own.version and self.answer != "common":
             site.load(task.own)
             for found, plain in zip(answers, site.predicted_each(sets), strict=True):
                 found["tuned"] = weighted(plain, mix)
@@ -330,13 +397,20 @@ class PriorShift(Method[Sure]):
                 found["alone"] = plain.double()
         return mix, answers
 
-    def _common(self, task: Task, site: SiteContext, *sets: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return the site's class mix [C], and the common answers times it to sets of images."""
-        site.load(task.models["server"][0])
-        plain, *others = site.predicted_each([site.data.unlabelled, *sets])
-        mix = class_mix(counts(site), plain)
-        raw = [plain if s is site.data.unlabelled else o for s, o in zip(sets, others, strict=True)]
-        return mix, [weighted(answers, mix) for answers in raw]
+    def _common(self, task: Task, site: SiteContext, *parts: str) -> tuple[Tensor, list[Tensor]]:
+        """Return the site's class mix [C], and the common answers times it to its parts' inputs."""
+        wanted = dict.fromkeys((UNLABELLED, *parts))
+        if self.closed == NO_FEATURES:
+            site.load(task.models["server"][0])
+            sets = [site.data.parts[part].inputs for part in wanted]
+            plain = dict(zip(wanted, site.predicted_each(sets), strict=True))
+            mix = class_mix(counts(site), plain[UNLABELLED])
+        else:
+            stacked = Stacked.of(self.closed, task, site)
+            plain = {part: stacked.predicted(part) for part in wanted}
+            prior = stacked.closed.solution(task).prior
+            mix = site_mix(counts(site), plain[UNLABELLED], prior)
+        return mix, [weighted(plain[part], mix) for part in parts]
 
     def mix(self, task: Task, site: SiteContext) -> Tensor:
         """Return the site's class mix [C], the task naming the common model."""
@@ -380,14 +454,6 @@ class Taught:
         """Return what a site learns from labels alone, so many of each class [C]."""
         none = torch.empty(0, len(counts))
         return cls(class_mix(counts, none), torch.empty(0, dtype=torch.int64), none, 0.0)
-
-
-def _predictor(answer: str, task: Task, site: SiteContext, weight: float, mix: Tensor) -> Predictor:
-    """Return the network of an answer that the site has; the one alone takes no class mix."""
-    if answer == "alone":
-        return Predictor(site.memory, weight)
-    ref = task.models["server"][0] if answer == "common" else task.own
-    return Predictor(site.contents(ref), weight, mix)
 
 
 METHOD = PriorShift

@@ -210,6 +210,7 @@ class Engine:
             common_fixed=bool(state.peers),  # not runtime.peers: a run is resumed without it
             server_learns=self.learner is not None,
             last=self.experiment.rounds.num_rounds,
+            say=self.progress.note,
         )
         every: list[Reply] = []
         skipped: dict[int, str] = {}

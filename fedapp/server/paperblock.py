@@ -108,6 +108,7 @@ _ANSWERS = {
     "tuned": "their own after local training",
     "alone": "their own, trained alone",
     "online": "the server's online network",
+    "one_round": "the closed form, before any training",
 }
 _SPREAD = ("mean_test", "std_test", "worst_decile")
 

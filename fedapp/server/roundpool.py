@@ -40,6 +40,10 @@ class RoundPool:
         """Return the sites that have sent a content of this role, ascending."""
         return self.pool.having(role)
 
+    def has(self, site: int, role: str) -> bool:
+        """Whether a site, or the server's own, has sent or made a content of this role."""
+        return (site, role) in self.pool.contents
+
     def trained(self) -> tuple[int, ...]:
         """Return the sites whose model has been trained at least once, ascending."""
         return self.pool.trained()

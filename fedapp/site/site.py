@@ -173,6 +173,7 @@ class Site:
             seed=self.experiment.seed,
             device=self.device,
             evaluated={} if lost else self._evaluated,
+            features=self._features,
             flip=flips(self.experiment.data.name),
         )
         return context, lost
@@ -185,6 +186,11 @@ class Site:
     @cached_property
     def _evaluated(self) -> dict[tuple[str, ...], dict[str, Evaluation]]:
         """The site's evaluation by its own model: see `SiteContext.evaluated`."""
+        return {}
+
+    @cached_property
+    def _features(self) -> dict[tuple[str, str], torch.Tensor]:
+        """Fixed features of the site's images: see `SiteContext.features`."""
         return {}
 
     @cached_property
@@ -274,7 +280,8 @@ class Site:
         self, task: Task, report: SiteReport, context: SiteContext, noted: Mapping[str, float]
     ) -> Incoming:
         digest, private = task.own.digest, task.private
-        helpers = {helper.model.digest for helper in report.helpers}
+        keeps = {helper.model.digest for helper in report.helpers}
+        keeps |= {ref.digest for ref in report.holds}
         if report.params is not None or report.memory is not None:
             kept = context.kept
             own = {n: (report.params or kept)[n] for n in kept}
@@ -284,10 +291,10 @@ class Site:
         if not self.shares_pool and (report.params is not None or report.contents):
             bases = {sent.base.digest for sent in report.sent.values() if sent.base}
             # Make room before the new ones come.
-            PARSED.forget(self.store.keep_only({digest, *helpers, *bases}))
+            PARSED.forget(self.store.keep_only({digest, *keeps, *bases}))
         contents, parts, payloads = self._packed(task, report, context)
         digest = contents.pop(MODEL, digest)
-        held = sorted({digest, *helpers, *contents.values()})
+        held = sorted({digest, *keeps, *contents.values()})
         if not self.shares_pool:
             PARSED.forget(self.store.keep_only(held))
         self.scores.keep_newest(SCORES_KEPT)

@@ -4,10 +4,17 @@ import pkgutil
 from importlib import import_module
 
 from fedapp.ground.errors import ConfigError, nearest
-from fedapp.learn.features.base import FeatureMap
+from fedapp.learn.features.base import FeatureMap, LearnedFeatures
 from fedapp.learn.networks.base import Network
 
-__all__ = ["DEFAULT_FEATURES", "FeatureMap", "build_features", "feature_class", "feature_names"]
+__all__ = [
+    "DEFAULT_FEATURES",
+    "FeatureMap",
+    "LearnedFeatures",
+    "build_features",
+    "feature_class",
+    "feature_names",
+]
 
 DEFAULT_FEATURES = "hog"
 """Where nothing says otherwise."""

@@ -18,6 +18,7 @@ _SAID = {
     "tuned": "after training",
     "alone": "trained alone",
     "online": "online network",
+    "one_round": "closed form",
 }
 _READING = (
     "Accuracy on images that no site learned from, by round; round 0 is the warm-up. A step of a "
@@ -63,7 +64,7 @@ def _mean(run: RunRecord) -> Figure:
 
 
 def _answers(run: RunRecord) -> list[Figure]:
-    kinds = dict(zip(ANSWERS, ("c0", "c1", "c3", "c2"), strict=True))
+    kinds = dict(zip(ANSWERS, ("c0", "c1", "c3", "c2", "c4"), strict=True))
     found = {a: points for a in ANSWERS if (points := _points(run, f"mean_test_accuracy_{a}"))}
     if len(found) < 2:
         return []
