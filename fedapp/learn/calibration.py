@@ -16,7 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-BIAS_PENALTY = 3.0
+BIAS_PENALTY = 10.0
 """Images' worth: half of it times the sum of squared biases is taken off the log-likelihood."""
 WEIGHT_PENALTY = 1.0
 """The same for each answer's weight, relative to the weight that it starts from."""
