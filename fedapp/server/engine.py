@@ -145,8 +145,7 @@ class Engine:
         self._pool = ModelPool(self.store)
         self._pool.start((), to_bytes(shared, settings.transport))
         if settings.runtime.peers:
-            schema = self._schemas[MODEL]
-            earlier = adopt_peers(self._pool, settings, kind, schema, self.folder.path)
+            earlier = adopt_peers(self._pool, settings, kind, self._schemas, self.folder.path)
             state.peers = earlier.facts
             if self.experiment.method.starts_common:
                 state.server = earlier.state.server

@@ -64,16 +64,20 @@ def finished_run(path: Path) -> Finished:
 
 
 def adopt_peers(
-    pool: ModelPool, experiment: Experiment, kind: Kind, schema: Schema, folder: Path
+    pool: ModelPool,
+    experiment: Experiment,
+    kind: Kind,
+    schemas: Mapping[str, Schema],
+    folder: Path,
 ) -> Finished:
     """Take models of the run that `runtime.peers` names into a new run's pool, each checked.
 
     A method whose sites ask peers (`asks_peers`) gets the latest model of every site that has
-    trained. A method whose new sites start from the common model (`starts_common`) gets the common
-    model alone, under `SERVER_SITE`; the run's other models need not be there.
+    trained. A method whose new sites start from what the server made (`starts_common`) gets that
+    alone (`common_roles`), under `SERVER_SITE`; the run's other models need not be there.
 
-    kind, schema, folder: the new run's. Returns the earlier run. Raises ConfigError where the two
-    runs do not fit together, RunError where the other's files are not whole or its models may have
+    kind, schemas, folder: the new run's, schemas by role. Returns the earlier run. Raises
+    ConfigError where the two runs do not fit together, RunError where the other's files are not whole or its models may have
     learned from what is for testing here (`check_same_split`).
     """
     run = finished_run(peers_path(experiment))
@@ -83,22 +87,26 @@ def adopt_peers(
         theirs = next(iter(run.state.standings.sites.values())).facts.split_digest
         check_same_split(run.path, theirs, kind[2], folder)
     for ref in _needed(run, experiment):
-        owner = "common model" if ref.site == SERVER_SITE else f"model of site {ref.site}"
+        owner = f"common {ref.role}" if ref.site == SERVER_SITE else f"model of site {ref.site}"
         try:
             blob = run.pool.get(ref.digest)
-            from_bytes(blob, schema, owner, experiment.transport)
+            from_bytes(blob, schemas[ref.role], owner, experiment.transport)
         except (ProtocolError, StoreError) as error:
             raise RunError(
                 f"runtime.peers {run.path}: {error}; copy that run's pool/ again, whole"
             ) from error
-        pool.adopt(ref.site, ref.version, blob)
+        pool.adopt(ref.site, ref.version, blob, ref.role)
     return run
 
 
 def _needed(run: Finished, experiment: Experiment) -> list[ModelRef]:
     """Return the run's models that this experiment starts from, one at least. Raises RunError."""
-    sites = (SERVER_SITE,) if experiment.method.starts_common else run.pool.trained()
-    refs = [ref for ref in map(run.pool.latest, sites) if ref.version]
+    if experiment.method.starts_common:
+        known = [r for r in experiment.method.common_roles if (SERVER_SITE, r) in run.pool.contents]
+        refs = [run.pool.latest(SERVER_SITE, role) for role in known]
+    else:
+        refs = [run.pool.latest(site) for site in run.pool.trained()]
+    refs = [ref for ref in refs if ref.version]
     if not refs:
         raise RunError(f"runtime.peers {run.path}: that run has no trained model; name another")
     return refs
@@ -110,8 +118,8 @@ def _check_fit(run: Finished, experiment: Experiment, kind: Kind) -> None:
     here, there = experiment.method, run.experiment.method
     if not (here.asks_peers or here.starts_common):
         raise ConfigError(
-            f"{where}: method {here.name} has no use for an earlier run's models; use um_pfssl or "
-            "prior_shift"
+            f"{where}: method {here.name} has no use for an earlier run's models; use um_pfssl, "
+            "prior_shift or one_round"
         )
     # What a common model's answers mean is the method's: these are for equally frequent classes.
     if (here.starts_common or there.starts_common) and here.name != there.name:

@@ -1,12 +1,13 @@
-"""A new site with the common model of a finished run (prior shift): each of its answers."""
+"""A new site with what the server of a finished run made: each of its answers."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedapp.ground.devices import torch_threads
+from fedapp.learn.metrics import predict
 from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Task
-from fedapp.methods.prior_shift import PriorShift
-from fedapp.tools.onboard.measure import MODEL, Ended, Gained, accuracy, answers
+from fedapp.messages.protocol import MODEL as MODEL_ROLE
+from fedapp.tools.onboard.measure import MODEL, Ended, Gained, accuracy
 
 COMMON = "common.safetensors"
 """The common model, as the finished run made it."""
@@ -50,22 +51,27 @@ class FromCommon:
 
 
 def measured(end: Ended) -> Gained:
-    """Read off the run what its answers are worth; measure the common model as it is."""
-    server, tuned = end.pool.latest(SERVER_SITE), end.pool.latest(end.data.site)
-    site, common = end.context(), end.params(server)
-    task = Task(tuned.site, 0, EVALUATE, tuned, models={"server": (server,)})
-    method = end.experiment.method
-    assert isinstance(method, PriorShift)
+    """Read off the run what its answers are worth; measure the common one without a class mix."""
+    own, method = end.pool.latest(end.data.site), end.experiment.method
+    models = {
+        "server" if role == MODEL_ROLE else role: (end.pool.latest(SERVER_SITE, role),)
+        for site, role in end.pool.contents
+        if site == SERVER_SITE
+    }
+    site = end.context()
+    task = Task(own.site, 0, EVALUATE, own, models=models)
     with torch_threads(end.experiment.runtime.threads):
-        plain = answers(site, common)
-        mix = method.mix(task, site)
+        [common] = method.single("common", task, site).values()
+        network = common.load_into(end.network()).to(site.device)
+        plain = predict(network, site.data.test, site.normalise)
+    assert common.class_mix is not None
     comparison = FromCommon(
         own=end.row["final_accuracy"],
         common=end.row["common_accuracy"],
         common_as_is=accuracy(plain, end.data.test_labels.cpu()),
         tuned=end.row.get("tuned_accuracy"),
         labels_alone=end.row.get("alone_accuracy"),
-        class_mix=tuple(mix.tolist()),
+        class_mix=tuple(common.class_mix.tolist()),
     )
-    trained = {MODEL: end.params(tuned)} if tuned.version else {}  # else it is w_0: worth nothing
-    return Gained(comparison, trained | {COMMON: common})
+    trained = {MODEL: end.params(own)} if own.version else {}  # else it is w_0: worth nothing
+    return Gained(comparison, trained | {COMMON: common.params})

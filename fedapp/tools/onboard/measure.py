@@ -11,8 +11,8 @@ from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device, pick_dtype
 from fedapp.learn.metrics import predict
-from fedapp.learn.networks import build_model
-from fedapp.learn.params import Params, Schema, from_bytes, schema_of
+from fedapp.learn.networks import Network, build_model
+from fedapp.learn.params import Params, from_bytes, schema_of
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import ModelRef
 from fedapp.methods.base import SiteContext
@@ -57,16 +57,17 @@ class Ended:
     pool: ModelPool
     row: Mapping[str, Any]
 
-    @property
-    def schema(self) -> Schema:
-        """Names and shapes of a whole model's tensors."""
-        inputs, classes = self.data.inputs, self.data.num_classes
-        return schema_of(build_model(self.experiment.model, inputs, classes).state_dict())
+    def network(self) -> Network:
+        """Return the run's network, its weights arbitrary."""
+        return build_model(self.experiment.model, self.data.inputs, self.data.num_classes)
 
     def params(self, ref: ModelRef) -> Params:
-        """Return a model of the pool. Raises StoreError or ProtocolError where it is not whole."""
-        blob, owner = self.pool.get(ref.digest), f"model of site {ref.site}"
-        return from_bytes(blob, self.schema, owner, self.experiment.transport)
+        """Return a content of the pool. Raises StoreError or ProtocolError: it is not whole."""
+        blob, owner = self.pool.get(ref.digest), f"{ref.role} of site {ref.site}"
+        network, method = self.network(), self.experiment.method
+        # A whole model: what a method keeps private is in the peers' models too.
+        schema = method.roles(network).get(ref.role) or schema_of(network.state_dict())
+        return from_bytes(blob, schema, owner, self.experiment.transport)
 
     def context(self) -> SiteContext:
         """Return the new site, ready to use any model of the pool."""
