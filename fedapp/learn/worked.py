@@ -13,8 +13,8 @@ from dataclasses import dataclass
 class Worked:
     """Counts of one task.
 
-    steps: by every optimiser, of all of a site's networks. images: normalised for training, each
-    view and each repeat counted.
+    steps: by every optimiser, of all of a site's networks. images: of the mini-batches, each view
+    and each repeat counted; a mini-batch that several steps use one after the other counts once.
     """
 
     steps: int = 0

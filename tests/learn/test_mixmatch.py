@@ -168,6 +168,18 @@ def test_a_step_has_all_views_of_an_unlabelled_image_under_one_label():
         assert not torch.equal(first, second)
 
 
+def test_each_view_has_the_guess_of_its_own_image():
+    """Without mixing the loss is that of the guesses, those of a view after those of another."""
+    once = replace(work(data_of(4, 4)), epochs=1)
+    for step in steps_of(once, views=2, alpha=0.0):
+        x, y, _, _ = step.args
+        guess = guessed(once.model(x)[4:].unflatten(0, (2, -1)), 0.5)
+        targets = torch.cat([F.one_hot(y, 3).float(), guess, guess])
+        wanted = mixmatch_loss(once.model(x), targets, 4, 1.0)
+        torch.testing.assert_close(step(), wanted)
+        assert not torch.allclose(guess[0], guess[1], atol=1e-3)  # else the order shows nothing
+
+
 @pytest.mark.parametrize(("labelled", "unlabelled"), [(1, 0), (0, 1), (1, 1), (0, 5), (5, 1)])
 @pytest.mark.parametrize("views", [1, 2])
 def test_sites_with_hardly_any_images(labelled, unlabelled, views):

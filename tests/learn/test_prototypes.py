@@ -166,6 +166,13 @@ def test_only_answers_that_pass_their_class_are_averaged_by_hand():
     assert targets[1].tolist() == pytest.approx([0.375, 0.625])
 
 
+def test_the_mean_is_sharpened_and_not_the_answers():
+    """Squares of (0.6, 0.4): 36 : 16. Sharpened first, (.64, .04) and (.16, .36) make another."""
+    answers = torch.tensor([[[0.8, 0.2]], [[0.4, 0.6]]])
+    targets, _ = pseudo_labels(answers, torch.tensor([0.5, 0.5]), 0.5)
+    assert targets[0].tolist() == pytest.approx([36 / 52, 16 / 52])
+
+
 def test_the_loss_by_hand_and_what_does_not_count():
     log_own = torch.tensor([[0.5, 0.5], [0.25, 0.75]]).log()
     targets = torch.tensor([[1.0, 0.0], [0.0, 1.0]])

@@ -16,7 +16,7 @@ from fedapp.learn.networks import initial_params
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import weighted
 from fedapp.messages.protocol import EVALUATE, ModelRef, Task
-from fedapp.methods import method_class
+from fedapp.methods import fedpl, method_class
 from fedapp.methods._bagged import shared, shares_of
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedllp import FedLLP
@@ -195,6 +195,21 @@ def test_the_personal_answer_is_the_common_one_times_the_mix():
     torch.testing.assert_close(used.class_mix, mix)
 
 
+def test_the_personal_answer_follows_a_mix_of_nearly_one_class():
+    """A thousand images to one: all answers are that class, whatever the network says."""
+    for c in range(3):
+        row = torch.full((1, 3), 5e-7, dtype=torch.float64)
+        row[0, c] = 1 - 1e-6
+        bags = torch.zeros(1000, dtype=torch.int64)
+        part = Part(digits_like(1, 1).expand(1000, -1, -1, -1), Bags(bags, row))
+        site = context(data_of().with_parts(bags=part), START)
+        found = FedUL(personal=True).site_round(MEASURE, site).evaluations["test"]
+        plain = FedUL().site_round(MEASURE, site).evaluations["test"]
+        answered = torch.tensor(found.confusion).sum(0)
+        assert answered[c] == answered.sum() > 0, c
+        assert plain == FedUL(personal=True).site_round(MEASURE, site).evaluations["test_common"]
+
+
 # --- FedLLP ---------------------------------------------------------------------------------------
 
 
@@ -294,6 +309,39 @@ def test_afterwards_sure_and_unsure_images_are_mixed():
     assert FedPL(mix_logits=True)._mixed(site, x, sure, label, 0.25).item() == pytest.approx(
         wanted.item()
     )  # the network is the identity: mixing images is mixing answers
+
+
+def test_shares_of_a_mixture_are_drawn_anew_for_each_mini_batch_by_seed_and_task(monkeypatch):
+    """Beta(b, b): their mean is 0.5; 40 draws, 5 sigma of the widest case are 0.4."""
+    monkeypatch.setattr(
+        fedpl, "labels_of", lambda site, x: (torch.arange(len(x)) % 2 == 0, torch.zeros(len(x)))
+    )
+    seen = []
+    monkeypatch.setattr(FedPL, "_mixed", lambda self, site, x, sure, label, share: seen.append(
+        share) or next(site.model.parameters()).sum())  # fmt: skip
+
+    def shares(task):
+        seen.clear()
+        trained(FedPL(), bagged(torch.arange(16) % 4), task, local_epochs=10, batch_size=4)
+        return list(seen)
+
+    first = shares(TASK)
+    assert len(set(first)) == len(first) == 40 and abs(sum(first) / 40 - 0.5) < 0.4
+    assert shares(TASK) == first and shares(replace(TASK, round=2)) != first
+
+
+def test_labels_are_given_as_the_network_answers_in_use():
+    """Dropout and batch statistics are off while it labels, and on again afterwards."""
+    site = context(data_of(), START)
+    x = site.normalise(digits_like(6, 1))
+    site.model.train()
+    before = site.params()
+    sure, label = labels_of(site, x)
+    assert site.model.training
+    site.model.eval()
+    answers = torch.softmax(site.model(x), 1)
+    assert torch.equal(label, answers.argmax(1)) and torch.equal(sure, answers.max(1).values >= 0.4)
+    assert_same(site.params(), before)
 
 
 def test_the_sure_ones_have_a_probability_of_40_percent_and_the_most_probable_label():

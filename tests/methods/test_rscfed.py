@@ -213,6 +213,18 @@ def test_the_teacher_of_earlier_rounds_says_what_is_learned():
     assert not torch.equal(learned[2], learned[3])
 
 
+def test_the_temperature_sharpens_what_the_teacher_says():
+    """At 1 it is the teacher's answer; on labelled images alone it changes nothing."""
+
+    def learned(temperature, data):
+        method = RscFed(consistency_weight=1.0, temperature=temperature)
+        return method.site_round(TASK, remembering(method, context(data, START))).params
+
+    cold, warm = (learned(t, data_of(6, 6)) for t in (0.1, 1.0))
+    assert not torch.equal(cold["head.weight"], warm["head.weight"])
+    assert_same(learned(0.1, data_of(6, 0)), learned(1.0, data_of(6, 0)))
+
+
 @pytest.mark.parametrize(("labelled", "unlabelled"), [(4, 0), (0, 5), (1, 0), (0, 1), (4, 1)])
 def test_a_site_without_either_part_learns_from_the_other(labelled, unlabelled):
     method = RscFed(temperature=0.1)

@@ -137,6 +137,19 @@ def test_the_classes_with_test_images_are_counted():
     assert {row["classes"] for row in rows} == {2}
 
 
+# --- work -----------------------------------------------------------------------------------------
+
+
+def test_steps_and_images_add_up_over_rounds_and_their_means_are_over_all_sites():
+    """(4 + 2) and none: 3 steps a site; (40 + 8) / 2 = 24 images. No row knows of them."""
+    run = standings(2)
+    run.close_round(0, [reply(0, 0, 1, 1, loss=1.0, steps=4, images=40), reply(0, 1, 1, 1)], {})
+    row = run.close_round(1, [reply(1, 0, 1, 1, loss=1.0, steps=2, images=8)], {})
+    summary = run.summary()
+    assert (summary["steps_per_site"], summary["images_per_site"]) == (3, 24)
+    assert not any("steps" in name or "images" in name for name in row)
+
+
 # --- means of an answer ---------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -63,7 +63,8 @@ def _read(path: Path, kind: type[Row]) -> list[Row]:
         return []
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
-        lacking = [f.name for f in fields(kind) if f.name not in (reader.fieldnames or ())]
+        due = [f.name for f in fields(kind) if f.default is MISSING]
+        lacking = [name for name in due if name not in (reader.fieldnames or ())]
         if lacking:
             raise RunError(f"{path}: has no column {', '.join(lacking)}; run the comparison again")
         return list(_typed(reader, kind, path))
@@ -73,7 +74,8 @@ def _typed(reader: "csv.DictReader[str]", kind: type[Row], path: Path) -> Iterab
     hints = get_type_hints(kind)
     for row in reader:
         try:
-            yield kind(**{name: _value(row[name], hint) for name, hint in hints.items()})
+            there = {name: hint for name, hint in hints.items() if name in row}
+            yield kind(**{name: _value(row[name], hint) for name, hint in there.items()})
         except (ValueError, TypeError) as error:
             raise RunError(
                 f"{path}: line {reader.line_num} is damaged ({error}); run the comparison again"

@@ -34,7 +34,8 @@ class CellResult:
     best mean test accuracy. std, worst decile: over sites. last5: mean of the last five
     rounds. largest_fall: from one round to the next. common, tuned, alone: of these answers of the
     sites (`protocol.ANSWERS`), each at its own selected round. steps, images per site: what a site
-    learned by in the whole run, repeats counted. cell: its folder, under the comparison's.
+    learned by in the whole run, repeats counted; files of earlier versions lack them. cell: its
+    folder, under the comparison's.
     """
 
     setting: str
@@ -67,13 +68,13 @@ class CellResult:
     bytes_down: float | None
     bytes_up: float | None
     bytes_evaluation: float | None
-    steps_per_site: float | None
-    images_per_site: float | None
     cost_bound_models: float | None
     wall_seconds: float | None
     manifest: str
     code: str
     cell: str
+    steps_per_site: float | None = None
+    images_per_site: float | None = None
 
     @property
     def models(self) -> float | None:

@@ -97,7 +97,8 @@ def test_a_cell_becomes_a_row_of_results(tmp_path: Path):
         **{f"{answer}_{column}": "" for answer in ("common", "online", "alone")
            for column in ("selected_test_accuracy", "selected_round", "final_test_accuracy")},
         "models_down": "7", "models_up": "5", "bytes_down": "70", "bytes_up": "50",
-        "bytes_evaluation": "20", "cost_bound_models": "", "wall_seconds": "12.5",
+        "bytes_evaluation": "20", "steps_per_site": "", "images_per_site": "",
+            "cost_bound_models": "", "wall_seconds": "12.5",
         "manifest": "ab" * 32, "code": "", "cell": "cells/base/fixavg/seed-4",
     }  # fmt: skip
 
@@ -275,6 +276,21 @@ def test_mean_and_sample_deviation_over_seeds():
     assert lines[2].split() == ["fixavg", "60.0", "±", "10.0", "55.0", "±", "7.1", "(2)"]
     assert lines[3].split() == ["um_pfssl", "25.0", "(1)", "-"]
     assert len({line.find("±") for line in lines[2:3]}) == 1
+
+
+def test_steps_and_images_stand_beside_methods_and_below_settings():
+    """Means over cells: of 30 and 50 steps; who has none shows a dash."""
+    work = [{"steps_per_site": n, "images_per_site": 1000.0 * n} for n in (30.0, 50.0)]
+    results = [
+        {**result("a", "fixavg", 0.5), **work[0]}, {**result("a", "fixavg", 0.6), **work[1]},
+        result("a", "um_pfssl", 0.25),
+    ]  # fmt: skip
+    lines = overview(results, ["a"], ["fixavg", "um_pfssl"], 2).splitlines()
+    assert lines[1].split() == ["a", "steps", "a", "site", "images", "a", "site"]
+    assert lines[2].split()[-2:] == ["40", "40,000"] and lines[3].split()[-2:] == ["-", "-"]
+    settings = ["a", "b", "c"]
+    lines = overview(results, settings, ["fixavg", "um_pfssl"], 2).splitlines()
+    assert [line.split()[-2:] for line in lines[-2:]] == [["40", "-"], ["40,000", "-"]]
 
 
 def test_the_title_says_how_the_round_was_chosen():

@@ -12,7 +12,15 @@ from fedapp.ground.errors import RunError
 from fedapp.tools.report.document import write_report
 from fedapp.tools.report.layout import Best, Section, Table, escaped, to_markdown
 from fedapp.tools.report.reading import read_comparison
-from tests.tools.report.synthetic import change, realistic, result, site, written
+from tests.tools.report.synthetic import (
+    change,
+    read_rows,
+    realistic,
+    result,
+    site,
+    write_rows,
+    written,
+)
 
 TABLE_I = {"table": "I", "dataset": "FashionMNIST"}
 
@@ -165,6 +173,16 @@ def test_cells_of_other_code_and_other_splits_are_named(tmp_path):
     text = (tmp_path / "tables.md").read_text(encoding="utf-8")
     assert "2 versions of the code (xx, yy)" in text
     assert "Not all methods ran on the same split in a, seed 0" in text
+
+
+def test_files_of_a_version_that_counted_no_steps_are_read(tmp_path):
+    written(tmp_path, [result("a", "x", 0, 0.5)])
+    rows = read_rows(tmp_path / "results.csv")
+    columns = [name for name in rows[0] if name not in ("steps_per_site", "images_per_site")]
+    write_rows(tmp_path / "results.csv", columns, [{n: row[n] for n in columns} for row in rows])
+    made = read_comparison(tmp_path)
+    assert made.by_seed("a", "x", "selected_test_accuracy") == {0: 0.5}
+    assert made.by_seed("a", "x", "steps_per_site") == {}
 
 
 def test_rows_that_were_not_planned_are_left_out(tmp_path):

@@ -282,6 +282,7 @@ def test_local_only_is_known_under_another_name(tmp_path):
 def test_the_summary_has_means_over_seeds_and_both_references(tmp_path):
     more = {"last5_test_accuracy": 0.7, "selected_worst_decile": 0.5, "calibration_error": 0.08}
     more |= {"final_test_accuracy": 0.72, "models_down": 600, "models_up": 200}
+    more |= {"steps_per_site": 250.4, "images_per_site": 16_000}
     rows = [
         *(result("a", "local_only", s, 0.6) for s in (0, 1)),
         *(result("a", "fedavg_ft", s, 0.6) for s in (0, 1)),
@@ -297,6 +298,7 @@ def test_the_summary_has_means_over_seeds_and_both_references(tmp_path):
     assert rows_of(table)[2] == [
         *("a", "Recommended", "75.0 ± 1.4", "72.0 ± 0.0", "70.0 ± 0.0", "50.0 ± 0.0"),
         *("2.0 ± 1.4", "8.0 ± 0.0", "0.0", "100.0", "2.00"),  # 800 models, 20 sites, 20 rounds
+        *("250", "16,000"),
     ]
     assert column(table, "Sites worse than LocalOnly, %") == ["-", "0.0", "0.0"]
     assert column(table, "Sites worse than FedAvg fine-tuned, %") == ["100.0", "-", "100.0"]
@@ -352,6 +354,7 @@ def test_a_sweep_of_the_data_is_a_table_of_methods_by_value(tmp_path):
 
 def test_cost_is_the_mean_over_seeds_and_what_is_unknown_a_dash(tmp_path):
     more = {"models_up": 84, "bytes_down": 93_300_000, "wall_seconds": 102}
+    more |= {"steps_per_site": 300, "images_per_site": 4_000}
     rows = [
         result("a", "um_pfssl", 0, 0.5, models_down=200, pseudo_label_error=0.30, **more),
         result("a", "um_pfssl", 1, 0.5, models_down=300, pseudo_label_error=0.32, **more),
@@ -359,10 +362,10 @@ def test_cost_is_the_mean_over_seeds_and_what_is_unknown_a_dash(tmp_path):
     ]
     assert rows_of(cost_table(written(tmp_path, rows))) == [
         [
-            *("a", "UM-pFSSL", "2", "250", "84", "-", "93.3 MB", "-", "-", "1 min 42 s"),
-            "31.0 ± 1.4",
+            *("a", "UM-pFSSL", "2", "300", "4,000", "250", "84", "-", "93.3 MB", "-", "-"),
+            *("1 min 42 s", "31.0 ± 1.4"),
         ],
-        ["a", "LocalOnly", "1", *"--------"],
+        ["a", "LocalOnly", "1", *"----------"],
     ]
 
 
