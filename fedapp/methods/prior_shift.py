@@ -34,7 +34,6 @@ from fedapp.learn.features import feature_class
 from fedapp.learn.losses import soft_target_loss
 from fedapp.learn.metrics import evaluation, wilson
 from fedapp.learn.networks.base import Network, NetworkSettings
-from fedapp.learn.objectives import supervised
 from fedapp.learn.params import Params, Schema, assign
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import class_mix, mixed, mixture_weights, site_mix, weighted
@@ -51,7 +50,7 @@ from fedapp.messages.protocol import (
     Task,
 )
 from fedapp.methods._answers import counts, deciding
-from fedapp.methods._averaging import WARM_UP, averaged, budget_of, work_of
+from fedapp.methods._averaging import WARM_UP, averaged, budget_of, trained_alone
 from fedapp.methods._closed import (
     ACTIONS,
     FILTERS,
@@ -269,14 +268,7 @@ class PriorShift(Method[Sure]):
         if not self.alone or not len(site.data.labels) or task.site == SERVER_SITE:
             return None
         assign(site.model, site.memory)
-        work = replace(
-            work_of(task, site),
-            shuffle=site.stream("alone-shuffle", task),
-            view=site.view(task, "alone-view"),
-        )
-        with site.drawing(task, "alone"):
-            loss = descend(site.model, supervised(work), site.training)
-        site.finite(loss or 0.0, task)
+        trained_alone(task, site)
         return site.params()
 
     def _steps(self, task: Task, site: SiteContext, taught: "Taught") -> Iterator[Step]:

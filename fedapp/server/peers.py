@@ -77,8 +77,8 @@ def adopt_peers(
     alone (`common_roles`), under `SERVER_SITE`; the run's other models need not be there.
 
     kind, schemas, folder: the new run's, schemas by role. Returns the earlier run. Raises
-    ConfigError where the two runs do not fit together, RunError where the other's files are not whole or its models may have
-    learned from what is for testing here (`check_same_split`).
+    ConfigError where the two runs do not fit together, RunError where the other's files are not
+    whole or its models may have learned from what is for testing here (`check_same_split`).
     """
     run = finished_run(peers_path(experiment))
     _check_fit(run, experiment, kind)
