@@ -30,7 +30,7 @@ from fedapp.learn.features import build_features
 from fedapp.learn.features.base import FeatureMap, LearnedFeatures
 from fedapp.learn.features.patches import Patches
 
-LAMBDAS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
+LAMBDAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 TEST = 10_000
 Parts = dict[str, tuple[Tensor, Tensor]]
 """Images as they are stored, and labels, by "train", "validation", "test"."""
