@@ -10,6 +10,7 @@ from torch import nn
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.rng import torch_stream
 from fedapp.learn.features import build_features
+from fedapp.learn.features.both import Both
 from fedapp.learn.features.network import MOST, FrozenNetwork
 from fedapp.learn.features.patches import GRAIN, RIDGE, THRESHOLD, Patches, whitening
 from fedapp.learn.networks import build_model, network_settings
@@ -232,6 +233,20 @@ def test_patches_as_onnx(tmp_path):
     for count in (1, 5):
         x = images(count, 3, 32, 32)
         np.testing.assert_allclose(answers(session, x), features(x), rtol=1e-3, atol=1e-5)
+
+
+def test_both_stand_side_by_side(tmp_path):
+    alone, features = taught((3, 32, 32)), Both((3, 32, 32), 0, 8, 2).eval().requires_grad_(False)
+    for step in range(features.exchanges()):
+        features.learned(step, features.sums(step, images(40, 3, 32, 32)))
+    assert features.state_dict().keys() == alone.state_dict().keys()
+    x = images(5, 3, 32, 32)
+    parts = torch.cat((build_features("hog", (3, 32, 32))(x), alone(x)), 1)
+    torch.testing.assert_close(features(x), parts / math.sqrt(2))
+    assert features.of(x).shape == (5, features.size) == (5, 880 + 32)
+    session = exported(features, (3, 32, 32), tmp_path / "both.onnx")
+    np.testing.assert_allclose(answers(session, x), features(x), rtol=1e-3, atol=1e-5)
+    assert build_features("both", (3, 32, 32)).size == 1680
 
 
 class Wide(Network):

@@ -33,7 +33,7 @@ SIDE: Final = 6
 FILTERS: Final = 200
 ROUNDS: Final = 10
 """Exchanges of k-means."""
-PLACES: Final = 50
+PLACES: Final = 16
 """Patches of an image in an exchange, at most."""
 FLAT: Final = 0.01
 """Added to a patch's variance before its root: a fifth of a grey level is no contrast."""
@@ -43,7 +43,7 @@ THRESHOLD: Final = 0.5
 """Taken from responses before they are cut at 0."""
 GRAIN: Final = 2**10
 """Steps to 1 in what is added. Sums of 10^8 patches are exact."""
-AT_ONCE: Final = 128
+AT_ONCE: Final = 256
 """Images whose patches are held at a time."""
 
 
@@ -157,9 +157,13 @@ class Patches(LearnedFeatures):
     def _patches(self, step: int, x: Tensor) -> Tensor:
         """Return the patches of a step, rounded, float64 [patches, d]."""
         stream = torch_stream(self.seed, "places of patches", step)
-        places = torch.randperm(self.places, generator=stream)[:PLACES].to(x.device)
-        every = F.unfold(self.working(x), SIDE)
-        whole: Tensor = every[:, :, places].transpose(1, 2).flatten(0, 1).double()
+        places = torch.randperm(self.places, generator=stream)[:PLACES]
+        small, across = self.working(x), self.working.sides[1] - SIDE + 1
+        cut = [
+            small[:, :, place // across :, place % across :][:, :, :SIDE, :SIDE]
+            for place in places.tolist()
+        ]
+        whole: Tensor = torch.stack(cut, 1).flatten(0, 1).flatten(1).double()
         whole = whole - whole.mean(1, keepdim=True)
         whole /= (whole.square().mean(1, keepdim=True) + FLAT).sqrt()
         return whole.mul_(GRAIN).round_().div_(GRAIN)
