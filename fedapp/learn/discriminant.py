@@ -144,8 +144,10 @@ class Classes:
         between = (spread * share[:, None]).T @ spread
         left = sums.second / sums.images - torch.outer(mean, mean) - between
         values, vectors = torch.linalg.eigh(left)
-        within = (vectors * values.clamp_min(0)) @ vectors.T
-        return cls(sums.counts, means, within, sums.images)
+        values = values.clamp_min(0)
+        found = cls(sums.counts, means, (vectors * values) @ vectors.T, sums.images)
+        found.__dict__["spectrum"] = values, vectors  # known already, and the dearest part of all
+        return found
 
     @classmethod
     def none(cls, classes: int, size: int) -> Self:

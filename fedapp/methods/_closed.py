@@ -48,7 +48,7 @@ STEP = "step"
 """Number in a task: which exchange of features that are learned."""
 MOST_KEPT = 2**22
 """Numbers of a site's features that are kept from task to task; more are computed anew."""
-RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """lambda, in mean eigenvalues of the covariance within classes."""
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """What logits are divided by."""
@@ -403,9 +403,18 @@ class ClosedSite:
         """Return the features of the labelled images, [n, d], and the labels, on the CPU."""
         return self.features(LABELLED).cpu(), self.site.data.labels.cpu()
 
-    def head(self, solution: Solution) -> Head:
-        """Return the site's own head, its labelled images counting more as the solution says."""
-        return solution.head(*self.known(), solution.own_weight)
+    def head(self, task: Task) -> Head:
+        """Return the site's own head, its labelled images counting more as the solution says.
+
+        It is solved once for a solution.
+        """
+        kept, of = self.site.features, self.made + task.models[SOLUTION][0].digest
+        if (of, HEAD_WEIGHT) not in kept:
+            solution = self.solution(task)
+            kept[of, HEAD_WEIGHT], kept[of, HEAD_BIAS] = solution.head(
+                *self.known(), solution.own_weight
+            )
+        return kept[of, HEAD_WEIGHT], kept[of, HEAD_BIAS]
 
     def mix(self, solution: Solution) -> Tensor:
         """Return the site's class mix [C], from the common answers to its unlabelled images too."""
@@ -423,7 +432,7 @@ class ClosedSite:
         """
         solution, labels = self.solution(task), self.site.data.labels
         mix = self.mix(solution)
-        found = {"common": (solution.common, mix), "tuned": (self.head(solution), mix)}
+        found = {"common": (solution.common, mix), "tuned": (self.head(task), mix)}
         if len(labels):
             found["alone"] = solution.alone(*self.known()), self.mix_alone()
         return found

@@ -99,7 +99,7 @@ class Stacked:
         """Load what a task names: the server's network, the solution and the stack."""
         closed = ClosedSite.of(features, task, site)
         stack = site.contents(task.models[STACK][0])
-        weight, bias = closed.head(closed.solution(task))
+        weight, bias = closed.head(task)
         site.load(task.models["server"][0])
         joint = OverFeatures(closed.map, site.data.num_classes, site.model).to(site.device).eval()
         ours = tensors_of(joint)
@@ -134,7 +134,7 @@ def fit_of(features: str, task: Task, site: SiteContext) -> Params:
     """Return a site's sums at the stack that the task names, as they travel."""
     closed = ClosedSite.of(features, task, site)
     stack = site.contents(task.models[STACK][0])
-    weight, bias = closed.head(closed.solution(task))
+    weight, bias = closed.head(task)
     chosen = deciding(site)
     labels, mix = site.data.val_labels.cpu()[chosen], closed.mix_alone()
     other = closed.features(VAL).cpu()[chosen] @ weight.T + bias
