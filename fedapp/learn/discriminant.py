@@ -24,6 +24,8 @@ from fedapp.learn.params import Params, Schema
 COUNTS, BY_CLASS, IMAGES, TOTAL, SECOND = "counts", "by_class", "images", "total", "second"
 MEANS, WITHIN = "means", "within"
 """Names of tensors as they travel."""
+SHARES_RIDGE = 1e-3
+"""Added to the covariance's eigenvalues, times their mean, where it measures distances."""
 NEVER = -1e4
 """Logit of a class that nobody has a labelled image of."""
 
@@ -114,6 +116,30 @@ def added(every: Iterable[Sums]) -> Sums:
     return total
 
 
+def shares_of_all(apart: Tensor, covariance: Tensor) -> Tensor:
+    """Return the share of all images that each class has, [C], at least 0, summing to 1.
+
+    apart: [C, d], class means less the mean of all images. covariance: [d, d], of all images. The
+    shares p under which the class means best explain the mean of all: least sum_c p_c apart_c, in
+    the covariance's own measure. A mean of few images is noisy and makes a long vector, and so
+    its share is drawn to what its images are among the labelled ones.
+    """
+    size = len(covariance)
+    level = SHARES_RIDGE * covariance.trace() / size + torch.finfo(torch.float64).tiny
+    factor = torch.linalg.cholesky(covariance + level * torch.eye(size, dtype=torch.float64))
+    among = apart @ torch.cholesky_solve(apart.T, factor)
+    among = among + (1e-9 * among.trace() + 1e-12) * torch.eye(len(apart), dtype=torch.float64)
+    chosen = torch.ones(len(apart), dtype=torch.bool)
+    while True:  # a class whose share would be negative has none; at least one stays
+        shares = torch.zeros(len(apart), dtype=torch.float64)
+        ones = torch.ones(int(chosen.sum()), dtype=torch.float64)
+        shares[chosen] = torch.linalg.solve(among[chosen][:, chosen], ones)
+        shares = shares / shares.sum()
+        if bool((shares >= 0).all()):
+            return shares
+        chosen &= shares > 0
+
+
 @dataclass(frozen=True, eq=False)
 class Classes:
     """What a head is made of.
@@ -132,17 +158,20 @@ class Classes:
     def of(cls, sums: Sums) -> Self:
         """Return class means of labelled images, and the covariance that they leave of all images.
 
-        Labelled and unlabelled images together can leave negative eigenvalues, since their classes
-        may not be equally frequent: these are cut at 0. At least one image must have a label.
+        Which share of all images each class has is estimated (`shares_of_all`): labelled images may
+        have another mix. What then remains negative of the covariance's eigenvalues is cut at 0. At
+        least one image must have a label.
         """
-        share = sums.counts / sums.counts.sum()
+        known = sums.counts > 0
         means = sums.by_class / sums.counts.clamp_min(1)[:, None]
-        middle = share @ means
-        means = torch.where(sums.counts[:, None] > 0, means, middle)
+        middle = (sums.counts / sums.counts.sum()) @ means
+        means = torch.where(known[:, None], means, middle)
         mean = sums.total / sums.images
-        spread = means - middle
-        between = (spread * share[:, None]).T @ spread
-        left = sums.second / sums.images - torch.outer(mean, mean) - between
+        whole = sums.second / sums.images - torch.outer(mean, mean)
+        share = torch.zeros_like(sums.counts)
+        share[known] = shares_of_all(means[known] - mean, whole)
+        spread = means - share @ means
+        left = whole - (spread * share[:, None]).T @ spread
         values, vectors = torch.linalg.eigh(left)
         values = values.clamp_min(0)
         found = cls(sums.counts, means, (vectors * values) @ vectors.T, sums.images)

@@ -48,11 +48,11 @@ STEP = "step"
 """Number in a task: which exchange of features that are learned."""
 MOST_KEPT = 2**22
 """Numbers of a site's features that are kept from task to task; more are computed anew."""
-RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """lambda, in mean eigenvalues of the covariance within classes."""
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """What logits are divided by."""
-OWN_WEIGHTS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
+OWN_WEIGHTS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """How many times more a site's own labelled images count."""
 PRIOR, RIDGE, TEMPERATURE, OWN_WEIGHT = "prior", "ridge", "temperature", "own_weight"
 """Names of a solution's tensors, beside those of `Classes` and of the head."""
