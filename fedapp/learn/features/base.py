@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ class FeatureMap(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> Self:
+    def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> "FeatureMap":
         """Build the map of inputs without a `misfit`; equal arguments give equal maps.
 
         seed: of draws, where the map needs some. network: with its weights; of frozen networks.
