@@ -41,7 +41,6 @@ from fedapp.ground.settings import (
     OWN,
     DataSettings,
     NonNegative,
-    RoundSettings,
     SplitSettings,
 )
 from fedapp.learn.networks import DEFAULT_NETWORK, network_class, network_names
@@ -285,8 +284,8 @@ def _build(
         problems += _bag_problems(parts["split"], parts["method"], origin, source)
     if {"data", "method", "runtime", "split"} <= parts.keys():
         problems += _server_problems(parts, origin, source)
-    if {"method", "rounds"} <= parts.keys():
-        problems += _average_problems(parts["rounds"], parts["method"], origin, source)
+    if {"method", "privacy", "rounds"} <= parts.keys():
+        problems += _average_problems(parts, origin, source)
     if isinstance(wanted, str) and wanted == OWN and {"data", "split"} <= parts.keys():
         problems += _own_problems(parts["data"], parts["split"], origin, source)
     if {"data", "model", "method"} <= parts.keys():
@@ -330,15 +329,19 @@ def _server_problems(parts: Mapping[str, Any], origin: Mapping[str, str], source
 
 
 def _average_problems(
-    rounds: RoundSettings, method: Method[Any], origin: Mapping[str, str], source: str
+    parts: Mapping[str, Any], origin: Mapping[str, str], source: str
 ) -> list[str]:
-    """Return one line where the method's averages cannot be others than means."""
-    why = method.needs_mean()
-    if rounds.robust == "none" or not why:
-        return []
-    where = origin.get("rounds.robust", source)
-    rule = f"{method.name} cannot run so: {why}; leave it out or choose another method"
-    return [f"{where}: rounds.robust = {rounds.robust!r}: {rule}"]
+    """Return a line for each setting that asks for what the method's sums and averages are not."""
+    method, robust, clip = parts["method"], parts["rounds"].robust, parts["privacy"].clip
+    lines = []
+    for key, value, idle, why in (
+        ("rounds.robust", robust, "none", method.needs_mean()),
+        ("privacy.clip", clip, 0, method.needs_unclipped()),
+    ):
+        if value != idle and why:
+            rule = f"{method.name} cannot run so: {why}; leave it out or choose another method"
+            lines.append(f"{origin.get(key, source)}: {key} = {value!r}: {rule}")
+    return lines
 
 
 def _misfits(experiment: Experiment, given: Mapping[str, Scalar], source: str) -> list[str]:

@@ -11,12 +11,14 @@ and with them the common head.
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Annotated, Final
 
 import torch
+from pydantic import AfterValidator
 from torch import Tensor
 
 from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL
-from fedapp.ground.errors import ProtocolError, RunError
+from fedapp.ground.errors import ConfigError, ProtocolError, RunError
 from fedapp.learn.discriminant import (
     COUNTS,
     Classes,
@@ -25,7 +27,7 @@ from fedapp.learn.discriminant import (
     classes_schema,
     sums_schema,
 )
-from fedapp.learn.features import FeatureMap, LearnedFeatures, build_features
+from fedapp.learn.features import FeatureMap, LearnedFeatures, build_features, feature_class
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Form, Head, answers_over, mapped
@@ -153,6 +155,26 @@ def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
         found |= {FIRST: features.sum_schema(0), NEXT: features.sum_schema(1)}
         found[FILTERS] = schema_of(features.state_dict())
     return found
+
+
+NO_FEATURES: Final = "none"
+"""In place of a name of features: there is no closed form."""
+
+
+def _known(name: str) -> str:
+    try:
+        feature_class(name)
+    except ConfigError as error:  # as a value's fault, so that the setting is named
+        raise ValueError(str(error)) from error
+    return name
+
+
+FeatureName = Annotated[str, AfterValidator(_known)]
+"""Type of a setting that names features."""
+FeatureNameOrNone = Annotated[
+    str, AfterValidator(lambda name: name if name == NO_FEATURES else _known(name))
+]
+"""The same, or `NO_FEATURES`."""
 
 
 def unfit_features(name: str, model: NetworkSettings) -> str:

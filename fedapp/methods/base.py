@@ -501,6 +501,10 @@ class Method(ABC, Generic[State]):
         """Return why it cannot use this network, and the remedy; most methods: empty."""
         return ""
 
+    def needs_unclipped(self) -> str:
+        """Return why `privacy.clip` must stay 0, and the remedy; empty: it may be set."""
+        return ""
+
     def misfits(self, num_clients: int) -> Mapping[str, str]:
         """Return which settings a federation of so many sites cannot use, with the rule of each."""
         return {}

@@ -12,7 +12,6 @@ from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from pydantic import field_validator
 from pydantic.dataclasses import dataclass
 from torch import nn
 
@@ -26,6 +25,7 @@ from fedapp.methods._closed import (
     FILTERS,
     SOLUTION,
     ClosedSite,
+    FeatureName,
     Solution,
     check_closed,
     closed_schemas,
@@ -62,16 +62,10 @@ class OneRound(Method[Solved]):
     starts_common: ClassVar[bool] = True
     common_roles: ClassVar[tuple[str, ...]] = (SOLUTION, FILTERS)
 
-    features: str = DEFAULT_FEATURES
-    """Fixed features of an input, by name."""
+    features: FeatureName = DEFAULT_FEATURES
+    """Fixed features of an input, by name: docs/research/features.md."""
     answer: Literal["common", "tuned"] = "tuned"
     """What a site uses: the common head, or the one in which its own images count more."""
-
-    @field_validator("features")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        feature_class(name)
-        return name
 
     # --- server -----------------------------------------------------------------------------------
 
@@ -87,6 +81,10 @@ class OneRound(Method[Solved]):
     def needs_mean(self) -> str:
         """Sums are added."""
         return "it adds sums of sites, and averages no models"
+
+    def needs_unclipped(self) -> str:
+        """Clipping and noise cover models alone."""
+        return "it sends sums, and no models"
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """Sums, votes, and what the server makes of them."""

@@ -24,7 +24,6 @@ from functools import partial
 from typing import ClassVar, Literal, Self
 
 import torch
-from pydantic import field_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
@@ -54,8 +53,10 @@ from fedapp.methods._averaging import WARM_UP, averaged, budget_of, trained_alon
 from fedapp.methods._closed import (
     ACTIONS,
     FILTERS,
+    NO_FEATURES,
     SOLUTION,
     ClosedSite,
+    FeatureNameOrNone,
     check_closed,
     closed_schemas,
     lasting,
@@ -76,8 +77,6 @@ from fedapp.methods._stack import (
 )
 from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext, SiteReport
 
-NO_FEATURES = "none"
-"""In place of a name of features: there is no closed form."""
 SURE = ("sure_right", "sure_total")
 """Names of what sites count of sure answers."""
 SHARED = 10
@@ -115,16 +114,9 @@ class PriorShift(Method[Sure]):
     """Least probability of a pseudo-label."""
     weigh: bool = True
     """Pseudo-labels count by how often they are right, 2 q - 1; False: as much as labels."""
-    closed: str = NO_FEATURES
+    closed: FeatureNameOrNone = NO_FEATURES
     """Features of the closed form that answers with the common model, by name; none: the model
     answers by itself, and no sums leave a site."""
-
-    @field_validator("closed")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name != NO_FEATURES:
-            feature_class(name)
-        return name
 
     # --- server -----------------------------------------------------------------------------------
 
@@ -174,6 +166,11 @@ class PriorShift(Method[Sure]):
         """What the site says that it learned from, pseudo-labels by their weight."""
         said = reply.metrics.get("learned_from", 0.0)
         return min(max(said, 0.0), facts.labelled + facts.unlabelled)
+
+    def needs_unclipped(self) -> str:
+        """Clipping and noise cover models alone."""
+        none = self.closed == NO_FEATURES
+        return "" if none else "it sends sums beside models (method.closed=none: it does not)"
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """What the closed form and the stack send, where there is a closed form."""

@@ -16,7 +16,7 @@ __all__ = [
     "feature_names",
 ]
 
-DEFAULT_FEATURES = "hog"
+DEFAULT_FEATURES = "auto"
 """Where nothing says otherwise."""
 _NOT_FEATURES = ("base",)
 
