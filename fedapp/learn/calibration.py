@@ -20,14 +20,16 @@ BIAS_PENALTY = 10.0
 """Images' worth: half of it times the sum of squared biases is taken off the log-likelihood."""
 WEIGHT_PENALTY = 1.0
 """The same for each answer's weight, relative to the weight that it starts from."""
+MOST_CHANGED, MOST_MOVED = 0.8, 2.0
+"""By one step: of a weight, in its own size, and of a bias."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Sums over images at weights a [M] and bias [C]; all float64.
+    """Sums over images at weights a [M] and bias [C], or none [0]; all float64.
 
     images, right: how many, and how many are answered right. loglik: sum of log-likelihoods.
-    gradient: [M + C], curvature: [M + C, M + C], minus the matrix of second derivatives.
+    gradient: [P], P = M + C or M; curvature: [P, P], minus the matrix of second derivatives.
     """
 
     images: float
@@ -42,15 +44,19 @@ class Fit:
     ) -> Self:
         """Return the sums over n >= 0 images.
 
-        logits: M answers [n, C]. labels: int64 [n]. mix: [C], above 0. weights: [M]. bias: [C].
+        logits: M answers [n, C]. labels: int64 [n]. mix: [C], above 0. weights: [M]. bias: [C], or
+        [0]: there is none.
         """
         z = torch.stack([one.double() for one in logits])
         z = z - z.mean(2, keepdim=True)  # the same answer, and smaller numbers
-        scores = torch.einsum("m,mnc->nc", weights.double(), z) + bias.double() + mix.double().log()
+        scores = torch.einsum("m,mnc->nc", weights.double(), z) + mix.double().log()
+        if len(bias):
+            scores = scores + bias.double()
         logs = torch.log_softmax(scores, dim=1)
         p, rows = logs.exp(), torch.arange(len(labels))
         expected = (p * z).sum(2)  # [M, n]
-        spread = p * (z - expected[..., None])  # [M, n, C]
+        apart = z - expected[..., None]  # [M, n, C]
+        spread = p * apart
         gradient = torch.cat(
             [
                 (z[:, rows, labels] - expected).sum(1),
@@ -58,9 +64,11 @@ class Fit:
             ]
         )
         cross = spread.sum(1)  # [M, C]
-        own = torch.einsum("mnc,knc->mk", spread, z)
+        own = torch.einsum("mnc,knc->mk", spread, apart)
         among = torch.diag(p.sum(0)) - p.T @ p
         curvature = torch.cat([torch.cat([own, cross], 1), torch.cat([cross.T, among], 1)])
+        size = len(weights) + len(bias)
+        gradient, curvature = gradient[:size], curvature[:size, :size]
         right = (scores.argmax(1) == labels).sum()
         return cls(
             float(len(labels)), float(right), float(logs[rows, labels].sum()), gradient, curvature
@@ -78,18 +86,21 @@ class Fit:
     def step(self, weights: Tensor, bias: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights and bias after one of Newton's steps, from those that the sums are at.
 
-        weights, start: [M], above 0, and bias: [C], float64. start: the weights that the penalty
-        pulls to. A weight stays at least a tenth of its value before the step.
+        weights, start: [M], above 0, and bias: [C] or [0], float64. start: the weights that the
+        penalty pulls to. The step is made shorter where a weight would change by more than
+        `MOST_CHANGED` of itself, or a bias by more than `MOST_MOVED`: far from the maximum Newton's
+        own leaps off.
         """
         count = len(weights)
         scale = torch.cat([WEIGHT_PENALTY / start**2, torch.full_like(bias, BIAS_PENALTY)])
         pull = torch.cat([weights - start, bias]) * scale
         moved = torch.linalg.solve(self.curvature + torch.diag(scale), self.gradient - pull)
-        new = torch.cat([weights, bias]) + moved
-        return torch.maximum(new[:count], weights / 10), new[count:]
+        most = torch.cat([MOST_CHANGED * weights, torch.full_like(bias, MOST_MOVED)])
+        moved = moved / (moved.abs() / most).max().clamp_min(1)
+        return weights + moved[:count], bias + moved[count:]
 
     def to_numbers(self) -> Tensor:
-        """Return all of it in a row, float64 [3 + P + P^2], P = M + C."""
+        """Return all of it in a row, float64 [3 + P + P^2]."""
         first = torch.tensor([self.images, self.right, self.loglik], dtype=torch.float64)
         return torch.cat([first, self.gradient, self.curvature.flatten()])
 

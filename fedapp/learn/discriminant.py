@@ -26,7 +26,9 @@ MEANS, WITHIN = "means", "within"
 """Names of tensors as they travel."""
 SHARES_RIDGE = 1e-3
 """Added to the covariance's eigenvalues, times their mean, where it measures distances."""
-NEVER = -1e4
+LEAST_RIDGE = 1e-6
+"""Added to eigenvalues at least, where all images of a class are alike: logits stay below 1e7."""
+NEVER = -1e7
 """Logit of a class that nobody has a labelled image of."""
 
 
@@ -68,10 +70,13 @@ class Sums:
         )
 
     def to_params(self) -> Params:
-        """Return them as they travel: float32, of the second moment its upper triangle."""
+        """Return them as they travel: float32, of the second moment its upper triangle.
+
+        All are vectors: matrices may travel as float16 (`transport.precision`), and these must not.
+        """
         return {
             COUNTS: self.counts.long(),
-            BY_CLASS: self.by_class.float(),
+            BY_CLASS: self.by_class.float().flatten(),
             IMAGES: torch.tensor([int(self.images)]),
             TOTAL: self.total.float(),
             SECOND: packed(self.second),
@@ -82,7 +87,7 @@ class Sums:
         """Return what `to_params` wrote."""
         return cls(
             params[COUNTS].double(),
-            params[BY_CLASS].double(),
+            params[BY_CLASS].double().view(len(params[COUNTS]), -1),
             float(params[IMAGES]),
             params[TOTAL].double(),
             unpacked(params[SECOND], len(params[TOTAL])),
@@ -90,17 +95,28 @@ class Sums:
 
     @property
     def unexplained(self) -> Tensor:
-        """sum f f^T - sum_c s_c s_c^T / n_c, [d, d]: of true sums no eigenvalue is negative."""
-        known = self.counts > 0
-        roots = self.by_class[known] / self.counts[known].sqrt()[:, None]
+        """sum f f^T - sum_c s_c s_c^T / n_c, [d, d]: of true sums no eigenvalue is negative.
+
+        c: the classes of labelled images, and all unlabelled ones as one more.
+        """
+        counts, sums = self.by_group
+        known = counts > 0
+        roots = sums[known] / counts[known].sqrt()[:, None]
         return self.second - roots.T @ roots
+
+    @property
+    def by_group(self) -> tuple[Tensor, Tensor]:
+        """Counts [C + 1] and sums of f [C + 1, d] by class, those of unlabelled images behind."""
+        unlabelled = torch.tensor([self.images], dtype=torch.float64) - self.counts.sum()
+        rest = self.total - self.by_class.sum(0)
+        return torch.cat([self.counts, unlabelled]), torch.cat([self.by_class, rest[None]])
 
 
 def sums_schema(classes: int, size: int) -> Schema:
     """Return the schema of `Sums.to_params` for C classes and d features."""
     return {
         COUNTS: ((classes,), torch.int64),
-        BY_CLASS: ((classes, size), torch.float32),
+        BY_CLASS: ((classes * size,), torch.float32),
         IMAGES: ((1,), torch.int64),
         TOTAL: ((size,), torch.float32),
         SECOND: ((size * (size + 1) // 2,), torch.float32),
@@ -207,20 +223,24 @@ class Classes:
         values, vectors = torch.linalg.eigh(self.within)
         return values.clamp_min(0), vectors
 
+    def level(self, ridge: float) -> float:
+        """Return lambda times the mean eigenvalue, at least `LEAST_RIDGE`."""
+        return max(ridge * float(self.within.diagonal().mean()), LEAST_RIDGE)
+
     def heads(self, ridges: Iterable[float]) -> tuple[Tensor, Tensor]:
         """Return linear heads, one for each lambda > 0: weights [L, C, d] and biases [L, C]."""
         values, vectors = self.spectrum
         apart = (self.means - self._middle) @ vectors
         found = []
         for ridge in ridges:
-            inverse = 1 / (values + ridge * values.mean()).clamp_min(1e-12)
+            inverse = 1 / (values + self.level(ridge))
             found.append(self._head((apart * inverse) @ vectors.T))
         return torch.stack([w for w, _ in found]), torch.stack([b for _, b in found])
 
     def head(self, ridge: float) -> tuple[Tensor, Tensor]:
         """Return one linear head, weight [C, d] and bias [C], in a tenth of the time of `heads`.
 
-        ridge: what is added to every eigenvalue, lambda times their mean, above 0.
+        ridge: what is added to every eigenvalue, as of `level`.
         """
         regular = self.within + ridge * torch.eye(len(self.within), dtype=torch.float64)
         factor = torch.linalg.cholesky(regular)
@@ -242,7 +262,7 @@ class Classes:
         """Return it as it travels: float32, of the covariance its upper triangle."""
         return {
             COUNTS: self.counts.long(),
-            MEANS: self.means.float(),
+            MEANS: self.means.float().flatten(),
             WITHIN: packed(self.within),
             IMAGES: torch.tensor([int(self.images)]),
         }
@@ -250,7 +270,7 @@ class Classes:
     @classmethod
     def from_params(cls, params: Params) -> Self:
         """Return what `to_params` wrote."""
-        means = params[MEANS].double()
+        means = params[MEANS].double().view(len(params[COUNTS]), -1)
         within = unpacked(params[WITHIN], means.shape[1])
         return cls(params[COUNTS].double(), means, within, float(params[IMAGES]))
 
@@ -259,7 +279,7 @@ def classes_schema(classes: int, size: int) -> Schema:
     """Return the schema of `Classes.to_params`."""
     return {
         COUNTS: ((classes,), torch.int64),
-        MEANS: ((classes, size), torch.float32),
+        MEANS: ((classes * size,), torch.float32),
         WITHIN: ((size * (size + 1) // 2,), torch.float32),
         IMAGES: ((1,), torch.int64),
     }

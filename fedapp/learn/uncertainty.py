@@ -1,6 +1,6 @@
 """MC-dropout probabilities, predictive entropy (paper, Eqs. 9 and 10) and what it is made of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -60,11 +60,13 @@ def features_of(model: Network, images: Tensor, normalise: Normalise) -> Feature
     On a CPU it runs piece by piece: activations that fit the cache save memory and, in a wide
     network, time. The result is the same: in eval mode an image's features depend on it alone.
     """
-    count = len(images) // CACHE_BATCH + 1 if images.device.type == "cpu" else 1
-    if count == 1:
-        return model.trunk(normalise(images))
-    pieces = [model.trunk(normalise(piece)) for piece in images.tensor_split(count)]
-    return tuple(map(torch.cat, zip(*pieces, strict=True)))
+    pieces = [model.trunk(normalise(piece)) for piece in cut(images)]
+    return pieces[0] if len(pieces) == 1 else tuple(map(torch.cat, zip(*pieces, strict=True)))
+
+
+def cut(images: Tensor) -> Sequence[Tensor]:
+    """Return a batch in the pieces in which it goes through a network, one at least."""
+    return images.tensor_split(len(images) // CACHE_BATCH + 1 if images.device.type == "cpu" else 1)
 
 
 def dropout_sample(x: Tensor, p: float) -> Tensor:

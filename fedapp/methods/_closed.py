@@ -8,7 +8,7 @@ labelled images counting 0 to 100 times more. What follows is the solution: clas
 and with them the common head.
 """
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -40,12 +40,17 @@ from fedapp.methods._answers import counts, deciding
 from fedapp.methods.base import Arrived, Round, SiteContext, SiteReport
 
 FILTERS, FIRST, NEXT = "filters", "patches", "clusters"
-"""Roles of features that are learned: what the server makes, and sites' sums for it."""
+"""Roles of features that are learned: what the server makes, and sites' sums for it.
+
+Of a frozen network's features the first is w_0 itself: no bytes travel for it that do not anyway.
+"""
 SUMS, GRID, SOLUTION, VOTES, OWN_VOTES = "sums", "grid", "solution", "votes", "own_votes"
 """Roles: what sites send (sums and votes), and what the server makes."""
 LEARN, COUNT, VOTE, WEIGH = "learn", "count", "vote", "weigh"
 ACTIONS = (LEARN, COUNT, VOTE, WEIGH)
 """Of a site's tasks, in their order."""
+_OWED = {COUNT: SUMS, VOTE: VOTES, WEIGH: OWN_VOTES}
+"""What each asks for, by role; of `LEARN` that depends on the step."""
 STEP = "step"
 """Number in a task: which exchange of features that are learned."""
 MOST_KEPT = 2**22
@@ -62,6 +67,9 @@ LOGLIK, RIGHT = "loglik", "right"
 """Names of the votes: sums over a site's deciding validation images."""
 SLACK = 1e-4
 """Of sums that came, relative: they are rounded to float32."""
+WORST = -20.0
+"""Least log-likelihood of a validation image: none decides by itself. Classes that nobody has a
+labelled image of always have it, and so decide nothing."""
 FROZEN = "network"
 """The name of the features of a frozen network."""
 MEND = "the site must send what this version of fedapp computes, unchanged"
@@ -94,8 +102,7 @@ class Solution:
         numbers = {RIDGE: self.ridge, TEMPERATURE: self.temperature, OWN_WEIGHT: self.own_weight}
         return {
             **self.classes.to_params(),
-            HEAD_WEIGHT: self.weight.float(),
-            HEAD_BIAS: self.bias.float(),
+            **_flat(self.weight, self.bias),
             PRIOR: self.prior.float(),
             **{name: torch.tensor([value]) for name, value in numbers.items()},
         }
@@ -106,7 +113,7 @@ class Solution:
         ridge, temperature, own = (float(params[n]) for n in (RIDGE, TEMPERATURE, OWN_WEIGHT))
         return cls(
             Classes.from_params(params),
-            params[HEAD_WEIGHT],
+            params[HEAD_WEIGHT].view(len(params[HEAD_BIAS]), -1),
             params[HEAD_BIAS],
             params[PRIOR].double(),
             ridge,
@@ -130,21 +137,26 @@ class Solution:
         return (weight / self.temperature).float(), (bias / self.temperature).float()
 
 
+def _flat(weight: Tensor, bias: Tensor) -> Params:
+    """Return heads as they travel: float32, as vectors, like `Sums.to_params`."""
+    return {HEAD_WEIGHT: weight.float().flatten(), HEAD_BIAS: bias.float().flatten()}
+
+
 def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
     """Return the schemas of all that travels, by role, for features of this name."""
     features, classes = features_for(name, network), network.head.out_features
-    size, each = features.size, torch.float32
-    head: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-        HEAD_WEIGHT: ((classes, size), each),
-        HEAD_BIAS: ((classes,), each),
-    }
+    size, each, heads = features.size, torch.float32, len(RIDGES)
     grid, own = (len(RIDGES) * len(TEMPERATURES),), (len(OWN_WEIGHTS),)
     found: dict[str, Schema] = {
         SUMS: sums_schema(classes, size),
-        GRID: {name: ((len(RIDGES), *shape), kind) for name, (shape, kind) in head.items()},
+        GRID: {
+            HEAD_WEIGHT: ((heads * classes * size,), each),
+            HEAD_BIAS: ((heads * classes,), each),
+        },
         SOLUTION: {
             **classes_schema(classes, size),
-            **head,
+            HEAD_WEIGHT: ((classes * size,), each),
+            HEAD_BIAS: ((classes,), each),
             PRIOR: ((classes,), each),
             **{name: ((1,), each) for name in (RIDGE, TEMPERATURE, OWN_WEIGHT)},
         },
@@ -154,6 +166,8 @@ def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
     if isinstance(features, LearnedFeatures):
         found |= {FIRST: features.sum_schema(0), NEXT: features.sum_schema(1)}
         found[FILTERS] = schema_of(features.state_dict())
+    if name == FROZEN:
+        found[FILTERS] = schema_of(network.state_dict())
     return found
 
 
@@ -195,7 +209,7 @@ def solved(
 
     name: of the features. own: whether a site's own images may count more. Returns what tasks name:
     the server's newest solution, and the filters, where these are learned. Raises RunError where no
-    site has a labelled image.
+    site has sent sums, or none has a labelled image.
     """
     fresh = [site for site in rnd.everybody if not rnd.pool.has(site, SUMS)]
     if rnd.common_fixed or not fresh:
@@ -204,9 +218,11 @@ def solved(
         yield from _learned(rnd, name)
     lent = {FILTERS: [rnd.pool.common(FILTERS)]} if rnd.pool.has(SERVER_SITE, FILTERS) else {}
     replies = yield [rnd.task(site, COUNT, 0, {}, **lent) for site in fresh]
+    senders = [site for site in rnd.everybody if rnd.pool.has(site, SUMS)]
+    if not senders:
+        raise RunError("no site has sent sums, and the closed form is made of them: see above why")
     if not replies:
         return _named(rnd)
-    senders = [site for site in rnd.everybody if rnd.pool.has(site, SUMS)]
     labels: list[Tensor] = []
 
     def sums_of(site: int) -> Sums:
@@ -222,7 +238,7 @@ def solved(
         )
     classes = Classes.of(total)
     weights, biases = classes.heads(RIDGES)
-    grid = rnd.pool.put({HEAD_WEIGHT: weights.float(), HEAD_BIAS: biases.float()}, GRID)
+    grid = rnd.pool.put(_flat(weights, biases), GRID)
     replies = yield [rnd.task(site, VOTE, 0, {}, grid=[grid], **lent) for site in rnd.sites]
     ridge, place = divmod(elected(rnd, replies, VOTES, DEFAULT_VOTE), len(TEMPERATURES))
     temperature = TEMPERATURES[place]
@@ -231,7 +247,7 @@ def solved(
         weights[ridge] / temperature,
         biases[ridge] / temperature,
         mean_mix(torch.stack(labels)),
-        max(RIDGES[ridge] * float(classes.spectrum[0].mean()), LEAST_RIDGE),
+        classes.level(RIDGES[ridge]),
         temperature,
         0.0,
     )
@@ -245,10 +261,6 @@ def solved(
     return _named(rnd)
 
 
-LEAST_RIDGE = 1e-9
-"""Added to eigenvalues at least, where all images are alike."""
-
-
 def _named(rnd: Round) -> dict[str, list[ModelRef]]:
     made = (SOLUTION, FILTERS)
     return {role: [rnd.pool.common(role)] for role in made if rnd.pool.has(SERVER_SITE, role)}
@@ -256,19 +268,26 @@ def _named(rnd: Round) -> dict[str, list[ModelRef]]:
 
 def _learned(rnd: Round, name: str) -> Generator[Sequence[Task], Sequence[Reply], None]:
     """Learn the features from the sums of all sites, where these are to be learned."""
-    features = build_features(name, rnd.facts[rnd.sites[0]].inputs) if name != FROZEN else None
+    if name == FROZEN:
+        rnd.pool.put(rnd.pool.read(rnd.pool.common()), FILTERS)
+        return
+    features = build_features(name, rnd.facts[rnd.sites[0]].inputs)
     if not isinstance(features, LearnedFeatures):
         return
     for step in range(features.exchanges()):
         ref, role = rnd.pool.put(features.state_dict(), FILTERS), NEXT if step else FIRST
         tasks = [rnd.task(k, LEARN, 0, {STEP: step}, filters=[ref]) for k in rnd.everybody]
         replies = yield tasks
-        every = [rnd.pool.read(rnd.pool.latest(r.site, role)) for r in replies]
-        names = features.sum_schema(step)
-        if every:
-            features.learned(
-                step, {n: torch.stack([one[n] for one in every]).sum(0) for n in names}
-            )
+        total: Params = {}
+        for site, sums in sent(rnd, replies, role):
+            facts = rnd.facts[site]
+            images = facts.labelled + facts.unlabelled + facts.bagged
+            if why := features.impossible(step, sums, images):
+                rnd.say(f"{facts.called}: its {role} are left out: {why}: {MEND}")
+            else:
+                total = {n: of + total[n] if total else of for n, of in sums.items()}
+        if total:
+            features.learned(step, total)
     rnd.pool.put(features.state_dict(), FILTERS)
 
 
@@ -279,11 +298,33 @@ DEFAULT_VOTE = RIDGES.index(3.0) * len(TEMPERATURES) + TEMPERATURES.index(2.0)
 def elected(rnd: Round, replies: Sequence[Reply], role: str, otherwise: int) -> int:
     """Return the number of the candidate under which all sites' labels are likeliest.
 
-    Equal ones: the first. otherwise: where nobody could vote.
+    Equal ones: the first. otherwise: where nobody could vote, or for none rather than another.
     """
-    every = [rnd.pool.read(rnd.pool.latest(r.site, role))[LOGLIK].double() for r in replies]
+    every = [votes[LOGLIK].double() for _, votes in sent(rnd, replies, role)]
     total = torch.stack(every).sum(0) if every else torch.zeros(1)
-    return int(total.argmax()) if bool(total.any()) else otherwise
+    return int(total.argmax()) if bool(total.max() > total.min()) else otherwise
+
+
+def sent(rnd: Round, replies: Sequence[Reply], role: str) -> Iterator[tuple[int, Params]]:
+    """Yield what was sent of a role, with the site; what did not come is not missed."""
+    for reply in replies:
+        if role in reply.contents:
+            yield reply.site, rnd.pool.read(rnd.pool.latest(reply.site, role))
+
+
+def owed(task: Task) -> str:
+    """Return the role that a task of the closed form asks for; empty: it is another task."""
+    if task.action == LEARN:
+        return NEXT if task.numbers[STEP] else FIRST
+    return _OWED.get(task.action, "")
+
+
+def check_owed(task: Task, reply: Reply) -> None:
+    """Refuse an answer that lacks what was asked for, or holds more. Raises ProtocolError."""
+    role = owed(task)
+    if role and reply.contents.keys() != {role}:
+        came = ", ".join(sorted(reply.contents)) or "nothing"
+        raise ProtocolError(f"asked for its {role}, it sent {came}: {MEND}")
 
 
 def check_closed(reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
@@ -298,10 +339,13 @@ def check_closed(reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts)
 
 def _check_votes(votes: Params, facts: SiteFacts) -> None:
     right, loglik = votes[RIGHT], votes[LOGLIK]
-    if bool((right < 0).any()) or float(right.max()) > facts.val or bool((loglik > 0).any()):
+    least = WORST * facts.val * (1 + SLACK)
+    if bool((right < 0).any() or (right > facts.val).any()) or bool(
+        (loglik > 0).any() or (loglik < least).any()
+    ):
         raise ProtocolError(
-            f"votes: right answers must lie in [0, {facts.val}], the site's validation images, and "
-            f"log-likelihoods must not be above 0: {MEND}"
+            f"votes: of the site's {facts.val} validation images, right answers must lie in "
+            f"[0, {facts.val}] and log-likelihoods in [{WORST * facts.val:g}, 0]: {MEND}"
         )
 
 
@@ -314,10 +358,10 @@ def _check_sums(sums: Sums, facts: SiteFacts) -> None:
         )
     if sums.images != images:
         raise ProtocolError(f"sums: of {sums.images:g} images, the site has {images}: {MEND}")
-    rest = sums.total - sums.by_class.sum(0)
-    lengths = torch.cat([sums.by_class, rest[None]]).norm(dim=1)
-    most = torch.cat([sums.counts, torch.tensor([images - facts.labelled]).double()])
-    if bool((lengths > most * (1 + SLACK) + SLACK).any()):
+    most, of_group = sums.by_group
+    # The last is a difference of rounded sums.
+    rounding = SLACK + 1e-6 * images
+    if bool((of_group.norm(dim=1) > most * (1 + SLACK) + rounding).any()):
         raise ProtocolError(
             f"sums: a sum of features is longer than the number of its images allows, and features "
             f"have norm 1 at most: {MEND}"
@@ -328,7 +372,7 @@ def _check_sums(sums: Sums, facts: SiteFacts) -> None:
             f"sums: the second moment of {images} images has trace {trace:g}, and features have "
             f"norm 1 at most: {MEND}"
         )
-    slack = SLACK * (trace + SLACK) * torch.eye(len(rest), dtype=torch.float64)
+    slack = SLACK * (trace + SLACK) * torch.eye(len(sums.total), dtype=torch.float64)
     if int(torch.linalg.cholesky_ex(sums.unexplained + slack).info):
         raise ProtocolError(
             "sums: the second moment is not positive semi-definite once class sums are taken out; "
@@ -367,27 +411,24 @@ class ClosedSite:
 
     @classmethod
     def of(cls, name: str, task: Task, site: SiteContext) -> "ClosedSite":
-        """Return it for features of this name; a frozen network's are those of w_0."""
-        made = name
+        """Return it for features of this name, with what the task names of them."""
+        filters = task.models.get(FILTERS, ())
         if name == FROZEN:
-            site.load(task.own)
-            made += task.own.digest
+            site.load(filters[0])  # and not the site's own model, which learns
         features = features_for(name, site.model)
-        if filters := task.models.get(FILTERS):
+        if filters and name != FROZEN:
             features.load_state_dict(site.contents(filters[0]))
-            made += filters[0].digest
-        return cls(site, name, features, made)
+        return cls(site, name, features, name + "".join(ref.digest for ref in filters))
 
     def answer(self, task: Task) -> SiteReport:
         """Do a task of the closed form."""
         if task.action == LEARN:
-            step = int(task.numbers[STEP])
-            return SiteReport(contents={NEXT if step else FIRST: self.patches(step)})
-        if task.action == COUNT:
-            return SiteReport(contents={SUMS: self.sums().to_params()})
-        if task.action == VOTE:
-            return SiteReport(contents={VOTES: self.votes(task)})
-        return SiteReport(contents={OWN_VOTES: self.own_votes(task)})
+            found = self.patches(int(task.numbers[STEP]))
+        elif task.action == COUNT:
+            found = self.sums().to_params()
+        else:
+            found = self.votes(task) if task.action == VOTE else self.own_votes(task)
+        return SiteReport(contents={owed(task): found})
 
     def patches(self, step: int) -> Params:
         """Return the sums of patches of all the site's training images."""
@@ -408,7 +449,8 @@ class ClosedSite:
     def votes(self, task: Task) -> Params:
         """Count for every lambda and temperature of the grid."""
         grid = self.site.contents(task.models[GRID][0])
-        heads = zip(grid[HEAD_WEIGHT], grid[HEAD_BIAS], strict=True)
+        biases = grid[HEAD_BIAS].view(len(RIDGES), -1)
+        heads = zip(grid[HEAD_WEIGHT].view(*biases.shape, -1), biases, strict=True)
         return self._counted((weight / t, bias / t) for weight, bias in heads for t in TEMPERATURES)
 
     def own_votes(self, task: Task) -> Params:
@@ -496,6 +538,6 @@ class ClosedSite:
         loglik, right = [], []
         for weight, bias in heads:
             logs = torch.log_softmax(seen @ weight.double().T + bias.double() + mix, dim=1)
-            loglik.append(logs[rows, labels].sum())
+            loglik.append(logs[rows, labels].clamp_min(WORST).sum())
             right.append((logs.argmax(1) == labels).sum())
         return {LOGLIK: torch.stack(loglik).float(), RIGHT: torch.stack(right).float()}

@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from fedapp.data.parts import VAL
-from fedapp.ground.errors import ProtocolError
+from fedapp.ground.errors import ProtocolError, RunError
 from fedapp.learn.calibration import Fit
+from fedapp.learn.discriminant import COUNTS
 from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, SCALE, Form, OverFeatures
-from fedapp.learn.params import Params, Schema, tensors_of
+from fedapp.learn.params import Params, Schema, all_finite, tensors_of
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.uncertainty import SCORING_BATCH, features_of
 from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
 from fedapp.methods._answers import deciding
-from fedapp.methods._closed import MEND, ClosedSite
+from fedapp.methods._closed import MEND, SOLUTION, ClosedSite, sent
 from fedapp.methods.base import Arrived, Round, SiteContext
 
 STACK, FITTED = "stack", "fitted"
@@ -33,7 +34,8 @@ START = (0.5, 0.5)
 FIRST_STEPS = 3
 """Newton's steps in round 0; one in each later round, from where the last one ended."""
 MOST_CLASSES = 100
-"""Above these there are no numbers for each class: curvature grows with their square."""
+"""Above these there are no numbers for each class: their curvature would be the most that sites
+send."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,16 @@ class Stack:
 
 def stack_schemas(classes: int) -> dict[str, Schema]:
     """Return the schemas of all that travels, by role."""
-    size = len(START) + classes
+    size = len(START) + len(_none(classes))
     return {
         STACK: {WEIGHTS: ((len(START),), torch.float32), BIAS: ((classes,), torch.float32)},
         FITTED: {NUMBERS: ((3 + size + size * size,), torch.float64)},
     }
+
+
+def _none(classes: int) -> Tensor:
+    """Return the numbers for each class before anything is fitted, float64 [C]; or none, [0]."""
+    return torch.zeros(classes if classes <= MOST_CLASSES else 0, dtype=torch.float64)
 
 
 def put_stack(rnd: Round, stack: Stack) -> ModelRef:
@@ -74,14 +81,12 @@ def fitted(
     for _ in range(1 if rnd.number else FIRST_STEPS):
         models = {**lent, "server": [network], STACK: [put_stack(rnd, stack)]}
         replies = yield [rnd.task(site, FIT, 0, {}, **models) for site in rnd.sites]
-        sent = (rnd.pool.read(rnd.pool.latest(r.site, FITTED))[NUMBERS] for r in replies)
-        every = [Fit.from_numbers(numbers) for numbers in sent]
+        every = [Fit.from_numbers(of[NUMBERS]) for _, of in sent(rnd, replies, FITTED)]
         if sum(fit.images for fit in every):
-            bias = torch.tensor(stack.bias or (0.0,) * classes, dtype=torch.float64)
+            bias = torch.tensor(stack.bias, dtype=torch.float64) if stack.bias else _none(classes)
             weights = torch.tensor(stack.weights, dtype=torch.float64)
             start = torch.tensor(START, dtype=torch.float64)
             weights, bias = sum(every[1:], every[0]).step(weights, bias, start)
-            bias = bias if classes <= MOST_CLASSES else torch.zeros_like(bias)
             # As they travel: what the server knows and what sites use are the same numbers.
             stack = Stack(*(tuple(t.float().tolist()) for t in (weights, bias)))
     return stack
@@ -121,7 +126,12 @@ class Stacked:
             batch = slice(start, start + SCORING_BATCH)
             others = features_of(site.model, images[batch], site.normalise)
             found.append(torch.softmax(self.network.tail((fixed[batch], *others)), dim=1).cpu())
-        return torch.cat([torch.empty(0, site.data.num_classes), *found])
+        answers = torch.cat([torch.empty(0, site.data.num_classes), *found])
+        if not all_finite(answers):
+            raise RunError(
+                f"site {site.data.site}: the model answers NaN; lower training.learning_rate"
+            )
+        return answers
 
     def predictor(self, mix: Tensor, weight: float) -> Predictor:
         """Return it as one network, times a class mix."""
@@ -131,16 +141,22 @@ class Stacked:
 
 @torch.inference_mode()
 def fit_of(features: str, task: Task, site: SiteContext) -> Params:
-    """Return a site's sums at the stack that the task names, as they travel."""
+    """Return a site's sums at the stack that the task names, as they travel.
+
+    Of images of classes that the closed form knows: the others it cannot answer at any weight.
+    """
     closed = ClosedSite.of(features, task, site)
     stack = site.contents(task.models[STACK][0])
     weight, bias = closed.head(task)
     chosen = deciding(site)
+    known = site.contents(task.models[SOLUTION][0])[COUNTS] > 0
+    chosen = chosen[known[site.data.val_labels.cpu()[chosen]]]
     labels, mix = site.data.val_labels.cpu()[chosen], closed.mix_alone()
     other = closed.features(VAL).cpu()[chosen] @ weight.T + bias
     site.load(task.models["server"][0])
     images = site.data.val[chosen.to(site.device)]
-    fit = Fit.of([_logits(site, images), other], labels, mix, stack[WEIGHTS], stack[BIAS])
+    bias = stack[BIAS][: len(_none(site.data.num_classes))]
+    fit = Fit.of([_logits(site, images), other], labels, mix, stack[WEIGHTS], bias)
     return {NUMBERS: fit.to_numbers()}
 
 
@@ -164,7 +180,17 @@ def check_fitted(reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts)
             f"fitted: of {fit.images:g} images, {fit.right:g} right, log-likelihood "
             f"{fit.loglik:g}; the site has {facts.val} validation images: {MEND}"
         )
-    curvature = fit.curvature
-    slack = 1e-6 * (float(curvature.trace().abs()) + 1) * torch.eye(len(curvature)).double()
-    if int(torch.linalg.cholesky_ex(curvature + slack).info):
+    curvature, slack = fit.curvature, 1e-6 * (float(fit.curvature.trace().abs()) + 1)
+    if bool(((curvature - curvature.T).abs() > slack).any()) or int(
+        torch.linalg.cholesky_ex(curvature + slack * torch.eye(len(curvature))).info
+    ):
         raise ProtocolError(f"fitted: its curvature is not positive semi-definite: {MEND}")
+    # A bias moves a probability between 0 and 1 by an image, and no more.
+    biases = slice(len(START), None)
+    most = max(
+        float(fit.gradient[biases].abs().sum()) / 2, float(curvature[biases, biases].trace())
+    )
+    if most > fit.images * (1 + 1e-6) + 1e-6 or (not fit.images and bool(fit.gradient.any())):
+        raise ProtocolError(
+            f"fitted: its gradient or curvature is of more than {fit.images:g} images: {MEND}"
+        )

@@ -28,6 +28,7 @@ from fedapp.methods._closed import (
     FeatureName,
     Solution,
     check_closed,
+    check_owed,
     closed_schemas,
     lasting,
     solved,
@@ -90,6 +91,10 @@ class OneRound(Method[Solved]):
         """Sums, votes, and what the server makes of them."""
         assert isinstance(model, Network)
         return closed_schemas(self.features, model)
+
+    def check_reply(self, task: Task, reply: Reply) -> None:
+        """Refuse an answer without what was asked for."""
+        check_owed(task, reply)
 
     def check_contents(
         self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts

@@ -1,9 +1,18 @@
 """Class mixes and mixture weights by hand, and on answers whose truth is known."""
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import dirichlet_multinomial
 
-from fedapp.learn.priors import class_mix, mixture_weights, weighted
+from fedapp.learn.priors import (
+    FEW_ALIKE,
+    class_mix,
+    mean_mix,
+    mixture_weights,
+    site_mix,
+    weighted,
+)
 
 NONE = torch.empty(0, 2)
 
@@ -158,3 +167,91 @@ def test_the_fixed_point_of_the_weights_by_hand():
     found = mixture_weights(doubles([2 / 3, 1 / 3]), torch.ones(2))
     a = 3**-0.5
     assert found.tolist() == pytest.approx([a, 1 - a], abs=1e-9)
+
+
+# --- the mix from labels, answers and what the federation knows -----------------------------------
+
+
+def test_the_sites_mix_by_hand():
+    """Labels 2 and 0, EM on (1, 0) twice and 0.6 images of an even mix (2.3 and 0.3 of 2.6) as
+    three images, a prior of 1 and 3, and a hundredth of an image."""
+    answers = doubles([1, 0], [1, 0])
+    found = site_mix(torch.tensor([2, 0]), answers, doubles(1, 3))
+    wanted = [2 + 3 * 2.3 / 2.6 + 1 + 0.005, 3 * 0.3 / 2.6 + 3 + 0.005]
+    assert found.tolist() == pytest.approx([one / 9.01 for one in wanted])
+    assert found.dtype == torch.float64
+
+
+def test_without_answers_the_priors_shares_stand_for_them():
+    found = site_mix(torch.tensor([1, 0]), NONE, doubles(2, 6))
+    assert found.tolist() == pytest.approx([(1 + 0.75 + 2 + 0.005) / 12.01, 8.255 / 12.01])
+
+
+def test_where_nobody_knows_anything_all_classes_are_equally_frequent():
+    for answers in (torch.empty(0, 4), torch.full((7, 4), 0.25)):
+        found = site_mix(torch.zeros(4), answers, torch.zeros(4).double())
+        assert found.tolist() == pytest.approx([0.25] * 4)
+
+
+def test_many_labels_outweigh_all_else():
+    found = site_mix(torch.tensor([300_000, 100_000]), doubles([0, 1]), doubles(5, 50))
+    assert found.tolist() == pytest.approx([0.75, 0.25], abs=1e-3)
+
+
+def test_no_class_is_ruled_out():
+    found = site_mix(torch.tensor([9, 0]), doubles([1, 0]), doubles(9, 0))
+    assert found.min() > 0 and found.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("sites", "least"), [(2, FEW_ALIKE), (20, 50)])
+def test_mixes_that_are_all_alike_are_worth_much(sites, least):
+    """Shares 1/4 and 3/4 everywhere: the mean is that, but for an image of each class."""
+    found = mean_mix(torch.tensor([[100, 300]] * sites))
+    total = 400 * sites + 2
+    shares = [(100 * sites + 1) / total, (300 * sites + 1) / total]
+    assert (found / found.sum()).tolist() == pytest.approx(shares)
+    assert found.sum() > least
+    assert found.sum() <= 1000 - FEW_ALIKE + 1e-6
+
+
+def test_more_sites_that_are_alike_say_it_more_surely():
+    few, many = (mean_mix(torch.tensor([[10, 30]] * sites)).sum() for sites in (2, 50))
+    assert many > few > 0
+
+
+def test_sites_of_one_class_each_say_nothing_of_each_other():
+    found = mean_mix(torch.eye(5, dtype=torch.int64) * 40)
+    assert found.tolist() == [0.0] * 5
+
+
+@pytest.mark.parametrize("counts", [torch.zeros(0, 3), torch.zeros(4, 3)])
+def test_without_labels_the_mean_is_worth_nothing(counts):
+    """The grid's step next to FEW_ALIKE is 0.012 images above it."""
+    found = mean_mix(counts.long())
+    assert found.shape == (3,) and 0 <= found.sum() < 0.02
+
+
+def test_sites_without_labels_and_the_order_of_sites_do_not_matter():
+    counts = torch.tensor([[3, 9, 1], [5, 8, 0], [2, 30, 4]])
+    more = torch.cat([counts[[2, 0]], torch.zeros(3, 3).long(), counts[[1]]])
+    torch.testing.assert_close(mean_mix(more), mean_mix(counts))
+
+
+def test_one_site_s_mean_is_its_own_mix():
+    found = mean_mix(torch.tensor([[30, 10]]))
+    assert (found / found.sum()).tolist() == pytest.approx([31 / 42, 11 / 42])
+    assert found.isfinite().all() and found.sum() > 0
+
+
+def test_the_strength_is_the_likeliest_of_the_dirichlet_multinomial():
+    """Of a grid of 20 a tenfold, under a log-normal prior around FEW_ALIKE of deviation 1."""
+    counts = torch.tensor([[8, 2, 0], [7, 4, 2], [9, 3, 1], [16, 9, 1]])
+    mean = ((counts.sum(0) + 1) / (counts.sum() + 3)).numpy()
+
+    def score(s):
+        seen = sum(dirichlet_multinomial.logpmf(row, s * mean, row.sum()) for row in counts.numpy())
+        return seen - np.log(s / FEW_ALIKE) ** 2 / 2
+
+    best = max(np.logspace(-1, 3, 81), key=score)
+    assert 6 < best < 500
+    assert float(mean_mix(counts).sum()) == pytest.approx(best - FEW_ALIKE)

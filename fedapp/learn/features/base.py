@@ -86,6 +86,10 @@ class LearnedFeatures(FeatureMap):
         """Learn from the added sums of all sites, finite; of zeros, nothing."""
 
     @abstractmethod
+    def impossible(self, step: int, sums: Mapping[str, Tensor], images: int) -> str:
+        """Return why no so many images have these sums of a step, finite; empty: some may."""
+
+    @abstractmethod
     def sum_schema(self, step: int) -> Schema:
         """Return the shapes and dtypes of a step's sums."""
 

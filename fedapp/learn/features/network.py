@@ -10,6 +10,7 @@ from fedapp.ground.errors import ConfigError
 from fedapp.ground.rng import torch_stream
 from fedapp.learn.features.base import BELOW_ONE, FeatureMap, shortened
 from fedapp.learn.networks.base import Network
+from fedapp.learn.uncertainty import cut
 
 MOST: Final = 2000
 """Numbers of an input; where a network has more, a random projection leaves so many."""
@@ -59,6 +60,14 @@ class FrozenNetwork(FeatureMap):
         if self.projection is not None:
             out = shortened(out @ self.projection)
         return out * BELOW_ONE
+
+    @torch.no_grad()
+    def of(self, x: Tensor) -> Tensor:
+        """Return the features of a batch, cut as it is where this is a part of a network.
+
+        Products of matrices have other last bits with other numbers of rows.
+        """
+        return torch.cat([self(piece) for piece in cut(x)])
 
 
 FEATURES = FrozenNetwork

@@ -43,6 +43,8 @@ THRESHOLD: Final = 0.5
 """Taken from responses before they are cut at 0."""
 GRAIN: Final = 2**10
 """Steps to 1 in what is added. Sums of 10^8 patches are exact."""
+ROUNDED: Final = 1.01
+"""Of sums that came: how much more than can be is let pass."""
 AT_ONCE: Final = 256
 """Images whose patches are held at a time."""
 
@@ -138,6 +140,32 @@ class Patches(LearnedFeatures):
                 added["weight"].index_add_(0, found, weights)
                 added["sum"].index_add_(0, found, patches * weights[:, None])
         return added
+
+    @torch.no_grad()
+    def impossible(self, step: int, sums: Mapping[str, Tensor], images: int) -> str:
+        """Return why no so many images have these sums; empty: some may.
+
+        A patch of d numbers is no longer than sqrt(d), but for rounding.
+        """
+        patches, long = images * min(PLACES, self.places), self.mean.numel() ** 0.5 * ROUNDED
+        if step:
+            kernels = self.filters.double() @ self.whitening.double()
+            weight = (long + float(self.mean.norm())) * float(kernels.norm(dim=1).max()) * ROUNDED
+            weights, moved = sums["weight"].abs().sum(), sums["sum"].norm(dim=1).sum()
+            if weights > patches * weight or moved > patches * weight * long:
+                return f"weights {float(weights):g}, more than {images} images have"
+            return ""
+        count, products = float(sums["count"]), sums["products"]
+        if count != patches:
+            return f"of {count:g} patches, {images} images have {patches}"
+        trace, total = float(products.trace()), sums["sum"]
+        if not 0 <= trace <= patches * long**2:
+            return f"products of patches add up to {trace:g}, more than {images} images have"
+        slack = (ROUNDED - 1) * (trace + 1e-9)
+        left = products - total.outer(total) / max(count, 1) + slack * torch.eye(len(total))
+        if bool(((left - left.T).abs() > slack).any()) or int(torch.linalg.cholesky_ex(left).info):
+            return "products of patches are not positive semi-definite once their mean is taken out"
+        return ""
 
     @torch.no_grad()
     def learned(self, step: int, total: Mapping[str, Tensor]) -> None:
