@@ -29,7 +29,7 @@ STACK, FITTED = "stack", "fitted"
 FIT = "fit"
 """Action of a task that asks for them."""
 WEIGHTS, BIAS, NUMBERS = "weights", "bias", "numbers"
-START = (0.5, 0.5)
+START = (0.2, 0.8)
 """Weights before anything is fitted, and what the penalty pulls to: network, closed form."""
 FIRST_STEPS = 3
 """Newton's steps in round 0; one in each later round, from where the last one ended."""
