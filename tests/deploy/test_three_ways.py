@@ -25,6 +25,7 @@ METHODS = {
     "um_pfssl": {"method.helper_list_size": 2},
     # With a confidence that these short runs reach, so that there are pseudo-labels.
     "recommended": {"method.preset": "recommended", "method.confidence": 0.3},
+    "one_round": {"method.preset": "one_round"},
     # Another seed, so that no worker that stays takes west's data for those that it has read.
     "fedul": {"method.preset": "fedul", "seed": 1},
     # Half of the second network's layers travel in round 2.

@@ -71,7 +71,7 @@ def test_the_number_of_actors_does_not_matter(copy, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=TWO_CORES)])
 def test_the_recommended_method_is_the_loopback_run_bit_for_bit(copy, tmp_path, count):
-    """With pseudo-labels, weak views, steps that are counted and models that sites train alone."""
+    """With pseudo-labels, weak views, steps that are counted, the closed form and its weights."""
     flower = same_bits(
         copy, tmp_path, count, method__preset="recommended", method__confidence=0.3,
         training__augment="weak", training__local_steps=5,
@@ -153,6 +153,12 @@ def test_absent_data_end_the_run_with_one_reason_and_no_flood(copy, tmp_path):
 
 
 @pytest.mark.slow
+def test_one_round_is_the_loopback_run_bit_for_bit(copy, tmp_path):
+    """With filters that are learned by sums: sixteen phases in round 0."""
+    flower = same_bits(copy, tmp_path, 1, method__preset="one_round", method__features="both")
+    assert rows(flower)[0]["mean_test_accuracy_common"] is not None
+
+
 @pytest.mark.parametrize("victims", [1, CORES])
 def test_killed_actors_end_the_run_with_a_reason_and_it_can_go_on(copy, tmp_path, victims):
     rounds = 40
