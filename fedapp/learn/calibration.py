@@ -16,12 +16,31 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from fedapp.learn.discriminant import NEVER
+
 BIAS_PENALTY = 10.0
 """Images' worth: half of it times the sum of squared biases is taken off the log-likelihood."""
 WEIGHT_PENALTY = 1.0
 """The same for each answer's weight, relative to the weight that it starts from."""
+DOUBT = 0.02
+"""Share of labels that are taken for drawn evenly among the classes: where all of few images are
+answered right, no answer may become surer without end."""
+FAR = 30.0
+"""How far below an image's other logits that of a class is taken that nobody has images of."""
 MOST_CHANGED, MOST_MOVED = 0.8, 2.0
 """By one step: of a weight, in its own size, and of a bias."""
+
+
+def doubted(labels: Tensor, classes: int) -> Tensor:
+    """Return what labels are taken to say, float64 [n, C]: 1 - `DOUBT` for the class, even else."""
+    sure = torch.nn.functional.one_hot(labels, classes).double()
+    return (1 - DOUBT) * sure + DOUBT / classes
+
+
+def bounded(logits: Tensor) -> Tensor:
+    """Return logits [n, C], those of classes that nobody has images of `FAR` below the others."""
+    known = torch.where(logits > NEVER / 1e3, logits, torch.inf)
+    return torch.maximum(logits, known.amin(1, keepdim=True) - FAR)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,20 +66,20 @@ class Fit:
         logits: M answers [n, C]. labels: int64 [n]. mix: [C], above 0. weights: [M]. bias: [C], or
         [0]: there is none.
         """
-        z = torch.stack([one.double() for one in logits])
+        z = torch.stack([bounded(one.double()) for one in logits])
         z = z - z.mean(2, keepdim=True)  # the same answer, and smaller numbers
         scores = torch.einsum("m,mnc->nc", weights.double(), z) + mix.double().log()
         if len(bias):
             scores = scores + bias.double()
-        logs = torch.log_softmax(scores, dim=1)
-        p, rows = logs.exp(), torch.arange(len(labels))
+        logs, wanted = torch.log_softmax(scores, dim=1), doubted(labels, scores.shape[1])
+        p = logs.exp()
         expected = (p * z).sum(2)  # [M, n]
         apart = z - expected[..., None]  # [M, n, C]
         spread = p * apart
         gradient = torch.cat(
             [
-                (z[:, rows, labels] - expected).sum(1),
-                torch.bincount(labels, minlength=p.shape[1]) - p.sum(0),
+                ((wanted * z).sum(2) - expected).sum(1),
+                wanted.sum(0) - p.sum(0),
             ]
         )
         cross = spread.sum(1)  # [M, C]
@@ -71,7 +90,7 @@ class Fit:
         gradient, curvature = gradient[:size], curvature[:size, :size]
         right = (scores.argmax(1) == labels).sum()
         return cls(
-            float(len(labels)), float(right), float(logs[rows, labels].sum()), gradient, curvature
+            float(len(labels)), float(right), float((wanted * logs).sum()), gradient, curvature
         )
 
     def __add__(self, other: "Fit") -> "Fit":

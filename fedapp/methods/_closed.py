@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL
 from fedapp.ground.errors import ConfigError, ProtocolError, RunError
+from fedapp.learn.calibration import bounded, doubted
 from fedapp.learn.discriminant import (
     COUNTS,
     Classes,
@@ -534,10 +535,11 @@ class ClosedSite:
         chosen = deciding(self.site)
         labels = self.site.data.val_labels.cpu()[chosen]
         seen = self.features(VAL).cpu()[chosen].double()
-        mix, rows = self.mix_alone().log(), torch.arange(len(labels))
+        mix, wanted = self.mix_alone().log(), doubted(labels, self.site.data.num_classes)
         loglik, right = [], []
         for weight, bias in heads:
-            logs = torch.log_softmax(seen @ weight.double().T + bias.double() + mix, dim=1)
-            loglik.append(logs[rows, labels].clamp_min(WORST).sum())
+            logits = bounded(seen @ weight.double().T + bias.double())
+            logs = torch.log_softmax(logits + mix, dim=1)
+            loglik.append((wanted * logs.clamp_min(WORST)).sum())
             right.append((logs.argmax(1) == labels).sum())
         return {LOGLIK: torch.stack(loglik).float(), RIGHT: torch.stack(right).float()}
