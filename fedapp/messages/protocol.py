@@ -32,6 +32,8 @@ EVALUATE = "evaluate"
 """Action of a task that only measures a model at a site."""
 SEARCH = "search"
 """Action of a task that only looks for helpers."""
+COUNT = "count"
+"""Action that asks for a site's sums, once; again in each later round where none came."""
 ONE_ROUND = "one_round"
 """Name of the closed form's answer, before any training."""
 ANSWERS = ("common", "tuned", "alone", "online", ONE_ROUND)

@@ -36,7 +36,15 @@ from fedapp.learn.params import Params, Schema, schema_of
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import class_mix, mean_mix, site_mix, weighted
 from fedapp.learn.uncertainty import SCORING_BATCH
-from fedapp.messages.protocol import SERVER_SITE, Evaluation, ModelRef, Reply, SiteFacts, Task
+from fedapp.messages.protocol import (
+    COUNT,
+    SERVER_SITE,
+    Evaluation,
+    ModelRef,
+    Reply,
+    SiteFacts,
+    Task,
+)
 from fedapp.methods._answers import counts, deciding
 from fedapp.methods.base import Arrived, Round, SiteContext, SiteReport
 
@@ -47,7 +55,7 @@ Of a frozen network's features the first is w_0 itself: no bytes travel for it t
 """
 SUMS, GRID, SOLUTION, VOTES, OWN_VOTES = "sums", "grid", "solution", "votes", "own_votes"
 """Roles: what sites send (sums and votes), and what the server makes."""
-LEARN, COUNT, VOTE, WEIGH = "learn", "count", "vote", "weigh"
+LEARN, VOTE, WEIGH = "learn", "vote", "weigh"
 ACTIONS = (LEARN, COUNT, VOTE, WEIGH)
 """Of a site's tasks, in their order."""
 _OWED = {COUNT: SUMS, VOTE: VOTES, WEIGH: OWN_VOTES}

@@ -253,7 +253,8 @@ class Site:
             owner = f"{ref.role} of site {ref.site} from the server"
             PARSED.put(digest, from_bytes(blob, schema, owner, transport), schema, transport)
             self.store.put(blob)
-        first = next((ref for ref in task.refs() if ref.version == 0), None)
+        every = (task.own, *task.refs())  # a content of another role may be w_0 too
+        first = next((ref for ref in every if ref.version == 0), None)
         if first is not None and not self.store.has(first.digest):
             try:
                 w_0 = {n: t for n, t in self._initial().items() if n in self._shared[MODEL]}

@@ -1,7 +1,7 @@
 """Prior shift: labels corrected by the class mix, pseudo-labels by their worth, three answers."""
 
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from fedapp.learn.priors import class_mix, weighted
 from fedapp.learn.training import descend
 from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.fedavg import FedAvg
-from fedapp.methods.prior_shift import PriorShift, Sure, Taught, deciding
+from fedapp.methods.prior_shift import SURE, PriorShift, Taught, deciding
 from tests.methods.conformance import (
     ODD,
     PIXELS,
@@ -43,7 +43,6 @@ from tests.methods.conformance import (
 
 SERVER = ModelRef(-2, 1, "a" * 64)
 TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (SERVER,)})
-SURE = tuple(field.name for field in fields(Sure))
 MEASURE = replace(TASK, action="evaluate")
 START, OTHER = (initial_params(PIXELS, (1, 8, 8), 3, seed=seed) for seed in (0, 1))
 LABELS_ALONE = PriorShift(pseudo_labels=False, alone=False, answer="common")
@@ -484,7 +483,7 @@ def test_an_images_own_label_changes_nothing_about_its_answer(data):
 def test_the_used_answer_is_the_mixture_that_it_says():
     site = context(with_val(5), START, memory=OTHER)
     task = replace(MEASURE, private="c" * 64)
-    _, [val, test] = PriorShift()._answers(task, site, site.data.val, site.data.test)
+    _, [val, test] = PriorShift()._answers(task, site, "val", "test")
     assert list(val) == list(test) == ["common", "tuned", "alone"]
     weights = PriorShift()._trust(val, site, torch.arange(5))
     wanted = sum(w * answers for w, answers in zip(weights, test.values(), strict=True))
