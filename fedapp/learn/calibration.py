@@ -39,8 +39,9 @@ def doubted(labels: Tensor, classes: int) -> Tensor:
 
 def bounded(logits: Tensor) -> Tensor:
     """Return logits [n, C], those of classes that nobody has images of `FAR` below the others."""
-    known = torch.where(logits > NEVER / 1e3, logits, torch.inf)
-    return torch.maximum(logits, known.amin(1, keepdim=True) - FAR)
+    never = logits <= NEVER / 64  # it may have been divided by a temperature
+    least = logits.masked_fill(never, torch.inf).amin(1, keepdim=True)
+    return torch.where(never & least.isfinite(), least - FAR, logits)
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,6 +28,8 @@ SHARES_RIDGE = 1e-3
 """Added to the covariance's eigenvalues, times their mean, where it measures distances."""
 LEAST_RIDGE = 1e-6
 """Added to eigenvalues at least, where all images of a class are alike: logits stay below 1e7."""
+ROUNDED = 2e-7
+"""More than what float32 takes from an eigenvalue of a covariance of vectors of norm 1."""
 NEVER = -1e7
 """Logit of a class that nobody has a labelled image of."""
 
@@ -141,7 +143,7 @@ def shares_of_all(apart: Tensor, covariance: Tensor) -> Tensor:
     its share is drawn to what its images are among the labelled ones.
     """
     size = len(covariance)
-    level = SHARES_RIDGE * covariance.trace() / size + torch.finfo(torch.float64).tiny
+    level = max(SHARES_RIDGE * float(covariance.trace()) / size, ROUNDED)
     factor = torch.linalg.cholesky(covariance + level * torch.eye(size, dtype=torch.float64))
     among = apart @ torch.cholesky_solve(apart.T, factor)
     among = among + (1e-9 * among.trace() + 1e-12) * torch.eye(len(apart), dtype=torch.float64)
