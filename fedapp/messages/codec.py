@@ -26,11 +26,11 @@ from fedapp.messages.protocol import (
     Task,
 )
 
-MAX_BYTES = 20 * 2**20
-"""Largest honest head: a few kB; eight confusion matrices of 1000 classes would be 16 MB."""
+MAX_BYTES = 28 * 2**20
+"""Largest honest head: a few kB; twelve confusion matrices of 1000 classes would be 24 MB."""
 MAX_CONTAINERS = 2**14
-"""JSON lists and objects in a head. Eight confusion matrices of 1000 classes have 8008. A list of
-three bytes takes sixty in memory."""
+"""JSON lists and objects in a head. Twelve confusion matrices of 1000 classes have 12,012. A list
+of three bytes takes sixty in memory."""
 
 Body = TypeVar("Body")
 

@@ -11,6 +11,7 @@ and with them the common head.
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Final
 
 import torch
@@ -68,6 +69,8 @@ RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """lambda, in mean eigenvalues of the covariance within classes."""
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """What logits are divided by."""
+LEAD = 2.0
+"""By how much a weight of own images must be likelier than none: e^2 times, whatever the images."""
 OWN_WEIGHTS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """How many times more a site's own labelled images count."""
 PRIOR, RIDGE, TEMPERATURE, OWN_WEIGHT = "prior", "ridge", "temperature", "own_weight"
@@ -265,7 +268,7 @@ def solved(
         replies = yield [
             rnd.task(site, WEIGH, 0, {}, solution=[newest], **lent) for site in rnd.sites
         ]
-        weight = OWN_WEIGHTS[elected(rnd, replies, OWN_VOTES, 0)]
+        weight = OWN_WEIGHTS[elected(rnd, replies, OWN_VOTES, 0, LEAD)]
         rnd.pool.put({**solution.to_params(), OWN_WEIGHT: torch.tensor([weight])}, SOLUTION)
     return _named(rnd)
 
@@ -304,14 +307,18 @@ DEFAULT_VOTE = RIDGES.index(3.0) * len(TEMPERATURES) + TEMPERATURES.index(2.0)
 """Where no site has a validation image that may decide."""
 
 
-def elected(rnd: Round, replies: Sequence[Reply], role: str, otherwise: int) -> int:
+def elected(
+    rnd: Round, replies: Sequence[Reply], role: str, otherwise: int, lead: float = 0.0
+) -> int:
     """Return the number of the candidate under which all sites' labels are likeliest.
 
-    Equal ones: the first. otherwise: where nobody could vote, or for none rather than another.
+    Equal ones: the first. otherwise: where nobody could vote, or none leads it by more than `lead`.
     """
     every = [votes[LOGLIK].double() for _, votes in sent(rnd, replies, role)]
-    total = torch.stack(every).sum(0) if every else torch.zeros(1)
-    return int(total.argmax()) if bool(total.max() > total.min()) else otherwise
+    if not every:
+        return otherwise
+    total = torch.stack(every).sum(0)
+    return int(total.argmax()) if bool(total.max() > total[otherwise] + lead) else otherwise
 
 
 def sent(rnd: Round, replies: Sequence[Reply], role: str) -> Iterator[tuple[int, Params]]:
@@ -328,9 +335,12 @@ def owed(task: Task) -> str:
     return _OWED.get(task.action, "")
 
 
-def check_owed(task: Task, reply: Reply) -> None:
-    """Refuse an answer that lacks what was asked for, or holds more. Raises ProtocolError."""
-    role = owed(task)
+def check_owed(task: Task, reply: Reply, also: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Refuse an answer that lacks what was asked for, or holds more. Raises ProtocolError.
+
+    also: the role that is owed for each action of the method's own.
+    """
+    role = owed(task) or also.get(task.action, "")
     if role and reply.contents.keys() != {role}:
         came = ", ".join(sorted(reply.contents)) or "nothing"
         raise ProtocolError(f"asked for its {role}, it sent {came}: {MEND}")

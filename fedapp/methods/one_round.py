@@ -83,6 +83,10 @@ class OneRound(Method[Solved]):
         """Sums are added."""
         return "it adds sums of sites, and averages no models"
 
+    def needs_labels(self) -> str:
+        """The server's own images are in the sums."""
+        return ""
+
     def needs_unclipped(self) -> str:
         """Clipping and noise cover models alone."""
         return "it sends sums, and no models"

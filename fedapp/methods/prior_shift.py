@@ -58,6 +58,7 @@ from fedapp.methods._closed import (
     ClosedSite,
     FeatureNameOrNone,
     check_closed,
+    check_owed,
     closed_schemas,
     lasting,
     solved,
@@ -149,8 +150,8 @@ class PriorShift(Method[Sure]):
         lent = yield from solved(rnd, self.closed, own=True)
         if not rnd.number:
             replies = yield [rnd.task(site, EVALUATE, 0, {}, **lent) for site in rnd.sites]
-            found = [r.evaluations[f"test_{ONE_ROUND}"].accuracy for r in replies]
-            tested = [accuracy for accuracy in found if accuracy is not None]
+            found = [r.evaluations.get(f"test_{ONE_ROUND}") for r in replies]
+            tested = [one.accuracy for one in found if one and one.accuracy is not None]
             if tested:
                 mean = 100 * sum(tested) / len(tested)
                 rnd.say(f"the closed form, before any training: {mean:.1f} % right, sites' mean")
@@ -178,6 +179,10 @@ class PriorShift(Method[Sure]):
         if self.closed == NO_FEATURES:
             return {}
         return {**closed_schemas(self.closed, model), **stack_schemas(model.head.out_features)}
+
+    def check_reply(self, task: Task, reply: Reply) -> None:
+        """Refuse an answer that lacks what was asked for."""
+        check_owed(task, reply, {FIT: FITTED})
 
     def check_contents(
         self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts

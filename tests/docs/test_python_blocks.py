@@ -8,6 +8,7 @@ from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.models.conformal import calibrated
 from tests.docs.pages import blocks
+from tests.methods.conformance import draw_alike
 from tests.models.made import model_of, pictures, written
 
 SMALL = {
@@ -45,9 +46,11 @@ def run(tmp_path):
 
 
 def test_the_method_is_local_only(write, run, tmp_path, monkeypatch):
+    """But for the parts of the warm-up, and the names of its draws."""
+    draw_alike(monkeypatch)
     write("docs/WRITE_A_METHOD.md", "alone")
     monkeypatch.setattr(fedapp.methods, "__path__", [*fedapp.methods.__path__, str(tmp_path)])
-    small = {"model.width": 2}
+    small = {"model.width": 2, "training.warmup_rounds": 1}
     assert run(**small, **{"method.name": "alone"}) == run(**small, **{"method.name": "local_only"})
 
 

@@ -76,7 +76,7 @@ def test_it_is_bit_for_bit_the_model_that_prior_shift_trains_alone(tmp_path, cha
 def test_on_the_same_preset_both_measure_the_same_at_every_site(tmp_path):
     settings = {**SHRUNK, "split.num_clients": 3, "training.warmup_epochs": 5}
     found = {}
-    for preset in ("local_only", "recommended"):
+    for preset in ("local_only", "prior_shift"):
         shown = {"method.preset": preset, "runtime.out": str(tmp_path / preset)}
         folder = loopback(load_experiment("digits_demo", {**settings, **shown}))
         found[preset] = json.loads((folder / "evaluations.json").read_text())
@@ -84,5 +84,5 @@ def test_on_the_same_preset_both_measure_the_same_at_every_site(tmp_path):
     for site, mine in found["local_only"].items():
         for part in ("val", "test"):
             assert (
-                mine[part]["confusion"] == found["recommended"][site][f"{part}_alone"]["confusion"]
+                mine[part]["confusion"] == found["prior_shift"][site][f"{part}_alone"]["confusion"]
             )

@@ -43,7 +43,9 @@ SETTINGS = {
 EPISODES = ("flexproto", "protofssl")
 """They learn by episodes, which need two labelled images of a class and have sizes of their own."""
 METHODS = [
-    method_class(name)(**SETTINGS.get(name, {})) for name in method_names() if name not in EPISODES
+    method_class(name)(**SETTINGS.get(name, {}))
+    for name in method_names()
+    if name not in (*EPISODES, "one_round")  # the last trains nothing
 ]
 AT_ONCE = (LocalOnly, UmPfssl)
 """They do not average, and warm up in one phase."""
