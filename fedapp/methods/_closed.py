@@ -8,6 +8,7 @@ labelled images counting 0 to 100 times more. What follows is the solution: clas
 and with them the common head.
 """
 
+import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL
 from fedapp.ground.errors import ConfigError, ProtocolError, RunError
-from fedapp.learn.calibration import bounded, doubted
+from fedapp.learn.calibration import bounded
 from fedapp.learn.discriminant import (
     COUNTS,
     Classes,
@@ -69,9 +70,11 @@ RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """lambda, in mean eigenvalues of the covariance within classes."""
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """What logits are divided by."""
+LIKELY_RIDGE, LIKELY_TEMPERATURE = 1.0, 2.0
+"""lambda and temperature where no validation image says anything."""
 LEAD = 2.0
 """By how much a weight of own images must be likelier than none: e^2 times, whatever the images."""
-OWN_WEIGHTS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+OWN_WEIGHTS = (0.0, 3.0, 10.0, 30.0, 100.0)
 """How many times more a site's own labelled images count."""
 PRIOR, RIDGE, TEMPERATURE, OWN_WEIGHT = "prior", "ridge", "temperature", "own_weight"
 """Names of a solution's tensors, beside those of `Classes` and of the head."""
@@ -252,7 +255,7 @@ def solved(
     weights, biases = classes.heads(RIDGES)
     grid = rnd.pool.put(_flat(weights, biases), GRID)
     replies = yield [rnd.task(site, VOTE, 0, {}, grid=[grid], **lent) for site in rnd.sites]
-    ridge, place = divmod(elected(rnd, replies, VOTES, DEFAULT_VOTE), len(TEMPERATURES))
+    ridge, place = divmod(elected(rnd, replies, VOTES, BEFORE), len(TEMPERATURES))
     temperature = TEMPERATURES[place]
     solution = Solution(
         classes,
@@ -268,7 +271,7 @@ def solved(
         replies = yield [
             rnd.task(site, WEIGH, 0, {}, solution=[newest], **lent) for site in rnd.sites
         ]
-        weight = OWN_WEIGHTS[elected(rnd, replies, OWN_VOTES, 0, LEAD)]
+        weight = OWN_WEIGHTS[elected(rnd, replies, OWN_VOTES, NONE_FIRST)]
         rnd.pool.put({**solution.to_params(), OWN_WEIGHT: torch.tensor([weight])}, SOLUTION)
     return _named(rnd)
 
@@ -303,22 +306,32 @@ def _learned(rnd: Round, name: str) -> Generator[Sequence[Task], Sequence[Reply]
     rnd.pool.put(features.state_dict(), FILTERS)
 
 
-DEFAULT_VOTE = RIDGES.index(3.0) * len(TEMPERATURES) + TEMPERATURES.index(2.0)
-"""Where no site has a validation image that may decide."""
+BEFORE = (
+    torch.tensor(
+        [
+            [
+                -(math.log(t / LIKELY_TEMPERATURE) ** 2) / 2 - math.log10(r / LIKELY_RIDGE) ** 2 / 2
+                for t in TEMPERATURES
+            ]
+            for r in RIDGES
+        ]
+    )
+    .flatten()
+    .double()
+)
+"""What speaks for each lambda and temperature before any image votes: log-normal."""
+NONE_FIRST = torch.tensor([0.0] + [-LEAD] * (len(OWN_WEIGHTS) - 1), dtype=torch.float64)
+"""The same for each weight of a site's own images."""
 
 
-def elected(
-    rnd: Round, replies: Sequence[Reply], role: str, otherwise: int, lead: float = 0.0
-) -> int:
-    """Return the number of the candidate under which all sites' labels are likeliest.
+def elected(rnd: Round, replies: Sequence[Reply], role: str, before: Tensor) -> int:
+    """Return the number of the candidate that is likeliest, equal ones: the first.
 
-    Equal ones: the first. otherwise: where nobody could vote, or none leads it by more than `lead`.
+    before: [N], what is added to each one's log-likelihood of all sites' labels: where few images
+    can vote, or all candidates answer them, it decides.
     """
     every = [votes[LOGLIK].double() for _, votes in sent(rnd, replies, role)]
-    if not every:
-        return otherwise
-    total = torch.stack(every).sum(0)
-    return int(total.argmax()) if bool(total.max() > total[otherwise] + lead) else otherwise
+    return int(torch.stack([before, *every]).sum(0).argmax())
 
 
 def sent(rnd: Round, replies: Sequence[Reply], role: str) -> Iterator[tuple[int, Params]]:
@@ -416,6 +429,10 @@ def lasting(task: Task) -> tuple[ModelRef, ...]:
     return tuple(ref for role in (SOLUTION, FILTERS) for ref in task.models.get(role, ()))
 
 
+_READ: dict[str, Solution] = {}
+"""The solution that this process read last, by digest: all its sites ask for the same."""
+
+
 @dataclass(frozen=True, eq=False)
 class ClosedSite:
     """A site's side of the closed form.
@@ -480,7 +497,11 @@ class ClosedSite:
 
     def solution(self, task: Task) -> Solution:
         """Return the solution that a task names."""
-        return Solution.from_params(self.site.contents(task.models[SOLUTION][0]))
+        ref = task.models[SOLUTION][0]
+        if ref.digest not in _READ:
+            _READ.clear()
+            _READ[ref.digest] = Solution.from_params(self.site.contents(ref))
+        return _READ[ref.digest]
 
     def known(self) -> tuple[Tensor, Tensor]:
         """Return the features of the labelled images, [n, d], and the labels, on the CPU."""
@@ -553,11 +574,11 @@ class ClosedSite:
         chosen = deciding(self.site)
         labels = self.site.data.val_labels.cpu()[chosen]
         seen = self.features(VAL).cpu()[chosen].double()
-        mix, wanted = self.mix_alone().log(), doubted(labels, self.site.data.num_classes)
+        mix, rows = self.mix_alone().log(), torch.arange(len(labels))
         loglik, right = [], []
         for weight, bias in heads:
             logits = bounded(seen @ weight.double().T + bias.double())
             logs = torch.log_softmax(logits + mix, dim=1)
-            loglik.append((wanted * logs.clamp_min(WORST)).sum())
+            loglik.append(logs[rows, labels].clamp_min(WORST).sum())
             right.append((logs.argmax(1) == labels).sum())
         return {LOGLIK: torch.stack(loglik).float(), RIGHT: torch.stack(right).float()}

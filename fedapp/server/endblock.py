@@ -71,6 +71,7 @@ def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
         chosen_mean = mean.get("best_by_validation")
         table.append((f"after round {chosen}{best}", VALIDATION, chosen_mean))
     for name, column, label in (
+        ("one_round", "one_round_accuracy", "the closed form, before any training"),
         ("common", COMMON, "the server's average of all sites, at the end"),
         ("alone", ALONE, "each site's model trained alone, at the end"),
     ):
