@@ -22,19 +22,10 @@ BIAS_PENALTY = 10.0
 """Images' worth: half of it times the sum of squared biases is taken off the log-likelihood."""
 WEIGHT_PENALTY = 1.0
 """The same for each answer's weight, relative to the weight that it starts from."""
-DOUBT = 0.02
-"""Share of labels that are taken for drawn evenly among the classes: where all of few images are
-answered right, no answer may become surer without end."""
 FAR = 30.0
 """How far below an image's other logits that of a class is taken that nobody has images of."""
 MOST_CHANGED, MOST_MOVED = 0.8, 2.0
 """By one step: of a weight, in its own size, and of a bias."""
-
-
-def doubted(labels: Tensor, classes: int) -> Tensor:
-    """Return what labels are taken to say, float64 [n, C]: 1 - `DOUBT` for the class, even else."""
-    sure = torch.nn.functional.one_hot(labels, classes).double()
-    return (1 - DOUBT) * sure + DOUBT / classes
 
 
 def bounded(logits: Tensor) -> Tensor:
@@ -72,15 +63,15 @@ class Fit:
         scores = torch.einsum("m,mnc->nc", weights.double(), z) + mix.double().log()
         if len(bias):
             scores = scores + bias.double()
-        logs, wanted = torch.log_softmax(scores, dim=1), doubted(labels, scores.shape[1])
-        p = logs.exp()
+        logs = torch.log_softmax(scores, dim=1)
+        p, rows = logs.exp(), torch.arange(len(labels))
         expected = (p * z).sum(2)  # [M, n]
         apart = z - expected[..., None]  # [M, n, C]
         spread = p * apart
         gradient = torch.cat(
             [
-                ((wanted * z).sum(2) - expected).sum(1),
-                wanted.sum(0) - p.sum(0),
+                (z[:, rows, labels] - expected).sum(1),
+                torch.bincount(labels, minlength=p.shape[1]) - p.sum(0),
             ]
         )
         cross = spread.sum(1)  # [M, C]
@@ -91,7 +82,7 @@ class Fit:
         gradient, curvature = gradient[:size], curvature[:size, :size]
         right = (scores.argmax(1) == labels).sum()
         return cls(
-            float(len(labels)), float(right), float((wanted * logs).sum()), gradient, curvature
+            float(len(labels)), float(right), float(logs[rows, labels].sum()), gradient, curvature
         )
 
     def __add__(self, other: "Fit") -> "Fit":
