@@ -121,6 +121,13 @@ class ModelPool:
         known = (SERVER_SITE, role) in self._records
         return self.latest(SERVER_SITE, role if known else MODEL)
 
+    def made_here(self) -> dict[str, tuple[ModelRef, ...]]:
+        """Return all that the server made, under the names that tasks have for it."""
+        roles = (role for site, role in self._records if site == SERVER_SITE)
+        return {
+            "server" if role == MODEL else role: (self.latest(SERVER_SITE, role),) for role in roles
+        }
+
     def trained(self) -> tuple[int, ...]:
         """Return the sites whose model has been trained at least once, ascending."""
         models = ((k, r) for (k, role), r in self._records.items() if role == MODEL)

@@ -9,7 +9,7 @@ from fedapp.ground.errors import RunError
 from fedapp.learn.keeping import USED, candidates
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.scores import ScoreStore
-from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Task
+from fedapp.messages.protocol import EVALUATE, Task
 from fedapp.models.description import (
     DESCRIPTION,
     TENSORS,
@@ -95,7 +95,7 @@ def _make(folder: Path, run: Finished, federation: Federation, number: int) -> N
         round=run.state.round,
         action=EVALUATE,
         own=run.pool.latest(number),
-        models={"server": (run.pool.latest(SERVER_SITE),)},
+        models=run.pool.made_here(),
         private=run.state.private.get(number, ""),
     )
     context, lost = site.context(task)

@@ -5,8 +5,7 @@ from typing import Any
 
 from fedapp.ground.devices import torch_threads
 from fedapp.learn.metrics import predict
-from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Task
-from fedapp.messages.protocol import MODEL as MODEL_ROLE
+from fedapp.messages.protocol import EVALUATE, Task
 from fedapp.tools.onboard.measure import MODEL, Ended, Gained, accuracy
 
 COMMON = "common.safetensors"
@@ -53,13 +52,8 @@ class FromCommon:
 def measured(end: Ended) -> Gained:
     """Read off the run what its answers are worth; measure the common one without a class mix."""
     own, method = end.pool.latest(end.data.site), end.experiment.method
-    models = {
-        "server" if role == MODEL_ROLE else role: (end.pool.latest(SERVER_SITE, role),)
-        for site, role in end.pool.contents
-        if site == SERVER_SITE
-    }
     site = end.context()
-    task = Task(own.site, 0, EVALUATE, own, models=models)
+    task = Task(own.site, 0, EVALUATE, own, models=end.pool.made_here())
     with torch_threads(end.experiment.runtime.threads):
         [common] = method.single("common", task, site).values()
         network = common.load_into(end.network()).to(site.device)

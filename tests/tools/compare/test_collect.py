@@ -94,7 +94,7 @@ def test_a_cell_becomes_a_row_of_results(tmp_path: Path):
         "last5_test_accuracy": "0.625", "largest_fall": "0.25", "calibration_error": "0.25",
         "tuned_selected_test_accuracy": "0.7", "tuned_selected_round": "2",
         "tuned_final_test_accuracy": "0.5",
-        **{f"{answer}_{column}": "" for answer in ("common", "online", "alone")
+        **{f"{answer}_{column}": "" for answer in ("common", "online", "alone", "one_round")
            for column in ("selected_test_accuracy", "selected_round", "final_test_accuracy")},
         "models_down": "7", "models_up": "5", "bytes_down": "70", "bytes_up": "50",
         "bytes_evaluation": "20", "steps_per_site": "", "images_per_site": "",
@@ -129,7 +129,7 @@ def test_sites_and_rounds_are_tidy(tmp_path: Path):
         "setting": "base", "method": "fixavg", "seed": "0", "site": "0", "mu": "0.5", "train": "8",
         "labelled": "4", "val": "1", "test": "2", "warmup_accuracy": "0.1",
         "final_accuracy": "0.5", "selected_accuracy": "0.625", "best_round_accuracy": "0.75",
-        "common_accuracy": "", "tuned_accuracy": "0.5", "online_accuracy": "",
+        "common_accuracy": "", "tuned_accuracy": "0.5", "online_accuracy": "", "one_round_accuracy": "",
         "alone_accuracy": "",
     }  # fmt: skip
     assert (second["site"], second["selected_accuracy"], second["labelled"]) == ("1", "", "0")

@@ -285,12 +285,13 @@ def test_every_sweep_builds_all_its_cells(name: str, tmp_path: Path):
 SMALL = {
     *("small", "mixed_sites", "fedul_table1_small", "fedul_noise_small", "fedsiam_cifar10_small"),
     *("fedul_sets_small", "fedul_cifar10_small"),
-    *(name for name in sweeps() if name.startswith(("results_", "flexproto_"))),
+    *(name for name in sweeps() if name.startswith(("results_", "second_", "flexproto_"))),
 }
 """Sweeps that are not of a paper's size."""
 OTHERS = {
     **{name: (100, 50) for name in set(sweeps()) - SMALL if name.startswith("fedsiam_")},
     "fedsiam_table6_mnist": (100, 200),
+    **{name: (100, 1) for name in ("one_round_table1", "one_round_table2")},
     **{name: (5, 95) for name in set(sweeps()) - SMALL if name.startswith("fedul_")},
 }
 """Sites, and rounds after the warm-up, in sweeps of other papers; each has a part of a table's

@@ -24,9 +24,15 @@ from tests.golden.numbers import SHRUNK
 
 SITES = range(4)
 CPU = torch.device("cpu")
-EXACT = ("recommended", "fedavg", "fedavg_ft", "fedper", "um_pfssl")
+EXACT = ("recommended", "one_round", "prior_shift", "fedavg", "fedavg_ft", "fedper", "um_pfssl")
 SLOW = ("ditto", "fedbn", "fedrod", "lg_fedavg", "local_only")
-PARTS = {"recommended": {"common", "tuned", "alone"}, "fedavg": {"common"}, "um_pfssl": {"own"}}
+PARTS = {
+    "recommended": {"common"},
+    "one_round": {"tuned"},
+    "prior_shift": {"common", "tuned", "alone"},
+    "fedavg": {"common"},
+    "um_pfssl": {"own"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +108,7 @@ def test_the_description_has_the_runs_counts_and_digests(run_of):
 
 def test_a_mixture_is_what_its_description_says_by_hand(run_of):
     """sum_m a_m p_m pi / |p_m pi|, with torch and the two files alone."""
-    run, site = run_of("recommended"), 0
+    run, site = run_of("prior_shift"), 0
     folder, data, recipe = run / "models/0", sites_data(run, site), described(run, site)["model"]
     tensors, answer = load_file(folder / "model.safetensors"), 0.0
     settings = finished_run(run).experiment.model
