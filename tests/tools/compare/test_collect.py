@@ -129,7 +129,8 @@ def test_sites_and_rounds_are_tidy(tmp_path: Path):
         "setting": "base", "method": "fixavg", "seed": "0", "site": "0", "mu": "0.5", "train": "8",
         "labelled": "4", "val": "1", "test": "2", "warmup_accuracy": "0.1",
         "final_accuracy": "0.5", "selected_accuracy": "0.625", "best_round_accuracy": "0.75",
-        "common_accuracy": "", "tuned_accuracy": "0.5", "online_accuracy": "", "one_round_accuracy": "",
+        "common_accuracy": "", "tuned_accuracy": "0.5", "online_accuracy": "",
+        "one_round_accuracy": "",
         "alone_accuracy": "",
     }  # fmt: skip
     assert (second["site"], second["selected_accuracy"], second["labelled"]) == ("1", "", "0")
