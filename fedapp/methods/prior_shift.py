@@ -207,7 +207,8 @@ class PriorShift(Method[Sure]):
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Do a task; keep what later ones name again."""
-        return replace(self._done(task, site), holds=lasting(task))
+        asked_again = task.models["server"] if task.action == FIT else ()  # to measure it
+        return replace(self._done(task, site), holds=(*lasting(task), *asked_again))
 
     def _done(self, task: Task, site: SiteContext) -> SiteReport:
         """Measure, or learn: the common model and the site's own; or count for the closed form."""

@@ -225,3 +225,15 @@ def test_bad_fitted_sums_are_left_out_and_the_others_go_on(tmp_path, change, say
         if says:
             assert row["skipped"].keys() == {"1"} and row["skipped"]["1"].startswith(says)
     assert FITTED in played.engine._schemas
+
+
+def test_the_newest_model_comes_once_for_the_fit_and_to_be_measured(played):
+    """It is named by both, and by the steps of round 0 again; its bytes come with the first."""
+    for number in (0, 1, 2):
+        for site in range(len(DEALS)):
+            both = [*played.of(number, FIT), *played.of(number, EVALUATE)]
+            asked = [e for e in both if e.task.site == site and "server" in e.task.models]
+            assert len(asked) > 1
+            newest = asked[0].task.models["server"][0].digest
+            assert all(e.task.models["server"][0].digest == newest for e in asked)
+            assert sum(newest in e.down for e in asked) <= 1
