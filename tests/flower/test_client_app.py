@@ -117,8 +117,8 @@ GARBAGE = {
         "message head is not JSON",
     ),
     "huge head": (
-        lambda e: heads(origin=encode(origin_of(e)), message=b" " * (21 * 2**20)),
-        "message head of 22020096 bytes",
+        lambda e: heads(origin=encode(origin_of(e)), message=b" " * (29 * 2**20)),
+        "message head of 30408704 bytes",
     ),
     "another schema": (other_schema, "run the same version of um-pfssl on both sides"),
     "an answer": (
