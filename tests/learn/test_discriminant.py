@@ -15,6 +15,7 @@ from fedapp.learn.discriminant import (
     added,
     classes_schema,
     packed,
+    shares_of_all,
     sums_schema,
     unpacked,
 )
@@ -318,3 +319,27 @@ def test_a_small_weight_changes_nothing():
     found = every.with_own(x[:7], labels[:7], 1e-12)
     torch.testing.assert_close(found.means, every.means)
     torch.testing.assert_close(found.within, every.within)
+
+
+# --- the share of each class among all images -----------------------------------------------------
+
+
+def test_shares_are_those_under_which_the_means_meet_the_mean_of_all():
+    """Means 3 above and 1 below the mean of all: a quarter and three quarters."""
+    apart, spread = torch.tensor([[3.0], [-1.0]]).double(), torch.ones(1, 1).double()
+    assert shares_of_all(apart, spread).tolist() == pytest.approx([0.25, 0.75], abs=1e-6)
+
+
+def test_a_share_is_never_negative_and_one_class_has_all():
+    spread = torch.ones(1, 1).double()
+    assert shares_of_all(torch.tensor([[1.0], [2.0]]).double(), spread).tolist() == [1, 0]
+    assert shares_of_all(torch.tensor([[5.0]]).double(), spread).tolist() == [1]
+
+
+def test_another_mix_among_the_labels_leaves_nothing_between_classes_in_the_covariance():
+    """Every image lies on its class's point. Of the labels nine in ten are of the first class, of
+    all images half: by the labels' shares most of the distance would be taken for spread within."""
+    points = torch.tensor([[0.5, 0.0], [0.0, 0.5]])
+    labels = torch.tensor([0] * 9 + [1])
+    found = Classes.of(Sums.of(points[labels], labels, points[1:].repeat(8, 1), 2))
+    assert float(found.within.abs().max()) < 1e-4
