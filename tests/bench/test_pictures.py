@@ -15,7 +15,7 @@ ROWS = {
     "average, then fine-tuned": "fedavg_ft",
     "Ditto (twice the steps)": "ditto",
     "UM-pFSSL, published": "um_pfssl",
-    "recommended (twice the steps)": "recommended",
+    "prior shift, the recommended method's first version (twice the steps)": "recommended",
 }
 """README's names of the methods."""
 
