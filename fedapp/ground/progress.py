@@ -57,9 +57,9 @@ class Progress:
             self._bar.stop()
             self._bar = None
 
-    def started(self, title: str, rounds: int, sites: int) -> None:
-        """Say what begins: `rounds` rounds after the warm-up."""
-        self._rounds = rounds
+    def started(self, title: str, rounds: int, sites: int, begins: str = "warm-up") -> None:
+        """Say what begins: `rounds` rounds after round 0; begins: what that is called."""
+        self._rounds, self._begins = rounds, begins
         self._round_began = self._clock()
         if self._bar is None:
             self._say(f"{title}: {sites} sites, {rounds} rounds")
@@ -76,10 +76,10 @@ class Progress:
             self._say(f"{text}: {done} of {total} sites")
 
     def round_done(self, row: dict[str, Any]) -> None:
-        """Say what a round brought: a row of `metrics.jsonl`; round 0 is the warm-up."""
+        """Say what a round brought: a row of `metrics.jsonl`."""
         number = row["round"]
         now = self._clock()
-        if number > 0:  # the warm-up is no measure for the rounds to come
+        if number > 0:  # round 0 is no measure for the rounds to come
             self._durations.append(now - self._round_began)
         self._round_began = now
         accuracy = f"accuracy {percent(row.get('mean_test_accuracy'))} %"
@@ -90,7 +90,9 @@ class Progress:
             state = "  ".join([accuracy, *wrong, *left])
             self._bar.update(self._task, completed=number, state=state, phase="")
             return
-        where = f"round {number:>{len(str(self._rounds))}}/{self._rounds}" if number else "warm-up"
+        where = (
+            f"round {number:>{len(str(self._rounds))}}/{self._rounds}" if number else self._begins
+        )
         worst = percent(row.get("worst_decile_accuracy"))
         skipped = [f"{len(row['skipped'])} skipped"] if row.get("skipped") else []
         counts = [f"{row.get('trained', 0)} sites trained", *skipped]

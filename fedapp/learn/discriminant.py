@@ -164,13 +164,14 @@ class Classes:
 
     counts: [C], labelled images of each class. means: [C, d]; of a class without any the mean of
     the others. within: [d, d], covariance within classes, no eigenvalue negative. images: number of
-    images that it is of.
+    images that it is of. found: its `spectrum`, the dearest part of all, where it is known already.
     """
 
     counts: Tensor
     means: Tensor
     within: Tensor
     images: float
+    found: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, sums: Sums) -> Self:
@@ -192,9 +193,8 @@ class Classes:
         left = whole - (spread * share[:, None]).T @ spread
         values, vectors = torch.linalg.eigh(left)
         values = values.clamp_min(0)
-        found = cls(sums.counts, means, (vectors * values) @ vectors.T, sums.images)
-        found.__dict__["spectrum"] = values, vectors  # known already, and the dearest part of all
-        return found
+        within = (vectors * values) @ vectors.T
+        return cls(sums.counts, means, within, sums.images, (values, vectors))
 
     @classmethod
     def none(cls, classes: int, size: int) -> Self:
@@ -222,6 +222,8 @@ class Classes:
     @cached_property
     def spectrum(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues [d], ascending, at least 0, and eigenvectors [d, d] of `within`."""
+        if self.found is not None:
+            return self.found
         values, vectors = torch.linalg.eigh(self.within)
         return values.clamp_min(0), vectors
 

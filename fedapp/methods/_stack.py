@@ -21,7 +21,10 @@ from fedapp.learn.predictors import Predictor
 from fedapp.learn.uncertainty import SCORING_BATCH, features_of
 from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
 from fedapp.methods._answers import deciding
-from fedapp.methods._closed import MEND, SOLUTION, ClosedSite, sent
+from fedapp.methods._closed.checks import MEND
+from fedapp.methods._closed.contents import SOLUTION
+from fedapp.methods._closed.server import sent
+from fedapp.methods._closed.site import ClosedSite
 from fedapp.methods.base import Arrived, Round, SiteContext
 
 STACK, FITTED = "stack", "fitted"

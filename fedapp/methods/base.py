@@ -383,6 +383,8 @@ class Method(ABC, Generic[State]):
     name: ClassVar[str]
     state: ClassVar[type[MethodState]] = MethodState
     """What it remembers at the server; made without arguments, it is what a run begins with."""
+    begins: ClassVar[str] = "warm-up"
+    """What round 0 is, for people to read."""
     asks_peers: ClassVar[bool] = False
     """Whether sites use other sites' models, so that those of an earlier run serve as well."""
     starts_common: ClassVar[bool] = False

@@ -21,19 +21,17 @@ from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.params import Schema
 from fedapp.learn.predictors import Predictor
 from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
-from fedapp.methods._closed import (
+from fedapp.methods._closed.checks import check_closed, check_owed
+from fedapp.methods._closed.contents import (
     FILTERS,
     SOLUTION,
-    ClosedSite,
-    FeatureName,
     Solution,
-    check_closed,
-    check_owed,
     closed_schemas,
     lasting,
-    solved,
-    unfit_features,
 )
+from fedapp.methods._closed.features import FeatureName, unfit_features
+from fedapp.methods._closed.server import solved
+from fedapp.methods._closed.site import ClosedSite
 from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext, SiteReport
 
 
@@ -60,6 +58,7 @@ class OneRound(Method[Solved]):
 
     name: ClassVar[str] = "one_round"
     state: ClassVar[type[MethodState]] = Solved
+    begins: ClassVar[str] = "solution"
     starts_common: ClassVar[bool] = True
     common_roles: ClassVar[tuple[str, ...]] = (SOLUTION, FILTERS)
 
@@ -67,6 +66,9 @@ class OneRound(Method[Solved]):
     """Fixed features of an input, by name: docs/research/features.md."""
     answer: Literal["common", "tuned"] = "tuned"
     """What a site uses: the common head, or the one in which its own images count more."""
+    own_mix: bool = True
+    """Answers are times the site's own mix of classes. False: all classes are taken for equally
+    frequent, where the images to be answered are of another mix than the site's."""
 
     # --- server -----------------------------------------------------------------------------------
 
@@ -118,7 +120,7 @@ class OneRound(Method[Solved]):
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Count and vote, or measure; once, since a solution stays."""
-        closed = ClosedSite.of(self.features, task, site)
+        closed = self._closed(task, site)
         if task.action != EVALUATE:
             return replace(closed.answer(task), holds=lasting(task))
         known = (task.models[SOLUTION][0].digest,)
@@ -135,7 +137,10 @@ class OneRound(Method[Solved]):
 
     def single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
         """Return one head over the features, times a class mix."""
-        return {answer: ClosedSite.of(self.features, task, site).predictor(answer, task)}
+        return {answer: self._closed(task, site).predictor(answer, task)}
+
+    def _closed(self, task: Task, site: SiteContext) -> ClosedSite:
+        return ClosedSite.of(self.features, task, site, self.own_mix)
 
 
 METHOD = OneRound

@@ -51,20 +51,11 @@ from fedapp.messages.protocol import (
 )
 from fedapp.methods._answers import counts, deciding
 from fedapp.methods._averaging import WARM_UP, averaged, budget_of, trained_alone
-from fedapp.methods._closed import (
-    ACTIONS,
-    FILTERS,
-    NO_FEATURES,
-    SOLUTION,
-    ClosedSite,
-    FeatureNameOrNone,
-    check_closed,
-    check_owed,
-    closed_schemas,
-    lasting,
-    solved,
-    unfit_features,
-)
+from fedapp.methods._closed.checks import check_closed, check_owed
+from fedapp.methods._closed.contents import ACTIONS, FILTERS, SOLUTION, closed_schemas, lasting
+from fedapp.methods._closed.features import NO_FEATURES, FeatureNameOrNone, unfit_features
+from fedapp.methods._closed.server import solved
+from fedapp.methods._closed.site import ClosedSite
 from fedapp.methods._stack import (
     FIT,
     FITTED,

@@ -45,9 +45,9 @@ def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
     blocks = [
         [title(summary)],
         _overall(summary, per_site),
-        _by_site(per_site) if few else _by_labels(per_site),
+        (_by_site if few else _by_labels)(per_site, _begins(summary)),
         [
-            *_movers(per_site, few),
+            *_movers(per_site, few, _begins(summary)),
             *([] if few else untested(summary, per_site)),
             *exceptions(per_site),
             *_kept(summary, per_site),
@@ -64,7 +64,7 @@ def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
     last, chosen = summary["rounds"], mean.get("best_by_validation_round")
     best = ", best on validation"
     table = [
-        ("after the warm-up", WARMUP, _mean(known(per_site, WARMUP))),
+        (f"after the {_begins(summary)}", WARMUP, _mean(known(per_site, WARMUP))),
         (f"after round {last}, the last{best * (last == chosen)}", FINAL, mean.get("final")),
     ]
     if chosen not in {None, last}:
@@ -85,6 +85,11 @@ def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
     return [head, *(_cells(f"  {label}", *values) for label, *values in rows)]
 
 
+def _begins(summary: Row) -> str:
+    """Return what round 0 is called; runs of earlier versions do not say it."""
+    return str(summary.get("begins", "warm-up"))
+
+
 def _guessing(row: Row) -> Row:
     """Return a site's row; one that has no model trained alone would guess evenly in its place."""
     if row.get(ALONE) is not None or not row.get("classes"):
@@ -92,11 +97,11 @@ def _guessing(row: Row) -> Row:
     return {**row, ALONE: 1 / row["classes"]}
 
 
-def _by_site(per_site: Sequence[Row]) -> list[str]:
+def _by_site(per_site: Sequence[Row], begins: str) -> list[str]:
     """Return a line for each site, that with the smallest share of labels first."""
     if not measured(per_site):
         return []
-    shown = [(WARMUP, "warm-up, %"), (ALONE, "alone, %"), (FINAL, "last, %")]
+    shown = [(WARMUP, f"{begins}, %"), (ALONE, "alone, %"), (FINAL, "last, %")]
     shown = [(column, head) for column, head in shown if known(per_site, column)]
     heads = "".join(f"{head:>12}" for _, head in shown)
     head = f"{'By site, few labels first':<26}{'labelled':>10}{heads}"
@@ -113,13 +118,15 @@ def _by_site(per_site: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _by_labels(per_site: Sequence[Row]) -> list[str]:
+def _by_labels(per_site: Sequence[Row], begins: str) -> list[str]:
     """Return a line for each group of sites by their share of labels, and one for the worst."""
     groups: dict[str, list[Row]] = {label: [] for label in SHARES_OF_LABELS}
     for row in per_site:
         if row.get("mu") is not None:
             groups[SHARES_OF_LABELS[label_group(row["mu"])]].append(row)
-    lines = [_cells("By share of labelled images", "sites", "warm-up, %", "last, %", "right / of")]
+    lines = [
+        _cells("By share of labelled images", "sites", f"{begins}, %", "last, %", "right / of")
+    ]
     for label, rows in groups.items():
         start, end = (percent(_mean(known(rows, column))) for column in (WARMUP, FINAL))
         right_of, _ = _counted(rows, FINAL)
@@ -131,9 +138,9 @@ def _by_labels(per_site: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _movers(per_site: Sequence[Row], few: bool) -> list[str]:
+def _movers(per_site: Sequence[Row], few: bool, begins: str) -> list[str]:
     """Say which sites are worse off, and of many which gained most: in images."""
-    column, than = (ALONE, "alone") if known(per_site, ALONE) else (WARMUP, "warm-up")
+    column, than = (ALONE, "alone") if known(per_site, ALONE) else (WARMUP, begins)
     moved = [(change, row) for row in per_site if (change := _images(row, column)) is not None]
     moved.sort(key=lambda mover: (-mover[0] / mover[1]["test"], mover[1]["site"]))
     lines = []

@@ -68,7 +68,9 @@ class Engine:
         state = self._prepare(self.carrier.introduce())
         earlier = state.wall_seconds
         rounds = self.experiment.rounds.num_rounds
-        self.progress.started(self.experiment.name, rounds, len(self._arrivals.here))
+        self.progress.started(
+            self.experiment.name, rounds, len(self._arrivals.here), self.experiment.method.begins
+        )
         before: Row = {}
         for number in range(state.round + 1, rounds + 1):
             state.round = number
@@ -271,6 +273,7 @@ class Engine:
         summary = {
             "preset": self.experiment.name,
             "method": self.experiment.method.name,
+            "begins": self.experiment.method.begins,
             "seed": self.experiment.seed,
             "sites": sites,
             "manifest": state.standings.sites[min(state.standings.sites)].facts.split_digest,

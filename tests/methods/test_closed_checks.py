@@ -13,7 +13,8 @@ from fedapp.learn.discriminant import BY_CLASS, COUNTS, IMAGES, SECOND, TOTAL, S
 from fedapp.learn.features.patches import PLACES, Patches
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.messages.protocol import Incoming, ModelRef, Reply, SiteFacts, Task
-from fedapp.methods._closed import (
+from fedapp.methods._closed.checks import check_closed, check_owed
+from fedapp.methods._closed.contents import (
     COUNT,
     FILTERS,
     FIRST,
@@ -22,15 +23,12 @@ from fedapp.methods._closed import (
     LOGLIK,
     NEXT,
     OWN_VOTES,
-    RIGHT,
     SOLUTION,
     SUMS,
     VOTE,
     VOTES,
-    WEIGH,
     WORST,
-    check_closed,
-    check_owed,
+    owed,
 )
 from fedapp.methods._stack import FITTED, NUMBERS, STACK, check_fitted
 from fedapp.methods.base import Arrived
@@ -131,34 +129,30 @@ def test_what_the_server_alone_makes_is_refused(role):
 # --- votes ----------------------------------------------------------------------------------------
 
 
-def votes(loglik, right):
-    return {LOGLIK: torch.tensor(loglik), RIGHT: torch.tensor(right)}
+def votes(*loglik):
+    return {LOGLIK: torch.tensor(loglik)}
 
 
 @pytest.mark.parametrize("role", [VOTES, OWN_VOTES])
 def test_votes_are_of_the_sites_validation_images(role):
-    check(role, votes([-1.0, 0.0, 5 * WORST], [5.0, 0.0, 3.0]))
-    for loglik, right in (
-        ([-1.0, -1.0], [6.0, 0.0]),
-        ([-1.0, -1.0], [-1.0, 0.0]),
-        ([0.1, -1.0], [1.0, 0.0]),
-        ([5 * WORST - 1, -1.0], [1.0, 0.0]),
-        ([-3e38, -1.0], [1.0, 0.0]),
-    ):
-        assert "of the site's 5 validation images" in refused(role, votes(loglik, right))
+    check(role, votes(-1.0, 0.0, 5 * WORST))
+    for loglik in ((0.1, -1.0), (5 * WORST - 1, -1.0), (-3e38, -1.0)):
+        assert "of the site's 5 validation images" in refused(role, votes(*loglik))
     nobody = replace(FACTS, val=0)
-    check(role, votes([0.0, 0.0], [0.0, 0.0]), nobody)
-    assert "of the site's 0 validation" in refused(role, votes([-1.0, 0.0], [0.0, 0.0]), nobody)
+    check(role, votes(0.0, 0.0), nobody)
+    assert "of the site's 0 validation" in refused(role, votes(-1.0, 0.0), nobody)
 
 
 # --- what was asked for ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("action", "role"), [
-    (COUNT, SUMS), (VOTE, VOTES), (WEIGH, OWN_VOTES), (LEARN, FIRST),
+@pytest.mark.parametrize(("action", "named", "role"), [
+    (COUNT, FILTERS, SUMS), (VOTE, GRID, VOTES), (VOTE, SOLUTION, OWN_VOTES),
+    (LEARN, FILTERS, FIRST),
 ])  # fmt: skip
-def test_an_answer_holds_what_was_asked_for_and_no_more(action, role):
-    task = Task(0, 0, action, ModelRef(0, 0, "b" * 64), numbers={"step": 0.0})
+def test_an_answer_holds_what_was_asked_for_and_no_more(action, named, role):
+    ref = ModelRef(0, 0, "b" * 64)
+    task = Task(0, 0, action, ref, {named: (ref,)}, numbers={"step": 0.0})
     check_owed(task, replace(REPLY, contents={role: "c" * 64}))
     for contents in ({}, {NEXT: "c" * 64}, {role: "c" * 64, NEXT: "d" * 64}):
         with pytest.raises(ProtocolError, match=f"asked for its {role}, it sent"):
@@ -281,11 +275,11 @@ def test_a_stack_is_the_servers():
 # --- in a run -------------------------------------------------------------------------------------
 
 
-def spoil(action, change, site=1):
-    """Let one site's answers to an action have other contents: role -> bytes."""
+def spoil(asked, change, site=1):
+    """Let one site's answers have other contents where a role is asked of it: role -> bytes."""
 
     def tamper(task, incoming):
-        if (task.action, task.site) != (action, site) or not isinstance(incoming.answer, Reply):
+        if (owed(task), task.site) != (asked, site) or not isinstance(incoming.answer, Reply):
             return incoming
         reply = incoming.answer
         [(role, digest)] = reply.contents.items()
@@ -320,36 +314,36 @@ def another(name):
 DEALS = (Deal(20, 9, 12, 6), Deal(9, 12, 12, 6), Deal(12, 6, 12, 6))
 
 
-@pytest.mark.parametrize(("action", "change", "says"), [
-    (COUNT, nothing, "asked for its sums, it sent nothing"),
-    (COUNT, twice, "counts adds up to 18, the site has 9"),
-    (COUNT, not_finite, "holds NaN or infinity"),
-    (COUNT, shorter, "tensor"),
-    (COUNT, another("solution"), "asked for its sums, it sent solution"),
-    (COUNT, another("odd"), "sent odd; its method has"),
-    (VOTE, nothing, "asked for its votes, it sent nothing"),
-    (VOTE, not_finite, "holds NaN or infinity"),
-    (VOTE, shorter, "tensor"),
-    (WEIGH, nothing, "asked for its own_votes, it sent nothing"),
-    (WEIGH, another("votes"), "asked for its own_votes, it sent votes"),
+@pytest.mark.parametrize(("asked", "change", "says"), [
+    (SUMS, nothing, "asked for its sums, it sent nothing"),
+    (SUMS, twice, "counts adds up to 18, the site has 9"),
+    (SUMS, not_finite, "holds NaN or infinity"),
+    (SUMS, shorter, "tensor"),
+    (SUMS, another("solution"), "asked for its sums, it sent solution"),
+    (SUMS, another("odd"), "sent odd; its method has"),
+    (VOTES, nothing, "asked for its votes, it sent nothing"),
+    (VOTES, not_finite, "holds NaN or infinity"),
+    (VOTES, shorter, "tensor"),
+    (OWN_VOTES, nothing, "asked for its own_votes, it sent nothing"),
+    (OWN_VOTES, another("votes"), "asked for its own_votes, it sent votes"),
 ], ids=lambda value: getattr(value, "__name__", str(value))[:20])  # fmt: skip
 def test_a_bad_answer_is_refused_by_name_and_the_others_go_on(
-    tmp_path, capsys, action, change, says
+    tmp_path, capsys, asked, change, says
 ):
     experiment = toy(OneRound(), tmp_path, DEALS, rounds__num_rounds=1)
-    played = play(experiment, spoil(action, change))
+    played = play(experiment, spoil(asked, change))
     first = played.rows()[0]
     assert first["skipped"].keys() == {"1"} and says in first["skipped"]["1"]
     told = [line for line in capsys.readouterr().out.splitlines() if "site 1 skipped" in line]
-    assert says in told[0] and len(told) == (2 if action == COUNT else 1)  # it is asked once more
+    assert says in told[0] and len(told) == (2 if asked == SUMS else 1)  # it is asked once more
     assert played.rows()[-1]["sites_evaluated"] == 3
 
 
-@pytest.mark.parametrize(("action", "role"), [(VOTE, VOTES), (WEIGH, OWN_VOTES)])
-def test_an_answer_without_contents_that_is_taken_ends_nothing(tmp_path, monkeypatch, action, role):
+@pytest.mark.parametrize("role", [VOTES, OWN_VOTES])
+def test_an_answer_without_contents_that_is_taken_ends_nothing(tmp_path, monkeypatch, role):
     """The server goes on without it, whoever lets it through."""
     monkeypatch.setattr("fedapp.methods.one_round.check_owed", lambda task, reply: None)
-    played = play(toy(OneRound(), tmp_path, DEALS, rounds__num_rounds=1), spoil(action, nothing))
+    played = play(toy(OneRound(), tmp_path, DEALS, rounds__num_rounds=1), spoil(role, nothing))
     assert played.rows()[-1]["sites_evaluated"] == 3
 
 
@@ -361,7 +355,7 @@ def test_bad_sums_of_patches_are_left_out_and_the_others_go_on(tmp_path, capsys,
     def tamper(task, incoming):
         if task.numbers.get("step") != step:
             return incoming
-        return spoil(LEARN, huge)(task, incoming)
+        return spoil(NEXT if step else FIRST, huge)(task, incoming)
 
     method = OneRound(features="patches")
     bad = play(toy(method, tmp_path / "bad", DEALS, rounds__num_rounds=1), tamper)

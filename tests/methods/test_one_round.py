@@ -25,19 +25,19 @@ from fedapp.learn.priors import weighted
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Task
 from fedapp.messages.store import ModelStore
-from fedapp.methods._closed import (
-    BEFORE,
+from fedapp.methods._closed.contents import (
     COUNT,
     FILTERS,
+    GRID,
     LEARN,
     OWN_WEIGHTS,
     RIDGES,
     SOLUTION,
     TEMPERATURES,
     VOTE,
-    WEIGH,
     Solution,
 )
+from fedapp.methods._closed.server import BEFORE
 from fedapp.methods.one_round import OneRound
 from fedapp.server.engine import Engine
 from fedapp.server.pool import ModelPool
@@ -103,9 +103,7 @@ def test_the_solution_is_that_of_all_images_in_one_place(played):
 def test_any_dealing_of_the_same_images_has_the_same_solution(tmp_path, features, monkeypatch):
     """One site with all of them, or three: a toy deals the images in order. Filters are learned
     from the same sums, to the bit. Chosen by hand: votes are by the sites' own mixes."""
-    monkeypatch.setattr(
-        "fedapp.methods._closed.elected", lambda rnd, replies, role, before: int(before.argmax())
-    )
+    monkeypatch.setattr("fedapp.methods._closed.server.elected", nobody_votes)
     method = OneRound(features=features, answer="common")
     found = []
     for name, cut in (("one", (60,)), ("three", (7, 33, 20)), ("two", (0, 60))):
@@ -122,6 +120,11 @@ def test_any_dealing_of_the_same_images_has_the_same_solution(tmp_path, features
         torch.testing.assert_close(one.classes.means, two.classes.means, rtol=0, atol=1e-6)
         torch.testing.assert_close(one.classes.within, two.classes.within, rtol=0, atol=1e-6)
         torch.testing.assert_close(one.weight, two.weight, rtol=1e-3, atol=0.01)
+
+
+def nobody_votes(rnd, before, models):
+    yield []
+    return int(before.argmax())
 
 
 def dealt_alike(federation, cut):
@@ -221,11 +224,26 @@ def test_the_common_answer_by_hand(played):
 
 def test_the_answer_that_is_used_is_the_one_named(tmp_path):
     played = play(toy(OneRound(answer="common"), tmp_path, DEALS, **ONCE))
-    assert not [e for e in played.seen if e.task.action == WEIGH]
+    assert all(GRID in e.task.models for e in played.seen if e.task.action == VOTE)
     assert solution(played).own_weight == 0
     for exchange in played.of(0, EVALUATE):
         found = exchange.reply.evaluations
         assert found["test"] == found["test_common"]
+
+
+@pytest.mark.parametrize("answer", ["common", "tuned"])
+def test_without_the_sites_mix_all_classes_are_equally_frequent(tmp_path, answer):
+    """The head decides by itself, whatever classes the site has."""
+    played = play(toy(OneRound(answer=answer, own_mix=False), tmp_path, DEALS, **ONCE))
+    features, found = build_features("hog", (1, 8, 8)), solution(played)
+    for exchange in played.of(0, EVALUATE):
+        data = site_data(played.experiment, exchange.task.site)
+        [one] = predictors(played, exchange.task.site).values()
+        torch.testing.assert_close(one.class_mix, torch.full((10,), 0.1, dtype=torch.float64))
+        if answer == "common":
+            z = features.of(normalised(data, data.test)) @ found.weight.T + found.bias
+            wanted = evaluation(torch.softmax(z, 1), data.test_labels)
+            assert exchange.reply.evaluations["test"].confusion == wanted.confusion
 
 
 def context_of(played, site):
@@ -286,7 +304,7 @@ def test_a_second_round_changes_nothing_and_sends_no_sums(played):
 def test_every_site_is_asked_once_for_each(played):
     asked = [(e.task.action, e.task.site) for e in played.seen if not e.task.round]
     assert sorted(asked) == sorted(
-        (action, site) for action in (COUNT, VOTE, WEIGH, EVALUATE) for site in range(5)
+        (action, site) for action in (COUNT, VOTE, VOTE, EVALUATE) for site in range(5)
     )
 
 
@@ -307,14 +325,14 @@ def test_a_newcomers_sums_are_added(tmp_path, capsys):
     early, late = run("early", {}), run("late", {3: 1, 2: 2})
     counted = [(t.round, t.site) for t, _ in late.seen if t.action == COUNT]
     assert counted == [(0, 0), (0, 1), (0, 4), (1, 3), (2, 2)]
-    voted = [(t.round, t.site) for t, _ in late.seen if t.action == VOTE]
+    voted = [(t.round, t.site) for t, _ in late.seen if t.action == VOTE and GRID in t.models]
     assert voted[-5:] == [(2, site) for site in range(5)]  # all of them, on the new sums
     assert content(early, SOLUTION).keys() == content(late, SOLUTION).keys()
     for name, tensor in content(late, SOLUTION).items():
         torch.testing.assert_close(tensor, content(early, SOLUTION)[name])
 
 
-@pytest.mark.parametrize("cut", [(0, COUNT, 2), (0, VOTE, 1), (0, WEIGH, 3), (0, EVALUATE, 2),
+@pytest.mark.parametrize("cut", [(0, COUNT, 2), (0, VOTE, 1), (0, VOTE, 5 + 3), (0, EVALUATE, 2),
                                  (1, EVALUATE, 3)])  # fmt: skip
 def test_a_run_cut_anywhere_resumes_to_the_same_bits(tmp_path, played, cut):
     experiment = toy(HOG, tmp_path, DEALS)

@@ -16,7 +16,7 @@ from fedapp.learn.priors import class_mix, site_mix, weighted
 from fedapp.messages.protocol import EVALUATE, ONE_ROUND, SERVER_SITE, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods._answers import counts, deciding
-from fedapp.methods._closed import ACTIONS, FILTERS, SOLUTION, Solution
+from fedapp.methods._closed.contents import ACTIONS, FILTERS, SOLUTION, Solution
 from fedapp.methods._stack import FIRST_STEPS, FIT, FITTED, NUMBERS, STACK, START
 from fedapp.methods.prior_shift import PriorShift
 from fedapp.server.pool import ModelPool

@@ -1,0 +1,12 @@
+"""The closed form, as methods use it: which sums a site sends, and what the server makes of them.
+
+All in one round. Features that are learned come first, by sums of patches. Sites send sums over
+features of their images (`learn.discriminant`). The server adds them and solves, for a grid of
+lambda; each site votes: how likely its validation labels are under each, for a grid of
+temperatures, and the server takes the best of both. Then sites vote on how much more their own
+labelled images count, from 0 to 100 times. What follows is the solution: class means, covariance,
+and with them the common head.
+
+`contents`: what travels. `features`: by name. `server`, `site`: the two sides. `checks`: of what
+arrives.
+"""
