@@ -12,7 +12,7 @@ All is computed in float64, on the CPU.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -71,6 +71,12 @@ class Sums:
             self.second + other.second,
         )
 
+    def with_guesses(self, guesses: "Guesses") -> "Sums":
+        """Return the same with unlabelled images counted in the classes that they seem to be of."""
+        return replace(
+            self, counts=self.counts + guesses.counts, by_class=self.by_class + guesses.by_class
+        )
+
     def to_params(self) -> Params:
         """Return them as they travel: float32, of the second moment its upper triangle.
 
@@ -125,6 +131,42 @@ def sums_schema(classes: int, size: int) -> Schema:
     }
 
 
+@dataclass(frozen=True, eq=False)
+class Guesses:
+    """Sums over unlabelled images with features f, by classes that are known by probability.
+
+    counts: [C], sum of each class's probabilities. by_class: [C, d], sum of probability times f.
+    """
+
+    counts: Tensor
+    by_class: Tensor
+
+    @classmethod
+    def of(cls, features: Tensor, answers: Tensor) -> Self:
+        """Return the sums over features [n, d] with probabilities [n, C], rows summing to 1."""
+        given = answers.double()
+        return cls(given.sum(0).cpu(), (given.T @ features.double()).cpu())
+
+    def __add__(self, other: "Guesses") -> "Guesses":
+        return Guesses(self.counts + other.counts, self.by_class + other.by_class)
+
+    def to_params(self) -> Params:
+        """Return them as they travel: float32 vectors."""
+        return {COUNTS: self.counts.float(), BY_CLASS: self.by_class.float().flatten()}
+
+    @classmethod
+    def from_params(cls, params: Params) -> Self:
+        """Return what `to_params` wrote."""
+        counts = params[COUNTS].double()
+        return cls(counts, params[BY_CLASS].double().view(len(counts), -1))
+
+
+def guesses_schema(classes: int, size: int) -> Schema:
+    """Return the schema of `Guesses.to_params` for C classes and d features."""
+    each = torch.float32
+    return {COUNTS: ((classes,), each), BY_CLASS: ((classes * size,), each)}
+
+
 def added(every: Iterable[Sums]) -> Sums:
     """Return the sum of one or more, in their order; one is held beside it at a time."""
     found = iter(every)
@@ -162,9 +204,10 @@ def shares_of_all(apart: Tensor, covariance: Tensor) -> Tensor:
 class Classes:
     """What a head is made of.
 
-    counts: [C], labelled images of each class. means: [C, d]; of a class without any the mean of
-    the others. within: [d, d], covariance within classes, no eigenvalue negative. images: number of
-    images that it is of. found: its `spectrum`, the dearest part of all, where it is known already.
+    counts: [C], images of each class: labelled ones, and others as far as guessed. means: [C, d];
+    of a class without any the mean of the others. within: [d, d], covariance within classes, no
+    eigenvalue negative. images: number of images that it is of. found: its `spectrum`, the dearest
+    part of all, where it is known already.
     """
 
     counts: Tensor
@@ -265,7 +308,7 @@ class Classes:
     def to_params(self) -> Params:
         """Return it as it travels: float32, of the covariance its upper triangle."""
         return {
-            COUNTS: self.counts.long(),
+            COUNTS: self.counts.float(),
             MEANS: self.means.float().flatten(),
             WITHIN: packed(self.within),
             IMAGES: torch.tensor([int(self.images)]),
@@ -282,7 +325,7 @@ class Classes:
 def classes_schema(classes: int, size: int) -> Schema:
     """Return the schema of `Classes.to_params`."""
     return {
-        COUNTS: ((classes,), torch.int64),
+        COUNTS: ((classes,), torch.float32),
         MEANS: ((classes * size,), torch.float32),
         WITHIN: ((size * (size + 1) // 2,), torch.float32),
         IMAGES: ((1,), torch.int64),

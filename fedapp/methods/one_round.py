@@ -12,6 +12,7 @@ from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from typing import ClassVar, Literal
 
+from pydantic import NonNegativeInt
 from pydantic.dataclasses import dataclass
 from torch import nn
 
@@ -30,7 +31,7 @@ from fedapp.methods._closed.contents import (
     lasting,
 )
 from fedapp.methods._closed.features import FeatureName, unfit_features
-from fedapp.methods._closed.server import solved
+from fedapp.methods._closed.server import MOST_GUESSES, solved
 from fedapp.methods._closed.site import ClosedSite
 from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext, SiteReport
 
@@ -42,13 +43,15 @@ class Solved(MethodState):
     ridge: float = 0.0
     temperature: float = 0.0
     own_weight: float = 0.0
+    guessed: float = 0.0
 
     def in_summary(self) -> Mapping[str, float]:
-        """lambda, temperature and the weight of a site's own images."""
+        """lambda, temperature, the weight of own images, how often classes were guessed."""
         return {
             "closed_ridge": self.ridge,
             "closed_temperature": self.temperature,
             "closed_own_weight": self.own_weight,
+            "closed_guessed": self.guessed,
         }
 
 
@@ -66,6 +69,10 @@ class OneRound(Method[Solved]):
     """Fixed features of an input, by name: docs/research/features.md."""
     answer: Literal["common", "tuned"] = "tuned"
     """What a site uses: the common head, or the one in which its own images count more."""
+    guesses: NonNegativeInt = MOST_GUESSES
+    """How often sites guess the classes of their unlabelled images at most, for class means of all
+    images. 0: class means are of labelled images alone, and the common answer is the same whatever
+    the split."""
     own_mix: bool = True
     """Answers are times the site's own mix of classes. False: all classes are taken for equally
     frequent, where the images to be answered are of another mix than the site's."""
@@ -76,10 +83,10 @@ class OneRound(Method[Solved]):
         self, state: Solved, rnd: Round
     ) -> Generator[Sequence[Task], Sequence[Reply], Solved]:
         """Solve where sums of new sites came; let every site measure."""
-        lent = yield from solved(rnd, self.features, own=self.answer == "tuned")
+        lent = yield from solved(rnd, self.features, self.answer == "tuned", self.guesses)
         yield [rnd.task(site, EVALUATE, 0, {}, **lent) for site in rnd.sites]
         found = Solution.from_params(rnd.pool.read(lent[SOLUTION][0]))
-        return Solved(found.ridge, found.temperature, found.own_weight)
+        return Solved(found.ridge, found.temperature, found.own_weight, found.guessed)
 
     def needs_mean(self) -> str:
         """Sums are added."""

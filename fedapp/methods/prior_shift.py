@@ -25,6 +25,7 @@ from functools import partial
 from typing import ClassVar, Literal, Self
 
 import torch
+from pydantic import NonNegativeInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
@@ -54,7 +55,7 @@ from fedapp.methods._averaging import WARM_UP, averaged, budget_of, trained_alon
 from fedapp.methods._closed.checks import check_closed, check_owed
 from fedapp.methods._closed.contents import ACTIONS, FILTERS, SOLUTION, closed_schemas, lasting
 from fedapp.methods._closed.features import NO_FEATURES, FeatureNameOrNone, unfit_features
-from fedapp.methods._closed.server import solved
+from fedapp.methods._closed.server import MOST_GUESSES, solved
 from fedapp.methods._closed.site import ClosedSite
 from fedapp.methods._stack import (
     FIT,
@@ -110,6 +111,8 @@ class PriorShift(Method[Sure]):
     closed: FeatureNameOrNone = NO_FEATURES
     """Features of the closed form that answers with the common model, by name; none: the model
     answers by itself, and no sums leave a site."""
+    guesses: NonNegativeInt = MOST_GUESSES
+    """How often sites guess the classes of unlabelled images for the closed form, at most."""
 
     # --- server -----------------------------------------------------------------------------------
 
@@ -139,7 +142,7 @@ class PriorShift(Method[Sure]):
         self, state: Sure, rnd: Round
     ) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
         """Solve the closed form where sums came; before any training, let sites measure it."""
-        lent = yield from solved(rnd, self.closed, own=True)
+        lent = yield from solved(rnd, self.closed, True, self.guesses)
         if not rnd.number:
             replies = yield [rnd.task(site, EVALUATE, 0, {}, **lent) for site in rnd.sites]
             found = [r.evaluations.get(f"test_{ONE_ROUND}") for r in replies]

@@ -11,9 +11,11 @@ from fedapp.learn.discriminant import (
     LEAST_RIDGE,
     NEVER,
     Classes,
+    Guesses,
     Sums,
     added,
     classes_schema,
+    guesses_schema,
     packed,
     shares_of_all,
     sums_schema,
@@ -72,6 +74,36 @@ def test_sums_travel_as_vectors_of_their_schema():
     for name in ("counts", "by_class", "total", "second"):
         torch.testing.assert_close(getattr(again, name), getattr(sums, name), rtol=1e-6, atol=1e-6)
     assert again.images == 20 and torch.equal(again.counts, sums.counts)
+
+
+def test_guesses_by_hand():
+    """(1, 2) is of class 0 at a quarter, (3, -1) surely of class 1; nobody is of class 2."""
+    found = Guesses.of(
+        torch.tensor([[1.0, 2], [3, -1]]), torch.tensor([[0.25, 0.75, 0], [0, 1, 0]])
+    )
+    assert found.counts.tolist() == [0.25, 1.75, 0]
+    assert found.by_class.tolist() == [[0.25, 0.5], [3.75, 0.5], [0, 0]]
+    params = found.to_params()
+    assert schema_of(params) == guesses_schema(3, 2)
+    again = Guesses.from_params(params)
+    assert torch.equal(again.counts, found.counts)
+    assert torch.equal((again + found).by_class, 2 * found.by_class)
+
+
+def test_guesses_that_are_sure_and_right_are_labels():
+    x, labels = drawn(60)
+    guesses = Guesses.of(x[20:], torch.nn.functional.one_hot(labels[20:]))
+    guessed, known = sums_of(x, labels, 20).with_guesses(guesses), sums_of(x, labels, 60)
+    for one, other in zip(Classes.of(guessed).head(0.1), Classes.of(known).head(0.1), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_of_no_image_there_is_nothing_to_guess():
+    x, labels = drawn(30)
+    nothing = Guesses.of(x[:0], torch.empty(0, 3))
+    sums = sums_of(x, labels, 12)
+    again = sums.with_guesses(nothing)
+    assert torch.equal(again.counts, sums.counts) and torch.equal(again.by_class, sums.by_class)
 
 
 def test_classes_travel_likewise():

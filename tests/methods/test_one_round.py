@@ -1,5 +1,6 @@
 """One round: the same solution for any split, sites that lack something, resumed, joined."""
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -14,14 +15,14 @@ from fedapp.experiment.config import load_experiment
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.ground.progress import Progress
-from fedapp.learn.discriminant import Classes, Sums
+from fedapp.learn.discriminant import Classes, Guesses, Sums, added
 from fedapp.learn.features import build_features
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.predictors import answer_of
-from fedapp.learn.priors import weighted
+from fedapp.learn.priors import site_mix, weighted
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Task
 from fedapp.messages.store import ModelStore
@@ -29,6 +30,7 @@ from fedapp.methods._closed.contents import (
     COUNT,
     FILTERS,
     GRID,
+    GUESS,
     LEARN,
     OWN_WEIGHTS,
     RIDGES,
@@ -37,7 +39,7 @@ from fedapp.methods._closed.contents import (
     VOTE,
     Solution,
 )
-from fedapp.methods._closed.server import BEFORE
+from fedapp.methods._closed.server import BEFORE, LIKELY_RIDGE, LIKELY_TEMPERATURE
 from fedapp.methods.one_round import OneRound
 from fedapp.server.engine import Engine
 from fedapp.server.pool import ModelPool
@@ -75,8 +77,9 @@ def played(tmp_path_factory):
 # --- the solution ---------------------------------------------------------------------------------
 
 
-def test_the_solution_is_that_of_all_images_in_one_place(played):
-    """Its means, its covariance and its head, but for float32."""
+def test_the_solution_is_that_of_all_images_in_one_place(tmp_path):
+    """Its means, its covariance and its head, but for float32; where no class is guessed."""
+    played = play(toy(OneRound(guesses=0), tmp_path, DEALS))
     features = build_features("hog", (1, 8, 8))
     every = [site_data(played.experiment, site) for site in range(len(DEALS))]
     known, other = (
@@ -99,12 +102,61 @@ def test_the_solution_is_that_of_all_images_in_one_place(played):
     torch.testing.assert_close(found.bias.double(), bias / found.temperature, rtol=1e-3, atol=0.01)
 
 
+@pytest.mark.parametrize("likelier", [(0, -1.9, -1.8, -1.8), (0, -2.1), (0, 5, 4.9)])
+def test_class_means_are_of_guesses_as_long_as_labels_become_likelier(
+    tmp_path, monkeypatch, likelier
+):
+    """The first guesses may make labels less likely by e^2, later ones must make them likelier.
+
+    Means by hand, from each site's images in one place: guessed by the solution before, and by the
+    site's own class mix.
+    """
+    elections = iter(likelier)
+
+    def elected(rnd, before, models):
+        yield []
+        return int(before.argmax()), next(elections)
+
+    monkeypatch.setattr("fedapp.methods._closed.server.elected", elected)
+    played = play(toy(OneRound(answer="common"), tmp_path, DEALS, **ONCE))
+    assert next(elections, None) is None
+    sites = [site_data(played.experiment, site) for site in range(len(DEALS))]
+    build = build_features("hog", (1, 8, 8)).of
+    known, other = (
+        [build(normalised(data, data.parts[part].inputs)) for data in sites]
+        for part in ("labelled", "unlabelled")
+    )
+    labels = [data.labels for data in sites]
+    sums = [Sums.of(*of, 10) for of in zip(known, labels, other, strict=True)]
+    total = guessed = added(sums)
+    found, rounds = solution(played), len(likelier) - 2
+    assert found.guessed == rounds == played.summary["closed_guessed"]
+    for _ in range(rounds):
+        heads = Classes.of(guessed).heads([LIKELY_RIDGE])
+        weight, bias = (of[0] / LIKELY_TEMPERATURE for of in heads)
+        again = []
+        for features, of in zip(other, sums, strict=True):
+            answers = torch.softmax(features.double() @ weight.T + bias, dim=1)
+            mix = site_mix(of.counts, answers, found.prior)
+            again.append(Guesses.of(features, weighted(answers, mix)))
+        guessed = total.with_guesses(sum(again[1:], again[0]))
+    torch.testing.assert_close(found.classes.counts, guessed.counts, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found.classes.means, Classes.of(guessed).means, rtol=0, atol=1e-4)
+    known_alone = Classes.of(total).means
+    assert bool((found.classes.means - known_alone).abs().max() > 1e-2) == (rounds > 0)
+
+
+def test_without_unlabelled_images_there_is_nothing_to_guess(tmp_path):
+    played = play(toy(HOG, tmp_path, [Deal(30, 0, 12, 12), Deal(24, 0, 12, 12)]))
+    assert solution(played).guessed == 0 and not played.of(0, GUESS)
+
+
 @pytest.mark.parametrize("features", ["hog", "patches"])
 def test_any_dealing_of_the_same_images_has_the_same_solution(tmp_path, features, monkeypatch):
     """One site with all of them, or three: a toy deals the images in order. Filters are learned
     from the same sums, to the bit. Chosen by hand: votes are by the sites' own mixes."""
     monkeypatch.setattr("fedapp.methods._closed.server.elected", nobody_votes)
-    method = OneRound(features=features, answer="common")
+    method = OneRound(features=features, answer="common", guesses=0)
     found = []
     for name, cut in (("one", (60,)), ("three", (7, 33, 20)), ("two", (0, 60))):
         deals = [Deal(0, count, 0, 0) for count in cut[:-1]] + [Deal(0, cut[-1], 0, 6)]
@@ -124,7 +176,7 @@ def test_any_dealing_of_the_same_images_has_the_same_solution(tmp_path, features
 
 def nobody_votes(rnd, before, models):
     yield []
-    return int(before.argmax())
+    return int(before.argmax()), float(before.max())
 
 
 def dealt_alike(federation, cut):
@@ -302,10 +354,11 @@ def test_a_second_round_changes_nothing_and_sends_no_sums(played):
 
 
 def test_every_site_is_asked_once_for_each(played):
-    asked = [(e.task.action, e.task.site) for e in played.seen if not e.task.round]
-    assert sorted(asked) == sorted(
-        (action, site) for action in (COUNT, VOTE, VOTE, EVALUATE) for site in range(5)
-    )
+    """They vote on each solution, those by guesses too, and at last on the weight of own images."""
+    asked = Counter((e.task.action, e.task.site) for e in played.seen if not e.task.round)
+    guesses = int(solution(played).guessed) + 1  # the last ones made no label likelier
+    times = {COUNT: 1, GUESS: guesses, VOTE: 1 + guesses + 1, EVALUATE: 1}
+    assert asked == {(action, site): n for action, n in times.items() for site in range(5)}
 
 
 def test_a_newcomers_sums_are_added(tmp_path, capsys):

@@ -6,12 +6,13 @@ from types import MappingProxyType
 import torch
 
 from fedapp.ground.errors import ProtocolError
-from fedapp.learn.discriminant import COUNTS, Sums
+from fedapp.learn.discriminant import COUNTS, Guesses, Sums
 from fedapp.learn.params import Params
 from fedapp.messages.protocol import Reply, SiteFacts, Task
 from fedapp.methods._closed.contents import (
     FILTERS,
     GRID,
+    GUESSES,
     LOGLIK,
     OWN_VOTES,
     SOLUTION,
@@ -46,6 +47,8 @@ def check_closed(reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts)
         _check_votes(arrived[role].whole, facts)
     if SUMS in arrived:
         _check_sums(Sums.from_params(arrived[SUMS].whole), facts)
+    if GUESSES in arrived:
+        _check_guesses(Guesses.from_params(arrived[GUESSES].whole), facts)
 
 
 def _check_votes(votes: Params, facts: SiteFacts) -> None:
@@ -54,6 +57,20 @@ def _check_votes(votes: Params, facts: SiteFacts) -> None:
         raise ProtocolError(
             f"votes: of the site's {facts.val} validation images log-likelihoods must lie in "
             f"[{least:g}, 0]: {MEND}"
+        )
+
+
+def _check_guesses(guesses: Guesses, facts: SiteFacts) -> None:
+    counts, rounding = guesses.counts, SLACK * (1 + facts.unlabelled)
+    if float(counts.min()) < 0 or abs(float(counts.sum()) - facts.unlabelled) > rounding:
+        raise ProtocolError(
+            f"guesses: {COUNTS} adds up to {float(counts.sum()):g}, the site has "
+            f"{facts.unlabelled} unlabelled images: {MEND}"
+        )
+    if bool((guesses.by_class.norm(dim=1) > counts + rounding).any()):
+        raise ProtocolError(
+            f"guesses: a sum of features is longer than its images allow, and features have norm 1 "
+            f"at most: {MEND}"
         )
 
 

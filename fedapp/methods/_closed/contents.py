@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedapp.learn.discriminant import Classes, classes_schema, sums_schema
+from fedapp.learn.discriminant import Classes, classes_schema, guesses_schema, sums_schema
 from fedapp.learn.features import LearnedFeatures
 from fedapp.learn.networks.base import Network
 from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Head
@@ -19,10 +19,12 @@ FILTERS, FIRST, NEXT = "filters", "patches", "clusters"
 
 Of a frozen network's features the first is w_0 itself: no bytes travel for it that do not anyway.
 """
-SUMS, GRID, SOLUTION, VOTES, OWN_VOTES = "sums", "grid", "solution", "votes", "own_votes"
-"""Roles: what sites send (sums and votes), and what the server makes."""
-LEARN, VOTE = "learn", "vote"
-ACTIONS = (LEARN, COUNT, VOTE)
+SUMS, GUESSES, VOTES, OWN_VOTES = "sums", "guesses", "votes", "own_votes"
+"""Roles of what sites send."""
+GRID, SOLUTION = "grid", "solution"
+"""Roles of what the server makes of it."""
+LEARN, VOTE, GUESS = "learn", "vote", "guess"
+ACTIONS = (LEARN, COUNT, VOTE, GUESS)
 """Of a site's tasks, in their order."""
 STEP = "step"
 """Number in a task: which exchange of features that are learned."""
@@ -32,7 +34,8 @@ TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """What logits are divided by."""
 OWN_WEIGHTS = (0.0, 3.0, 10.0, 30.0, 100.0)
 """How many times more a site's own labelled images count."""
-PRIOR, RIDGE, TEMPERATURE, OWN_WEIGHT = "prior", "ridge", "temperature", "own_weight"
+PRIOR = "prior"
+NUMBERS = RIDGE, TEMPERATURE, OWN_WEIGHT, GUESSED = "ridge", "temperature", "own_weight", "guessed"
 """Names of a solution's tensors, beside those of `Classes` and of the head."""
 LOGLIK = "loglik"
 """Name of the votes: for each candidate, summed over a site's deciding validation images."""
@@ -47,7 +50,8 @@ class Solution:
 
     classes: means and covariance. weight [C, d], bias [C]: the common head, calibrated. prior: [C],
     as of `mean_mix`. ridge: what is added to each eigenvalue. temperature: of all heads.
-    own_weight: how many times more a site's own labelled images count.
+    own_weight: how many times more a site's own labelled images count. guessed: how many times the
+    classes of unlabelled images were guessed for it.
     """
 
     classes: Classes
@@ -56,7 +60,8 @@ class Solution:
     prior: Tensor
     ridge: float
     temperature: float
-    own_weight: float
+    own_weight: float = 0.0
+    guessed: float = 0.0
 
     @property
     def common(self) -> Head:
@@ -65,26 +70,23 @@ class Solution:
 
     def to_params(self) -> Params:
         """Return it as it travels."""
-        numbers = {RIDGE: self.ridge, TEMPERATURE: self.temperature, OWN_WEIGHT: self.own_weight}
+        numbers = (self.ridge, self.temperature, self.own_weight, self.guessed)
         return {
             **self.classes.to_params(),
             **flat(self.weight, self.bias),
             PRIOR: self.prior.float(),
-            **{name: torch.tensor([value]) for name, value in numbers.items()},
+            **{name: torch.tensor([value]) for name, value in zip(NUMBERS, numbers, strict=True)},
         }
 
     @classmethod
     def from_params(cls, params: Params) -> "Solution":
         """Return what `to_params` wrote."""
-        ridge, temperature, own = (float(params[n]) for n in (RIDGE, TEMPERATURE, OWN_WEIGHT))
         return cls(
             Classes.from_params(params),
             params[HEAD_WEIGHT].view(len(params[HEAD_BIAS]), -1),
             params[HEAD_BIAS],
             params[PRIOR].double(),
-            ridge,
-            temperature,
-            own,
+            *(float(params[name]) for name in NUMBERS),
         )
 
     def head(self, features: Tensor, labels: Tensor, weight: float) -> Head:
@@ -114,6 +116,7 @@ def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
     size, each, heads = features.size, torch.float32, len(RIDGES)
     found: dict[str, Schema] = {
         SUMS: sums_schema(classes, size),
+        GUESSES: guesses_schema(classes, size),
         GRID: {
             HEAD_WEIGHT: ((heads * classes * size,), each),
             HEAD_BIAS: ((heads * classes,), each),
@@ -123,7 +126,7 @@ def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
             HEAD_WEIGHT: ((classes * size,), each),
             HEAD_BIAS: ((classes,), each),
             PRIOR: ((classes,), each),
-            **{name: ((1,), each) for name in (RIDGE, TEMPERATURE, OWN_WEIGHT)},
+            **{name: ((1,), each) for name in NUMBERS},
         },
         VOTES: {LOGLIK: ((heads * len(TEMPERATURES),), each)},
         OWN_VOTES: {LOGLIK: ((len(OWN_WEIGHTS),), each)},
@@ -147,7 +150,7 @@ def owed(task: Task) -> str:
         return NEXT if task.numbers[STEP] else FIRST
     if task.action == VOTE:
         return voted_on(task.models)
-    return SUMS if task.action == COUNT else ""
+    return {COUNT: SUMS, GUESS: GUESSES}.get(task.action, "")
 
 
 def lasting(task: Task) -> tuple[ModelRef, ...]:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from fedapp.ground.errors import RunError
-from fedapp.learn.discriminant import Classes, Sums, added
+from fedapp.learn.discriminant import Classes, Guesses, Sums, added
 from fedapp.learn.features import LearnedFeatures, build_features
 from fedapp.learn.params import Params
 from fedapp.learn.priors import mean_mix
@@ -17,10 +18,11 @@ from fedapp.methods._closed.contents import (
     FILTERS,
     FIRST,
     GRID,
+    GUESS,
+    GUESSES,
     LEARN,
     LOGLIK,
     NEXT,
-    OWN_WEIGHT,
     OWN_WEIGHTS,
     RIDGES,
     SOLUTION,
@@ -38,7 +40,11 @@ from fedapp.methods.base import Round
 LIKELY_RIDGE, LIKELY_TEMPERATURE = 1.0, 2.0
 """lambda and temperature where no validation image says anything."""
 LEAD = 2.0
-"""By how much a weight of own images must be likelier than none: e^2 times, whatever the images."""
+"""By how much a weight of own images must be likelier than none: e^2 times, whatever the images.
+And by how much less likely the first guesses may be: nearly always they are right to be made."""
+MOST_GUESSES = 8
+"""How often classes of unlabelled images are guessed where nobody says otherwise. It ends sooner
+where labels become no likelier: with many labels after one or two."""
 BEFORE = (
     torch.tensor(
         [
@@ -58,12 +64,13 @@ NONE_FIRST = torch.tensor([0.0] + [-LEAD] * (len(OWN_WEIGHTS) - 1), dtype=torch.
 
 
 def solved(
-    rnd: Round, name: str, own: bool
+    rnd: Round, name: str, own: bool, guesses: int
 ) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
     """Ask for the sums of all sites that have sent none, and solve where some came.
 
-    name: of the features. own: whether a site's own images may count more. Returns what tasks name:
-    the server's newest solution, and the filters, where these are learned. Raises RunError where no
+    name: of the features. own: whether a site's own images may count more. guesses: how often the
+    classes of unlabelled images are guessed at most. Returns what tasks name: the server's newest
+    solution, and the filters, where these are learned. Raises RunError where no
     site has sent sums, or none has a labelled image.
     """
     fresh = [site for site in rnd.everybody if not rnd.pool.has(site, SUMS)]
@@ -91,27 +98,38 @@ def solved(
             "no site has a labelled image, and the closed form needs some: label images at one "
             "site at least"
         )
-    classes = Classes.of(total)
-    weights, biases = classes.heads(RIDGES)
-    grid = rnd.pool.put(flat(weights, biases), GRID)
-    best = yield from elected(rnd, BEFORE, {GRID: [grid], **lent})
-    ridge, place = divmod(best, len(TEMPERATURES))
-    temperature = TEMPERATURES[place]
-    solution = Solution(
-        classes,
-        weights[ridge] / temperature,
-        biases[ridge] / temperature,
-        mean_mix(torch.stack(labels)),
-        classes.level(RIDGES[ridge]),
-        temperature,
-        0.0,
-    )
+    prior = mean_mix(torch.stack(labels))
+    solution, likely = yield from _solution(rnd, total, prior, lent)
+    for number in range(guesses if total.images > total.counts.sum() else 0):
+        newest = rnd.pool.put(solution.to_params(), SOLUTION)
+        replies = yield [rnd.task(k, GUESS, 0, {}, solution=[newest], **lent) for k in senders]
+        every = [Guesses.from_params(of) for _, of in sent(rnd, replies, GUESSES)]
+        guessed = total.with_guesses(sum(every[1:], every[0])) if every else total
+        other, its = yield from _solution(rnd, guessed, prior, lent)
+        if its <= likely - (0.0 if number else LEAD):
+            break
+        solution, likely = replace(other, guessed=number + 1.0), its
     newest = rnd.pool.put(solution.to_params(), SOLUTION)
     if own:
-        best = yield from elected(rnd, NONE_FIRST, {SOLUTION: [newest], **lent})
-        weight = torch.tensor([OWN_WEIGHTS[best]])
-        rnd.pool.put({**solution.to_params(), OWN_WEIGHT: weight}, SOLUTION)
+        best, _ = yield from elected(rnd, NONE_FIRST, {SOLUTION: [newest], **lent})
+        rnd.pool.put(replace(solution, own_weight=OWN_WEIGHTS[best]).to_params(), SOLUTION)
     return _named(rnd)
+
+
+def _solution(
+    rnd: Round, sums: Sums, prior: Tensor, lent: Mapping[str, Sequence[ModelRef]]
+) -> Generator[Sequence[Task], Sequence[Reply], tuple[Solution, float]]:
+    """Return what sums of all sites make with the best lambda and temperature, and how likely.
+
+    prior: as of `mean_mix`. lent: what tasks name beside.
+    """
+    classes = Classes.of(sums)
+    weights, biases = classes.heads(RIDGES)
+    grid = rnd.pool.put(flat(weights, biases), GRID)
+    best, likely = yield from elected(rnd, BEFORE, {GRID: [grid], **lent})
+    ridge, place = divmod(best, len(TEMPERATURES))
+    t, level = TEMPERATURES[place], classes.level(RIDGES[ridge])
+    return Solution(classes, weights[ridge] / t, biases[ridge] / t, prior, level, t), likely
 
 
 def _named(rnd: Round) -> dict[str, list[ModelRef]]:
@@ -146,16 +164,17 @@ def _learned(rnd: Round, name: str) -> Generator[Sequence[Task], Sequence[Reply]
 
 def elected(
     rnd: Round, before: Tensor, models: Mapping[str, Sequence[ModelRef]]
-) -> Generator[Sequence[Task], Sequence[Reply], int]:
-    """Let all sites vote; return the number of the likeliest candidate, of equal ones the first.
+) -> Generator[Sequence[Task], Sequence[Reply], tuple[int, float]]:
+    """Let all sites vote; return the number of the likeliest candidate, and its log-likelihood.
 
-    before: [N], what is added to each one's log-likelihood of all sites' labels: where few images
-    can vote, or all candidates answer them, it decides. models: what the task names: the candidates
-    are of a grid, or of a solution.
+    Of equal ones it is the first. before: [N], what is added to each one's log-likelihood of all
+    sites' labels: where few images can vote, or all candidates answer them, it decides. models:
+    what the task names: the candidates are of a grid, or of a solution.
     """
     replies = yield [rnd.task(site, VOTE, 0, {}, **models) for site in rnd.sites]
     every = [votes[LOGLIK].double() for _, votes in sent(rnd, replies, voted_on(models))]
-    return int(torch.stack([before, *every]).sum(0).argmax())
+    total = torch.stack([before, *every]).sum(0)
+    return int(total.argmax()), float(total.max())
 
 
 def sent(rnd: Round, replies: Sequence[Reply], role: str) -> Iterator[tuple[int, Params]]:

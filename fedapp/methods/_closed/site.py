@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL
 from fedapp.learn.calibration import bounded
-from fedapp.learn.discriminant import Sums
+from fedapp.learn.discriminant import Guesses, Sums
 from fedapp.learn.features import FeatureMap, LearnedFeatures
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Form, Head, answers_over, mapped
@@ -21,6 +21,7 @@ from fedapp.methods._answers import counts, deciding
 from fedapp.methods._closed.contents import (
     FILTERS,
     GRID,
+    GUESS,
     LEARN,
     LOGLIK,
     OWN_WEIGHTS,
@@ -74,6 +75,8 @@ class ClosedSite:
             found = self.patches(int(task.numbers[STEP]))
         elif task.action == COUNT:
             found = self.sums().to_params()
+        elif task.action == GUESS:
+            found = self.guesses(task).to_params()
         else:
             found = self.votes(task)
         return SiteReport(contents={owed(task): found})
@@ -93,6 +96,13 @@ class ClosedSite:
         data = self.site.data
         known, other = self.features(LABELLED), self.features(UNLABELLED)
         return Sums.of(known, data.labels, other, data.num_classes)
+
+    def guesses(self, task: Task) -> Guesses:
+        """Return the sums over the unlabelled images, in the classes that the solution says."""
+        solution, features = self.solution(task), self.features(UNLABELLED)
+        [answers] = answers_over(solution.common, [features])
+        mix = site_mix(counts(self.site), answers, solution.prior)
+        return Guesses.of(features.cpu(), weighted(answers, mix))
 
     def votes(self, task: Task) -> Params:
         """Return how likely the candidates make the labels of the deciding validation images."""
