@@ -8,9 +8,10 @@ is taken out. Relations become weights exp(beta (z - max z)), z being standardis
 
 - "place": each site's solution is that of the weighted sums, its own at weight 1.
 - "more": everybody's solution, the labelled images of related sites counting up to 100 times more.
+  "The site's classes": each image of anybody, by how often its class occurs at the site.
 
 beta, and how many times more, are chosen by the likelihood of all sites' validation labels, and
-must beat doing nothing by e^2, as `one_round` chooses. The last rows know the true groups.
+must beat doing nothing by e^2, as `one_round` chooses. "true groups" knows them.
 docs/research/one_round.md has what came out. Right answers in %, mean over sites and seeds.
 """
 
@@ -151,15 +152,19 @@ def likelier(found: Solved, base: Solved) -> Solved:
 
 
 def counted_more(sites: Sequence[Site], start: Solved, rho: Tensor) -> Solved:
-    """Let labelled images count up to 100 times more, by rho [K, K]; start: where that loses."""
+    """Let labelled images count up to 100 times more, by rho; start: where that loses.
+
+    rho: [K, K], for all images of a site, or [K, n], for each image of all sites.
+    """
     images, labels = torch.cat([s.known for s in sites]), torch.cat([s.labels for s in sites])
+    if rho.shape[1] == len(sites):
+        rho = rho.repeat_interleave(torch.tensor([len(s.labels) for s in sites]), 1)
     best = start
     for weight in OWN_WEIGHTS[1:]:
         heads = []
         for k, classes in enumerate(start.classes):
-            each = torch.cat([weight * rho[k, j].expand(len(s.known)) for j, s in enumerate(sites)])
-            used = each > 1e-3
-            found = more(classes, images[used], labels[used], each[used])
+            used = rho[k] > 1e-3
+            found = more(classes, images[used], labels[used], weight * rho[k, used])
             w, b = found.head(start.levels[k])
             heads.append((w / start.temperature, b / start.temperature))
         score = sum(likely(s, h) for s, h in zip(sites, heads, strict=True))
@@ -225,7 +230,9 @@ def weights_of(relation: Tensor) -> Tensor:
     return rho
 
 
-def answers(setting: str, seed: int, data: str, root: str, feature: str) -> dict[str, float]:
+def answers(
+    setting: str, seed: int, data: str, root: str, feature: str, wanted: Sequence[str]
+) -> dict[str, float]:
     """Return the share of right answers of each rule, mean over sites, %."""
     over = SIZE | SETTINGS[setting] | {"seed": seed, "data.name": data, "data.root": root}
     if data == "folder":
@@ -254,7 +261,13 @@ def answers(setting: str, seed: int, data: str, root: str, feature: str) -> dict
     alone = torch.eye(len(sites)).double()
     with_own = counted_more(sites, everybody, alone)
     rows = {"everybody's": right(everybody), "everybody's, own more (one_round)": right(with_own)}
-    sharp = {name: weights_of(of) for name, of in relations(sites, everybody, mixes).items()}
+    labels, shares = torch.cat([s.labels for s in sites]), torch.stack(mixes).exp()
+    by_class = (shares / shares.max(1, keepdim=True).values)[:, labels]
+    rows["more, the site's classes"] = right(
+        likelier(counted_more(sites, everybody, by_class), with_own)
+    )
+    known = relations(sites, everybody, mixes)
+    sharp = {name: weights_of(known[name]) for name in wanted}
     if setting in GROUPS:
         group = torch.arange(len(sites)) % GROUPS[setting]
         sharp["true groups"] = (group[:, None] == group).double()
@@ -284,13 +297,19 @@ def main(
     data: Annotated[str, typer.Option(help="data.name")] = "fashion_mnist",
     root: Annotated[str, typer.Option(help="data.root")] = "",
     features: Annotated[str, typer.Option(help="by name")] = "hog",
+    relation: Annotated[str, typer.Option(help="commas between")] = (
+        "likelihood,entropy,means,class mix"
+    ),
     first: Annotated[int, typer.Option(help="the first seed")] = 60,
     seeds: Annotated[int, typer.Option(min=1)] = 3,
 ) -> None:
     """Measure on one thread."""
     torch.set_num_threads(1)
     for name in setting:
-        every = [answers(name, seed, data, root, features) for seed in range(first, first + seeds)]
+        every = [
+            answers(name, seed, data, root, features, relation.split(","))
+            for seed in range(first, first + seeds)
+        ]
         for rule in every[0]:
             each = [one[rule] for one in every]
             shares = " ".join(f"{share:.2f}" for share in each)
