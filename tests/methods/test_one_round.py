@@ -39,7 +39,7 @@ from fedapp.methods._closed.contents import (
     VOTE,
     Solution,
 )
-from fedapp.methods._closed.server import BEFORE, LIKELY_RIDGE, LIKELY_TEMPERATURE
+from fedapp.methods._closed.server import BEFORE, LIKELY_RIDGE, LIKELY_TEMPERATURE, MOST_GUESSES
 from fedapp.methods.one_round import OneRound
 from fedapp.server.engine import Engine
 from fedapp.server.pool import ModelPool
@@ -356,7 +356,7 @@ def test_a_second_round_changes_nothing_and_sends_no_sums(played):
 def test_every_site_is_asked_once_for_each(played):
     """They vote on each solution, those by guesses too, and at last on the weight of own images."""
     asked = Counter((e.task.action, e.task.site) for e in played.seen if not e.task.round)
-    guesses = int(solution(played).guessed) + 1  # the last ones made no label likelier
+    guesses = min(int(solution(played).guessed) + 1, MOST_GUESSES)  # the last made none likelier
     times = {COUNT: 1, GUESS: guesses, VOTE: 1 + guesses + 1, EVALUATE: 1}
     assert asked == {(action, site): n for action, n in times.items() for site in range(5)}
 
