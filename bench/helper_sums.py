@@ -84,6 +84,8 @@ def grouped(data: SiteData, setting: str, seed: int) -> SiteData:
     group = data.site % GROUPS[setting]
 
     def seen(images: Tensor) -> Tensor:
+        if not len(images):
+            return images
         if setting == "two groups":
             return images.rot90(group, (2, 3)).contiguous()
         return shifted(images, np.full(len(images), group, np.int32), seed, 1.0, KINDS)

@@ -301,10 +301,14 @@ def test_a_stack_is_the_servers():
 
 
 def spoil(asked, change, site=1):
-    """Let one site's answers have other contents where a role is asked of it: role -> bytes."""
+    """Let one site's answers have other contents: role -> bytes. asked: the role, or the action."""
 
     def tamper(task, incoming):
-        if (owed(task), task.site) != (asked, site) or not isinstance(incoming.answer, Reply):
+        if (
+            asked not in (owed(task), task.action)
+            or task.site != site
+            or not isinstance(incoming.answer, Reply)
+        ):
             return incoming
         reply = incoming.answer
         [(role, digest)] = reply.contents.items()

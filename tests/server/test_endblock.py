@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fedapp.methods.one_round import OneRound
 from fedapp.server.endblock import end_block
 
 SUMMARY: dict[str, Any] = {
@@ -72,6 +73,15 @@ Sent                12.3 MB to sites, 2.0 MB to the server; 4.0 kB more to measu
 Files in {run}
 Pictures: fedapp report trial   the sites' models: fedapp site trial"""
     assert end_block(SUMMARY, HOSPITALS, run) == expected
+
+
+def test_round_0_has_the_name_that_its_method_gives_it(tmp_path: Path) -> None:
+    """As long as "warm-up", so that all else stays in its column."""
+    before = end_block(SUMMARY, HOSPITALS, tmp_path)
+    summary = {**SUMMARY, "begins": "sol-ved"}
+    assert end_block(summary, HOSPITALS, tmp_path) == before.replace("warm-up", "sol-ved")
+    solved = end_block({**SUMMARY, "begins": OneRound.begins}, HOSPITALS, tmp_path)
+    assert "  after the solution  " in solved and "warm-up" not in solved
 
 
 def test_a_run_elsewhere_is_named_by_its_folder_and_a_servers_holds_no_models(
