@@ -107,7 +107,10 @@ def build_cells(grid: Grid, out: Path) -> tuple[Cell, ...]:
                     here[method] = _cell(grid, setting, method, seed, out)
                 except ConfigError as error:
                     lines |= dict.fromkeys(_located(str(error), grid, setting, method))
-            runs = {cell.digest: cell for label, cell in here.items() if not cell.answer}
+            runs: dict[str, Cell] = {}
+            for cell in here.values():
+                if not cell.answer:
+                    runs.setdefault(cell.digest, cell)
             for label, cell in here.items():
                 if cell.answer and (run := runs.setdefault(cell.digest, cell)) is not cell:
                     here[label] = replace(cell, folder=run.folder, experiment=run.experiment)

@@ -26,7 +26,7 @@ from fedapp.learn.metrics import calibration_error
 from fedapp.messages.protocol import ANSWERS, Evaluation
 from fedapp.tools.compare.cells import Cell
 from fedapp.tools.compare.curve import largest_fall, last_rounds
-from fedapp.tools.compare.grid import Grid
+from fedapp.tools.compare.grid import ANSWER, Grid
 from fedapp.tools.compare.scored import scored_by
 from fedapp.tools.report.records import LAST
 
@@ -153,6 +153,8 @@ class Collection:
             "settings": [s.name for s in grid.settings],
             "methods": list(grid.methods),
             "reference": grid.reference,
+            "judged": grid.judged,
+            "answers": {m: answer for m, c in grid.methods.items() if (answer := c.get(ANSWER))},
             "seeds": list(grid.seeds),
             "presets": {label: c.get("method.preset") for label, c in grid.methods.items()},
             "code": code_hash()[1],

@@ -207,7 +207,9 @@ def chosen_values(facts: Mapping[str, Any]) -> dict[str, dict[str, Scalar]]:
     Raises ConfigError where they were chosen for each setting by itself.
     """
     if any("setting" in one for one in facts["candidates"]):
-        raise ConfigError("tuned_from: names a grid that is tuned in each setting: give `tune` here")
+        raise ConfigError(
+            "tuned_from: names a grid that is tuned in each setting: give `tune` here"
+        )
     return {one["method"]: dict(one["values"]) for one in facts["candidates"] if one["chosen"]}
 
 
