@@ -143,7 +143,7 @@ def test_a_row_of_another_answer_has_that_ones_numbers_of_the_same_run(tmp_path:
                          "sites_without": 1}}  # fmt: skip
     ran(every[0], answers=answers)
     curve = [{**row, "mean_test_accuracy_common": test, "mean_val_accuracy_common": val}
-             for row, test, val in zip(ROUNDS, (0.1, 0.65, 0.6, 0.3), (0.1, 0.2, 0.8, 0.4),
+             for row, test, val in zip(ROUNDS, (0.9, 0.65, 0.6, 0.3), (0.1, 0.2, 0.8, 0.4),
                                        strict=True)]  # fmt: skip
     lines = "".join(json.dumps(row) + "\n" for row in curve)
     (every[0].folder / "metrics.jsonl").write_text(lines)
@@ -160,7 +160,8 @@ def test_a_row_of_another_answer_has_that_ones_numbers_of_the_same_run(tmp_path:
     assert (common["selected_val_accuracy"], common["best_round"]) == ("0.8", "1")
     assert float(common["final_std"]) == pytest.approx(0.05)
     assert (common["final_worst_decile"], common["selected_std"]) == ("0.25", "")
-    assert (common["warmup_test_accuracy"], common["largest_fall"]) == ("0.1", "0.3")
+    assert (common["warmup_test_accuracy"], common["largest_fall"]) == ("0.9", "0.3")
+    assert common["calibration_error"] == ""  # evaluations.json has none of this answer
     assert (tuned["selected_round"], tuned["final_worst_decile"]) == ("1", "0.35")
     of_sites = [row["final_accuracy"] for row in rows(tmp_path, "sites.csv")]
     assert of_sites == ["0.5", "0.5", "0.25", "0.35", "0.5", "0.35"]

@@ -79,8 +79,15 @@ def test_values_in_a_setting_of_no_method_or_of_no_key_are_refused(tmp_path: Pat
     varied = {"few": {"methods": {"fixavg": {"seed": 1}}}}
     (line,) = problems(tmp_path, settings=varied)
     assert line.startswith(f"{where}: fixavg: seed = 1: is varied by the cells")
-    path = str(grid_file(tmp_path, settings={"few": {"methods": {"fixavg": {"seed": 1}}}}))
+    path = str(grid_file(tmp_path, settings=varied))
     assert read_grid(path, methods=["um_pfssl"]).settings[0].methods == {}  # it is not compared
+    path = str(
+        grid_file(tmp_path, settings={"few": {"methods": {"fixavg": {"training.momentum": 0.5}}}})
+    )
+    with pytest.raises(
+        ConfigError, match=r"line: training\.momentum = 0\.1: is what the cells vary"
+    ):
+        read_grid(path, {"training.momentum": 0.1})
 
 
 def test_a_row_of_another_answer_shares_the_run_of_one_with_its_settings(tmp_path: Path):
