@@ -105,6 +105,8 @@ def test_a_row_of_another_answer_shares_the_run_of_one_with_its_settings(tmp_pat
     }  # fmt: skip
     assert [c.answer for c in every] == ["common", "", "common", ""]
     assert [c.method for c in runs_of(every)] == ["fedavg_ft", "slower", "again"]
+    later = cells(tmp_path, methods={"fedavg_ft": {}, "fedavg": average})
+    assert [c.method for c in runs_of(later)] == ["fedavg_ft"]
     alone = cells(tmp_path, methods={"fedavg": average})
     assert alone[0].folder.parent.name == "fedavg" and runs_of(alone) == list(alone)
 
