@@ -1,9 +1,9 @@
 """The studies of docs/RESULTS.md: tune every method, compare them all, write what came out.
 
-`python -m bench.study [NAME ...]`: all grids conf/sweeps/results_*.yaml, or those named. What was
-run before is kept, what was cut goes on; so a second call only writes the document anew. Tables and
-figures of each go between `<!-- results:NAME -->` and `<!-- /results:NAME -->`, its figures and its
-numbers into docs/results/NAME/.
+`python -m bench.study [NAME ...]`: all grids results_*, second_* and crossing of conf/sweeps, or
+those named. What was run before is kept, what was cut goes on; so a second call only writes the
+document anew. Tables and figures of each go between `<!-- results:NAME -->` and
+`<!-- /results:NAME -->`, its figures and its numbers into docs/results/NAME/.
 
 What a grid says of tuning decides: `tune`: its methods are tuned, then compared; `tuned_from`: they
 have what was chosen for that grid, which is tuned first; neither: they are compared as they are.
@@ -52,7 +52,7 @@ class Study:
 
 def studies() -> list[str]:
     """Return the names of all studies in the order in which they run."""
-    found = [name for name in sweeps() if name.startswith("results_")]
+    found = [name for name in sweeps() if name.startswith(("results_", "second_", "crossing"))]
     return sorted(
         found, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name)
     )
@@ -140,20 +140,26 @@ def _head(study: Study) -> str:
 
 
 def tuning_section(facts: Mapping[str, Any]) -> str:
-    """Return what was tried and chosen, a row a method."""
-    methods = list(dict.fromkeys(c["method"] for c in facts["candidates"]))
-    names = looks(methods, {})
-    lines = [
-        "| Method | Candidates: accuracy on validation images, %; **chosen** |",
-        "| --- | --- |",
-    ]
-    for method in methods:
-        own = [c for c in facts["candidates"] if c["method"] == method]
-        lines.append(f"| {names[method].label} | {'; '.join(map(_candidate, own))} |")
+    """Return what was tried and chosen, a row a method, and a column a setting tuned by itself."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for one in facts["candidates"]:
+        of_method = found.setdefault(one["method"], {})
+        of_method.setdefault(one.get("setting", ""), []).append(_candidate(one))
+    names = looks(list(found), {})
+    settings = list(
+        dict.fromkeys(setting for by_setting in found.values() for setting in by_setting)
+    )
+    what = "Candidates: accuracy on validation images, %; **chosen**"
+    heads = [f"{setting}: {what}" if setting else what for setting in settings]
+    lines = [f"| Method | {' | '.join(heads)} |", "| --- |" + " --- |" * len(settings)]
+    for method, by_setting in found.items():
+        tried = ["; ".join(by_setting.get(setting, ())) for setting in settings]
+        lines.append(f"| {names[method].label} | {' | '.join(tried)} |")
     seeds = ", ".join(map(str, facts["seeds"]))
+    each = ", in each setting by itself" if any(settings) else ""
     intro = (
         f"{facts['budget']} candidates of every method, on {', '.join(facts['settings'])}, seed "
-        f"{seeds}; the best mean accuracy on validation images is chosen."
+        f"{seeds}; the best mean accuracy on validation images is chosen{each}."
     )
     return f"### Tuning\n\n{intro}\n\n" + "\n".join(lines)
 

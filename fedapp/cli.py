@@ -68,6 +68,10 @@ Methods = Annotated[
         autocompletion=complete_methods,
     ),
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(help="a setting of the grid; several: name it again; else all"),
+]
 Run = Annotated[
     str, typer.Argument(help="a run: its name, or its folder", autocompletion=complete_run)
 ]
@@ -344,10 +348,7 @@ def compare(
     overrides: Overrides = None,
     methods: Methods = "",
     seeds: Annotated[str, typer.Option(help="seeds, such as 0,1,2; else the grid's")] = "",
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(help="a setting of the grid; several: name it again; else all"),
-    ] = None,
+    setting: Settings = None,
     out: Annotated[
         Path | None, typer.Option(help="folder of the comparison; else compare-<grid> in your runs")
     ] = None,
@@ -386,6 +387,7 @@ def tune(
     grid: Grid,
     overrides: Overrides = None,
     methods: Methods = "",
+    setting: Settings = None,
     candidates: Annotated[
         list[str] | None,
         typer.Option(
@@ -411,6 +413,7 @@ def tune(
         grid,
         parse_overrides(overrides or []),
         methods=labels_of(methods),
+        settings=setting or (),
         values=values_of(candidates or []),
         out=out,
         jobs=jobs,

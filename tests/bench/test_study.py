@@ -62,6 +62,20 @@ def test_tuning_is_a_row_a_method_with_the_chosen_one_in_bold():
     assert text.endswith("| FixAvg | **learning rate 0.01: 50.0**; learning rate 0.1: 25.0 |")
 
 
+def test_tuning_in_each_setting_is_a_column_a_setting():
+    one, other = FACTS["candidates"]
+    swapped = [{**one, "chosen": False}, {**other, "chosen": True}]
+    every = [{**c, "setting": "a"} for c in (one, other)]
+    every += [{**c, "setting": "b"} for c in swapped]
+    text = study.tuning_section({**FACTS, "settings": ["a", "b"], "candidates": every})
+    assert "on validation images is chosen, in each setting by itself." in text
+    assert "| Method | a: Candidates: accuracy on" in text and "| b: Candidates: " in text
+    assert text.endswith(
+        "| FixAvg | **learning rate 0.01: 50.0**; learning rate 0.1: 25.0 "
+        "| learning rate 0.01: 50.0; **learning rate 0.1: 25.0** |"
+    )
+
+
 def test_a_document_without_the_block_is_left_alone():
     with pytest.raises(ConfigError, match="block results: is missing; write <!-- results:results"):
         study.filled("# Results\n", "results", "new")
@@ -144,9 +158,9 @@ def write_sweeps(folder: Path, **named: Mapping[str, Any]) -> None:
 
 
 def test_studies_are_the_grids_of_that_name_the_large_ones_first(tmp_path: Path, calls: Calls):
-    names = ("results_a", "results_cifar10", "results_z", "results_fashion_mnist", "other")
+    names = ("results_a", "results_cifar10", "second_a", "results_fashion_mnist", "other")
     write_sweeps(tmp_path, **{name: {"methods": ["fixavg"]} for name in names})
-    assert study.studies() == [*study.FIRST, "results_a", "results_z"]
+    assert study.studies() == [*study.FIRST, "results_a", "second_a"]
 
 
 def test_every_study_that_ships_has_its_block():
@@ -194,6 +208,17 @@ def test_a_method_that_is_tuned_nowhere_is_named(tmp_path: Path, calls: Calls):
     plan = {"tuned_from": "results_a", "methods": ["fixavg", "fedbn"]}
     write_sweeps(tmp_path, results_a=SOURCE, results_b=plan)
     with pytest.raises(ConfigError, match="methods: fedbn: is not tuned in results_a, or twice"):
+        study.run("results_b", tmp_path)
+    assert calls.compared == []
+
+
+def test_values_tuned_in_each_setting_are_not_given_to_another_grid(
+    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(study, "_facts", lambda _: {"candidates": [{**CHOSEN[0], "setting": "a"}]})
+    plan = {"tuned_from": "results_a", "methods": ["fixavg"]}
+    write_sweeps(tmp_path, results_a=SOURCE, results_b=plan)
+    with pytest.raises(ConfigError, match="tuned_from: names a grid that is tuned in each setting"):
         study.run("results_b", tmp_path)
     assert calls.compared == []
 

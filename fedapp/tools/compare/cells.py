@@ -7,6 +7,7 @@ log lies beside.
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from fedapp.experiment.config import experiment_digest, load_experiment
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import ConfigError, RunError
-from fedapp.tools.compare.grid import MIX, Grid, Setting
+from fedapp.tools.compare.grid import ANSWER, MIX, Grid, Setting
 
 State = Literal["new", "begun", "done"]
 
@@ -25,7 +26,9 @@ class Cell:
     """One setting, method and seed.
 
     experiment: what runs, its run folder included. Mix runs nothing: it has its first parent's, and
-    measures on that one's data. parents: the cells whose models Mix asks; else empty.
+    measures on that one's data. parents: the cells whose models Mix asks; else empty. answer: the
+    one that the method is scored by; empty: the one that it uses. Cells of several methods may be
+    one run, in one folder, scored by different answers.
     """
 
     setting: str
@@ -36,6 +39,7 @@ class Cell:
     experiment: Experiment
     folder: Path
     parents: tuple["Cell", ...] = ()
+    answer: str = ""
 
     @property
     def name(self) -> str:
@@ -88,6 +92,7 @@ class Cell:
 def build_cells(grid: Grid, out: Path) -> tuple[Cell, ...]:
     """Return all cells in the order they are to run: a seed is compared wholly before the next.
 
+    A method that is scored by another answer shares the cell of one with the same settings.
     Raises ConfigError, each problem once.
     """
     lines: dict[str, None] = {}
@@ -102,6 +107,13 @@ def build_cells(grid: Grid, out: Path) -> tuple[Cell, ...]:
                     here[method] = _cell(grid, setting, method, seed, out)
                 except ConfigError as error:
                     lines |= dict.fromkeys(_located(str(error), grid, setting, method))
+            runs: dict[str, Cell] = {}
+            for cell in here.values():
+                if not cell.answer:
+                    runs.setdefault(cell.digest, cell)
+            for label, cell in here.items():
+                if cell.answer and (run := runs.setdefault(cell.digest, cell)) is not cell:
+                    here[label] = replace(cell, folder=run.folder, experiment=run.experiment)
             if MIX in grid.methods and not lines:
                 parents = tuple(here[label] for label in grid.parents())
                 here[MIX] = replace(
@@ -127,7 +139,19 @@ def _cell(grid: Grid, setting: Setting, method: str, seed: int, out: Path) -> Ce
         "runtime.models": False,
     }
     experiment = load_experiment(setting.preset, overrides)
-    return Cell(setting.name, method, seed, setting.preset, overrides, experiment, folder)
+    answer = str(grid.methods[method].get(ANSWER, ""))
+    return Cell(
+        *(setting.name, method, seed, setting.preset, overrides, experiment, folder), answer=answer
+    )
+
+
+def runs_of(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells that run: of those in one folder the one that the folder is named after."""
+    found: dict[Path, Cell] = {}
+    for cell in cells:
+        if cell.folder not in found or not cell.answer:
+            found[cell.folder] = cell
+    return list(found.values())
 
 
 def _folder(out: Path, setting: str, method: str, seed: int) -> Path:

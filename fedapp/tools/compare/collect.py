@@ -4,7 +4,8 @@ Accuracies are shares in [0, 1]; an empty field was not measured. "selected" is 
 best mean validation accuracy; without validation images it is the last (`selected_by`). "best" is
 the one with the best mean test accuracy, which the paper reports. Where sites have several answers
 (`protocol.ANSWERS`), each answer has columns of its own and its own selected round. Columns without
-an answer's name are of the one that the method uses.
+an answer's name are of the one that the method uses, or that the grid scores it by (`Cell.answer`).
+"selected" is the last round where the grid judges by that (`Grid.judged`).
 """
 
 import csv
@@ -25,7 +26,8 @@ from fedapp.learn.metrics import calibration_error
 from fedapp.messages.protocol import ANSWERS, Evaluation
 from fedapp.tools.compare.cells import Cell
 from fedapp.tools.compare.curve import largest_fall, last_rounds
-from fedapp.tools.compare.grid import Grid
+from fedapp.tools.compare.grid import ANSWER, Grid
+from fedapp.tools.compare.scored import scored_by
 from fedapp.tools.report.records import LAST
 
 Row = dict[str, Any]
@@ -88,6 +90,11 @@ class Collection:
         return [self.result(cell) for cell in self._cells if cell in self._read]
 
     @property
+    def done(self) -> int:
+        """How many runs are done; one may be several rows."""
+        return len({cell.folder for cell in self._read})
+
+    @property
     def sites(self) -> list[Row]:
         """The rows of sites.csv."""
         return [
@@ -102,7 +109,8 @@ class Collection:
         """Write all files; return them. Raises RunError where a cell's files are damaged."""
         for cell in self._cells:
             if cell not in self._read and cell.state() == "done":
-                self._read[cell] = _tables(cell, self._out)
+                at_last = self._grid.judged == "last"
+                self._read[cell] = _tables(cell, self._out, at_last)
         paths = []
         for name, columns in COLUMNS.items():
             rows = [row for cell in self._cells for row in self._read.get(cell, {}).get(name, ())]
@@ -145,6 +153,8 @@ class Collection:
             "settings": [s.name for s in grid.settings],
             "methods": list(grid.methods),
             "reference": grid.reference,
+            "judged": grid.judged,
+            "answers": {m: answer for m, c in grid.methods.items() if (answer := c.get(ANSWER))},
             "seeds": list(grid.seeds),
             "presets": {label: c.get("method.preset") for label, c in grid.methods.items()},
             "code": code_hash()[1],
@@ -152,8 +162,8 @@ class Collection:
         }
 
 
-def _tables(cell: Cell, out: Path) -> Tables:
-    """Read a done cell's files into rows."""
+def _tables(cell: Cell, out: Path, at_last: bool) -> Tables:
+    """Read a done cell's files into rows. at_last: it is judged at its last round."""
     folder = RunFolder(cell.folder)
     try:
         summary = json.loads((cell.folder / "summary.json").read_bytes())
@@ -164,11 +174,15 @@ def _tables(cell: Cell, out: Path) -> Tables:
             "run the cell again"
         ) from error
     rounds, sites = folder.metrics(), folder.per_site()
+    if cell.answer:
+        summary, rounds, sites = scored_by(cell.answer, summary, rounds, sites, cell.name)
+        accuracy = summary["mean_test_accuracy"]
     curve = [] if cell.parents else rounds  # Mix is measured once
     at = {row["round"]: row for row in curve}
     chosen = accuracy.get("best_by_validation_round")
-    last = accuracy.get("best_by_validation") is None
+    last = at_last or accuracy.get("best_by_validation") is None
     spread = "" if last else "by_validation_"
+    selected = max(at, default=None) if last else chosen
     key: Row = {"setting": cell.setting, "method": cell.method, "seed": cell.seed}
     result = {
         **key,
@@ -180,8 +194,8 @@ def _tables(cell: Cell, out: Path) -> Tables:
         "best_round": accuracy.get("best_round"),
         "final_test_accuracy": accuracy.get("final"),
         "selected_test_accuracy": accuracy.get("final" if last else "best_by_validation"),
-        "selected_round": max(at, default=None) if last else chosen,
-        "selected_val_accuracy": at.get(chosen, {}).get("mean_val_accuracy"),
+        "selected_round": selected,
+        "selected_val_accuracy": at[selected].get("mean_val_accuracy") if chosen in at else None,
         "selected_by": LAST if last else VALIDATION,
         "selected_std": summary.get(f"{spread}std_test_accuracy"),
         "selected_worst_decile": summary.get(f"{spread}worst_decile_accuracy"),
@@ -190,7 +204,7 @@ def _tables(cell: Cell, out: Path) -> Tables:
         "warmup_test_accuracy": at.get(0, {}).get("mean_test_accuracy"),
         "last5_test_accuracy": last_rounds(curve),
         "largest_fall": largest_fall(curve),
-        "calibration_error": _calibration_error(cell.folder / "evaluations.json"),
+        "calibration_error": _calibration_error(cell),
         **{
             f"{answer}_{column}": found.get(name)
             for answer, found in summary.get("answers", {}).items()
@@ -208,11 +222,13 @@ def _tables(cell: Cell, out: Path) -> Tables:
     }
 
 
-def _calibration_error(path: Path) -> float | None:
+def _calibration_error(cell: Cell) -> float | None:
     """Return the error of all sites' answers to test images after the last round; None without."""
+    path = cell.folder / "evaluations.json"
+    part = f"test_{cell.answer}" if cell.answer else "test"
     try:
         sites = json.loads(path.read_bytes())
-        parts = [Evaluation(**site["test"]) for site in sites.values() if "test" in site]
+        parts = [Evaluation(**site[part]) for site in sites.values() if part in site]
         return calibration_error(parts)
     except FileNotFoundError:
         return None

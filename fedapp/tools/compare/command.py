@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runpaths import runs_root
-from fedapp.tools.compare.cells import build_cells
+from fedapp.tools.compare.cells import build_cells, runs_of
 from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.execute import INTERRUPTED, execute
 from fedapp.tools.compare.grid import read_grid
@@ -58,25 +58,30 @@ def tune(
     overrides: Mapping[str, Scalar],
     *,
     methods: Sequence[str] = (),
+    settings: Sequence[str] = (),
     values: Mapping[str, Sequence[Scalar]] = MappingProxyType({}),
     out: Path | None = None,
     jobs: int | None = None,
 ) -> int:
     """Run all candidates of a grid, and write the grid with the best; return as `compare`.
 
-    values: what to try for every method, instead of the grid's `tune` (`search.searched`).
+    settings: of the grid's, to tune on, instead of those that its `tune` names; the tuned grid has
+    these alone. values: what to try for every method, instead of the grid's `tune`
+    (`search.searched`).
     The grid is written only when every candidate has its result.
     """
-    grid = searched(read_grid(name, overrides, methods), values)
+    grid = searched(read_grid(name, overrides, methods, settings=settings), values)
+    assert grid.tune is not None
     tried = candidates(grid)
     out = folder_of(out, f"tune-{grid.name}")
     plan = tuning_grid(grid, tried)
-    rounds = [cell.experiment.rounds.num_rounds for cell in build_cells(plan, out)]
+    cells = runs_of(build_cells(plan, out))
+    rounds = [cell.experiment.rounds.num_rounds for cell in cells]
     print(budget(grid, len(rounds), sum(rounds)), flush=True)
     code, collection, files = execute(plan, out, jobs, "loopback")
     if code:
         return code
-    judged = judge(tried, collection.results)
+    judged = judge(tried, collection.results, grid.tune.each_setting)
     print(f"\n{tuning_overview(judged)}")
     files += write_tuned(out, grid, judged)
     _say_files(out, files)

@@ -20,7 +20,7 @@ from fedapp.ground.errors import ConfigError, RunError
 from fedapp.ground.extras import needs
 from fedapp.ground.text import duration, percent, size
 from fedapp.tools.compare.board import Board
-from fedapp.tools.compare.cells import Cell, build_cells
+from fedapp.tools.compare.cells import Cell, build_cells, runs_of
 from fedapp.tools.compare.collect import VALIDATION, Collection
 from fedapp.tools.compare.earlier import check_cells
 from fedapp.tools.compare.grid import Grid
@@ -48,14 +48,15 @@ def execute(
 
     Raises ConfigError and RunError before anything is started: every cell is built and checked.
     """
-    cells = build_cells(grid, out)
+    every = build_cells(grid, out)
+    cells = runs_of(every)
     for device in {cell.experiment.runtime.device for cell in cells}:
         pick_device(device)
     _check_driver(driver, jobs)
     with _alone(out), _signals_as_exit(), Board() as board:
         for warning in check_cells(cells):
             board.note(f"warning: {warning}")
-        collection = Collection(grid, cells, out)
+        collection = Collection(grid, every, out)
         files = collection.write()
 
         def ended(cell: Cell) -> None:
@@ -66,15 +67,15 @@ def execute(
             cells, board, ended, driver=driver, latent_seed=latent_seed, keep_models=keep_models
         )
         todo = runner.todo()
-        done = len(collection.results)
+        done = collection.done
         number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
         board.note(f"{grid.title}: {number}, {done} done before, in {out}")
         try:
             runner.run(jobs or _jobs(todo, driver, board))
         except KeyboardInterrupt:
-            done = len(collection.results)
             board.note(
-                f"interrupted: {done} of {len(cells)} cells are done; the same command goes on"
+                f"interrupted: {collection.done} of {len(cells)} cells are done; the same command "
+                "goes on"
             )
             return INTERRUPTED, collection, files
         for fault in collection.split_faults():
@@ -94,11 +95,12 @@ def execute_here(grid: Grid, out: Path) -> Collection:
     For data and code that no other process has. Models are removed at the end. Raises as `execute`
     does, and with the error of a cell that fails; the same call goes on after it.
     """
-    cells = build_cells(grid, out)
+    every = build_cells(grid, out)
+    cells = runs_of(every)
     with _alone(out):
         for warning in check_cells(cells):
             print(f"warning: {warning}")
-        collection = Collection(grid, cells, out)
+        collection = Collection(grid, every, out)
         if kept := sum(cell.state() == "done" for cell in cells):
             # By settings and data: nobody sees that a function of one's own is another now.
             print(

@@ -5,9 +5,10 @@ A grid is closed and typed like a preset; every problem is one line: where, key,
     title: text
     preset: fashion_mnist_small            # of the data: its name, or a YAML file
     set: {rounds.num_rounds: 10}           # for all cells
-    settings: {"alpha=5": {split.dirichlet_alpha: 5.0}}   # also: `preset`, `paper`
+    settings: {"alpha=5": {split.dirichlet_alpha: 5.0}}   # also: `preset`, `paper`, `methods`
     methods: [fixavg, um_pfssl]            # method presets, and `mix`; or label: overrides
     seeds: [0, 1, 2]
+    judged: last                           # at the last round, not the one chosen by validation
     paper: {table: "I", dataset: FashionMNIST}            # rows of conf/paper_tables.csv
     tune: {budget: 2, seeds: [9], values: {fixavg: {training.learning_rate: [0.01, 0.1]}}}
     tuned_from: results_cifar10            # instead of `tune`: a grid of conf/sweeps that has one
@@ -21,12 +22,16 @@ one.
 A method preset is one of conf/methods or a YAML file, which is labelled by its name without ending.
 Files are looked for beside the grid, then in the folder at work.
 
-A later one wins: `set`, the setting, the method. The command line adds to `set`; it cannot change
-what the cells vary.
+A method with `answer: common` or `answer: tuned` is scored by that answer of its runs, whichever
+the method uses: `fedavg: {method.preset: fedavg_ft, answer: common}`. Where another method of the
+grid has the same settings, it shares that one's cells, and nothing is run twice.
+
+A later one wins: `set`, the setting, the method, the method in that setting. The command line adds
+to `set`; it cannot change what the cells vary.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -44,8 +49,12 @@ from fedapp.experiment.presetfiles import (
     yaml_path,
 )
 from fedapp.ground.errors import ConfigError, nearest
-from fedapp.tools.compare.gridfile import Paper, SettingFile, Tune, is_preset, parse
+from fedapp.tools.compare.gridfile import Judged, Paper, SettingFile, Tune, is_preset, parse
 
+ANSWER = "answer"
+"""Key of a method that is scored by another answer of its runs; one of `SCORED`."""
+SCORED = ("common", "tuned")
+"""Answers that a row can be of: the average, and a site's own model."""
 MIX = "mix"
 """Label of the paper's Mix: no experiment, but an ensemble of what three others end with."""
 PARENTS = ("fixavg", "fixprox", "fixbn")
@@ -65,12 +74,13 @@ _RESERVED = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: the data preset, and what it changes of it."""
+    """One setting: the data preset, what it changes of it, and of single methods, by label."""
 
     name: str
     preset: str
     overrides: Mapping[str, Scalar]
     paper: Paper | None = None
+    methods: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,9 +88,9 @@ class Grid:
     """Everything to run, by name and in order; nothing is built yet.
 
     origin: what named it, for errors. common: overrides of `set`; given: of the command line.
-    methods: label -> overrides, `method.preset` or `method.name` among them; `mix` has none.
-    tune: what `fedapp tune` tries; nothing else looks at it. reference, tuned_from: as `GridFile`
-    has them.
+    methods: label -> overrides, `method.preset` or `method.name` among them, and perhaps `ANSWER`;
+    `mix` has none. tune: what `fedapp tune` tries; nothing else looks at it. judged, reference,
+    tuned_from: as `GridFile` has them.
     """
 
     name: str
@@ -91,18 +101,23 @@ class Grid:
     settings: tuple[Setting, ...]
     methods: Mapping[str, Mapping[str, Scalar]]
     seeds: tuple[int, ...]
+    judged: Judged = "validation"
     tune: Tune | None = None
     reference: str = ""
     tuned_from: str = ""
 
     def overrides(self, setting: Setting, method: str) -> dict[str, Scalar]:
         """Return all overrides of the setting's preset for this method."""
-        return {**self.common, **setting.overrides, **self.methods[method], **self.given}
+        own = {key: value for key, value in self.methods[method].items() if key != ANSWER}
+        here = setting.methods.get(method, {})
+        return {**self.common, **setting.overrides, **own, **here, **self.given}
 
     def where(self, key: str, setting: Setting, method: str) -> str:
         """Return where an override stands, as errors name it."""
         if key in self.given:
             return "command line"
+        if key in setting.methods.get(method, {}):
+            return f"{self.origin}: settings: {setting.name}: methods: {method}"
         if key in self.methods[method]:
             return f"{self.origin}: methods: {method}"
         inside = f"settings: {setting.name}" if key in setting.overrides else "set"
@@ -117,7 +132,9 @@ class Grid:
         return {
             "title": self.title,
             "set": {**self.common, **self.given},
-            "settings": {s.name: {"preset": s.preset, **s.overrides} for s in self.settings},
+            "settings": {
+                s.name: {"preset": s.preset, **s.overrides, **methods_of(s)} for s in self.settings
+            },
             "methods": {label: dict(changes) for label, changes in self.methods.items()},
             "seeds": list(self.seeds),
         }
@@ -133,6 +150,11 @@ class Grid:
             f"{self.origin}: methods: {label}": {k: v for k, v in c.items() if k not in _CHOOSERS}
             for label, c in self.methods.items()
         }
+        layers |= {
+            f"{self.origin}: settings: {s.name}: methods: {label}": changes
+            for s in self.settings
+            for label, changes in s.methods.items()
+        }
         layers["command line"] = self.given
         lines = [
             f"{where}: {key} = {layer[key]!r}: {_RESERVED[key]}"
@@ -141,7 +163,8 @@ class Grid:
             if key in _RESERVED
         ]
         varied = {key for s in self.settings for key in s.overrides}
-        varied |= {key for changes in self.methods.values() for key in changes}
+        every = [self.methods, *(s.methods for s in self.settings)]
+        varied |= {key for methods in every for changes in methods.values() for key in changes}
         rule = "is what the cells vary: change the grid, or leave it out"
         taken = [k for k in self.given if k in varied and k not in _RESERVED]
         return lines + [f"command line: {k} = {self.given[k]!r}: {rule}" for k in taken]
@@ -151,6 +174,9 @@ class Grid:
         for label, changes in self.methods.items():
             where = f"{self.origin}: methods: {label}"
             preset = changes.get("method.preset")
+            if changes.get(ANSWER, SCORED[0]) not in SCORED:
+                rule = f"must be {' or '.join(SCORED)}"
+                lines.append(f"{where}: {ANSWER} = {changes[ANSWER]!r}: {rule}")
             if label == MIX:
                 rule = "has no settings of its own: leave them out"
                 lines += [f"{where}: {key}: {rule}" for key in changes]
@@ -257,6 +283,14 @@ def grid_of(
     if unknown := [label for label in settings if label not in found]:
         hint = nearest(unknown[0], list(found))
         raise ConfigError(f"--setting: {unknown[0]!r}: no such setting of {origin}; {hint}")
+    for label, setting in found.items():
+        for own in setting.methods:
+            if own not in [*listed, *named]:
+                where = f"{origin}: settings: {label}: methods: {own!r}"
+                raise ConfigError(f"{where}: no such method here; {nearest(own, list(listed))}")
+    tune = file.tune
+    if tune and settings:  # those of the command line, in the place of its own
+        tune = tune.model_copy(update={"settings": []})
     grid = Grid(
         name=name,
         origin=origin,
@@ -269,13 +303,15 @@ def grid_of(
                 anywhere(s.preset or file.preset, near),
                 s.model_extra or {},
                 s.paper or file.paper,
+                {own: changes for own, changes in s.methods.items() if own in named},
             )
             for label, s in found.items()
             if label in settings or not settings
         ),
         methods={label: _with_preset(label, changes) for label, changes in named.items()},
         seeds=tuple(seeds or file.seeds),
-        tune=file.tune,
+        judged=file.judged,
+        tune=tune,
         # Of methods chosen on the command line the reference need not be one.
         reference=file.reference if not methods or file.reference in named else "",
         tuned_from=file.tuned_from,
@@ -307,6 +343,12 @@ def _by_label(named: Mapping[str, Any], near: Path) -> dict[str, Any]:
             raise ConfigError(f"methods: {label!r} stands twice; give one of them another label")
         found[label] = changes
     return found
+
+
+def methods_of(setting: Setting) -> dict[str, Any]:
+    """Return a setting's values for single methods, as a grid's file holds them."""
+    found = {label: dict(changes) for label, changes in setting.methods.items() if changes}
+    return {"methods": found} if found else {}
 
 
 def _is_method(preset: Scalar) -> bool:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
@@ -20,6 +20,7 @@ def _one_value(value: object) -> object:
 
 Value = Annotated[Any, PlainValidator(_one_value)]
 Values = dict[str, Value]
+Judged = Literal["validation", "last"]
 
 
 class Paper(BaseModel):
@@ -37,20 +38,27 @@ class Paper(BaseModel):
 
 
 class SettingFile(BaseModel):
-    """A setting: two keys of its own, all others are overrides."""
+    """A setting: three keys of its own, all others are overrides.
+
+    methods: label -> overrides that this method has in this setting only.
+    """
 
     model_config = ConfigDict(extra="allow", strict=True)
 
     preset: str = ""
     paper: Paper | None = None
+    methods: dict[str, Values] = {}
     __pydantic_extra__: dict[str, Value]
 
 
 class Tune(BaseModel):
     """What `fedapp tune` tries: for each method all combinations of its values.
 
-    budget: combinations of every method, no more and no fewer, so that none is tuned harder.
-    settings: of the grid; empty: all. seeds: none of the comparison's own.
+    budget: combinations of every method, no more and no fewer, so that none is tuned harder; a
+    method that is to stay as it is has an empty mapping.
+    settings: of the grid; empty: all. each_setting: every method is judged in each setting by
+    itself, and has values of its own there; otherwise by its mean over all, with the same values
+    everywhere. seeds: none of the comparison's own.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -58,11 +66,15 @@ class Tune(BaseModel):
     budget: Annotated[int, Field(ge=1)]
     values: dict[str, dict[str, Annotated[list[Value], Field(min_length=1)]]]
     settings: list[str] = []
+    each_setting: bool = False
     seeds: Annotated[list[NonNegative], Field(min_length=1)]
 
 
 class GridFile(BaseModel):
     """A grid. methods: label -> overrides; a plain list of labels is read as one without any.
+
+    judged: at which round every run stands, in tables and for tuning: the one that is best on
+    validation images, or the last.
 
     reference: label of the method that the others are compared with; empty: the report's choice.
     tuned_from: grid whose tuning this one's methods have their values from; empty: none.
@@ -76,6 +88,7 @@ class GridFile(BaseModel):
     settings: dict[str, SettingFile] = {}
     methods: dict[str, Values]
     seeds: Annotated[list[NonNegative], Field(min_length=1)] = [0, 1, 2]
+    judged: Judged = "validation"
     paper: Paper | None = None
     tune: Tune | None = None
     reference: str = ""

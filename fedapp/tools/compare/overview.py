@@ -56,7 +56,8 @@ def tuning_overview(judged: Sequence[Judged]) -> str:
     """Return every candidate's validation accuracy in %, the chosen ones marked with a star."""
     lines = [["", "", "validation", ""]]
     for j in judged:
-        words = [j.candidate.method, "*" if j.chosen else "", percent(j.validation)]
+        where = f"{j.setting} / {j.candidate.method}" if j.setting else j.candidate.method
+        words = [where, "*" if j.chosen else "", percent(j.validation)]
         lines.append([*words, j.candidate.words])
     return _aligned("Accuracy on validation images, %; * is chosen", lines, left={0, 3})
 

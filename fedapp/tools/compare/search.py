@@ -30,6 +30,7 @@ def searched(grid: Grid, values: Mapping[str, Sequence[Scalar]]) -> Grid:
         budget=math.prod(map(len, tried.values())),
         values={label: tried for label in grid.methods if label != MIX},
         settings=own.settings if own else [],
+        each_setting=own.each_setting if own else False,
         seeds=own.seeds if own else [max(grid.seeds) + 1],
     )
     return replace(grid, tune=plan)
@@ -57,7 +58,7 @@ def budget(grid: Grid, runs: int, rounds: int) -> str:
     """Say what a tuning costs. runs: cells; rounds: of all of them together."""
     tune = grid.tune
     assert tune is not None
-    methods = len([label for label in grid.methods if label != MIX])
+    methods = len([label for label in grid.methods if label != MIX and tune.values[label]])
     settings = len(tune.settings or grid.settings)
     return (
         f"{tune.budget} candidates of each of {methods} methods, {settings} settings, "

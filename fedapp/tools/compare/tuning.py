@@ -18,7 +18,7 @@ import yaml
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError
-from fedapp.tools.compare.grid import MIX, Grid
+from fedapp.tools.compare.grid import MIX, Grid, Setting, methods_of
 from fedapp.tools.compare.gridfile import Tune
 
 VALIDATION, TEST = "selected_val_accuracy", "selected_test_accuracy"
@@ -44,13 +44,15 @@ class Candidate:
 class Judged:
     """A candidate and what it reached: means over settings and seeds, shares in [0, 1].
 
-    test: for the reader; nothing is chosen by it.
+    test: for the reader; nothing is chosen by it. setting: the one that it is judged in; empty: all
+    of them together.
     """
 
     candidate: Candidate
     validation: float
     test: float
     chosen: bool
+    setting: str = ""
 
 
 def candidates(grid: Grid) -> list[Candidate]:
@@ -62,7 +64,7 @@ def candidates(grid: Grid) -> list[Candidate]:
     return [
         Candidate(f"{method}.{number}", method, values)
         for method in grid.methods
-        if method != MIX
+        if method != MIX and tune.values[method]  # the others stay as they are
         for number, values in enumerate(_combinations(tune.values[method]), 1)
     ]
 
@@ -72,11 +74,12 @@ def tuning_grid(grid: Grid, tried: Sequence[Candidate]) -> Grid:
     tune = grid.tune
     assert tune is not None
     wanted = tune.settings or [setting.name for setting in grid.settings]
+    settings = [setting for setting in grid.settings if setting.name in wanted]
     found = replace(
         grid,
         name=f"{grid.name}-tuning",
         title=f"{grid.title}: tuning",
-        settings=tuple(setting for setting in grid.settings if setting.name in wanted),
+        settings=tuple(replace(s, methods=_own_there(s, tried)) for s in settings),
         methods={c.label: {**grid.methods[c.method], **c.values} for c in tried},
         seeds=tuple(tune.seeds),
         tune=None,
@@ -87,12 +90,24 @@ def tuning_grid(grid: Grid, tried: Sequence[Candidate]) -> Grid:
     return found
 
 
-def judge(tried: Sequence[Candidate], results: Sequence[Mapping[str, Any]]) -> list[Judged]:
+def judge(
+    tried: Sequence[Candidate], results: Sequence[Mapping[str, Any]], each_setting: bool = False
+) -> list[Judged]:
     """Return all candidates with what they reached; of each method the best one is chosen.
 
-    results: rows of results.csv of the tuning grid, all of them. The earliest of equals wins. A
-    cell without a validation accuracy, whose model answers NaN, counts as 0.
+    results: rows of results.csv of the tuning grid, all of them. each_setting: once in each of
+    their settings. The earliest of equals wins. A cell without a validation accuracy, whose model
+    answers NaN, counts as 0.
     """
+    if each_setting:
+        by_setting: dict[str, list[Mapping[str, Any]]] = {}
+        for row in results:
+            by_setting.setdefault(row["setting"], []).append(row)
+        return [
+            replace(one, setting=setting)
+            for setting, rows in by_setting.items()
+            for one in judge(tried, rows)
+        ]
     judged = [
         Judged(c, _mean(results, c, VALIDATION), _mean(results, c, TEST), chosen=False)
         for c in tried
@@ -107,9 +122,29 @@ def judge(tried: Sequence[Candidate], results: Sequence[Mapping[str, Any]]) -> l
 
 def tuned(grid: Grid, judged: Sequence[Judged]) -> dict[str, Any]:
     """Return the grid with the chosen values in place, as its YAML file holds it."""
-    chosen = {j.candidate.method: j.candidate.values for j in judged if j.chosen}
-    methods = {label: {**own, **chosen.get(label, {})} for label, own in grid.methods.items()}
-    return as_file(replace(grid, methods=methods))
+    chosen = {(j.setting, j.candidate.method): j.candidate.values for j in judged if j.chosen}
+    methods = {label: {**own, **chosen.get(("", label), {})} for label, own in grid.methods.items()}
+    settings = tuple(
+        replace(s, methods=_laid(s, {m: v for (name, m), v in chosen.items() if name == s.name}))
+        for s in grid.settings
+    )
+    return as_file(replace(grid, methods=methods, settings=settings))
+
+
+def _laid(setting: Setting, chosen: Mapping[str, Mapping[str, Scalar]]) -> dict[str, Any]:
+    """Return what a setting changes of single methods, with these values in place."""
+    own = setting.methods
+    return {m: {**own.get(m, {}), **chosen.get(m, {})} for m in {**own, **chosen}}
+
+
+def _own_there(setting: Setting, tried: Sequence[Candidate]) -> dict[str, dict[str, Scalar]]:
+    """Return what a setting changes of each candidate's method, but for what is tried."""
+    own = setting.methods
+    return {
+        c.label: {key: v for key, v in own[c.method].items() if key not in c.values}
+        for c in tried
+        if c.method in own
+    }
 
 
 def as_file(grid: Grid) -> dict[str, Any]:
@@ -119,6 +154,7 @@ def as_file(grid: Grid) -> dict[str, Any]:
             "preset": s.preset,
             **s.overrides,
             **({"paper": s.paper.model_dump(exclude_defaults=True)} if s.paper else {}),
+            **methods_of(s),
         }
         for s in grid.settings
     }
@@ -128,6 +164,7 @@ def as_file(grid: Grid) -> dict[str, Any]:
         "settings": settings,
         "methods": {label: dict(values) for label, values in grid.methods.items()},
         "seeds": list(grid.seeds),
+        **({"judged": grid.judged} if grid.judged != Grid.judged else {}),
         **({"reference": grid.reference} if grid.reference else {}),
     }
 
@@ -142,6 +179,7 @@ def write_tuned(out: Path, grid: Grid, judged: Sequence[Judged]) -> list[Path]:
     )
     tried = [
         {
+            **({"setting": j.setting} if j.setting else {}),
             "method": j.candidate.method,
             "values": dict(j.candidate.values),
             "validation_accuracy": j.validation,
@@ -164,7 +202,14 @@ def write_tuned(out: Path, grid: Grid, judged: Sequence[Judged]) -> list[Path]:
 
 
 def chosen_values(facts: Mapping[str, Any]) -> dict[str, dict[str, Scalar]]:
-    """Return label -> the values that were chosen for it; facts: as `tuning.json` has them."""
+    """Return label -> the values that were chosen for it; facts: as `tuning.json` has them.
+
+    Raises ConfigError where they were chosen for each setting by itself.
+    """
+    if any("setting" in one for one in facts["candidates"]):
+        raise ConfigError(
+            "tuned_from: names a grid that is tuned in each setting: give `tune` here"
+        )
     return {one["method"]: dict(one["values"]) for one in facts["candidates"] if one["chosen"]}
 
 
@@ -224,7 +269,7 @@ def _problems(grid: Grid, tune: Tune) -> list[str]:
             lines.append(f"{where}: values: {method}: is missing: every method has its candidates")
             continue
         number = math.prod(map(len, values.values()))
-        if number != tune.budget:
+        if values and number != tune.budget:
             rule = f"must be the budget, {tune.budget}, so that no method is tuned harder"
             lines.append(f"{where}: values: {method}: {number} candidates: {rule}")
     names = [setting.name for setting in grid.settings]

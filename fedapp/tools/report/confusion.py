@@ -22,13 +22,14 @@ def confusion(comparison: Comparison, setting: str, method: str) -> NDArray[np.i
     Raises RunError where a cell's evaluations.json is damaged.
     """
     total: NDArray[np.int64] | None = None
+    tested = "_".join(filter(None, ["test", comparison.answers.get(method)]))
     for cell in comparison.of(setting, method).values():
         path = comparison.folder / cell.cell / "evaluations.json"
         if not path.is_file():
             continue
         try:
             sites = json.loads(path.read_text(encoding="utf-8"))
-            parts = [site["test"]["confusion"] for site in sites.values() if "test" in site]
+            parts = [site[tested]["confusion"] for site in sites.values() if tested in site]
             for part in parts:
                 counts = np.array(part, dtype=np.int64)
                 total = counts if total is None else total + counts

@@ -19,6 +19,7 @@ from fedapp.tools.report.cost import cost_table, sweep_table
 from fedapp.tools.report.facts import facts
 from fedapp.tools.report.fairness import fairness_table, label_table
 from fedapp.tools.report.figures import accuracy_curves, error_curves, png, variance_bars
+from fedapp.tools.report.gains import gains_table
 from fedapp.tools.report.harm import REFERENCES as HARM_REFERENCES
 from fedapp.tools.report.harm import harm_figure, harm_table
 from fedapp.tools.report.layout import Best, Picture, Section, Table, to_markdown
@@ -93,6 +94,8 @@ def _sections(
     if len(comparison.methods) > 1:
         sections.append(Section(DIFFERENCES, (), [paired_table(comparison, reference)]))
     harms = [harm_table(comparison, m) for p in HARM_REFERENCES if (m := comparison.method(p))]
+    if gains := gains_table(comparison):
+        harms.insert(0, gains)
     if harms and len(comparison.methods) > 1:
         sections.append(Section(HARM, (), harms, pictures.get(HARM, ())))
     fairness = [fairness_table(comparison), label_table(comparison)]
@@ -154,7 +157,8 @@ def _figures(
         caption = (
             "Each site's test accuracy less that of the model it trains alone, at their selected "
             "rounds; the sites of all seeds, sorted for each method by itself. Left of where a "
-            "line meets zero are the sites that are worse off."
+            "line meets zero are the sites that are worse off. The axis is even up to 5 points "
+            "each way, then logarithmic."
         )
         yield HARM, _picture("harm", "Sites worse and better than alone", caption), figure
     if figure := variance_bars(comparison):

@@ -46,6 +46,15 @@ def _names(comparison: Comparison) -> Iterator[str]:
     other = [f"{label} = {preset}" for label, preset in behind.items() if label != preset]
     if other:
         yield f"Names of the presets: {', '.join(other)}."
+    if comparison.answers:
+        scored = [
+            f"{names[m].label}: the {answer} answer of {comparison.presets.get(m, m)}"
+            for m, answer in comparison.answers.items()
+        ]
+        yield (
+            f"Scored by another answer than the one in use: {'; '.join(scored)}. Where another row "
+            "has the same settings, both are of the same runs."
+        )
     if comparison.versions:
         versions = (f"{name} {version}" for name, version in comparison.versions.items())
         yield f"Versions: {', '.join(versions)}."
@@ -53,7 +62,12 @@ def _names(comparison: Comparison) -> Iterator[str]:
 
 def _doubts(comparison: Comparison) -> Iterator[str]:
     last = {key[0] for key, cell in comparison.cells.items() if cell.selected_by == LAST}
-    if last:
+    if comparison.judged == "last":
+        yield (
+            "Every run is judged at its last round: wherever a table or a figure says selected, it "
+            "is the last round."
+        )
+    elif last:
         places = "; ".join(setting for setting in comparison.settings if setting in last)
         yield f"There are no validation images in {places}: the selected round is the last one."
     codes = sorted({cell.code for cell in comparison.cells.values() if cell.code})

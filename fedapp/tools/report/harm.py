@@ -28,6 +28,9 @@ MOST_LINES = 8
 """Methods in the figure of harm; the lines of more hide each other."""
 _MARKS = 8
 """Markers on a line."""
+_EVEN = 5
+"""Points each way in which the axis of differences is even; beyond it is logarithmic."""
+_TICKS = (-50, -20, -10, -5, -1, 0, 1, 5, 10, 20, 50)
 
 
 def harm_table(comparison: Comparison, reference: str) -> Table:
@@ -58,14 +61,19 @@ def harm_table(comparison: Comparison, reference: str) -> Table:
 
 
 def harm(
-    comparison: Comparison, setting: str, method: str, reference: str, column: str = SITE_SELECTED
+    comparison: Comparison,
+    setting: str,
+    method: str,
+    reference: str,
+    column: str = SITE_SELECTED,
+    seeds: Sequence[int] | None = None,
 ) -> tuple[Tally, ...]:
     """Count sites against a reference method: all of them, then each of `LABEL_GROUPS`.
 
-    column: of sites.csv, at which round both stand.
+    column: of sites.csv, at which round both stand. seeds: of these runs; None: of all.
     """
     groups: list[list[tuple[float, float]]] = [[] for _ in LABEL_GROUPS]
-    for mu, ours, their in comparison.site_pairs(setting, method, reference, column):
+    for mu, ours, their in comparison.site_pairs(setting, method, reference, column, seeds):
         groups[label_group(mu)].append((ours, their))
     return (tally(chain(*groups), MARGIN), *(tally(group, MARGIN) for group in groups))
 
@@ -88,13 +96,17 @@ def harm_figure(comparison: Comparison, methods: Sequence[str]) -> Figure | None
     if not found:
         return None
     names = looks(comparison.methods, comparison.presets)
-    figure, every = panels(len(found), 3.0, share_y=True)
+    figure, every = panels(len(found), 3.6, share_y=True)
     for axes, (setting, lines) in zip(every, found.items(), strict=True):
         axes.axhline(0, color="#222222", linewidth=1)
         for place, method in enumerate(shown):
             if method in lines:
                 _draw(axes, names[method], lines[method], place)
         axes.set(title=setting, xlabel="sites, %, from the most harmed", xlim=(0, 100))
+        # A site without labels gains 80 points; what is near zero must be seen beside it.
+        axes.set_yscale("symlog", linthresh=_EVEN, linscale=1.5)
+        axes.set_yticks(_TICKS, [f"{tick:+d}" if tick else "0" for tick in _TICKS])
+        axes.set_yticks([], minor=True)
     for axes in every[::PANEL_COLUMNS]:
         axes.set_ylabel(f"accuracy less {names[alone].label}'s, points")
     legend(figure, lines_of(every))

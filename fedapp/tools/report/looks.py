@@ -23,7 +23,7 @@ SOLID, DASHED, DOTTED, DASH_DOTTED = "-", "--", ":", "-."
 BLUE, GREEN, SKY, VERMILION, ORANGE = "#0072B2", "#009E73", "#56B4E9", "#D55E00", "#E69F00"
 PINK, OLIVE, WINE, BLACK, GREY = "#CC79A7", "#999933", "#882255", "#000000", "#777777"
 TEAL, PURPLE, INDIGO, FOREST, ROSE = "#44AA99", "#AA4499", "#332288", "#117733", "#CC6677"
-BROWN, MAGENTA, UMBER = "#661100", "#EE3377", "#994F00"
+BROWN, MAGENTA, UMBER, NAVY = "#661100", "#EE3377", "#994F00", "#004488"
 
 PALETTE = (BLUE, ORANGE, GREEN, WINE, SKY, VERMILION, INDIGO, OLIVE, PINK, GREY)
 """For what has no colour of its own: methods of others, and classes."""
@@ -53,6 +53,8 @@ _OWN = {
     "sage": Look("SAGE", INDIGO),
     "fixmatch_global": Look("FixMatch common teacher", UMBER),
     "recommended": Look("Recommended", MAGENTA),
+    "fedavg_logit_adjusted": Look("FedAvg, logits adjusted", MAGENTA, DASHED),
+    "one_round": Look("One round", NAVY),
     MIX: Look("Mix", BLACK),
     "um_pfssl_mi": Look("UM-pFSSL MI", VERMILION),
     "um_pfssl_mi_labels": Look("UM-pFSSL MI, labels too", BROWN),
@@ -81,6 +83,8 @@ _OWN = {
 _FEATURED = (
     *(
         "recommended",
+        "one_round",
+        "fedavg_logit_adjusted",
         "fedavg_ft",
         "um_pfssl_mi_labels",
         "um_pfssl_mi",

@@ -47,6 +47,8 @@ def read_comparison(folder: Path) -> Comparison:
         paper=plan.get("paper") or {},
         versions=plan.get("versions") or {},
         reference=str(plan.get("reference") or ""),
+        answers=plan.get("answers") or {},
+        judged=str(plan.get("judged") or "validation"),
     )
 
 

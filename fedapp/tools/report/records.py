@@ -122,9 +122,11 @@ class RoundResult:
 class Comparison:
     """All of a comparison. settings, methods, seeds: as planned, whether they ran or not.
 
-    presets: the method preset behind each method's name, where it is another. paper: which of the
+    presets: the method preset behind each method's name, where it is another. answers: which answer
+    of its sites a method is scored by, where that is not the one it uses. paper: which of the
     paper's tables to read beside ours, as comparison.json has it. reference: the method that the
-    grid wants the others compared with; empty: it does not say.
+    grid wants the others compared with; empty: it does not say. judged: at which round the grid
+    wants every run judged, `validation` or `last`.
     """
 
     folder: Path
@@ -139,6 +141,8 @@ class Comparison:
     paper: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     reference: str = ""
+    answers: Mapping[str, str] = field(default_factory=dict)
+    judged: str = "validation"
 
     def of(self, setting: str, method: str) -> dict[int, CellResult]:
         """Return the cells that ran, by seed, in the order of the plan."""
@@ -196,14 +200,20 @@ class Comparison:
         return [place for place, manifests in found.items() if len(manifests) > 1]
 
     def site_pairs(
-        self, setting: str, method: str, other: str, column: str = SITE_SELECTED
+        self,
+        setting: str,
+        method: str,
+        other: str,
+        column: str = SITE_SELECTED,
+        seeds: Sequence[int] | None = None,
     ) -> list[tuple[float, float, float]]:
         """Return (mu, accuracy, the other method's accuracy) of every site and seed with both.
 
-        column: of sites.csv, which accuracy. Sites without test images have none and are left out.
+        column: of sites.csv, which accuracy. seeds: of these runs; None: of all. Sites without test
+        images have none and are left out.
         """
         found = []
-        for seed in self.seeds:
+        for seed in self.seeds if seeds is None else seeds:
             theirs = self.sites.get((setting, other, seed), {})
             for site, row in self.sites.get((setting, method, seed), {}).items():
                 mu = self.label_share.get((setting, seed, site))

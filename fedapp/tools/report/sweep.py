@@ -10,7 +10,7 @@ _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
 _PARAMETER = re.compile(rf"(?<![\w.])([A-Za-z][\w.]*) ?= ?({_NUMBER})(?![\w.])")
 _NOT_SWEPT = {"alpha"}
 """How the images are dealt; the tables have a column for each setting."""
-_OF_THE_DATA = {"labels", "shift", "sites"}
+_OF_THE_DATA = {"labels", "shift", "sites", "images"}
 """What is given, not chosen: nobody asks what its values cost."""
 
 
@@ -28,7 +28,7 @@ class Sweep:
 
     @property
     def of_the_data(self) -> bool:
-        """Whether the parameter is no method's: labels, shift, sites."""
+        """Whether the parameter is no method's: labels, shift, sites, images."""
         return self.parameter in _OF_THE_DATA
 
     @property

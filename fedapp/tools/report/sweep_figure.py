@@ -77,6 +77,7 @@ WORDS = {
     "labels": "mean share of labelled training images",
     "shift": "strength of the feature shift between sites",
     "sites": "sites",
+    "images": "images of all sites together",
 }
 """What a parameter of the data is called on an axis."""
 

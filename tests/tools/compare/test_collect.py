@@ -120,6 +120,63 @@ def test_without_validation_images_the_last_round_is_selected(tmp_path: Path):
     assert rows(tmp_path, "sites.csv")[0]["selected_accuracy"] == "0.5"
 
 
+def test_a_grid_may_judge_at_the_last_round(tmp_path: Path):
+    found, every = collection(tmp_path, methods=["fixavg"], judged="last")
+    ran(every[0])
+    found.write()
+    (row,) = rows(tmp_path, "results.csv")
+    assert row["selected_by"] == "last round" and row["selected_round"] == "3"
+    assert (row["selected_test_accuracy"], row["selected_val_accuracy"]) == ("0.5", "0.5")
+    assert row["tuned_selected_test_accuracy"] == "0.5"
+    assert (row["selected_std"], row["selected_worst_decile"]) == ("0.25", "0.125")
+    assert rows(tmp_path, "sites.csv")[0]["selected_accuracy"] == "0.5"
+
+
+def test_a_row_of_another_answer_has_that_ones_numbers_of_the_same_run(tmp_path: Path):
+    """Site 1 has no model of its own: it counts with the average."""
+    average = {"method.preset": "fedavg_ft", "answer": "common"}
+    own = {**average, "answer": "tuned"}
+    methods = {"fedavg_ft": {}, "fedavg": average, "own": own}
+    found, every = collection(tmp_path, methods=methods)
+    answers = {"common": {"final": 0.3, "best_by_validation": 0.6, "best_by_validation_round": 2},
+               "tuned": {"final": 0.5, "best_by_validation": 0.7, "best_by_validation_round": 1,
+                         "sites_without": 1}}  # fmt: skip
+    ran(every[0], answers=answers)
+    curve = [{**row, "mean_test_accuracy_common": test, "mean_val_accuracy_common": val}
+             for row, test, val in zip(ROUNDS, (0.9, 0.65, 0.6, 0.3), (0.1, 0.2, 0.8, 0.4),
+                                       strict=True)]  # fmt: skip
+    lines = "".join(json.dumps(row) + "\n" for row in curve)
+    (every[0].folder / "metrics.jsonl").write_text(lines)
+    (every[0].folder / "per_site.csv").write_text(
+        "site,mu,train,labelled,val,test,final_accuracy,common_accuracy,tuned_accuracy\n"
+        "0,0.5,8,4,1,2,0.5,0.25,0.5\n1,0.5,8,4,1,2,0.5,0.35,\n"
+    )
+    found.write()
+    assert (len(found.results), found.done) == (3, 1)
+    _, common, tuned = rows(tmp_path, "results.csv")
+    assert common["method"] == "fedavg" and common["cell"] == "cells/base/fedavg_ft/seed-0"
+    assert (common["final_test_accuracy"], common["best_test_accuracy"]) == ("0.3", "0.65")
+    assert (common["selected_test_accuracy"], common["selected_round"]) == ("0.6", "2")
+    assert (common["selected_val_accuracy"], common["best_round"]) == ("0.8", "1")
+    assert float(common["final_std"]) == pytest.approx(0.05)
+    assert (common["final_worst_decile"], common["selected_std"]) == ("0.25", "")
+    assert (common["warmup_test_accuracy"], common["largest_fall"]) == ("0.9", "0.3")
+    assert common["calibration_error"] == ""  # evaluations.json has none of this answer
+    assert (tuned["selected_round"], tuned["final_worst_decile"]) == ("1", "0.35")
+    of_sites = [row["final_accuracy"] for row in rows(tmp_path, "sites.csv")]
+    assert of_sites == ["0.5", "0.5", "0.25", "0.35", "0.5", "0.35"]
+    described = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert described["answers"] == {"fedavg": "common", "own": "tuned"}
+
+
+def test_an_answer_that_a_run_did_not_measure_is_named(tmp_path: Path):
+    methods = {"own": {"method.preset": "fedavg", "answer": "common"}}
+    found, every = collection(tmp_path, methods=methods)
+    ran(every[0])
+    with pytest.raises(RunError, match=r"own / seed 0: answer = 'common': .* \(tuned\); leave it"):
+        found.write()
+
+
 def test_sites_and_rounds_are_tidy(tmp_path: Path):
     found, every = collection(tmp_path, methods=["fixavg"])
     ran(every[0])

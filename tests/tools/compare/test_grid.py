@@ -12,7 +12,7 @@ from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ConfigError
 from fedapp.methods._bagged import FromBags
 from fedapp.methods.fedsiam_d import FedSiamD
-from fedapp.tools.compare.cells import build_cells
+from fedapp.tools.compare.cells import build_cells, runs_of
 from fedapp.tools.compare.grid import MIX, labels_of, read_grid, seeds_of
 from tests.tools.compare.tiny import SET, cells, grid, grid_file
 
@@ -49,6 +49,73 @@ def test_a_later_layer_wins(tmp_path: Path):
         ("few", "fixavg"): 8, ("few", "slow"): 4, ("many", "fixavg"): 16, ("many", "slow"): 4,
     }  # fmt: skip
     assert {c.experiment.rounds.num_rounds for c in every} == {SET["rounds.num_rounds"]}
+
+
+def test_a_method_has_values_of_its_own_in_a_setting(tmp_path: Path):
+    own = {"methods": {"fixavg": {"training.batch_size": 4}}, "training.batch_size": 8}
+    every = cells(
+        tmp_path,
+        settings={"few": own, "many": {}},
+        methods={"fixavg": {"training.batch_size": 16}, "um_pfssl": {}},
+        set={**SET, "training.batch_size": 32},
+    )
+    found = {(c.setting, c.method): c.experiment.training.batch_size for c in every}
+    assert found == {
+        ("few", "fixavg"): 4, ("few", "um_pfssl"): 8,
+        ("many", "fixavg"): 16, ("many", "um_pfssl"): 32,
+    }  # fmt: skip
+    assert every[0].folder == tmp_path / "out" / "cells" / "few" / "fixavg" / "seed-0"
+
+
+def test_values_in_a_setting_of_no_method_or_of_no_key_are_refused(tmp_path: Path):
+    where = "settings: few: methods"
+    unknown = {"few": {"methods": {"fixavgg": {"training.batch_size": 4}}}}
+    assert problems(tmp_path, settings=unknown) == [
+        f"{where}: 'fixavgg': no such method here; did you mean 'fixavg'?"
+    ]
+    wrong = {"few": {"methods": {"fixavg": {"training.batch_size": -1}}}}
+    (line,) = problems(tmp_path, settings=wrong)
+    assert line.startswith(f"{where}: fixavg: training.batch_size = -1: ")
+    varied = {"few": {"methods": {"fixavg": {"seed": 1}}}}
+    (line,) = problems(tmp_path, settings=varied)
+    assert line.startswith(f"{where}: fixavg: seed = 1: is varied by the cells")
+    path = str(grid_file(tmp_path, settings=varied))
+    assert read_grid(path, methods=["um_pfssl"]).settings[0].methods == {}  # it is not compared
+    path = str(
+        grid_file(tmp_path, settings={"few": {"methods": {"fixavg": {"training.momentum": 0.5}}}})
+    )
+    with pytest.raises(
+        ConfigError, match=r"line: training\.momentum = 0\.1: is what the cells vary"
+    ):
+        read_grid(path, {"training.momentum": 0.1})
+
+
+def test_a_row_of_another_answer_shares_the_run_of_one_with_its_settings(tmp_path: Path):
+    average = {"method.preset": "fedavg_ft", "answer": "common"}
+    methods = {
+        "fedavg": average,
+        "fedavg_ft": {},
+        "slower": {**average, "training.learning_rate": 0.001},
+        "again": {"method.preset": "fedavg_ft"},  # no answer of its own: a cell of its own
+    }
+    every = cells(tmp_path, methods=methods)
+    places = {c.method: c.folder.parent.name for c in every}
+    assert places == {
+        "fedavg": "fedavg_ft", "fedavg_ft": "fedavg_ft", "slower": "slower", "again": "again",
+    }  # fmt: skip
+    assert [c.answer for c in every] == ["common", "", "common", ""]
+    assert [c.method for c in runs_of(every)] == ["fedavg_ft", "slower", "again"]
+    later = cells(tmp_path, methods={"fedavg_ft": {}, "fedavg": average})
+    assert [c.method for c in runs_of(later)] == ["fedavg_ft"]
+    alone = cells(tmp_path, methods={"fedavg": average})
+    assert alone[0].folder.parent.name == "fedavg" and runs_of(alone) == list(alone)
+
+
+def test_an_answer_is_the_average_or_the_sites_own(tmp_path: Path):
+    methods = {"fedavg": {"method.preset": "fedavg_ft", "answer": "alone"}}
+    assert problems(tmp_path, methods=methods) == [
+        "methods: fedavg: answer = 'alone': must be common or tuned"
+    ]
 
 
 def test_a_setting_may_name_another_preset_and_the_papers_rows(tmp_path: Path):
@@ -277,14 +344,14 @@ def test_every_sweep_builds_all_its_cells(name: str, tmp_path: Path):
     found = read_grid(name)
     every = build_cells(found, tmp_path)
     assert len(every) == len(found.settings) * len(found.methods) * len(found.seeds)
-    assert (
-        len({cell.folder for cell in every}) == len({cell.digest for cell in every}) == len(every)
-    )
+    runs = runs_of(every)  # but for rows of another answer each cell is one of its own
+    assert len({cell.digest for cell in runs}) == len(runs)
+    assert all(cell.answer for cell in every if cell not in runs)
 
 
 SMALL = {
     *("small", "mixed_sites", "fedul_table1_small", "fedul_noise_small", "fedsiam_cifar10_small"),
-    *("fedul_sets_small", "fedul_cifar10_small"),
+    *("fedul_sets_small", "fedul_cifar10_small", "crossing"),
     *(name for name in sweeps() if name.startswith(("results_", "second_", "flexproto_"))),
 }
 """Sweeps that are not of a paper's size."""

@@ -11,7 +11,7 @@ from fedapp import cli
 from fedapp.experiment.presetfiles import sweeps
 from fedapp.ground.errors import ConfigError
 from fedapp.tools.compare import runner
-from fedapp.tools.compare.cells import build_cells
+from fedapp.tools.compare.cells import build_cells, runs_of
 from fedapp.tools.compare.command import tune
 from fedapp.tools.compare.grid import read_grid
 from fedapp.tools.compare.overview import tuning_overview
@@ -87,6 +87,57 @@ def test_a_candidate_that_answers_nan_never_wins(tmp_path: Path):
     assert [j.chosen for j in judged] == [False, True]
 
 
+def test_each_setting_may_have_values_of_its_own(tmp_path: Path):
+    """um_pfssl has a value in b already, which what is tried takes the place of."""
+    own = {"um_pfssl": {"training.learning_rate": 0.5, "training.batch_size": 4}}
+    settings = {"a": {}, "b": {**TWO["b"], "methods": own}}
+    plan = grid(tmp_path, settings=settings, tune={**TUNE, "each_setting": True})
+    tried = candidates(plan)
+    runs = {(c.setting, c.method): c for c in build_cells(tuning_grid(plan, tried), tmp_path)}
+    of_b = runs["b", "um_pfssl.2"].experiment.training
+    assert (of_b.learning_rate, of_b.batch_size) == (0.1, 4)
+    assert runs["b", "um_pfssl.2"].folder == tmp_path / "cells" / "b" / "um_pfssl.2" / "seed-9"
+    best = {("a", "fixavg"): 2, ("a", "um_pfssl"): 1, ("b", "fixavg"): 1, ("b", "um_pfssl"): 2}
+    results = [
+        {"setting": setting, **row(c.label, 0.9 if c.label.endswith(str(number)) else 0.1)}
+        for (setting, method), number in best.items()
+        for c in tried
+        if c.method == method
+    ]
+    judged = judge(tried, results, each_setting=True)
+    assert "b / um_pfssl  *        90.0  learning_rate 0.1" in tuning_overview(judged)
+    found = tuned(plan, judged)
+    assert found["methods"]["um_pfssl"] == {"method.preset": "um_pfssl"}  # it has no common value
+    rates = {
+        (name, m): values["training.learning_rate"]
+        for name, setting in found["settings"].items()
+        for m, values in setting["methods"].items()
+    }
+    assert rates == {key: {1: 0.01, 2: 0.1}[number] for key, number in best.items()}
+    assert found["settings"]["b"]["methods"]["um_pfssl"]["training.batch_size"] == 4
+
+
+def test_an_average_is_tuned_by_its_own_validation_without_a_run_of_its_own(tmp_path: Path):
+    methods = {"fedavg_ft": {}, "fedavg": {"method.preset": "fedavg_ft", "answer": "common"}}
+    values = dict.fromkeys(methods, RATES)
+    plan = grid(tmp_path, methods=methods, tune={**TUNE, "values": values})
+    tried = candidates(plan)
+    every = build_cells(tuning_grid(plan, tried), tmp_path)
+    assert (len(every), len(runs_of(every))) == (4, 2)
+    results = [row(c.label, 0.9 if c.label in {"fedavg_ft.1", "fedavg.2"} else 0.1) for c in tried]
+    found = tuned(plan, judge(tried, results))["methods"]
+    assert found["fedavg_ft"]["training.learning_rate"] == 0.01
+    assert found["fedavg"] == {**methods["fedavg"], "training.learning_rate": 0.1}
+
+
+def test_a_method_with_nothing_to_tune_stays_as_it_is(tmp_path: Path):
+    plan = grid(tmp_path, tune={**TUNE, "values": {"fixavg": RATES, "um_pfssl": {}}})
+    tried = candidates(plan)
+    assert {c.method for c in tried} == {"fixavg"}
+    judged = judge(tried, [row(c.label, 0.5) for c in tried])
+    assert tuned(plan, judged)["methods"]["um_pfssl"] == {"method.preset": "um_pfssl"}
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -142,6 +193,25 @@ def test_the_tuned_grid_can_be_compared(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(facts["candidates"]) == 4
     assert (out / "tiny.yaml").read_text().startswith("# Written by `fedapp tune`")
     assert len((tmp_path / "calls").read_text().split()) == 8
+
+
+def test_one_setting_of_a_grid_can_be_tuned_and_the_whole_goes_on_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(runner, "COMMAND", stand_in(tmp_path / "calls", {}))
+    plan = {**TUNE, "settings": ["a"], "each_setting": True}
+    path, out = grid_file(tmp_path, settings=TWO, tune=plan, judged="last"), tmp_path / "out"
+    words = ["tune", str(path), "--jobs", "1", "--out", str(out)]
+    found = CliRunner().invoke(cli.app, [*words, "--setting", "b"])
+    assert found.exit_code == 0, found.output
+    part = read_grid(str(out / "tiny.yaml"))
+    assert ([s.name for s in part.settings], part.judged) == (["b"], "last")
+    assert part.settings[0].methods["um_pfssl"] == {"training.learning_rate": 0.01}
+    facts = json.loads((out / "tuning.json").read_text())
+    assert {one["setting"] for one in facts["candidates"]} == {"b"}
+    assert CliRunner().invoke(cli.app, [*words, "--setting", "a", "--setting", "b"]).exit_code == 0
+    assert len((tmp_path / "calls").read_text().split()) == 8
+    assert len(read_grid(str(out / "tiny.yaml")).settings) == 2
 
 
 def test_nothing_is_chosen_while_a_candidate_lacks_its_result(

@@ -247,6 +247,16 @@ def evaluations(out: Path, cell: str, *confusions: list[list[int]]) -> None:
     (out / cell / "evaluations.json").write_text(json.dumps(plain))
 
 
+def test_a_row_of_another_answer_has_that_ones_matrix(tmp_path):
+    rows = [result("a", m, 0, 0.5, cell="cells/0") for m in ("fedavg_ft", "fedavg")]
+    made = written(tmp_path, rows, answers={"fedavg": "common"})
+    sites = {"0": {"test": {"confusion": [[2, 0]]}, "test_common": {"confusion": [[1, 1]]}}}
+    (tmp_path / "cells" / "0").mkdir(parents=True)
+    (tmp_path / "cells" / "0" / "evaluations.json").write_text(json.dumps(sites))
+    found = [confusion(made, "a", method) for method in ("fedavg_ft", "fedavg")]
+    assert [total.tolist() for total in found if total is not None] == [[[2, 0]], [[1, 1]]]
+
+
 def test_matrices_are_summed_over_sites_and_seeds_and_rows_are_percent(tmp_path):
     rows = [result("a", "fixavg", seed, 0.5, cell=f"cells/{seed}") for seed in range(2)]
     made = written(tmp_path, rows)

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from fedapp.experiment.presetfiles import method_presets
+from fedapp.ground.text import points
 from fedapp.tools.report.answers import answers_table
 from fedapp.tools.report.cost import cost_table, sweep_table
 from fedapp.tools.report.fairness import fairness_table, label_table
+from fedapp.tools.report.gains import gains_table
 from fedapp.tools.report.harm import harm, harm_table
 from fedapp.tools.report.layout import Best, Table, mean_percent
 from fedapp.tools.report.looks import featured, looks
@@ -235,6 +237,24 @@ def test_harmed_sites_by_hand(tmp_path):
         *("50.0 % (1 of 2)", "50.0 % (1 of 2)", "100.0 % (2 of 2)"),
     ]
     assert column(table, "Method") == ["FixAvg", "FedAvg-SL"]  # LocalOnly itself is left out
+
+
+def test_gains_by_hand_a_run_is_one_observation(tmp_path):
+    """Gains are 0.2, 0, -0.1 in one run and -0.1, -0.1, -0.1 in the other: means 0.0333 and -0.1.
+
+    Half their difference is the standard error, and t(0.975, 1) = 12.706.
+    """
+    made = fair(tmp_path)
+    table = gains_table(made)
+    assert rows_of(table)[0] == ["a", "LocalOnly", "0", "-", "-", "-", "-"]
+    mean, reach = (0.1 / 3 - 0.1) / 2, 12.706 * (0.1 / 3 + 0.1) / 2
+    gain = f"{points(mean)} ({points(mean - reach)} to {points(mean + reach)})"
+    assert rows_of(table)[1][:4] == ["a", "FixAvg", "2", gain]
+    assert rows_of(table)[1][4] == f"{points(-0.1)}"  # the worst site of both runs alike
+    # One of three sites is worse in the first run, all are in the second.
+    assert rows_of(table)[1][5] == "66.7 (0.0 to 100.0)"
+    without = written(tmp_path / "other", [result("a", "fixavg", 0, 0.5)])
+    assert gains_table(without) is None
 
 
 def test_only_more_than_a_point_is_harm_or_help(tmp_path):
