@@ -24,11 +24,14 @@ ATTACKS = {
     "sign": "the change's sign is turned",
     "random": "each tensor's numbers are put in random order",
     "scaled": "the change is 10 times as long",
+    "x1e3": "1e3 times as long",
+    "x1e6": "1e6 times as long",
+    "x1e30": "1e30 times as long",
     "labels": "learns from labels c -> C - 1 - c",
     "one_class": "20 is added to the first class's bias",
     "old": "always the first model that it trained",
 }
-FACTOR = 10.0
+FACTORS = {"sign": -1.0, "scaled": 10.0, "x1e3": 1e3, "x1e6": 1e6, "x1e30": 1e30}
 BIAS = 20.0
 
 
@@ -91,10 +94,8 @@ class Hostile:
 
     def upload(self, task: Task, trained: Params, known: Params) -> Params:
         """Return what the site uploads in the place of what it trained."""
-        if self.attack == "sign":
-            return _moved(trained, known, -1.0)
-        if self.attack == "scaled":
-            return _moved(trained, known, FACTOR)
+        if factor := FACTORS.get(self.attack):
+            return _moved(trained, known, factor)
         if self.attack == "random":
             draws = torch_stream(self.seed, "hostile", task.when, task.site)
             return {name: _shuffled(tensor, draws) for name, tensor in trained.items()}

@@ -15,7 +15,7 @@ kept, so that the same command goes on where it was cut; the tables are docs/SEC
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -57,7 +57,7 @@ class Size:
     preset: str
     overrides: Mapping[str, Scalar]
     rates: tuple[float, float] | None
-    attacks: tuple[str, ...] = tuple(ATTACKS)
+    attacks: tuple[str, ...] = ("sign", "random", "scaled", "labels", "one_class", "old")
     shares: tuple[float, ...] = (0.1, 0.3, 0.4)
     methods: tuple[str, ...] = (
         "fedavg",
@@ -237,10 +237,13 @@ def main(
     shares: Annotated[str, typer.Option(help="shares of hostile sites")] = "",
     methods: Annotated[str, typer.Option(help="such as fedavg,recommended+median")] = "",
     seeds: Annotated[str, typer.Option(help="seeds")] = "",
+    rounds: Annotated[int, typer.Option(min=0, help="rounds; 0: as many as the size has")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="runs at a time, a process each")] = 1,
 ) -> None:
     """Run what has not been run, then record the table."""
     size = QUICK if quick else FULL
+    if rounds:
+        size = replace(size, overrides={**size.overrides, "rounds.num_rounds": rounds})
     names = attacks.split(",") if attacks else size.attacks
     parts = list(map(float, shares.split(","))) if shares else size.shares
     labels = methods.split(",") if methods else size.methods
@@ -256,7 +259,7 @@ def main(
         for attack in names
         for m in labels
     ]
-    folder = out_root(first) / f"bench-hostile-{size.preset}"
+    folder = out_root(first) / f"bench-hostile-{size.preset}{f'-{rounds}' if rounds else ''}"
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         found = list(pool.map(partial(done, size, folder), cases))
     results = dict(zip(cases, found, strict=True))

@@ -76,6 +76,8 @@ def test_a_changed_upload_passes_for_the_sites_own():
 def test_what_each_attack_uploads():
     assert uploads("sign")["head.weight"].tolist() == [[-1, 2, 4]]  # 1 - (3 - 1)
     assert uploads("scaled")["head.weight"].tolist() == [[21, 2, 4]]  # 1 + 10 (3 - 1)
+    assert uploads("x1e3")["head.weight"].tolist() == [[2001, 2, 4]]
+    assert uploads("x1e30")["head.weight"][0, 0].item() == pytest.approx(2e30)
     assert uploads("one_class")["head.bias"].tolist() == [21, 0]
     assert uploads("one_class")["head.weight"].equal(TRAINED["head.weight"])
     assert uploads("labels") is TRAINED

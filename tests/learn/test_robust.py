@@ -20,6 +20,7 @@ from fedapp.learn.robust import (
     median,
     products,
     robust_mean,
+    times,
 )
 from fedapp.methods.fedavg import FedAvg
 from tests.small import small
@@ -54,6 +55,26 @@ def mean_of(rule, models, own, weights=None):
 )
 def test_a_weight_is_at_most_three_times_the_median(weights, expected):
     assert capped(weights) == expected
+
+
+@pytest.mark.parametrize(
+    ("lengths", "before", "expected"),
+    [
+        ([1, 2, 60], 0, [0.5, 1, 30]),  # the median is 2
+        ([1, 2, 60, 80], 0, [0.5, 1, 30, 40]),  # of two middle ones the lower
+        ([0, 0, 0, 4], 0, [0, 0, 0, 1]),  # who did not move does not count
+        ([1, 100, 100], 2, [0.5, 50, 50]),  # earlier rounds say what is usual
+        ([1, 2, 3], 9, [0.5, 1, 1.5]),  # but only where it is less
+        ([7, 7, 7], 0, [1, 1, 1]),
+        ([1e30], 0, [1]),  # nobody to compare it with
+        ([1e30], 1, [1e30]),
+        ([math.inf, 1, 1], 0, [math.inf, 1, 1]),
+        ([0, 0], 0, [0, 0]),
+        ([], 5, []),
+    ],
+)
+def test_how_many_times_as_long_as_usual(lengths, before, expected):
+    assert times(lengths, before) == expected
 
 
 # --- by hand --------------------------------------------------------------------------------------
