@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # it imports torch, for which the completion of a name cannot
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 RESERVED = "models"
 """No run is called so: beside the runs' folders at a site, it holds the models that are kept."""
+OUT = "FEDAPP_OUT or runtime.out"
+"""What says where run folders are."""
 IDENTITY = "run.id"
 """Names the one run that a folder is of: 64 random hex digits, drawn when the run begins."""
 
@@ -63,7 +65,7 @@ def folder_of(root: Path, name: str, identity: str) -> Path:
             tried += 1
             path = root / f"{name}~{tried}"
     except OSError as error:
-        raise refused(path, error) from error
+        raise refused(path, error, setting=f"{OUT}, or the node's store-path") from error
     return path
 
 
@@ -113,12 +115,12 @@ def make_folder(root: Path, name: str, default: str) -> Path:
             return path
         except FileExistsError as error:
             if not root.is_dir():
-                raise refused(path, error) from error
+                raise refused(path, error, setting=OUT) from error
             if name:
                 raise RunError(taken(path)) from None
             tried += 1
         except OSError as error:
-            raise refused(path, error) from error
+            raise refused(path, error, setting=OUT) from error
 
 
 def default_name(plain_config: Mapping[str, Any], started: datetime) -> str:

@@ -277,7 +277,7 @@ def test_a_huge_upload_is_left_out_of_the_average_named_and_ends_nothing(run, ca
     _, folder = run(tamper=change, **AVERAGED)
     left_out = [row.get("left_out", {}) for row in rows(folder)]
     assert [list(sites) for sites in left_out] == [[], ["2"], [], []]
-    assert all(not row["skipped"] for row in rows(folder))
+    assert all(row["skipped"].keys() <= {"2"} for row in rows(folder))  # its own model is spoilt
     said = " ".join(capsys.readouterr().out.split())
     assert "round 1: site 2 left out of the average: its upload changed" in said
     silent = run("silent", tampering(lambda task, incoming: None), **AVERAGED)[1]
