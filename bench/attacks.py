@@ -72,7 +72,7 @@ class Hostile:
             reply = incoming.answer
             if isinstance(reply, Reply):
                 self._hear(reply)
-            if isinstance(reply, Reply) and reply.site in self.sites and incoming.payloads:
+            if isinstance(reply, Reply) and self._attacks(reply, incoming):
                 yield asked, self._changed(tasks[reply.site], reply, incoming, fetch)
             else:
                 yield asked, incoming
@@ -88,9 +88,16 @@ class Hostile:
         blob = to_bytes(self.upload(task, trained, load(fetch(known.digest))))
         digest = digest_of(blob)
         held = tuple(sorted({*reply.held, digest} - {reply.model}))
+        others = {d: content for d, content in incoming.payloads.items() if d != reply.model}
         return replace(
-            incoming, answer=replace(reply, model=digest, held=held), payloads={digest: blob}
+            incoming,
+            answer=replace(reply, model=digest, held=held),
+            payloads={**others, digest: blob},
         )
+
+    def _attacks(self, reply: Reply, incoming: Incoming) -> bool:
+        """Whether a hostile site sends a model here; sums and the like stay true."""
+        return reply.site in self.sites and reply.model in incoming.payloads
 
     def upload(self, task: Task, trained: Params, known: Params) -> Params:
         """Return what the site uploads in the place of what it trained."""

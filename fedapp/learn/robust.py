@@ -146,6 +146,16 @@ def length(params: Params, own: Params, names: Iterable[str]) -> float:
     )
 
 
+def rough_length(params: Params, own: Params, names: Sequence[str]) -> float:
+    """Return `length` to about six digits, in a fraction of its time: for what is not written down.
+
+    Where single precision cannot hold the squares, it is `length`.
+    """
+    norms = [float((params[n] - own[n]).float().norm()) for n in names]
+    far = math.hypot(*norms)
+    return far if math.isfinite(far) else length(params, own, names)
+
+
 def _median(members: int, models: Callable[[], Iterable[Params]], own: Params) -> Params:
     """Return the `median` of every floating tensor."""
     out = {name: tensor.clone() for name, tensor in own.items()}

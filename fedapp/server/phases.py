@@ -223,7 +223,7 @@ class Phases:
         Empty where nothing of another site is in it.
         """
         sent = {ref for t in lost for ref in t.refs() if ref.site != t.site and ref.version}
-        named = {}
+        named: dict[int, float] = {}
         if any(ref.site == SERVER_SITE for ref in sent):
             for moves in self.state.moves.values():
                 named |= {site: max(far, named.get(site, 0.0)) for site, far in moves.furthest}

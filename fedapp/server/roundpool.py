@@ -12,10 +12,10 @@ from fedapp.learn.robust import (
     FAR,
     FAR_STATISTICS,
     agreement,
-    length,
     middle,
     products,
     robust_mean,
+    rough_length,
     times,
 )
 from fedapp.messages.protocol import MODEL, ModelRef
@@ -119,7 +119,9 @@ class RoundPool:
         others = [name for name in floating if name not in self.weights]
         for weight, ref in parts:
             params = self.read(ref)
-            lengths.append((length(params, so_far, weights), length(params, so_far, others)))
+            lengths.append(
+                (rough_length(params, so_far, weights), rough_length(params, so_far, others))
+            )
             yield weight, params
 
     def _near(

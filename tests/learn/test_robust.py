@@ -20,6 +20,7 @@ from fedapp.learn.robust import (
     median,
     products,
     robust_mean,
+    rough_length,
     times,
 )
 from fedapp.methods.fedavg import FedAvg
@@ -75,6 +76,16 @@ def test_a_weight_is_at_most_three_times_the_median(weights, expected):
 )
 def test_how_many_times_as_long_as_usual(lengths, before, expected):
     assert times(lengths, before) == expected
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1, 1e6, 1e30, 3e38])
+def test_the_rough_length_is_the_length_to_six_digits_however_long(factor):
+    stream = torch.Generator().manual_seed(0)
+    own = {name: torch.randn(50, 20, generator=stream) for name in "ab"}
+    far = {n: t + (0.5 + torch.rand(50, 20, generator=stream)) * factor / 2 for n, t in own.items()}
+    exact = length(far, own, "ab")
+    assert rough_length(far, own, "ab") == pytest.approx(exact, rel=1e-6)
+    assert rough_length(far, own, "") == 0 == rough_length(own, own, "ab")
 
 
 # --- by hand --------------------------------------------------------------------------------------
