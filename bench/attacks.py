@@ -24,11 +24,14 @@ ATTACKS = {
     "sign": "the change's sign is turned",
     "random": "each tensor's numbers are put in random order",
     "scaled": "the change is 10 times as long",
+    "x1e3": "1e3 times as long",
+    "x1e6": "1e6 times as long",
+    "x1e30": "1e30 times as long",
     "labels": "learns from labels c -> C - 1 - c",
     "one_class": "20 is added to the first class's bias",
     "old": "always the first model that it trained",
 }
-FACTOR = 10.0
+FACTORS = {"sign": -1.0, "scaled": 10.0, "x1e3": 1e3, "x1e6": 1e6, "x1e30": 1e30}
 BIAS = 20.0
 
 
@@ -69,7 +72,7 @@ class Hostile:
             reply = incoming.answer
             if isinstance(reply, Reply):
                 self._hear(reply)
-            if isinstance(reply, Reply) and reply.site in self.sites and incoming.payloads:
+            if isinstance(reply, Reply) and self._attacks(reply, incoming):
                 yield asked, self._changed(tasks[reply.site], reply, incoming, fetch)
             else:
                 yield asked, incoming
@@ -85,16 +88,21 @@ class Hostile:
         blob = to_bytes(self.upload(task, trained, load(fetch(known.digest))))
         digest = digest_of(blob)
         held = tuple(sorted({*reply.held, digest} - {reply.model}))
+        others = {d: content for d, content in incoming.payloads.items() if d != reply.model}
         return replace(
-            incoming, answer=replace(reply, model=digest, held=held), payloads={digest: blob}
+            incoming,
+            answer=replace(reply, model=digest, held=held),
+            payloads={**others, digest: blob},
         )
+
+    def _attacks(self, reply: Reply, incoming: Incoming) -> bool:
+        """Whether a hostile site sends a model here; sums and the like stay true."""
+        return reply.site in self.sites and reply.model in incoming.payloads
 
     def upload(self, task: Task, trained: Params, known: Params) -> Params:
         """Return what the site uploads in the place of what it trained."""
-        if self.attack == "sign":
-            return _moved(trained, known, -1.0)
-        if self.attack == "scaled":
-            return _moved(trained, known, FACTOR)
+        if factor := FACTORS.get(self.attack):
+            return _moved(trained, known, factor)
         if self.attack == "random":
             draws = torch_stream(self.seed, "hostile", task.when, task.site)
             return {name: _shuffled(tensor, draws) for name, tensor in trained.items()}

@@ -19,7 +19,7 @@ from fedapp.experiment.config import (
 )
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runpaths import out_root
+from fedapp.experiment.runpaths import folder_of, out_root
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.ground.settings import OWN
@@ -55,14 +55,12 @@ def open_site(
     _check(origin, experiment, settings)
     number, data = who_am_i(node_config, experiment)
     place = _own_place(node_config)
-    run = (place or out_root(experiment)) / origin.run
-    folder = run / "sites" / f"site-{number}"
-    # Not below the place's folder of the run, which may be emptied.
-    kept = run / "models" if place is None else place / "models" / origin.run
+    run = folder_of(place or out_root(experiment), origin.run, origin.identity)
+    folder, kept = run / "sites" / f"site-{number}", run / "models"
+    if place is not None and experiment.runtime.models:
+        # Not below the place's folder of the run, which may be emptied.
+        kept = folder_of(place / "models", origin.run, origin.identity)
     try:
-        run.mkdir(mode=0o700, parents=True, exist_ok=True)  # as run folders are
-        if experiment.runtime.models:
-            kept.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise refused(folder, error) from error

@@ -117,11 +117,12 @@ def run(
     from fedapp.drivers.loopback import run_loopback
     from fedapp.experiment.config import load_experiment, parse_overrides
     from fedapp.experiment.records import pretty
+    from fedapp.ground.processes import termination_as_interrupt
     from fedapp.server.endblock import end_block
     from fedapp.server.paperblock import paper_block
 
     # Whoever reads standard output as JSON must find nothing else there.
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+    with termination_as_interrupt(), redirect_stdout(sys.stderr) if as_json else nullcontext():
         experiment = load_experiment(preset, parse_overrides(overrides or []))
         summary, _ = run_loopback(experiment, paper_block if paper else end_block)
     if as_json:

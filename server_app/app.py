@@ -41,7 +41,9 @@ def _run(grid: Grid, context: Context) -> None:
     path, code = code_hash()
     log.info("server code %s (%s)", path, code)
     with sole_server(experiment) as folder:
-        origin = Origin(folder.path.name, code, experiment_digest(experiment))
+        origin = Origin(
+            folder.path.name, code, experiment_digest(experiment), identity=folder.identity
+        )
         everybody = _command(experiment.split.num_clients, context.run_config)
         PoolStrategy(experiment, origin, folder, everybody).start(grid)
 

@@ -45,6 +45,21 @@ def test_constraints_are_exact_public_versions_without_addresses():
     assert list(PINS) == sorted(PINS)
 
 
+def test_every_pin_has_the_hashes_of_its_files_and_no_address():
+    text = (ROOT / "constraints-hashes.txt").read_text()
+    body = "".join(line for line in text.splitlines(True) if not line.startswith("#"))
+    assert "://" not in body and "@" not in body and ";" not in body
+    found = {}
+    for entry in body.replace(" \\\n    ", " ").splitlines():
+        pin, *hashes = entry.split()
+        name, _, version = pin.partition("==")
+        found[name] = version
+        assert hashes and all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", one) for one in hashes), (
+            pin
+        )
+    assert found == PINS
+
+
 def test_torch_and_torchvision_are_a_pair():
     assert (PINS["torch"], PINS["torchvision"]) == ("2.12.1", "0.27.1")
 

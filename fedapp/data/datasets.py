@@ -1,17 +1,17 @@
 """`load_dataset`: settings in, one pooled data set out, whatever the source."""
 
 import difflib
+import fcntl
 import os
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from fedapp.data import published
@@ -139,8 +139,14 @@ def _fetch(name: str, source: published.Source, root: Path) -> None:
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
+        # Before the network is asked: what is wrong with the folder no network mends.
+        tempfile.TemporaryFile(dir=root).close()
+    except OSError as error:
+        reason = f"{root} cannot be written to ({error.strerror})"
+        raise _not_found(name, source, root, reason, "make it a folder that can be") from error
+    try:
         with (
-            FileLock(root / ".download.lock"),
+            _alone(root),
             _stall_limit(_STALL_SECONDS),
             tempfile.TemporaryDirectory(dir=root, prefix=".download-") as staging,
         ):
@@ -153,6 +159,21 @@ def _fetch(name: str, source: published.Source, root: Path) -> None:
         reason = f"the download failed ({' '.join(str(error).split())})"
         remedy = "run again with data.download=true on a working network"
         raise _not_found(name, source, root, reason, remedy) from error
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold a folder, without a file in it, against others that would do the same there.
+
+    Where the disk knows no such locks, as some of the network do, nobody waits.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

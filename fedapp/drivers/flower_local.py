@@ -55,7 +55,7 @@ def run(app: Path, preset: str, overrides: Sequence[str]) -> int:
     """
     plan, probe = planned(preset, overrides)  # it measures while the SuperLink starts
     home = _home(app)
-    home.mkdir(exist_ok=True)
+    home.mkdir(mode=0o700, exist_ok=True)
     env = _environment(home, port := free_port())
     with signals_as_exit(), _ray_folder(env):
         with _superlink(home, port, env):
@@ -192,6 +192,7 @@ def _superlink(home: Path, port: int, env: Mapping[str, str]) -> Iterator[None]:
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is ours to handle
+                umask=0o077,  # its database and all that it starts: for this user alone
             )
         _await_start(link, port, log)
         yield

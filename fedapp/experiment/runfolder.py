@@ -2,6 +2,7 @@
 
 - config.yaml: the settings, resolved; a preset that runs the same again, in a folder of its own
 - run.json: versions, code, digests of settings and manifest, start
+- run.id: tells this run from every other of its name (`runpaths.folder_of`)
 - manifest.safetensors: who holds which image, where the server knows it
 - what `records` writes, round by round and at the end
 - pool/, sites/: models, and the simulated sites' own stores
@@ -23,7 +24,17 @@ from fedapp.experiment.config import experiment_digest, to_plain
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.records import Records, json_values, pretty
 from fedapp.experiment.resume import differences, is_longer, note_rounds, warn_of_other_bits
-from fedapp.experiment.runpaths import NAME, default_name, make_folder, newest, out_root, taken
+from fedapp.experiment.runpaths import (
+    IDENTITY,
+    check_name,
+    default_name,
+    identity_of,
+    make_folder,
+    new_identity,
+    newest,
+    out_root,
+    taken,
+)
 from fedapp.ground.disk import remove_stale
 from fedapp.ground.errors import FedAppError, RunError
 
@@ -58,6 +69,11 @@ class RunFolder(Records):
         """Where they keep their models for use."""
         return self.path / "models"
 
+    @property
+    def identity(self) -> str:
+        """What no other run has; empty: one of an earlier version."""
+        return identity_of(self.path)
+
     @classmethod
     def create(
         cls,
@@ -75,11 +91,8 @@ class RunFolder(Records):
         Raises RunError where the name is no folder name or is taken, StoreError where the disk
         refuses; then no folder stays.
         """
-        if name and not NAME.fullmatch(name):
-            raise RunError(
-                f"runtime.run_name = {name!r}: must be letters, digits, dot, dash and underscore, "
-                "at most 120, the first a letter or digit"
-            )
+        if name:
+            check_name(name)
         started = datetime.now().astimezone()
         folder = cls(make_folder(root, name, default_name(plain_config, started)))
         facts = {
@@ -90,6 +103,7 @@ class RunFolder(Records):
             "started": started.isoformat(timespec="seconds"),
         }
         try:
+            folder.write(IDENTITY, new_identity())
             folder.write("config.yaml", _as_preset(plain_config))
             if manifest:
                 manifest.save(folder.path / "manifest.safetensors")
@@ -202,8 +216,10 @@ def check_run(experiment: Experiment) -> None:
     if runtime.resume:
         plain, digest = to_plain(experiment), experiment_digest(experiment)
         RunFolder.resumable(_to_resume(experiment), plain, None, digest)
-    elif runtime.run_name and (root / runtime.run_name).exists():
-        raise RunError(taken(root / runtime.run_name))
+    elif runtime.run_name:
+        check_name(runtime.run_name)
+        if (root / runtime.run_name).exists():
+            raise RunError(taken(root / runtime.run_name))
 
 
 def _to_resume(experiment: Experiment) -> Path:

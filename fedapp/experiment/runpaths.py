@@ -3,18 +3,88 @@
 import difflib
 import os
 import re
+import secrets
+import shutil
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedapp.ground.disk import refused
+from fedapp.ground.disk import TEMPORARY, refused
 from fedapp.ground.errors import RunError
 
 if TYPE_CHECKING:  # it imports torch, for which the completion of a name cannot wait
     from fedapp.experiment.experiment import Experiment
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+RESERVED = "models"
+"""No run is called so: beside the runs' folders at a site, it holds the models that are kept."""
+OUT = "FEDAPP_OUT or runtime.out"
+"""What says where run folders are."""
+IDENTITY = "run.id"
+"""Names the one run that a folder is of: 64 random hex digits, drawn when the run begins."""
+
+
+def check_name(name: str) -> None:
+    """Check a run's name, which its folder has everywhere. Raises RunError."""
+    if not NAME.fullmatch(name):
+        raise RunError(
+            f"runtime.run_name = {name!r}: must be letters, digits, dot, dash and underscore, "
+            "at most 120, the first a letter or digit"
+        )
+    if name.casefold() == RESERVED:
+        raise RunError(
+            f"runtime.run_name = {name!r}: sites keep the models of all runs in a folder of that "
+            "name: choose another"
+        )
+
+
+def new_identity() -> str:
+    """Return what no other run has."""
+    return secrets.token_hex(32)
+
+
+def identity_of(folder: Path) -> str:
+    """Return the identity of a folder's run; empty: it has none, as runs of earlier versions."""
+    try:
+        return (folder / IDENTITY).read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
+def folder_of(root: Path, name: str, identity: str) -> Path:
+    """Return a run's folder at a site, made where it is not there. Raises RunError, StoreError.
+
+    Where another run of the same name has been, from another server, with other settings or begun
+    anew, its folder stays as it is. This run's then is name~2, name~3, ..., as none can be called.
+    """
+    check_name(name)
+    path, tried = root / name, 1
+    try:
+        while not _is_of(path, identity):
+            tried += 1
+            path = root / f"{name}~{tried}"
+    except OSError as error:
+        raise refused(path, error, setting=f"{OUT}, or the node's store-path") from error
+    return path
+
+
+def _is_of(path: Path, identity: str) -> bool:
+    """Whether a folder is the run's; one that is not there is made, with its identity at once."""
+    if path.exists():
+        return identity_of(path) == identity
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
+    part.mkdir(mode=0o700)  # it will hold models, which tell of the site's images
+    try:
+        if identity:
+            (part / IDENTITY).write_text(identity)
+        part.rename(path)
+    except OSError:
+        shutil.rmtree(part, ignore_errors=True)
+        if not path.exists():  # else: another process was faster
+            raise
+    return identity_of(path) == identity
 
 
 def out_root(experiment: "Experiment") -> Path:
@@ -45,12 +115,12 @@ def make_folder(root: Path, name: str, default: str) -> Path:
             return path
         except FileExistsError as error:
             if not root.is_dir():
-                raise refused(path, error) from error
+                raise refused(path, error, setting=OUT) from error
             if name:
                 raise RunError(taken(path)) from None
             tried += 1
         except OSError as error:
-            raise refused(path, error) from error
+            raise refused(path, error, setting=OUT) from error
 
 
 def default_name(plain_config: Mapping[str, Any], started: datetime) -> str:

@@ -179,17 +179,23 @@ def make_durable(paths: Collection[Path]) -> None:
             raise refused(path, error) from error
 
 
-def refused(path: Path, error: OSError, needed: int = 0) -> StoreError:
-    """Return the error that says what could not be written, why, and what to do."""
+def refused(path: Path, error: OSError, needed: int = 0, setting: str = "") -> StoreError:
+    """Return the error that says what could not be written, why, and what to do.
+
+    setting: by which another folder is chosen.
+    """
     facts = [error.strerror or str(error), *([f"{size(needed)} needed"] if needed else [])]
     folder = next((p for p in path.parents if p.is_dir()), Path("/"))
     facts.append(f"{size(shutil.disk_usage(folder).free)} free")
+    other = f"choose another folder{f' ({setting})' if setting else ''}"
     if error.errno in _NO_ROOM:
         remedy = "free space there; what was written before is kept"
+    elif error.errno == errno.EISDIR:
+        remedy = "it is a folder; name a file in it"
     elif error.errno in {errno.ENOTDIR, errno.EEXIST}:
-        remedy = "a file is in the way; choose another folder (FEDAPP_OUT or runtime.out)"
+        remedy = f"a file is in the way; {other}"
     else:
-        remedy = f"make {folder} writable or choose another folder (FEDAPP_OUT or runtime.out)"
+        remedy = f"make {folder} writable or {other}"
     return StoreError(f"{path}: cannot be written ({', '.join(facts)}): {remedy}")
 
 

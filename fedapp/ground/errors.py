@@ -7,6 +7,9 @@ from collections.abc import Iterable
 MAX_QUOTED = 2000
 """Characters of an error that quotes another machine."""
 
+DIVERGED = "lower training.learning_rate"
+"""What a site advises whose answers, or whose weights after training, are no numbers."""
+
 _PATH = re.compile(r"""(?<![\w.:/])~?/(?=\S)(?:[^:;,()'"]*/)?[^\s:;,()'"]*""")
 """An absolute path, with the spaces inside it; no URL, no path within this project."""
 

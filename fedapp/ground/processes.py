@@ -36,6 +36,16 @@ def signals_as_exit() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """Take SIGTERM for Ctrl-C, so that a program says what it would say then."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def pids() -> set[int]:
     """Return the numbers of all processes."""
     return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}

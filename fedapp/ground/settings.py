@@ -8,7 +8,7 @@ import math
 import re
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.errors import nearest
@@ -91,6 +91,14 @@ class DataSettings:
     def inputs(self) -> tuple[int, int, int]:
         """Shape that every site's images take, where they have images of their own."""
         return self.channels, self.image_size, self.image_size
+
+    @field_validator("window", mode="before")
+    @classmethod
+    def _no_number(cls, value: object) -> object:
+        """Say of a single number what a window is; that it is no text would be of no help."""
+        if isinstance(value, int | float):
+            window_ends(str(value))
+        return value
 
     def __post_init__(self) -> None:
         if 0 < self.image_size < 8:

@@ -99,9 +99,20 @@ class Choice:
         return not self.kept.alone if len(kinds) > 1 else None
 
     def after(self, new: Iterable[Candidate]) -> Self:
-        """Return the choice among these and new ones; one that is there already is replaced."""
-        every = {one.when: one for one in (*self.candidates, *new)}
-        return type(self)(needed([every[when] for when in sorted(every)]))
+        """Return the choice among these and new ones, of which the kept one is here, or new.
+
+        One that is there already is replaced: its round was done again, or its run from the start.
+        The one that is kept is not, by one with fewer right answers.
+        """
+        here, held = {one.when: one for one in new}, self.kept
+        if held and held.when in here:
+            here[held.when] = max(here[held.when], held, key=lambda one: one.val_right)
+        elif held:
+            here[held.when] = held
+        every = {one.when: one for one in self.candidates} | here
+        kept = chosen(_by_time(every))
+        # The networks of others are gone: where rounds came out otherwise, these alone are left.
+        return type(self)(needed(_by_time(every if kept in here.values() else here)))
 
 
 def candidates(
@@ -145,6 +156,10 @@ def margin(right: int, images: int) -> float:
     """Return m above, in images, >= 0: by how many the best must lead to count as better."""
     share = (right + 1) / (images + 2)
     return MARGIN * math.sqrt(share * (1 - share) * images)
+
+
+def _by_time(every: Mapping[tuple[int, int], Candidate]) -> list[Candidate]:
+    return [every[when] for when in sorted(every)]
 
 
 def needed(among: Sequence[Candidate]) -> tuple[Candidate, ...]:

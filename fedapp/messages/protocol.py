@@ -13,7 +13,7 @@ from pydantic import FailFast, Field
 
 from fedapp.ground.settings import SITE_NAME
 
-SCHEMA = 7
+SCHEMA = 8
 """Version of the message format; both sides refuse any other."""
 
 INITIAL_SITE = -1
@@ -334,7 +334,8 @@ class Origin:
     """What the server runs; rides with every request.
 
     A site that runs other code or another experiment refuses with the difference.
-    run: name of the run, a folder at the site. code: hash of the server's code.
+    run: name of the run, a folder at the site. identity: tells it from others of that name; empty:
+        one begun by an earlier version. code: hash of the server's code.
     experiment: digest of the settings that both sides must share.
     pool: SHA-256 of the key in the server's model pool: a site that can read that key works on the
         pool itself and is sent no contents. Empty: contents always travel.
@@ -346,6 +347,7 @@ class Origin:
     code: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     experiment: Digest
     pool: DigestOrNone = ""
+    identity: DigestOrNone = ""
 
 
 @dataclass(frozen=True)

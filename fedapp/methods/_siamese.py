@@ -119,6 +119,10 @@ class TwoNetworks(Siamese):
     largest_decay: Share = 0.999
     """alpha_max: largest decay of the target."""
 
+    def needs_unclipped(self) -> str:
+        """Clipping and noise cover models alone."""
+        return "it sends a second network beside models"
+
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """The online network."""
         return {ONLINE: schema_of(model.state_dict())}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedapp.data.parts import VAL
-from fedapp.ground.errors import ProtocolError, RunError
+from fedapp.ground.errors import DIVERGED, ProtocolError, RunError
 from fedapp.learn.calibration import Fit
 from fedapp.learn.discriminant import COUNTS
 from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, SCALE, Form, OverFeatures
@@ -131,9 +131,7 @@ class Stacked:
             found.append(torch.softmax(self.network.tail((fixed[batch], *others)), dim=1).cpu())
         answers = torch.cat([torch.empty(0, site.data.num_classes), *found])
         if not all_finite(answers):
-            raise RunError(
-                f"site {site.data.site}: the model answers NaN; lower training.learning_rate"
-            )
+            raise RunError(f"site {site.data.site}: the model answers NaN; {DIVERGED}")
         return answers
 
     def predictor(self, mix: Tensor, weight: float) -> Predictor:

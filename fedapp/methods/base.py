@@ -21,7 +21,7 @@ from fedapp.data.augment import weak
 from fedapp.data.inputs import normalise
 from fedapp.data.parts import LABELLED, UNLABELLED
 from fedapp.data.sites import SiteData
-from fedapp.ground.errors import RunError
+from fedapp.ground.errors import DIVERGED, RunError
 from fedapp.ground.rng import numpy_stream, seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.metrics import evaluation, predict_each
@@ -326,7 +326,7 @@ class SiteContext:
         if not math.isfinite(loss):
             raise RunError(
                 f"site {self.data.site}, round {task.round}: the training loss is {loss}; "
-                "lower training.learning_rate"
+                f"{DIVERGED}"
             )
         return loss
 
@@ -347,9 +347,7 @@ class SiteContext:
         """Return the model's softmax for each set of images, as `predicted` does."""
         every = predict_each(self.model, sets, self.normalise)
         if not all(map(all_finite, every)):
-            raise RunError(
-                f"site {self.data.site}: the model answers NaN; lower training.learning_rate"
-            )
+            raise RunError(f"site {self.data.site}: the model answers NaN; {DIVERGED}")
         return every
 
     def evaluate(self, *parts: str, answer: str = "") -> dict[str, Evaluation]:
@@ -371,8 +369,7 @@ class SiteContext:
         for name, tensor in params.items():
             if not all_finite(tensor):
                 raise RunError(
-                    f"site {self.data.site}: {name} is NaN or infinite after training; "
-                    "lower training.learning_rate"
+                    f"site {self.data.site}: {name} is NaN or infinite after training; {DIVERGED}"
                 )
         return params
 

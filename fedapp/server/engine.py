@@ -187,6 +187,11 @@ class Engine:
         self._admit(state, number, self.carrier.newcomers())
         standings = state.standings.sites
         sites = tuple(sorted(standings))
+        beyond: dict[int, float] = {}
+
+        def left_out(site: int, times: float) -> None:
+            beyond[site] = max(round(times, 1), beyond.get(site, 0.0))
+
         rnd = Round(
             number=number,
             seed=self.experiment.seed,
@@ -200,6 +205,8 @@ class Engine:
                 number,
                 self.experiment.rounds.robust,
                 state.agreement,
+                state.moves,
+                left_out,
             ),
             facts={
                 **{site: standing.facts for site, standing in standings.items()},
@@ -231,6 +238,11 @@ class Engine:
         seconds["server"] = time.monotonic() - began - sum(seconds.values())
         joins_at = self.experiment.method.joins_at
         row = state.standings.close_round(number, of_sites, skipped, joins_at)
+        if beyond:
+            row["left_out"] = beyond
+            for site, times in sorted(beyond.items()):
+                who = rnd.facts[site].called if site in rnd.facts else "a model of the server's own"
+                self.progress.note(_beyond(number, who, times))
         return row, sites_row(number, of_sites, seconds)
 
     def _timed(
@@ -302,6 +314,13 @@ def _unused(experiment: Experiment) -> str:
     share, data = experiment.split.server_share, experiment.runtime.server_data
     whose = f"split.server_share = {share}" if share else f"runtime.server_data = {data}"
     return f"{whose}: {experiment.method.name} does not train the server on it: it is unused"
+
+
+def _beyond(number: int, called: str, times: float) -> str:
+    return (
+        f"round {number}: {called} left out of the average: its upload changed {times:.3g} "
+        "times as much as is usual; look at its training and its images"
+    )
 
 
 def _listed(sites: Iterable[int]) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from fedapp.experiment.experiment import Experiment
-from fedapp.ground.errors import ProtocolError, RunError, StoreError
+from fedapp.ground.errors import DIVERGED, ProtocolError, RunError, StoreError
 from fedapp.ground.progress import Progress
 from fedapp.learn.layers import layers_of
 from fedapp.learn.params import Params, Schema, digest_of, from_bytes, part_from_bytes, to_bytes
@@ -27,6 +27,7 @@ from fedapp.messages.protocol import (
     SERVER_SITE,
     Incoming,
     Missing,
+    ModelRef,
     Outgoing,
     Refusal,
     Reply,
@@ -207,12 +208,45 @@ class Phases:
             if len(answered) < share * len(asked):
                 site = min(asked - answered)
                 called = self._facts(site).called
+                lost = [t for t in tasks if DIVERGED in failed.get(t.site, "")]
+                cause = self._sent_to(lost) if 2 * len(lost) > len(asked - answered) else ""
                 raise RunError(
                     f"round {self.state.round}: {len(answered)} of {len(asked)} sites answered "
                     f"({action}), rounds.min_reply_share = {share:g} asks for more; "
-                    f"{called} said: {failed[site].rstrip('.')}. "
+                    f"{cause or f'{called} said: {failed[site]}'.rstrip('.')}. "
                     f"Mend the sites and {self.going_on()}"
                 )
+
+    def _sent_to(self, lost: Sequence[Task]) -> str:
+        """Say whose uploads are newest in what these sites were sent, which made them diverge.
+
+        Empty where nothing of another site is in it.
+        """
+        sent = {ref for t in lost for ref in t.refs() if ref.site != t.site and ref.version}
+        named: dict[int, float] = {}
+        if any(ref.site == SERVER_SITE for ref in sent):
+            for moves in self.state.moves.values():
+                named |= {site: max(far, named.get(site, 0.0)) for site, far in moves.furthest}
+        named = named or dict.fromkeys(sorted(self._newest(sent)), 0.0)
+        if not named:
+            return ""
+        who = ", ".join(
+            f"{self._facts(site).called}{f' ({far:.3g} times the usual change)' if far else ''}"
+            for site, far in sorted(named.items(), key=lambda one: -one[1])
+            if site in self.state.standings.sites or site == SERVER_SITE
+        )
+        return (
+            f"{len(lost)} of them answer NaN with what they were sent, so not they are to be "
+            f"looked at first, but the newest uploads in it: {who}"
+        )
+
+    def _newest(self, sent: Collection[ModelRef]) -> set[int]:
+        """Return the sites of which the newest of these models are."""
+        records = self.pool.contents
+        rounds = {
+            r.site: records[r.site, r.role].round for r in sent if (r.site, r.role) in records
+        }
+        return {site for site, when in rounds.items() if when == max(rounds.values())}
 
     def _outgoing(self, task: Task, held: Collection[str]) -> Outgoing:
         """Attach what the site does not hold; w_0 it makes itself."""

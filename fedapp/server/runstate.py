@@ -12,6 +12,23 @@ from fedapp.messages.protocol import SiteFacts
 from fedapp.methods.base import Method, MethodState
 from fedapp.server.standings import Standings
 
+MOST_NAMED = 3
+"""Sites that are named as those who moved an average most."""
+
+
+@dataclass(frozen=True)
+class Moves:
+    """How far members of the server's averages moved, of one part of a role.
+
+    largest: the largest median length of a change so far. furthest: the sites that moved most in
+    the newest average, at most `MOST_NAMED`, each with how many times as far as usual
+    (`robust.times`).
+    """
+
+    largest: float = 0.0
+    furthest: tuple[tuple[int, float], ...] = ()
+
+
 Tables = Mapping[str, Mapping[Any, Any]]
 """Tables by name, each with its rows by site."""
 
@@ -28,6 +45,7 @@ class RunState:
     private: digest of what each site keeps to itself. peers: what the sites of an earlier run said
     of themselves then; their models, or the common one, are in the pool (`runtime.peers`).
     agreement: how far each site's changes agreed with the others' (`robust.agreement`).
+    moves: by role and part.
     """
 
     round: int
@@ -38,6 +56,7 @@ class RunState:
     wall_seconds: float = 0.0
     peers: dict[int, SiteFacts] = field(default_factory=dict)
     agreement: dict[int, float] = field(default_factory=dict)
+    moves: dict[str, Moves] = field(default_factory=dict)
 
     def tables(self) -> Tables:
         """Return what has a row for each site, by name; mappings that a method remembers too."""

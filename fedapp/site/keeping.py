@@ -4,6 +4,9 @@ After every task that measured, the rule of `fedapp.learn.keeping` looks at what
 with. The folder always holds the model that it chooses of all so far: a site does not know which
 round is the last. What it chooses from is in the folder too, so that a run that is resumed, or a
 round that is done again, ends with the same bytes.
+
+A model is only ever replaced by a later one of its own run, and only where the rule says that this
+is as good. A run of the same name from elsewhere has another folder (`runpaths.folder_of`).
 """
 
 import logging
@@ -15,7 +18,13 @@ from fedapp.learn.keeping import BLIND, RULE, USED, Candidate, Choice, candidate
 from fedapp.learn.params import Params, digest_of, to_bytes, without
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.base import SiteContext, SiteReport
-from fedapp.models.description import DESCRIPTION, Chosen, Description, read_description
+from fedapp.models.description import (
+    DESCRIPTION,
+    Chosen,
+    Description,
+    Origin,
+    read_description,
+)
 from fedapp.models.folder import write_model
 from fedapp.models.maker import Maker
 
@@ -26,8 +35,7 @@ log = logging.getLogger(__name__)
 class KeptModel:
     """Keeps a site's model in a folder of its own.
 
-    The first task of a run, of round 0, begins anew: an earlier run of the same name is over. So
-    does a later one that finds a model of other settings: the site was not there in round 0.
+    A model of other settings that lies there stays: then nothing of this run is kept.
     """
 
     folder: Path
@@ -39,7 +47,14 @@ class KeptModel:
         new = candidates(task.round, report.evaluations, apart)
         if not new:
             return
-        held = self._held() if task.round else None
+        held = self._held()
+        if held is not None and not self._ours(held.origin):
+            log.warning(
+                "%s: holds a model of another run (%s, seed %d), which stays; of this run nothing "
+                "is kept: move that folder away, or choose another runtime.run_name",
+                self.folder, held.origin.preset, held.origin.seed,
+            )  # fmt: skip
+            return
         before = Choice(held.choice.candidates if held else ())
         choice = before.after(new)
         kept = choice.kept
@@ -50,17 +65,20 @@ class KeptModel:
             write_model(self.folder, replace(held, choice=why, others=None))
 
     def _held(self) -> Description | None:
-        """Return what the folder holds of this run; None where that is nothing, or damaged."""
+        """Return what the folder holds; None where that is nothing, or damaged."""
         if not (self.folder / DESCRIPTION).exists():
             return None
         try:
-            held = read_description(self.folder)
+            return read_description(self.folder)
         except RunError as error:
             log.warning("%s; the site begins to keep anew", error)
             return None
-        ran, runs = held.origin, self.maker.origin(held.origin.round)
+
+    def _ours(self, found: Origin) -> bool:
+        """Whether a model is of this run, as far as its settings and the site's data tell."""
+        runs = self.maker.origin(found.round)
         # Not by code and versions: a run may go on with others.
-        return held if replace(ran, code=runs.code, versions=runs.versions) == runs else None
+        return replace(found, code=runs.code, versions=runs.versions) == runs
 
     def _keep(
         self, kept: Candidate, choice: Choice, task: Task, report: SiteReport, site: SiteContext

@@ -73,9 +73,24 @@ def test_a_changed_upload_passes_for_the_sites_own():
     assert blob == to_bytes({**KNOWN, **uploads("sign")})
 
 
+def test_what_a_site_sends_beside_its_model_stays_true():
+    transport = Hostile(OneAnswer(), {1}, "sign", 0)
+    reply = Reply(site=1, round=2, model=digest_of(to_bytes(TRAINED)), held=())
+    both = Incoming(reply, {reply.model: to_bytes(TRAINED), "b" * 64: b"sums"})
+    transport.carrier.exchange = lambda *_: [(1, both)]
+    [(_, bad)] = transport.exchange([Outgoing(task(1), b"")], lambda d: to_bytes(KNOWN), 1.0)
+    assert bad.payloads["b" * 64] == b"sums" and reply.model not in bad.payloads
+    sums = Incoming(reply, {"b" * 64: b"sums"})
+    transport.carrier.exchange = lambda *_: [(1, sums)]
+    [(_, same)] = transport.exchange([Outgoing(task(1), b"")], lambda d: to_bytes(KNOWN), 1.0)
+    assert same == sums
+
+
 def test_what_each_attack_uploads():
     assert uploads("sign")["head.weight"].tolist() == [[-1, 2, 4]]  # 1 - (3 - 1)
     assert uploads("scaled")["head.weight"].tolist() == [[21, 2, 4]]  # 1 + 10 (3 - 1)
+    assert uploads("x1e3")["head.weight"].tolist() == [[2001, 2, 4]]
+    assert uploads("x1e30")["head.weight"][0, 0].item() == pytest.approx(2e30)
     assert uploads("one_class")["head.bias"].tolist() == [21, 0]
     assert uploads("one_class")["head.weight"].equal(TRAINED["head.weight"])
     assert uploads("labels") is TRAINED

@@ -1,13 +1,16 @@
 """Loaders of published sets, on small files of the real formats that the tests write."""
 
+import errno
 import functools
 import gzip
 import hashlib
 import http.server
 import io
+import os
 import pickle
 import struct
 import tarfile
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -454,7 +457,7 @@ def test_archives_are_downloaded_and_unpacked(
 
 def test_a_root_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(DataError, match="the download failed"):
+    with pytest.raises(DataError, match=r"cannot be written to \(Not a directory\)"):
         load("mnist", tmp_path / "file" / "data", download=True)
 
 
@@ -498,3 +501,30 @@ def test_the_root_is_the_setting_then_the_variable_then_the_cache(
     monkeypatch.setenv("FEDAPP_DATA", "")
     assert data_root("") == tmp_path / "home" / ".cache" / "um-pfssl"
     assert data_root("relative").is_absolute()
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_and_not_taken_for_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        DataError, match=r"cannot be written to .*make it a folder that can be"
+    ) as e:
+        load("fashion_mnist", tmp_path / "file", download=True)
+    assert "network" not in str(e.value) and "\n" not in str(e.value)
+
+    def read_only(dir: Path) -> None:
+        raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
+    with pytest.raises(DataError, match=r"cannot be written to \(Read-only file system\)"):
+        load("fashion_mnist", tmp_path, download=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"file"}  # no lock file
+
+
+def test_nothing_but_the_data_stays_in_the_folder(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_fashion(tmp_path / "server", server, monkeypatch)
+    load("fashion_mnist", tmp_path / "data", download=True)
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["FashionMNIST"]

@@ -20,8 +20,9 @@ from fedapp.experiment.config import (
     to_plain,
 )
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import presets
+from fedapp.experiment.presetfiles import method_path, method_presets, presets, read_yaml
 from fedapp.ground.errors import ConfigError
+from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.methods import method_class, method_names
 
@@ -30,6 +31,11 @@ def refusal(preset: str, **overrides) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load_experiment(preset, {key.replace("__", "."): v for key, v in overrides.items()})
     return str(caught.value).splitlines()
+
+
+def method_of(preset: str) -> type:
+    """The method's class."""
+    return method_class(read_yaml(method_path(preset))["method"]["name"])
 
 
 @pytest.fixture
@@ -359,3 +365,25 @@ def test_a_word_is_not_taken_for_a_setting_that_the_method_lacks() -> None:
     with pytest.raises(ConfigError, match="helpers = 3: unknown key; ") as error:
         load_experiment("digits_demo", {"method.preset": "fedavg", "helpers": 3})
     assert "helper_list_size" not in str(error.value)
+
+
+@pytest.mark.parametrize("preset", method_presets())
+def test_clipping_is_refused_at_once_where_a_site_sends_more_than_models(preset):
+    """All that a method's sites send beside models has a role; FedRGD's are the server's own."""
+    bags = {"split.bags": 12} if {"bags"} & method_of(preset).learns_from == {"bags"} else {}
+    plain = load_experiment("digits_demo", {"method.preset": preset, **bags})
+    network = build_model(plain.model, (1, 16, 16), 10)
+    more = plain.method.roles(network) and plain.method.name != "fedrgd"
+    over = {"method.preset": preset, "privacy.clip": 1.0, **bags}
+    if not more:
+        load_experiment("digits_demo", over)
+        return
+    with pytest.raises(ConfigError, match=r"privacy.clip = 1.0: \w+ cannot run so: it sends \w+"):
+        load_experiment("digits_demo", over)
+
+
+@pytest.mark.parametrize("value", [5, 40.5, "5", "9, 1", "a, b"])
+def test_a_window_that_is_none_says_what_one_is(value):
+    [line] = refusal("own_data", data__window=value)
+    assert "window must be two numbers, the lower first, such as '0, 4095', or 'dicom'" in line
+    assert "quotes" not in line

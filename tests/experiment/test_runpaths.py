@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.experiment.runpaths import find_run, run_names
-from fedapp.ground.errors import RunError
+from fedapp.experiment.runpaths import find_run, folder_of, make_folder, run_names
+from fedapp.ground.errors import RunError, StoreError
 
 
 @pytest.fixture
@@ -76,3 +76,11 @@ def test_a_file_is_no_run(root: Path) -> None:
     path = begun(root, "trial", 1) / "run.json"
     with pytest.raises(RunError, match="no such folder"):
         find_run(str(path))
+
+
+def test_where_run_folders_cannot_be_the_settings_are_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"another folder \(FEDAPP_OUT or runtime.out\)$"):
+        make_folder(tmp_path / "file", "run", "")
+    with pytest.raises(StoreError, match=r"another folder .*, or the node's store-path"):
+        folder_of(tmp_path / "file", "run", "")

@@ -6,7 +6,13 @@ import os
 import pytest
 
 from fedapp.ground import disk
-from fedapp.ground.disk import append_durable, cut_durable, remove_stale, write_atomic
+from fedapp.ground.disk import (
+    append_durable,
+    cut_durable,
+    refused,
+    remove_stale,
+    write_atomic,
+)
 from fedapp.ground.errors import StoreError
 
 
@@ -73,3 +79,23 @@ def test_a_folder_that_only_lets_one_write_takes_new_ones(tmp_path, monkeypatch)
     monkeypatch.setattr(disk, "_sync", closed)
     write_atomic(tmp_path / "one" / "file", b"content", durable=False)
     assert (tmp_path / "one" / "file").read_bytes() == b"content"
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EACCES, "make {} writable or choose another folder"),
+        (errno.EEXIST, "a file is in the way; choose another folder"),
+        (errno.EISDIR, "it is a folder; name a file in it"),
+        (errno.ENOSPC, "free space there; what was written before is kept"),
+    ],
+)
+def test_the_remedy_names_a_setting_only_where_one_says_which_folder_it_is(
+    tmp_path, number, remedy
+):
+    """`fedapp predict --out` names its own file: a run's settings would not help."""
+    error = OSError(number, os.strerror(number))
+    said = remedy.format(tmp_path)
+    assert str(refused(tmp_path / "a", error)).endswith(f": {said}")
+    named = str(refused(tmp_path / "a", error, setting="runtime.out"))
+    assert named.endswith(f": {said} (runtime.out)" if "another" in said else f": {said}")

@@ -76,6 +76,32 @@ def test_round_by_round_is_as_all_at_once_and_again_changes_nothing(found):
     assert needed(every) == choice.candidates and len(choice.candidates) <= 10
 
 
+rounds = st.lists(rows, min_size=1, max_size=8)
+
+
+@given(rounds)
+def test_rounds_that_come_again_and_otherwise_never_put_a_worse_model_in_the_place_of_a_better(
+    batches,
+):
+    """A run that begins anew, is resumed from an old copy, or whose site lost what it keeps."""
+    choice = Choice()
+    for batch in batches:
+        new = [one(n, r, a, a == "alone") for n, a, r in batch]
+        before, choice = choice.kept, choice.after(new)
+        assert choice.kept in (before, *new)
+        if before is not None:
+            least = before.val_right - margin(before.val_right, IMAGES)
+            assert choice.kept.val_right >= least
+
+
+def test_a_round_done_again_replaces_the_kept_model_only_by_one_as_good():
+    kept = Choice().after([one(5, 12)])
+    assert kept.after([one(5, 3)]) == kept
+    assert kept.after([one(n, 3) for n in range(5)]).kept == one(5, 12)
+    again = replace(one(5, 12), test_right=1, test_images=2)
+    assert kept.after([again]).kept == again
+
+
 @given(rows)
 def test_what_is_kept_is_never_further_below_the_best_than_the_margin(found):
     every = [one(n, r, a) for n, a, r in found]

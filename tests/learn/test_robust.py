@@ -20,6 +20,8 @@ from fedapp.learn.robust import (
     median,
     products,
     robust_mean,
+    rough_length,
+    times,
 )
 from fedapp.methods.fedavg import FedAvg
 from tests.small import small
@@ -54,6 +56,36 @@ def mean_of(rule, models, own, weights=None):
 )
 def test_a_weight_is_at_most_three_times_the_median(weights, expected):
     assert capped(weights) == expected
+
+
+@pytest.mark.parametrize(
+    ("lengths", "before", "expected"),
+    [
+        ([1, 2, 60], 0, [0.5, 1, 30]),  # the median is 2
+        ([1, 2, 60, 80], 0, [0.5, 1, 30, 40]),  # of two middle ones the lower
+        ([0, 0, 0, 4], 0, [0, 0, 0, 1]),  # who did not move does not count
+        ([1, 100, 100], 2, [0.5, 50, 50]),  # earlier rounds say what is usual
+        ([1, 2, 3], 9, [0.5, 1, 1.5]),  # but only where it is less
+        ([7, 7, 7], 0, [1, 1, 1]),
+        ([1e30], 0, [1]),  # nobody to compare it with
+        ([1e30], 1, [1e30]),
+        ([math.inf, 1, 1], 0, [math.inf, 1, 1]),
+        ([0, 0], 0, [0, 0]),
+        ([], 5, []),
+    ],
+)
+def test_how_many_times_as_long_as_usual(lengths, before, expected):
+    assert times(lengths, before) == expected
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1, 1e6, 1e30, 3e38])
+def test_the_rough_length_is_the_length_to_six_digits_however_long(factor):
+    stream = torch.Generator().manual_seed(0)
+    own = {name: torch.randn(50, 20, generator=stream) for name in "ab"}
+    far = {n: t + (0.5 + torch.rand(50, 20, generator=stream)) * factor / 2 for n, t in own.items()}
+    exact = length(far, own, "ab")
+    assert rough_length(far, own, "ab") == pytest.approx(exact, rel=1e-6)
+    assert rough_length(far, own, "") == 0 == rough_length(own, own, "ab")
 
 
 # --- by hand --------------------------------------------------------------------------------------

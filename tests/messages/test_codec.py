@@ -61,6 +61,8 @@ def test_requests_come_back_equal():
     assert again == hello and encode(again) == encode(hello)  # 1.0 stays a float, True a truth
     origin = Origin("run-1", "0" * 16, D)
     assert decode_origin(encode(origin)) == origin
+    again = replace(origin, identity="a" * 64)
+    assert decode_origin(encode(again)) == again
 
 
 @pytest.mark.parametrize("message", [TASK, *ANSWERS], ids=lambda m: type(m).__name__)

@@ -1,18 +1,27 @@
 """Who else on a machine can read what a run or a site writes: nobody."""
 
 import os
+import signal
 import stat
+import subprocess
+from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from client_app.work import answer
+from fedapp.drivers import flower_local
 from fedapp.experiment.runfolder import open_run
+from fedapp.experiment.runpaths import folder_of
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import StoreError
 from fedapp.messages.protocol import Hello
 from fedapp.site.privacy import Releases
+from fedapp.tools.deploy import compose_local
 from tests.flower.grids import origin_of, preset
 from tests.small import small
+
+DOCKER = Path(__file__).parents[2] / "docker"
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +49,36 @@ def test_what_a_site_keeps_of_a_run_is_its_users_alone(tmp_path):
     answer(run, node, origin_of(experiment, "first"), Hello(), {})
     assert rights(tmp_path / "store" / "first") == 0o700
     assert (tmp_path / "store" / "first" / "sites" / "site-2").is_dir()
+
+
+def test_a_node_that_makes_its_place_makes_it_its_users_alone(tmp_path):
+    folder = folder_of(tmp_path / "place" / "models", "run", "a" * 64)
+    assert rights(folder) == rights(folder.parent) == 0o700
+
+
+@pytest.mark.parametrize("starts", [flower_local, compose_local])
+def test_what_this_project_starts_of_flower_writes_for_its_user_alone(
+    tmp_path, monkeypatch, starts
+):
+    """Flower's database has messages in it, with models."""
+    seen = []
+
+    def popen(command, umask=-1, **_):
+        seen.append(umask)
+        raise OSError("not started")
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(flower_local, "end", lambda remaining: None)
+    monkeypatch.setattr(flower_local, "ctypes", MagicMock())
+    monkeypatch.setattr(signal, "signal", MagicMock())  # it ignores them at its end
+    with pytest.raises(OSError, match="not started"):
+        if starts is flower_local:
+            with flower_local._superlink(tmp_path, 1, {}):
+                pass
+        else:
+            made = compose_local.Services(DOCKER / "compose.yaml", tmp_path, {})
+            made.spawn("superlink", ["flower-superlink"], "superlink")
+    assert seen == [0o077]
 
 
 def test_the_key_to_the_noise_is_never_readable_by_others_not_even_while_it_is_made(

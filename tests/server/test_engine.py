@@ -20,8 +20,16 @@ from fedapp.ground.progress import Progress
 from fedapp.learn.params import digest_of
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import Incoming, Missing, ModelRef, Refusal, ScoredRef, SiteFacts
+from fedapp.messages.protocol import (
+    Incoming,
+    Missing,
+    ModelRef,
+    Refusal,
+    ScoredRef,
+    SiteFacts,
+)
 from fedapp.messages.store import ModelStore
+from fedapp.methods.fedavg import FedAvg
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
 from fedapp.site.private import PrivateParts
@@ -241,6 +249,48 @@ def test_one_bad_site_is_skipped_named_and_counted(run, name):
     assert re.search(reason, skipped["2"]), skipped["2"]
     assert rows(folder)[2]["skipped"] == {}
     assert summary["mean_test_accuracy"]["final"] is not None
+
+
+def longer(factor):
+    """Move every trained tensor of an upload so many times as far from 0."""
+
+    def change(params):
+        for name, tensor in params.items():
+            if "running_" not in name and tensor.is_floating_point():
+                tensor.mul_(factor)
+
+    return reupload(change)
+
+
+AVERAGED = {"method": FedAvg(), "rounds__num_rounds": 3, "rounds__sample_rate": 1.0}
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e6, 1e30])
+def test_a_huge_upload_is_left_out_of_the_average_named_and_ends_nothing(run, capsys, factor):
+    change = tampering(longer(factor))
+    _, folder = run(tamper=change, **AVERAGED)
+    left_out = [row.get("left_out", {}) for row in rows(folder)]
+    assert [list(sites) for sites in left_out] == [[], ["2"], [], []]
+    assert all(row["skipped"].keys() <= {"2"} for row in rows(folder))  # its own model is spoilt
+    said = " ".join(capsys.readouterr().out.split())
+    assert "round 1: site 2 left out of the average: its upload changed" in said
+
+
+def test_where_most_answer_nan_the_newest_uploads_are_named_not_who_answered(run, monkeypatch):
+    """As it was when nobody was left out; site 2 itself does its task, and honest sites cannot."""
+    for name in ("FAR", "FAR_STATISTICS"):
+        monkeypatch.setattr(f"fedapp.server.roundpool.{name}", math.inf)
+
+    def mean(task, incoming):
+        if task.site == 2 and task.round == 1:
+            return longer(1e30)(task, incoming)
+        return incoming
+
+    with pytest.raises(RunError) as ended:
+        run("spoilt", mean, **AVERAGED)
+    assert "answer NaN with what they were sent" in str(ended.value)
+    assert re.search(r"the newest uploads in it: site 2 \(.* times the usual", str(ended.value))
+    assert "lower training.learning_rate" not in str(ended.value)
 
 
 def test_too_few_answers_end_the_run_with_a_reason_and_a_checkpoint(run):

@@ -1,5 +1,7 @@
 """What a method may ask of the pool: the weighted mean by hand, and who has trained."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from fedapp.messages.protocol import MODEL, SERVER_SITE, ModelRef
 from fedapp.messages.store import ModelStore
 from fedapp.server.pool import ModelPool
 from fedapp.server.roundpool import RoundPool
+from fedapp.server.runstate import Moves
 
 
 def model(weight, statistic=0.0, count=0):
@@ -81,17 +84,63 @@ def test_a_mean_is_written_down_as_the_transport_says(tmp_path):
 
 @pytest.mark.parametrize(
     ("rule", "weight"),
-    [("none", 201.0), ("bounded", 5 / 3), ("median", 2.0), ("filtered", 1.0)],
+    [("none", 53 / 3), ("bounded", 5 / 3), ("median", 2.0), ("filtered", 1.0)],
 )
 def test_the_run_says_how_models_are_averaged(tmp_path, rule, weight):
-    """Changes 1, 2 and 600, bounded 1, 2 and 2; filtered 1 and 2, bounded 1 and 1."""
-    models = [model(1, 4), model(2, 4), model(600, 4)]
+    """Changes 1, 2 and 50, bounded 1, 2 and 2; filtered 1 and 2, bounded 1 and 1."""
+    models = [model(1, 4), model(2, 4), model(50, 4)]
     rnd = pool_of(tmp_path, models, server=model(0, 4), robust=rule)
     made = rnd.average([(1, rnd.latest(k)) for k in range(3)])
     found = content(rnd, made)
     assert found["weight"][0].tolist() == [pytest.approx(weight), 1.0]
     assert found["running_var"].item() == 4
     assert made == rnd.latest(SERVER_SITE)
+
+
+def left_out_of(rnd):
+    """The pool, and the sites that its averages are made without."""
+    said = []
+    return replace(rnd, left_out=lambda site, times: said.append((site, round(times, 3)))), said
+
+
+@pytest.mark.parametrize("rule", ["none", "bounded", "median", "filtered"])
+@pytest.mark.parametrize("factor", [61, 1e3, 1e6, 1e30])
+def test_who_moved_far_beyond_the_others_is_left_out_and_named(tmp_path, rule, factor):
+    """Changes 1, 2 and so many: above 30 times 2."""
+    rnd, said = left_out_of(pool_of(tmp_path, [model(1), model(2), model(factor)], robust=rule))
+    made = rnd.average([(1, rnd.latest(k)) for k in range(3)])
+    alone, _ = left_out_of(pool_of(tmp_path / "two", [model(1), model(2)], robust=rule))
+    honest = alone.average([(1, alone.latest(k)) for k in range(2)])
+    assert made.digest == honest.digest
+    assert said == [(2, pytest.approx(factor / 2))]
+
+
+def test_a_statistic_far_beyond_the_others_is_no_reason_to_believe_the_weights(tmp_path):
+    """Of statistics 300 times the usual length is the most: hospitals' images differ."""
+    models = [model(1, 1), model(2, 2), model(3, 600), model(4, 601)]
+    rnd, said = left_out_of(pool_of(tmp_path, models))
+    found = content(rnd, rnd.average([(1, rnd.latest(k)) for k in range(4)]))
+    assert said == [(3, 300.5)]
+    assert found["weight"][0, 0].item() == 2 and found["running_var"].item() == 201
+
+
+def test_in_a_round_with_more_bad_members_than_good_ones_earlier_rounds_say_what_is_usual(tmp_path):
+    rnd, said = left_out_of(pool_of(tmp_path, [model(1), model(2), model(3)]))
+    rnd.average([(1, rnd.latest(k)) for k in range(3)])  # to 2; the usual change is 2
+    assert not said and rnd.moves[MODEL] == Moves(2.0, ((2, 1.5), (1, 1.0), (0, 0.5)))
+    for site in (1, 2):
+        blob = to_bytes(model(1e6 * (site + 1)), PLAIN)
+        rnd.pool.upload(site, rnd.pool.store.put(blob), blob, 2)
+    made = rnd.average([(1, rnd.latest(k)) for k in range(3)])
+    assert content(rnd, made)["weight"][0, 0].item() == 1  # the good one's
+    assert {site for site, _ in said} == {1, 2}
+    assert rnd.moves[MODEL].largest == 2  # bad ones do not lift it
+
+
+def test_who_did_not_move_does_not_say_what_is_usual(tmp_path):
+    rnd, said = left_out_of(pool_of(tmp_path, [model(0), model(0), model(0), model(9)]))
+    assert content(rnd, rnd.average([(1, rnd.latest(k)) for k in range(4)]))["weight"][0, 0] == 2.25
+    assert not said and rnd.average([]).version == 2
 
 
 def test_filtered_leaves_out_who_points_away_and_remembers_it(tmp_path):
@@ -116,7 +165,7 @@ def test_where_all_are_left_out_the_server_keeps_its_model(tmp_path):
 
 
 def test_beta_goes_beyond_a_robust_average_too(tmp_path):
-    rnd = pool_of(tmp_path, [model(1), model(3), model(900)], server=model(10), robust="median")
+    rnd = pool_of(tmp_path, [model(1), model(3), model(99)], server=model(10), robust="median")
     found = content(rnd, rnd.average([(1, rnd.latest(k)) for k in range(3)], beta=2.0))
     assert found["weight"][0, 0].item() == -4.0  # 10 + 2 (3 - 10)
 

@@ -153,21 +153,20 @@ def test_a_site_that_joining_does_not_help_keeps_its_model_alone_and_says_so(tmp
     assert "validation images; it is in" in caplog.text
 
 
-def test_what_an_earlier_run_of_the_same_name_kept_is_no_candidate(tmp_path, monkeypatch):
-    """A site that was not there in round 0 has no first task to begin anew with."""
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_another_run_of_the_same_name_kept_stays(tmp_path, monkeypatch, caplog, first):
+    """first: the round in which the site comes."""
     folder = run(tmp_path, "fedavg", seed=1, rounds__num_rounds=1)
     shutil.copytree(folder / "models", kept := tmp_path / "kept")
     shutil.rmtree(folder)
-    plain = KeptModel.take
+    before, plain = files(kept), KeptModel.take
 
     def late(keeper, task, *others):
-        if task.round:
+        if task.round >= first:
             plain(replace(keeper, folder=kept / keeper.folder.name), task, *others)
 
     with monkeypatch.context() as away:
         away.setattr(KeptModel, "take", late)
         run(tmp_path, "fedavg", seed=2, rounds__num_rounds=2)
-    for site in SITES:
-        found = read_description(kept / str(site))
-        assert found.origin.seed == 2
-        assert {c.round for c in found.choice.candidates} <= {1, 2}
+    assert files(kept) == before
+    assert "holds a model of another run (digits_demo-fedavg, seed 1)" in caplog.text

@@ -135,6 +135,10 @@ class FedMatch(Method[Sparse]):
         """Sites learn psi, the server sigma."""
         return ""
 
+    def needs_unclipped(self) -> str:
+        """Clipping and noise cover models alone."""
+        return "it sends a second summand of the weights beside models"
+
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """Psi, shaped as the model, and a site's answer to the probe [C]."""
         whole = schema_of(model.state_dict())

@@ -148,6 +148,7 @@ class Services:
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is ours to handle
+                umask=0o077,  # Flower's database has models in it
             )
         self._processes[log] = process
         return process

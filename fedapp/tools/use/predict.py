@@ -36,6 +36,8 @@ def predict(model: Path, images: Path, out: Path | None, asked: Asked) -> int:
         Tally(asked, description.model.classes),
         time.monotonic(),
     )
+    if out and any(out.samefile(one.path) for one in listed if out.exists()):
+        raise DataError(f"{out}: it is one of the images: name another file for the answers")
     target: AbstractContextManager[BinaryIO]
     target = nullcontext(sys.stdout.buffer) if out is None else written_whole(out, durable=False)
     with target as file, counting("images", len(listed)) as done:

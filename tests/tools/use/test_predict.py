@@ -302,3 +302,16 @@ def test_a_coverage_that_is_no_share_is_refused(model, images, coverage):
 
 def test_the_same_images_have_the_same_uncertainty_again(model, images):
     assert invoked(model, images / "north").stdout == invoked(model, images / "north").stdout
+
+
+def test_the_answers_never_take_the_place_of_an_image_or_a_folder(model, images, tmp_path):
+    folder = tmp_path / "scans"
+    shutil.copytree(images / "west" / "scans", folder)
+    first = min(folder.iterdir())
+    before = first.read_bytes()
+    assert "it is one of the images: name another file" in refused(model, folder, "--out", first)
+    assert first.read_bytes() == before
+    said = refused(model, folder, "--out", tmp_path)
+    assert said.endswith("it is a folder; name a file in it")
+    said = refused(model, folder, "--out", first / "answers.csv")
+    assert said.endswith("a file is in the way; choose another folder")
