@@ -465,11 +465,12 @@ def keep_node(
         print(words)
         raise typer.Exit(0 if online else 1)
     needs("app", "flwr")
-    from fedapp.tools.node.command import Node, node_config as config
+    from fedapp.tools.node.command import SiteNode
+    from fedapp.tools.node.command import node_config as config
 
     if not server or keys is None:
         raise ConfigError("fedapp node: needs --server host:port and --keys FOLDER")
-    Node(server, keys, port, config(site_name, data, node_config)).run()
+    SiteNode(server, keys, port, config(site_name, data, node_config)).run()
 
 
 @app.command("onboard", rich_help_panel=JOIN)

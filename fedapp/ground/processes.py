@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that ask a program to end."""
 _PR_SET_CHILD_SUBREAPER = 36

@@ -21,6 +21,7 @@ class Attack:
     def __init__(self, port, source, count=600):
         self._to, self._source = ("127.0.0.1", port), source
         self._over = threading.Event()
+        self.opened = 0
         self._open = [None] * count
         parts = [range(start, count, 60) for start in range(60)]
         self._threads = [threading.Thread(target=self._hold, args=(part,)) for part in parts]
@@ -35,16 +36,13 @@ class Attack:
         for thread in self._threads:
             thread.join()
 
-    def held(self):
-        """Return how many connections it holds."""
-        return sum(one is not None for one in self._open)
-
     def _hold(self, places):
         while not self._over.is_set():
             for place in places:
                 try:
                     if self._open[place] is None:
                         self._open[place] = self._connect(place)
+                        self.opened += 1
                     elif place % 10 >= 6:
                         self._open[place].send(b"x")
                     self._look(self._open[place])

@@ -2,7 +2,7 @@
 
     python hostile.py HOST:PORT CA KEY MEBIBYTES
 
-It stands in the place of a SuperNode: same key, so the same node. It says what became of each answer.
+It stands in the place of a SuperNode: same key, so the same node. It says what came of each answer.
 """
 
 import os

@@ -26,11 +26,11 @@ from flwr.supercore.protobuf.client import PROTOBUF_MEDIA_TYPE
 from fedapp.ground.processes import free_port
 from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.deploy.compose_local import has_gateway
-from fedapp.tools.node.command import Node, node_config
+from fedapp.tools.node.command import SiteNode, node_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-NODE = Node("gateway:8443", Path("/keys"), 9094, node_config("north", Path("/data"), ""))
+NODE = SiteNode("gateway:8443", Path("/keys"), 9094, node_config("north", Path("/data"), ""))
 COMMAND = ("flower-supernode", *NODE.options())
 """What `fedapp node` starts at north, by Flower's own name."""
 

@@ -8,6 +8,7 @@ writes zeros over it. Here it does not, and who must wait may wait a minute.
 """
 
 from flwr.supercore import sql_mixin
+from flwr.supercore.constant import SQLITE_PRAGMAS
 from flwr.superlink.cli import flower_superlink
 
 PRAGMAS = (("busy_timeout", "60000"), ("secure_delete", "FAST"))
@@ -15,7 +16,7 @@ PRAGMAS = (("busy_timeout", "60000"), ("secure_delete", "FAST"))
 
 def main() -> None:
     """Run the SuperLink."""
-    sql_mixin.SQLITE_PRAGMAS = (*sql_mixin.SQLITE_PRAGMAS, *PRAGMAS)
+    vars(sql_mixin).update(SQLITE_PRAGMAS=(*SQLITE_PRAGMAS, *PRAGMAS))
     flower_superlink()
 
 

@@ -17,9 +17,12 @@ CHILD = (sys.executable, "-m", "fedapp.tools.node.supernode")
 
 
 @dataclass(frozen=True)
-class Node:
-    """server: host:port. keys: a folder with `ca.crt` and `supernode.key`. port: the SuperNode's
-    own. config: the node config, as Flower takes it (TOML values)."""
+class SiteNode:
+    """A site's node.
+
+    server: host:port. keys: a folder with `ca.crt` and `supernode.key`. port: the SuperNode's own.
+    config: the node config, as Flower takes it (TOML values).
+    """
 
     server: str
     keys: Path

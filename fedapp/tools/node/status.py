@@ -24,7 +24,7 @@ def status_path(port: int) -> Path:
 
 @dataclass
 class Status:
-    """What is known of the node, in its log when it changes, and in a file with the last look's time.
+    """What is known of the node: in its log when it changes, in a file with the last look's time.
 
     A disk that is full does not end the node: its file grows old then, and it is unhealthy.
     """

@@ -3,7 +3,7 @@
     python -m fedapp.tools.node.supernode FD OPTIONS...      OPTIONS: those of flower-supernode
 
 Flower 1.41 says nowhere whether a SuperNode is online. So a byte goes to the file descriptor FD for
-every heartbeat (and the first sign-on) that the server acknowledges: what the server itself goes by.
+every heartbeat (and the first sign-on) that the server acknowledges: the server goes by the same.
 """
 
 import os
@@ -54,7 +54,7 @@ def main() -> None:
     """Run the SuperNode until it ends, or until it does nothing any more."""
     told = os.fdopen(int(sys.argv.pop(1)), "wb", buffering=0)
     threading.Thread(target=leave_with_parent, daemon=True).start()
-    fleet_http_connection.FleetHttpClient = telling(told)  # type: ignore[misc]
+    vars(fleet_http_connection).update(FleetHttpClient=telling(told))
     flower_supernode()
     # Its loop is over, after an error. Flower's other threads would hold the process for ever.
     os.kill(os.getpid(), signal.SIGTERM)

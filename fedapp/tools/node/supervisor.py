@@ -36,7 +36,7 @@ class Supervisor:
     look_s: float = LOOK_S
 
     def run(self) -> None:
-        """Keep the SuperNode online until a signal ends this program; then nothing of it is left."""
+        """Keep the SuperNode online until a signal ends this program; then nothing is left."""
         adopt_orphans()
         try:
             with signals_as_exit():

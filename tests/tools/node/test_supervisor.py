@@ -119,7 +119,7 @@ def test_one_that_goes_offline_while_alive_is_started_again(supervised):
     assert "is offline: it is ended" in here.log()
 
 
-def test_while_the_server_is_silent_the_child_is_left_alone_and_the_reason_told(supervised, tmp_path):
+def test_while_the_server_is_silent_the_child_is_left_alone_and_it_says_why(supervised, tmp_path):
     child = "tell()\nwhile os.path.exists('trouble'):\n    time.sleep(0.02)\n"
     (tmp_path / "trouble").write_text("no route")
     here = supervised(child + STAY)
