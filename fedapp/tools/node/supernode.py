@@ -46,7 +46,8 @@ def telling(told: BinaryIO) -> type[FleetHttpClient]:
 
 def leave_with_parent() -> None:
     """Wait until the program that started this one has ended; then end this one, as if asked."""
-    sys.stdin.buffer.read()
+    while os.read(0, 4096):  # not by sys.stdin, whose lock would break the interpreter's end
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -83,6 +83,12 @@ def test_when_its_loop_is_over_the_process_ends_though_threads_go_on():
         assert process.stdout.read() == b"['--port=9']\n"
 
 
+def test_its_end_is_an_orderly_one():
+    """As Flower's own: the interpreter ends while the thread still waits for the parent."""
+    with child("lambda: sys.exit(3)") as process:
+        assert process.wait() == 3
+
+
 def test_it_ends_with_the_program_that_started_it():
     with child("lambda: (idle(), time.sleep(1000))") as process:
         assert process.stdout.readline()
