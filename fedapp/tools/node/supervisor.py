@@ -9,7 +9,7 @@ import select
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
 
@@ -19,6 +19,8 @@ from fedapp.tools.node.watch import Watch
 
 LOOK_S = 5.0
 """Seconds between two looks."""
+LEAVE_S = 10.0
+"""Seconds for a SuperNode to sign off at the server, before what is left of it is ended."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,12 @@ class Supervisor:
             os.close(tells)
         try:
             yield process, told
-            end(own_remaining)
         finally:
+            process.terminate()  # alone: one that is asked twice leaves without signing off
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LEAVE_S)
+            end(own_remaining)
             os.close(told)
-            process.stdin.close() if process.stdin else None
 
 
 def _code(process: subprocess.Popen[bytes]) -> int | None:

@@ -143,6 +143,24 @@ def test_a_signal_ends_all_that_was_started_and_is_no_failure(supervised, number
     assert here.left() == set() and here.state() == ""
 
 
+SIGN_OFF = """
+import signal
+def sign_off(number, frame):
+    signal.signal(number, signal.SIG_DFL)  # as Flower does: who asks twice is not waited for
+    time.sleep(6)
+    open("signed-off", "w").close(); os._exit(0)
+signal.signal(signal.SIGTERM, sign_off)
+"""
+
+
+def test_it_may_sign_off_slowly(supervised):
+    here = supervised(SIGN_OFF + STAY)
+    here.until(lambda: here.state() == "online")
+    here.process.terminate()
+    assert here.process.wait() == 0
+    assert (here.folder / "signed-off").exists()
+
+
 def test_what_a_dead_child_leaves_is_ended_before_the_next_one_starts(supervised):
     here = supervised(f"if number == 1:\n    {ORPHAN}; os._exit(1)\n{STAY}")
     here.until(lambda: here.state() == "online")

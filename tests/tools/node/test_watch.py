@@ -24,8 +24,12 @@ def test_online_from_an_acknowledgement_until_the_servers_patience_ends():
     watch.acknowledged(103.0)
     assert watch.online(103.0) and watch.online(103.0 + PATIENCE_S - 1)
     assert not watch.online(103.0 + PATIENCE_S)
-    watch.started(200.0)
-    assert not watch.online(200.0), "another SuperNode, which nobody has acknowledged yet"
+    watch.acknowledged(200.0)
+    watch.server(201.0, True)
+    watch.started(202.0)
+    assert not watch.online(202.0), "another SuperNode, which nobody has acknowledged yet"
+    watch.server(261.0, True)
+    assert not watch.given_up(262.0), "what was asked before it began does not count"
 
 
 def test_one_that_never_comes_online_is_given_up_where_the_server_answers():
