@@ -161,6 +161,16 @@ def test_it_may_sign_off_slowly(supervised):
     assert (here.folder / "signed-off").exists()
 
 
+def test_who_asks_twice_is_not_left_with_orphans(supervised):
+    here = supervised(f"{SIGN_OFF}{ORPHAN}\n{STAY}")
+    here.until(lambda: here.state() == "online")
+    here.process.terminate()
+    here.until(lambda: "ending" in here.log())
+    here.process.terminate()
+    assert here.process.wait() == 0
+    assert here.left() == set() and not (here.folder / "signed-off").exists()
+
+
 def test_what_a_dead_child_leaves_is_ended_before_the_next_one_starts(supervised):
     here = supervised(f"if number == 1:\n    {ORPHAN}; os._exit(1)\n{STAY}")
     here.until(lambda: here.state() == "online")
