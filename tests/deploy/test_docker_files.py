@@ -271,6 +271,26 @@ def test_the_gateway_bounds_an_answer_by_the_list_of_its_pieces():
     assert said and said.groups() == (str(honest * 5), str(math.ceil(hostile)))
 
 
+def test_securitys_table_of_the_gateways_limits_is_its_configuration():
+    def set_to(name):
+        [value] = re.findall(rf"^ *{name} (\w+);", GATEWAY, flags=re.MULTILINE)
+        return int(re.sub(r"\D", "", value))
+
+    most, room = set_to("limit_conn address"), set_to("worker_connections") // 4
+    longest, piece = re.findall(r"client_max_body_size (\d+)k;", GATEWAY)
+    table = Document.read(ROOT / "docs/SECURITY.md").sections["Limits"]
+    for row in (
+        f"| connections of an address, counted before TLS | {most} |",
+        f"| connections of all together | {room:,}: {room // most} addresses at their limit |",
+        f"and for a request's header | {set_to('client_header_timeout')} s |",
+        f"| pause within a request's body | {set_to('client_body_timeout')} s |",
+        f"the list of an answer's pieces | {longest} KiB |",
+        f"| bytes of a piece | {piece} KiB |",
+        "410 MiB always fit, more than 458 MiB never",  # as DEPLOY.md says, see above
+    ):
+        assert row in table, row
+
+
 def test_the_documents_container_is_a_site_of_the_compose_file():
     block = Document.read(ROOT / "docs/DEPLOY.md").block("Containers", 1).replace("\\\n", " ")
     options, command = block.split("um-pfssl:cpu")
