@@ -55,20 +55,20 @@ class Supervisor:
         with self._child() as (process, told):
             self.status.now("starting", "a SuperNode")
             self.watch.started(monotonic())
-            self._follow(told)
-            why = f"the SuperNode has ended (exit code {_code(process)})"
-            if process.returncode is None:
+            if self._follow(told):
+                why = f"the SuperNode has ended (exit code {_code(process)})"
+            else:
                 why = "the server answers, but the SuperNode is offline: it is ended"
         wait = self.watch.wait(monotonic())
         self.status.now("offline", f"{why}; another one starts in {wait:.0f} s")
         time.sleep(wait)
 
-    def _follow(self, told: int) -> None:
-        """Look after a SuperNode until it has ended, or must be."""
+    def _follow(self, told: int) -> bool:
+        """Look after a SuperNode until it has ended, or must be; return whether it has."""
         while not self.watch.given_up(monotonic()):
             if select.select([told], [], [], self.look_s)[0]:
                 if not os.read(told, 4096):
-                    return
+                    return True
                 self.watch.acknowledged(monotonic())
             trouble = ""
             if self.watch.doubtful(monotonic()):
@@ -80,6 +80,7 @@ class Supervisor:
                 self.status.now("offline", f"{trouble}; the SuperNode tries again by itself")
             else:
                 self.status.still()
+        return False
 
     @contextmanager
     def _child(self) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
@@ -105,8 +106,8 @@ class Supervisor:
 
 
 def _code(process: subprocess.Popen[bytes]) -> int | None:
-    """Return the exit code of a child that closes its pipe; None where it goes on."""
+    """Return the exit code of a child that has closed its pipe; None where it ends too slowly."""
     try:
-        return process.wait(1.0)
+        return process.wait(LEAVE_S)
     except subprocess.TimeoutExpired:
         return None
