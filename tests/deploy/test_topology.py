@@ -71,7 +71,7 @@ def test_it_reads_what_the_compose_file_says():
         "/data": "south-images",
         "/site": "south",
     }
-    assert site.health[:2] == ("python", "-c")
+    assert site.health[:2] == ("fedapp", "node")
 
 
 @pytest.mark.slow

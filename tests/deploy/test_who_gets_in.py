@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 import pytest
@@ -24,11 +25,14 @@ from flwr.supercore.protobuf.client import PROTOBUF_MEDIA_TYPE
 
 from fedapp.ground.processes import free_port
 from fedapp.tools.deploy.certs import make_certs
-from fedapp.tools.deploy.compose_local import APP, has_gateway, read_compose
+from fedapp.tools.deploy.compose_local import has_gateway
+from fedapp.tools.node.command import SiteNode, node_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-COMMAND = read_compose(APP / "docker/compose.yaml")["north"].command
+NODE = SiteNode("gateway:8443", Path("/keys"), 9094, node_config("north", Path("/data"), ""))
+COMMAND = ("flower-supernode", *NODE.options())
+"""What `fedapp node` starts at north, by Flower's own name."""
 
 
 def online(made):

@@ -160,7 +160,8 @@ def federation(folder: Path, scratch: Path) -> Iterator[Federation]:
     server = keys / "server"
     superlink = Program(
         folder / "superlink",
-        ["flower-superlink", "--host", "127.0.0.1", "--port", str(port), "--enable-supernode-auth",
+        ["python", "-m", "fedapp.tools.deploy.superlink",
+         "--host", "127.0.0.1", "--port", str(port), "--enable-supernode-auth",
          "--ssl-ca-certfile", f"{server}/ca.crt", "--ssl-certfile", f"{server}/server.crt",
          "--ssl-keyfile", f"{server}/server.key", "--database", str(folder / "state.db"),
          "--isolation", "process", "--disable-runtime-dependency-installation"],

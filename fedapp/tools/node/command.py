@@ -1,0 +1,95 @@
+"""`fedapp node`: a site's node from a few settings, checked before anything is started."""
+
+import os
+import ssl
+import sys
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedapp.ground.errors import ConfigError
+from fedapp.tools.node.status import Status, status_path
+from fedapp.tools.node.supervisor import LOOK_S, Supervisor
+from fedapp.tools.node.watch import Watch
+
+CHILD = (sys.executable, "-m", "fedapp.tools.node.supernode")
+
+
+@dataclass(frozen=True)
+class SiteNode:
+    """A site's node.
+
+    server: host:port. keys: a folder with `ca.crt` and `supernode.key`. port: the SuperNode's own.
+    config: the node config, as Flower takes it (TOML values).
+    """
+
+    server: str
+    keys: Path
+    port: int
+    config: str
+
+    @property
+    def _ca(self) -> Path:
+        return self.keys / "ca.crt"
+
+    @property
+    def _key(self) -> Path:
+        return self.keys / "supernode.key"
+
+    def check(self) -> None:
+        """Raise ConfigError where the SuperNode could not even start."""
+        for file, remedy in (
+            (self._ca, "copy the certificate of the server's CA there"),
+            (self._key, "make the site's key there (docs/DEPLOY.md, step 2)"),
+        ):
+            try:
+                file.read_bytes()
+            except OSError as error:
+                raise ConfigError(f"--keys: {file}: {error.strerror}: {remedy}") from error
+        try:
+            ssl.create_default_context(cafile=self._ca)
+        except ssl.SSLError as error:
+            raise ConfigError(f"--keys: {self._ca}: is no certificate (PEM)") from error
+
+    def options(self) -> list[str]:
+        """Return the options of Flower's SuperNode."""
+        return [
+            f"--superlink={self.server}",
+            f"--root-certificates={self._ca}",
+            f"--auth-supernode-private-key={self._key}",
+            f"--port={self.port}",
+            f"--node-config={self.config}",
+        ]
+
+    def trouble(self) -> str:
+        """Return why the server does not answer this machine; empty where it does."""
+        context = ssl.create_default_context(cafile=self._ca)
+        try:
+            with urllib.request.urlopen(
+                f"https://{self.server}/health", timeout=LOOK_S, context=context
+            ):
+                return ""
+        except urllib.error.HTTPError as error:
+            return f"the server answers {error.code}" if error.code >= 500 else ""
+        except (urllib.error.URLError, OSError) as error:
+            return f"the server does not answer ({getattr(error, 'reason', error)})"
+
+    def run(self) -> None:
+        """Keep it online until a signal ends this program. Raises ConfigError at once."""
+        self.check()
+        # Flower starts its other programs by name.
+        places = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
+        os.environ["PATH"] = os.pathsep.join(places)
+        status = Status(status_path(self.port))
+        Supervisor(CHILD, self.options(), self.trouble, status, Watch()).run()
+
+
+def node_config(site_name: str, data: Path | None, more: str) -> str:
+    """Return the node config of a site. more: other settings, written so already."""
+    own = {"site-name": site_name, "data-path": str(data.absolute()) if data else ""}
+    for name, value in own.items():
+        if '"' in value or "\\" in value:
+            raise ConfigError(f"{name} {value!r}: must be without quotes and backslashes")
+    words = [f'{name}="{value}"' for name, value in own.items() if value]
+    return " ".join([*words, more]).strip()

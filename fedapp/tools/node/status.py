@@ -1,0 +1,70 @@
+"""Whether a site's node is online: what `fedapp node` writes down, and its health check reads."""
+
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fedapp.experiment.runpaths import runs_root
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.errors import StoreError
+
+FRESH_S = 45.0
+"""Age in seconds up to which a status counts: a supervisor that stands still writes none. Ending a
+SuperNode takes up to 15 s, waiting for the next one up to 20."""
+
+
+def status_path(port: int) -> Path:
+    """Return where the node on this port of this machine says how it is."""
+    return Path(os.environ.get("FEDAPP_SITES") or runs_root()) / f".node-{port}.json"
+
+
+@dataclass
+class Status:
+    """What is known of the node: in its log when it changes, in a file with the last look's time.
+
+    A disk that is full does not end the node: its file grows old then, and it is unhealthy.
+    """
+
+    path: Path
+    _state: str = ""
+    _detail: str = ""
+
+    def now(self, state: str, detail: str) -> None:
+        """Note a state: starting, online or offline, and why."""
+        if (state, detail) == (self._state, self._detail):
+            return self.still()
+        self._state, self._detail = state, detail
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        print(f"fedapp node: {state}: {detail}", flush=True)
+        line = json.dumps({"state": state, "detail": detail, "since": since})
+        try:
+            write_atomic(self.path, line.encode(), durable=False)
+        except StoreError as error:
+            print(f"fedapp node: {error}", flush=True)
+
+    def still(self) -> None:
+        """Note that nothing has changed."""
+        with suppress(OSError):
+            os.utime(self.path)
+
+    def gone(self) -> None:
+        """Note that there is no node any more."""
+        with suppress(OSError):
+            self.path.unlink()
+
+
+def health(path: Path) -> tuple[bool, str]:
+    """Return whether a node is online, and how it is in words."""
+    try:
+        said = json.loads(path.read_text())
+        age = time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return False, "not running: `fedapp node` was not started here, or was stopped"
+    if age > FRESH_S:
+        return False, f"stands still: its last look was {age:.0f} s ago (it said: {said['state']})"
+    text = f"{said['state']} since {said['since']}: {said['detail']}"
+    return said["state"] == "online", text

@@ -1,0 +1,142 @@
+"""`fedapp node`: what it starts, what it refuses before, whether the server answers, its health."""
+
+import http.server
+import json
+import os
+import ssl
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedapp.cli import app
+from fedapp.ground.errors import ConfigError
+from fedapp.ground.processes import free_port
+from fedapp.tools.deploy.certs import make_certs
+from fedapp.tools.node.command import SiteNode, node_config
+from fedapp.tools.node.status import FRESH_S, Status, health, status_path
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory):
+    out = tmp_path_factory.mktemp("certs")
+    make_certs(out, ["localhost"], ["north"])
+    return out
+
+
+def test_it_starts_the_supernode_with_tls_its_key_and_its_name():
+    node = SiteNode(
+        "here:1", Path("/keys"), 9, node_config("north", Path("/data"), "worker-idle-s=6")
+    )
+    assert node.options() == [
+        "--superlink=here:1",
+        "--root-certificates=/keys/ca.crt",
+        "--auth-supernode-private-key=/keys/supernode.key",
+        "--port=9",
+        '--node-config=site-name="north" data-path="/data" worker-idle-s=6',
+    ]
+    assert node_config("", None, "partition-id=0") == "partition-id=0"
+    assert node_config("a", Path("b"), "") == f'site-name="a" data-path="{os.getcwd()}/b"'
+
+
+@pytest.mark.parametrize("name", ['a" b="c', "a\\"])
+def test_a_name_cannot_smuggle_in_another_setting(name):
+    with pytest.raises(ConfigError, match="without quotes"):
+        node_config(name, None, "")
+
+
+def test_keys_that_are_not_there_are_named_before_anything_starts(certs, tmp_path):
+    keys = certs / "sites/north"
+    SiteNode("here:1", keys, 9, "").check()
+    for gone, remedy in (("ca.crt", "server's CA"), ("supernode.key", "docs/DEPLOY.md, step 2")):
+        for file in ("ca.crt", "supernode.key"):
+            (tmp_path / file).write_bytes((keys / file).read_bytes())
+        (tmp_path / gone).unlink()
+        with pytest.raises(ConfigError, match=f"{gone}: No such file.*{remedy}"):
+            SiteNode("here:1", tmp_path, 9, "").run()
+    (tmp_path / "supernode.key").touch()
+    (tmp_path / "ca.crt").write_text("no certificate")
+    with pytest.raises(ConfigError, match="is no certificate"):
+        SiteNode("here:1", tmp_path, 9, "").run()
+
+
+@contextmanager
+def serving(certs, status):
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            assert self.path == "/health"
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Answer)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certs / "server/server.crt", certs / "server/server.key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"localhost:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(200, ""), (404, ""), (502, "the server answers 502"), (503, "the server answers 503")],
+)
+def test_the_server_answers_or_does_not(certs, status, said):
+    with serving(certs, status) as address:
+        assert SiteNode(address, certs / "sites/north", 9, "").trouble() == said
+
+
+def test_who_is_not_the_server_is_told_apart(certs, tmp_path):
+    node = SiteNode(f"localhost:{free_port()}", certs / "sites/north", 9, "")
+    assert "the server does not answer" in node.trouble() and "refused" in node.trouble()
+    make_certs(tmp_path, ["localhost"], ["north"])
+    with serving(tmp_path, 200) as address:
+        assert (
+            "certificate verify failed" in SiteNode(address, certs / "sites/north", 9, "").trouble()
+        )
+
+
+def test_health_is_what_the_node_wrote_while_it_is_fresh(tmp_path, capsys):
+    path = tmp_path / "status.json"
+    assert health(path) == (False, health(path)[1]) and "not running" in health(path)[1]
+    status = Status(path)
+    status.now("offline", "why")
+    assert not health(path)[0] and "why" in health(path)[1]
+    status.now("online", "so")
+    assert health(path)[0]
+    assert capsys.readouterr().out.splitlines() == [
+        "fedapp node: offline: why",
+        "fedapp node: online: so",
+    ]
+    old = time.time() - FRESH_S - 1
+    os.utime(path, (old, old))
+    assert not health(path)[0] and "stands still" in health(path)[1]
+    status.now("online", "so")
+    assert health(path)[0], "looked at again"
+    status.gone()
+    assert "not running" in health(path)[1]
+
+
+def test_the_command_says_how_the_node_on_a_port_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAPP_SITES", str(tmp_path))
+    assert CliRunner().invoke(app, ["node", "--status"]).exit_code == 1
+    said = {"state": "online", "detail": "so", "since": "now"}
+    status_path(9094).write_text(json.dumps(said))
+    done = CliRunner().invoke(app, ["node", "--status"])
+    assert (done.exit_code, done.output) == (0, "online since now: so\n")
+    assert CliRunner().invoke(app, ["node", "--status", "--port=9095"]).exit_code == 1
+
+
+def test_the_command_asks_for_what_it_lacks():
+    done = CliRunner().invoke(app, ["node", "/data", "--site-name", "north"])
+    assert isinstance(done.exception, ConfigError)
+    assert "--server host:port and --keys FOLDER" in str(done.exception)
