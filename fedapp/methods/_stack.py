@@ -1,8 +1,8 @@
 """A network's answer and the closed form's, multiplied: how far to trust each is fitted by sums.
 
-The logits of both are added, each times a weight, with one number for each class; weights and
-numbers maximise the likelihood of the labels of all sites' validation images (`learn.calibration`).
-They err on other images, so that the product is better than either (docs/research/one_round.md).
+The logits of both are added, each times a weight; the weights maximise the likelihood of the labels
+of all sites' validation images (`learn.calibration`). They err on other images, so that the product
+is better than either (docs/research/one_round.md).
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -31,68 +31,46 @@ STACK, FITTED = "stack", "fitted"
 """Roles: the weights that the server sends, and the sums that sites answer with."""
 FIT = "fit"
 """Action of a task that asks for them."""
-WEIGHTS, BIAS, NUMBERS = "weights", "bias", "numbers"
+WEIGHTS, NUMBERS = "weights", "numbers"
 START = (0.2, 0.8)
 """Weights before anything is fitted, and what the penalty pulls to: network, closed form."""
 FIRST_STEPS = 3
 """Newton's steps in round 0; one in each later round, from where the last one ended."""
-MOST_CLASSES = 100
-"""Above these there are no numbers for each class: their curvature would be the most that sites
-send."""
 
 
-@dataclass(frozen=True)
-class Stack:
-    """weights: of the network's logits and of the closed form's. bias: one a class, or none."""
-
-    weights: tuple[float, ...] = START
-    bias: tuple[float, ...] = ()
-
-    def to_params(self, classes: int) -> Params:
-        """Return it as it travels."""
-        bias = self.bias or (0.0,) * classes
-        return {WEIGHTS: torch.tensor(self.weights), BIAS: torch.tensor(bias)}
-
-
-def stack_schemas(classes: int) -> dict[str, Schema]:
+def stack_schemas() -> dict[str, Schema]:
     """Return the schemas of all that travels, by role."""
-    size = len(START) + len(_none(classes))
+    size = len(START)
     return {
-        STACK: {WEIGHTS: ((len(START),), torch.float32), BIAS: ((classes,), torch.float32)},
+        STACK: {WEIGHTS: ((size,), torch.float32)},
         FITTED: {NUMBERS: ((3 + size + size * size,), torch.float64)},
     }
 
 
-def _none(classes: int) -> Tensor:
-    """Return the numbers for each class before anything is fitted, float64 [C]; or none, [0]."""
-    return torch.zeros(classes if classes <= MOST_CLASSES else 0, dtype=torch.float64)
-
-
-def put_stack(rnd: Round, stack: Stack) -> ModelRef:
-    """Make this the server's newest stack."""
-    return rnd.pool.put(stack.to_params(len(rnd.facts[rnd.sites[0]].classes)), STACK)
+def put_stack(rnd: Round, weights: Sequence[float]) -> ModelRef:
+    """Make these weights the server's newest."""
+    return rnd.pool.put({WEIGHTS: torch.tensor(weights)}, STACK)
 
 
 def fitted(
-    rnd: Round, stack: Stack, network: ModelRef, lent: Mapping[str, Sequence[ModelRef]]
-) -> Generator[Sequence[Task], Sequence[Reply], Stack]:
-    """Take Newton's steps from a stack, for the newest network; return the next one.
+    rnd: Round,
+    weights: tuple[float, ...],
+    network: ModelRef,
+    lent: Mapping[str, Sequence[ModelRef]],
+) -> Generator[Sequence[Task], Sequence[Reply], tuple[float, ...]]:
+    """Take Newton's steps from these weights, for the newest network; return the next ones.
 
     lent: what tasks of the closed form name.
     """
-    classes = len(rnd.facts[rnd.sites[0]].classes)
     for _ in range(1 if rnd.number else FIRST_STEPS):
-        models = {**lent, "server": [network], STACK: [put_stack(rnd, stack)]}
+        models = {**lent, "server": [network], STACK: [put_stack(rnd, weights)]}
         replies = yield [rnd.task(site, FIT, 0, {}, **models) for site in rnd.sites]
         every = [Fit.from_numbers(of[NUMBERS]) for _, of in sent(rnd, replies, FITTED)]
         if sum(fit.images for fit in every):
-            bias = torch.tensor(stack.bias, dtype=torch.float64) if stack.bias else _none(classes)
-            weights = torch.tensor(stack.weights, dtype=torch.float64)
-            start = torch.tensor(START, dtype=torch.float64)
-            weights, bias = sum(every[1:], every[0]).step(weights, bias, start)
+            now, start = (torch.tensor(w, dtype=torch.float64) for w in (weights, START))
             # As they travel: what the server knows and what sites use are the same numbers.
-            stack = Stack(*(tuple(t.float().tolist()) for t in (weights, bias)))
-    return stack
+            weights = tuple(sum(every[1:], every[0]).step(now, start).float().tolist())
+    return weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +92,7 @@ class Stacked:
         with torch.no_grad():
             ours[SCALE].copy_(stack[WEIGHTS][0])
             ours[HEAD_WEIGHT].copy_(stack[WEIGHTS][1] * weight)
-            ours[HEAD_BIAS].copy_(stack[WEIGHTS][1] * bias + stack[BIAS])
+            ours[HEAD_BIAS].copy_(stack[WEIGHTS][1] * bias)
         return cls(closed, joint)
 
     @torch.inference_mode()
@@ -156,8 +134,7 @@ def fit_of(features: str, task: Task, site: SiteContext) -> Params:
     other = closed.features(VAL).cpu()[chosen] @ weight.T + bias
     site.load(task.models["server"][0])
     images = site.data.val[chosen.to(site.device)]
-    bias = stack[BIAS][: len(_none(site.data.num_classes))]
-    fit = Fit.of([_logits(site, images), other], labels, mix, stack[WEIGHTS], bias)
+    fit = Fit.of([_logits(site, images), other], labels, mix, stack[WEIGHTS])
     return {NUMBERS: fit.to_numbers()}
 
 
@@ -186,12 +163,5 @@ def check_fitted(reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts)
         torch.linalg.cholesky_ex(curvature + slack * torch.eye(len(curvature))).info
     ):
         raise ProtocolError(f"fitted: its curvature is not positive semi-definite: {MEND}")
-    # A bias moves a probability between 0 and 1 by an image, and no more.
-    biases = slice(len(START), None)
-    most = max(
-        float(fit.gradient[biases].abs().sum()) / 2, float(curvature[biases, biases].trace())
-    )
-    if most > fit.images * (1 + 1e-6) + 1e-6 or (not fit.images and bool(fit.gradient.any())):
-        raise ProtocolError(
-            f"fitted: its gradient or curvature is of more than {fit.images:g} images: {MEND}"
-        )
+    if not fit.images and bool(fit.gradient.any()):
+        raise ProtocolError(f"fitted: of 0 images, and yet it has a gradient: {MEND}")

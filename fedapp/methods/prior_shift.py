@@ -20,7 +20,7 @@ it on validation images, the server adds the counts up and sends them along.
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal, Self
 
@@ -61,7 +61,7 @@ from fedapp.methods._stack import (
     FIT,
     FITTED,
     STACK,
-    Stack,
+    START,
     Stacked,
     check_fitted,
     fit_of,
@@ -81,12 +81,12 @@ SHARED = 10
 class Sure(MethodState):
     """Sure answers of all sites to validation images: those that are right, and all.
 
-    Sites count their own in metrics of these names. stack: what network and closed form count.
+    Sites count their own in metrics of these names. stack: the weights of network and closed form.
     """
 
     sure_right: float = 0.0
     sure_total: float = 0.0
-    stack: Stack = field(default_factory=Stack)
+    stack: tuple[float, ...] = START
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -173,7 +173,7 @@ class PriorShift(Method[Sure]):
         assert isinstance(model, Network)
         if self.closed == NO_FEATURES:
             return {}
-        return {**closed_schemas(self.closed, model), **stack_schemas(model.head.out_features)}
+        return {**closed_schemas(self.closed, model), **stack_schemas()}
 
     def check_reply(self, task: Task, reply: Reply) -> None:
         """Refuse an answer that lacks what was asked for."""

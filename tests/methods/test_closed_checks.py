@@ -253,8 +253,8 @@ def test_more_images_have_more_patches(learning):
 def fit(**changes):
     stream = torch.Generator().manual_seed(0)
     logits = [2 * torch.randn(5, 2, generator=stream) for _ in range(2)]
-    mix, zeros = torch.tensor([0.3, 0.7]).double(), torch.zeros(2).double()
-    found = Fit.of(logits, torch.tensor([0, 1, 1, 0, 1]), mix, zeros[:2] + 0.5, zeros)
+    halves = torch.tensor([0.5, 0.5]).double()
+    found = Fit.of(logits, torch.tensor([0, 1, 1, 0, 1]), torch.tensor([0.3, 0.7]), halves)
     return replace(
         found, **{name: change(getattr(found, name)) for name, change in changes.items()}
     )
@@ -268,7 +268,7 @@ def check_fit(found, facts=FACTS):
 def test_honest_fitted_sums_are_taken():
     check_fit(fit())
     nothing = Fit.of([torch.empty(0, 2)] * 2, torch.empty(0).long(), torch.ones(2) / 2,
-                     torch.ones(2), torch.zeros(2))  # fmt: skip
+                     torch.ones(2))  # fmt: skip
     check_fit(nothing, replace(FACTS, val=0))
     check_fitted(REPLY, {}, FACTS)
 
@@ -282,10 +282,8 @@ def test_honest_fitted_sums_are_taken():
     ({"curvature": lambda t: -t}, "not positive semi-definite"),
     ({"curvature": lambda t: t.tril()}, "not positive semi-definite"),
     ({"curvature": lambda t: t.triu() + 9 * torch.ones_like(t).triu(1)}, "semi-definite"),
-    ({"curvature": lambda t: t + 99 * torch.eye(4)}, "of more than 5 images"),
-    ({"gradient": lambda t: t + torch.tensor([0, 0, 9, -9])}, "of more than 5 images"),
-    ({"images": lambda n: 0.0, "right": lambda n: 0.0}, "of more than 0 images"),
-], ids=range(11))  # fmt: skip
+    ({"images": lambda n: 0.0, "right": lambda n: 0.0}, "of 0 images"),
+], ids=range(9))  # fmt: skip
 def test_fitted_sums_that_no_images_have_are_refused(changes, says):
     with pytest.raises(ProtocolError) as found:
         check_fit(fit(**changes))
