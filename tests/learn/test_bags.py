@@ -274,6 +274,15 @@ def test_of_the_direction_that_it_begins_with_the_length_does_not_count():
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
+def test_the_first_step_is_tiny_and_the_second_as_long_as_the_radius():
+    model, x = linear()
+    seen: list[Tensor] = []
+    model.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach() - x))
+    adversarial_loss(model, x, 0.5, torch.ones(4, 2), tiny=1e-2)
+    lengths = [step.norm(dim=1).tolist() for step in seen]
+    assert lengths == [[0.0] * 4, pytest.approx([1e-2] * 4), pytest.approx([0.5] * 4)]
+
+
 @pytest.fixture
 def images() -> Tensor:
     return torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(1))

@@ -1,4 +1,4 @@
-"""A pytest plugin: which functions of fedapp each test calls, and how long it takes.
+"""A pytest plugin: which functions of fedapp each test calls, and how much CPU time it takes.
 
 `python -m pytest -p tests.mutants.reach` with `FEDAPP_REACH=FILE`: what it found is written there
 as JSON, by test: seconds, and the functions as "file:qualified name".
@@ -7,6 +7,7 @@ as JSON, by test: seconds, and the functions as "file:qualified name".
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
@@ -19,6 +20,7 @@ INSIDE = str(ROOT / "fedapp") + os.sep
 
 found: dict[str, dict[str, Any]] = {}
 called: set[CodeType] = set()
+failed: set[str] = set()
 
 
 def note(frame: FrameType, event: str, argument: object) -> None:
@@ -30,6 +32,7 @@ def note(frame: FrameType, event: str, argument: object) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Note what the test and its fixtures call."""
     called.clear()
+    began = time.process_time()
     sys.settrace(note)
     try:
         return (yield)
@@ -37,20 +40,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         sys.settrace(None)
         mine = (code for code in called if code.co_filename.startswith(INSIDE))
         names = {_name(code) for code in mine}
-        found.setdefault(item.nodeid, {"seconds": 0.0})["calls"] = sorted(names)
+        seconds = round(time.process_time() - began, 3)
+        if item.nodeid not in failed:
+            found[item.nodeid] = {"seconds": seconds, "calls": sorted(names)}
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add up the seconds; a test that does not pass is of no use."""
-    one = found.setdefault(report.nodeid, {"seconds": 0.0})
-    one["seconds"] += report.duration
-    one["passed"] = one.get("passed", True) and report.passed
+    """Note what does not pass: a test that fails or is skipped is of no use."""
+    if not report.passed:
+        failed.add(report.nodeid)
 
 
 def pytest_sessionfinish() -> None:
     """Write what was found."""
-    tests = {name: one for name, one in found.items() if one.get("passed") and one.get("calls")}
-    Path(os.environ["FEDAPP_REACH"]).write_text(json.dumps(tests))
+    Path(os.environ["FEDAPP_REACH"]).write_text(json.dumps(found))
 
 
 def _name(code: CodeType) -> str:
