@@ -3,11 +3,13 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch.utils import deterministic as _memory
 
 from fedapp.ground.errors import ConfigError
+
+_memory: Any = torch.utils.deterministic  # its one attribute is made when it is imported
 
 
 @contextmanager

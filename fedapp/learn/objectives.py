@@ -147,7 +147,7 @@ class CorrectedLoss:
         shift: [C], added to the logits. worth: a scalar.
         """
         logits, known = self.model(views) + shift, len(targets)
-        total = logits.new_zeros(())
+        total: Tensor = logits.new_zeros(())
         if known:
             total = total + soft_target_loss(logits[:known], targets)
         if len(pseudo):
