@@ -9,7 +9,7 @@ BIN := .venv/bin
 STAMP := .venv/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo deploy-demo run test test-all lint format check bench results docs stop clean
+.PHONY: help env demo deploy-demo run test test-all mutants lint format check bench results docs stop clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test: $(STAMP) ## the fast tests
 
 test-all: $(STAMP) ## all tests, slow ones included
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m ""
+
+mutants: $(STAMP) ## small faults put in: does a test notice? ARGS="--each 100 --seed 1"
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants --workers $(WORKERS) $(ARGS)
 
 lint: $(STAMP) ## style and types, as CI checks them
 	$(BIN)/ruff check .

@@ -1,11 +1,15 @@
-"""What torch computes with: threads, device, number format."""
+"""What torch computes with: threads, device, number format, algorithms."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from fedapp.ground.errors import ConfigError
+
+_memory: Any = torch.utils.deterministic  # its one attribute is made when it is imported
 
 
 @contextmanager
@@ -20,6 +24,26 @@ def torch_threads(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """Have a GPU use algorithms that give equal bits every time, where wanted.
+
+    Work for which there is none raises RuntimeError there. A CPU has no others.
+    """
+    if not wanted:
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS refuses every product
+    before = torch.are_deterministic_algorithms_enabled(), _memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    _memory.fill_uninitialized_memory = False  # it is a search for bugs, and costs time
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        _memory.fill_uninitialized_memory = before[1]
 
 
 def pick_device(setting: str) -> torch.device:

@@ -369,7 +369,8 @@ class PrivacySettings:
 class RuntimeSettings:
     """Where and how the work is done.
 
-    `device` and `threads` can change a result's last bits, `precision` its third digit.
+    `device` and `threads` can change a result's last bits, `precision` its third digit. On a
+    GPU the last bits differ from one run to the next unless `deterministic` is set.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -378,6 +379,8 @@ class RuntimeSettings:
     """Of convolutions; weights stay float32. auto: bfloat16 on a GPU, float32 on a CPU."""
     threads: Count = 1
     """CPU threads per site; fixed so that every driver gives the same bits."""
+    deterministic: bool = False
+    """On a GPU: algorithms that give equal bits every time; some are slower."""
     graphs: bool = False
     """On a GPU: record training steps and scoring, and start each as a whole (CUDA graphs)."""
     workers: NonNegative = 0

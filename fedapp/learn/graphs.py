@@ -11,7 +11,9 @@ What PyTorch asks of work that is recorded (its notes on CUDA, "CUDA Graphs") an
 - Work runs a few times before it is recorded, on the stream that records. These are the first uses.
 - Nothing waits for the GPU inside: the work reads no number back.
 - Draws: PyTorch's CUDA generator hands a graph its seed and offset at every start, and moves on by
-  what the graph draws. So a graph draws what the same calls would have drawn without it.
+  what the graph draws. So a graph draws what the same calls would have drawn without it. Both lie
+  in tensors that the first graph makes; made under `inference_mode`, no training could be recorded.
+- The optimiser has its state before it is recorded. A step makes it; the weights are put back.
 """
 
 from collections import Counter, OrderedDict
@@ -76,6 +78,8 @@ class CudaRecorder:
         self._device = device
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
+        with torch.inference_mode(False):  # kept: without a graph the next would make them anew
+            self._first = self.record(lambda: torch.zeros(1, device=device))
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -175,11 +179,15 @@ def graphs_on(device: torch.device) -> Graphs | None:
 
 
 def recorded(
-    graphs: Graphs, key: Hashable, take: Callable[[Step], Tensor], steps: Iterable[Step]
+    graphs: Graphs,
+    key: Callable[[], Hashable],
+    take: Callable[[Step], Tensor],
+    steps: Iterable[Step],
 ) -> Iterator[Tensor]:
     """Take the steps, each as `take` does, and yield its losses; what can be is recorded.
 
-    key: what `take` depends on beside the step.
+    key: what `take` depends on beside the step; asked when the step is there, since an objective
+    sets the network's mode when its first step is asked for.
     """
     for step in steps:
         if isinstance(step, BatchStep):
@@ -188,7 +196,7 @@ def recorded(
             def work(*inputs: Tensor, loss: Callable[..., Tensor] = loss) -> Tensor:
                 return take(BatchStep(loss, inputs))
 
-            yield graphs.run((key, loss), work, step.inputs)
+            yield graphs.run((key(), loss), work, step.inputs)
         else:
             yield take(step)
 
@@ -201,10 +209,13 @@ def state_of(model: nn.Module) -> Hashable:
 
 @torch.no_grad()
 def _with_state(optimiser: Optimizer) -> Optimizer:
-    """Have the optimiser make its state, by a step along gradients of 0, which moves nothing."""
-    for group in optimiser.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
+    """Have the optimiser make its state by a step; weights, which decay moves, are put back."""
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
+    before = [weight.clone() for weight in weights]
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
+    for weight, value in zip(weights, before, strict=True):
+        weight.copy_(value)
     return optimiser

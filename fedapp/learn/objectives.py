@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedapp.data.sites import SiteData
 from fedapp.learn.graphs import BatchStep
-from fedapp.learn.losses import CrossEntropy
+from fedapp.learn.losses import CrossEntropy, soft_target_loss
 from fedapp.learn.networks.base import Network
 from fedapp.learn.training import Step, View, batches, freeze_batch_norm, paired, repeated
 
@@ -133,6 +133,28 @@ class TaughtLoss:
         return loss + self.weight * counted_loss(logits[count:], y_u, counts)
 
 
+@dataclass(frozen=True)
+class CorrectedLoss:
+    """What a step of `corrected` minimises; equal where the network is the same one."""
+
+    model: Network
+
+    def __call__(
+        self, views: Tensor, targets: Tensor, pseudo: Tensor, shift: Tensor, worth: Tensor
+    ) -> Tensor:
+        """Normalised views: of D_s, with targets [n, C], then of D_u, with pseudo-labels [m, C].
+
+        shift: [C], added to the logits. worth: a scalar.
+        """
+        logits, known = self.model(views) + shift, len(targets)
+        total: Tensor = logits.new_zeros(())
+        if known:
+            total = total + soft_target_loss(logits[:known], targets)
+        if len(pseudo):
+            total = total + worth * soft_target_loss(logits[known:], pseudo)
+        return total
+
+
 def two_views(
     work: Work, weak: View, strong: View, unlabelled_loss: UnlabelledLoss, weight: float
 ) -> Iterator[Step]:
@@ -178,6 +200,39 @@ def taught(
             yield BatchStep(loss, (views, y, labels[unlabelled], sure[unlabelled]))
 
     yield from work.passes(epoch)
+
+
+def corrected(work: Work, kept: Tensor, soft: Tensor, worth: float, mix: Tensor) -> Iterator[Step]:
+    """CE(D_s) + worth * CE(D_u, soft pseudo-labels), the logits corrected by the class mix.
+
+    kept: int64 [m], which of D_u have a pseudo-label. soft: float32 [m, C], rows sum to 1. worth:
+    of one, in labels. mix: pi [C], > 0; ln pi is added to the logits (`learn.priors`).
+
+    Each step holds labelled images, whose mean loss counts 1, and as many with pseudo-labels, whose
+    mean loss counts what they are worth: many pseudo-labels do not drown few labels.
+    """
+    data, device, known = work.data, work.data.labels.device, len(work.data.labels)
+    images = torch.cat([data.labelled, data.unlabelled[kept.to(device)]])
+    labels = F.one_hot(data.labels, data.num_classes).float()
+    targets = torch.cat([labels, soft.to(device)])
+    shift, scale = mix.log().to(targets), torch.tensor(worth).to(targets)
+    loss = CorrectedLoss(work.model)
+    work.begin(len(images))
+
+    def batched() -> Iterator[tuple[Tensor, Tensor]]:
+        if 0 < known < len(images):
+            yield from paired(known, len(images), work.size, work.shuffle, device)
+            return
+        order = torch.randperm(len(images), generator=work.shuffle).to(device)
+        for batch in batches(order, work.size):
+            yield (batch, batch[:0]) if known else (batch[:0], batch)
+
+    def epoch() -> Iterator[Step]:
+        for some, others in batched():
+            views = work.normalise(work.view(images[torch.cat([some, others])]))
+            yield BatchStep(loss, (views, targets[some], targets[others], shift, scale))
+
+    return work.passes(epoch)
 
 
 def labelled_loss(logits: Tensor, labels: Tensor) -> Tensor:

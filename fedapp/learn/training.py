@@ -1,6 +1,6 @@
 """Local training and batch-norm recalibration."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from types import MappingProxyType
@@ -157,7 +157,11 @@ def descend(
         )  # fmt: skip
         make = partial(_recordable, parameters, settings)
         take = partial(_take, parameters, graphs.optimiser(key, make), None)
-        return _mean(list(recorded(graphs, (key, state_of(model)), take, _counted(steps))))
+
+        def now() -> Hashable:
+            return key, state_of(model)
+
+        return _mean(list(recorded(graphs, now, take, _counted(steps))))
 
 
 def _counted(steps: Iterable[Step]) -> Iterator[Step]:

@@ -18,10 +18,9 @@ Pseudo-labels are the common answers. They count by how often such answers are r
 it on validation images, the server adds the counts up and sends them along.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
-from functools import partial
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -32,14 +31,14 @@ from torch import Tensor, nn
 from fedapp.data.parts import TEST, UNLABELLED, VAL
 from fedapp.ground.settings import CLOSED, Share
 from fedapp.learn.features import feature_class
-from fedapp.learn.losses import soft_target_loss
 from fedapp.learn.metrics import evaluation, wilson
 from fedapp.learn.networks.base import Network, NetworkSettings
+from fedapp.learn.objectives import corrected
 from fedapp.learn.params import Params, Schema, assign
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import class_mix, mixed, mixture_weights, site_mix, weighted
 from fedapp.learn.pseudolabels import counted
-from fedapp.learn.training import Step, batches, descend, freeze_batch_norm, paired, repeated
+from fedapp.learn.training import descend
 from fedapp.messages.protocol import (
     EVALUATE,
     MODEL,
@@ -51,7 +50,7 @@ from fedapp.messages.protocol import (
     Task,
 )
 from fedapp.methods._answers import counts, deciding
-from fedapp.methods._averaging import WARM_UP, averaged, budget_of, trained_alone
+from fedapp.methods._averaging import WARM_UP, averaged, trained_alone, work_of
 from fedapp.methods._closed.checks import check_closed, check_owed
 from fedapp.methods._closed.contents import ACTIONS, FILTERS, SOLUTION, closed_schemas, lasting
 from fedapp.methods._closed.features import NO_FEATURES, FeatureNameOrNone, unfit_features
@@ -225,7 +224,10 @@ class PriorShift(Method[Sure]):
                 metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}
         site.load(task.models["server"][0])
         with site.drawing(task):
-            loss = descend(site.model, self._steps(task, site, taught), site.training)
+            steps = corrected(
+                work_of(task, site), taught.kept, taught.soft, taught.worth, taught.mix
+            )
+            loss = descend(site.model, steps, site.training)
         if loss is None:  # no images to learn from
             return SiteReport()
         params = site.params()
@@ -268,45 +270,6 @@ class PriorShift(Method[Sure]):
         assign(site.model, site.memory)
         trained_alone(task, site)
         return site.params()
-
-    def _steps(self, task: Task, site: SiteContext, taught: "Taught") -> Iterator[Step]:
-        """Yield mini-batches, the logits corrected by the class mix.
-
-        Each holds labelled images, whose mean loss counts 1, and as many with pseudo-labels, whose
-        mean loss counts what they are worth: many pseudo-labels do not drown few labels.
-        """
-        model, data, device = site.model, site.data, site.device
-        known = len(data.labels)
-        images = torch.cat([data.labelled, data.unlabelled[taught.kept.to(device)]])
-        targets = torch.cat([site.one_hot(data.labels), taught.soft.to(device)])
-        shift = taught.mix.log().to(targets)
-        shuffle, view = site.stream("shuffle", task), site.view(task)
-        model.train()
-        if len(images) == 1:
-            freeze_batch_norm(model)
-
-        def loss(batch: Tensor, labelled: int) -> Tensor:
-            logits: Tensor = model(site.normalise(view(images[batch]))) + shift
-            wanted, total = targets[batch], logits.new_zeros(())
-            if labelled:
-                total = total + soft_target_loss(logits[:labelled], wanted[:labelled])
-            if labelled < len(batch):
-                pseudo = soft_target_loss(logits[labelled:], wanted[labelled:])
-                total = total + taught.worth * pseudo
-            return total
-
-        def epoch() -> Iterator[Step]:
-            if 0 < known < len(images):
-                for some, other in paired(
-                    known, len(images), site.training.batch_size, shuffle, device
-                ):
-                    yield partial(loss, torch.cat([some, other]), len(some))
-                return
-            order = torch.randperm(len(images), generator=shuffle).to(device)
-            for batch in batches(order, site.training.batch_size):
-                yield partial(loss, batch, len(batch) if known else 0)
-
-        return repeated(epoch, *budget_of(task, site.training))
 
     def _first(self, task: Task, site: SiteContext) -> SiteReport:
         """Measure the closed form by itself, and what it is worth from the site's images alone."""

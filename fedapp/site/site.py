@@ -15,7 +15,7 @@ from fedapp.data.augment import flips
 from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.allocator import keep_freed_memory
-from fedapp.ground.devices import pick_dtype, torch_threads
+from fedapp.ground.devices import deterministic, pick_dtype, torch_threads
 from fedapp.ground.errors import ConfigError, FedAppError, ProtocolError, StoreError, one_line, told
 from fedapp.learn.graphs import graphs_on
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
@@ -120,7 +120,8 @@ class Site:
         """
         keep_freed_memory()
         try:
-            with torch_threads(self.experiment.runtime.threads):
+            runtime = self.experiment.runtime
+            with torch_threads(runtime.threads), deterministic(runtime.deterministic):
                 return self._handle(task, payloads)
         except FedAppError as error:
             if isinstance(error, StoreError) and self.shares_pool:

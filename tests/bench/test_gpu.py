@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from bench import measure, record, tables
-from bench.gpu import __main__ as command
-from bench.gpu import check, paper, pieces, sites, speed
+from bench.gpu import check, command, paper, pieces, sites, speed
 from bench.gpu.pieces import Session
 from bench.throughput import Size, flop_per_image, throughput
 from fedapp.ground.errors import ConfigError, RunError
@@ -63,11 +63,14 @@ def test_a_piece_that_there_is_not_is_named():
     )
 
 
-def test_missing_packages_are_named_with_the_remedy(monkeypatch):
-    monkeypatch.setattr(check, "find_spec", lambda name: None if name == "pydantic" else True)
-    code, error = said("--toy")
-    assert code == 2
-    assert "pydantic: pip install --no-index --find-links FOLDER pydantic\n" in error
+def test_missing_packages_are_named_with_the_remedy_where_not_even_typer_is():
+    hidden = "import runpy, sys; sys.modules['pydantic'] = sys.modules['typer'] = None; "
+    run = "runpy.run_module('bench.gpu', run_name='__main__', alter_sys=True)"
+    words = [sys.executable, "-c", hidden + run, "check"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    remedy = "pip install --no-index --find-links FOLDER"
+    lines = f"pydantic: {remedy} pydantic; typer: {remedy} typer"
+    assert (done.returncode, done.stderr) == (2, f"bench.gpu: packages are missing: {lines}\n")
 
 
 def test_a_setting_that_there_is_not_is_refused_in_one_line(tmp_path):
@@ -97,6 +100,12 @@ def test_on_a_gpu_it_is_the_papers_setting(tmp_path):
 
 def test_releases_of_torch_are_compared_as_numbers():
     assert check._release("2.9.1") < check.LEAST_TORCH < check._release("2.12.1+cu130")
+
+
+def test_the_oldest_torch_is_that_of_the_package():
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    [torch_of_package] = (one for one in wanted if one.startswith("torch>"))
+    assert torch_of_package.startswith("torch>={}.{},".format(*check.LEAST_TORCH))
 
 
 @pytest.mark.cuda

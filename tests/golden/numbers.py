@@ -1,13 +1,22 @@
 """Today's numbers of every method preset and of sites with own images: digests of short runs.
 
+Another torch or another kind of CPU has other bits. For those stands beside the digests what was
+learned in a few numbers (`sketch`), and how far these moved when the same torch used no wide
+instructions, as an older CPU has none (`moved`).
+
 `python -m tests.golden.numbers` rewrites `numbers.json`; CONTRIBUTING.md says when.
 """
 
 import hashlib
 import json
+import os
+import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,8 +25,10 @@ from torch import nn
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import method_presets
 from tests.flower.results import loopback, results, rows
+from tests.golden.sketch import apart, sketch
 from tests.own import experiment, three_sites
 
+ROOT = Path(__file__).parents[2]
 FILE = Path(__file__).with_name("numbers.json")
 SHRUNK = {
     "data.subset": 400,
@@ -37,18 +48,36 @@ EARLIER = {"fedsiam_d": {"method.calm_rounds": 1}, "fedsem": {"method.labelled_r
 """Presets that begin with rounds of another kind, more than there are here."""
 
 
-def numbers_of(preset: str, out: Path) -> dict[str, Any]:
-    """Run a method preset below `out`; return the digests and, for people, the last accuracy."""
-    bags = {"split.bags": BAGS.get(preset, 0)}
-    shown = {"method.preset": preset, **bags, "runtime.out": str(out / preset)}
-    overrides = {**SHRUNK, **shown, **EARLIER.get(preset, {})}
-    return digests(loopback(load_experiment("digits_demo", overrides)))
+OLDER = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+"""The environment in which torch and its convolutions use no wide instructions."""
+OWN = "own_data"
+"""The name of the run on sites with own images."""
 
 
-def numbers_of_own(out: Path) -> dict[str, Any]:
-    """Run UM-pFSSL below `out` on three sites whose images are files; return the same."""
-    wanted = experiment(three_sites(out / "images"), runtime__out=str(out / "runs"))
-    return digests(loopback(wanted))
+WILD = {
+    "fedavg_plus", "fedavg_sl", "fedbn_sl", "fedfixmatch", "fedllp", "fedllp_vat", "fedmatch",
+    "fixprox", "flexproto_prox", "protofssl", "um_pfssl_mi", "um_pfssl_no_aggregation",
+    "um_pfssl_no_search", "um_pfssl_ta",
+}  # fmt: skip
+"""Presets whose run other bits move by a tenth and more: tiny networks learn fast on few images."""
+SLOWLY = {"training.learning_rate": 0.001}
+"""So that other bits move them by less than a hundredth."""
+
+
+def near(name: str, out: Path) -> dict[str, list[float]]:
+    """Return the sketch of a run that other bits hardly move."""
+    return sketch(run_of(name, out, SLOWLY if name in WILD else {}))
+
+
+def run_of(name: str, out: Path, changes: Mapping[str, float] = MappingProxyType({})) -> Path:
+    """Run a method preset below `out`, or UM-pFSSL on three sites whose images are files."""
+    if name == OWN:
+        wanted = experiment(three_sites(out / "images"), runtime__out=str(out / "runs"))
+        return loopback(wanted)
+    bags = {"split.bags": BAGS.get(name, 0)}
+    shown = {"method.preset": name, **bags, "runtime.out": str(out / name)}
+    overrides = {**SHRUNK, **shown, **EARLIER.get(name, {}), **changes}
+    return loopback(load_experiment("digits_demo", overrides))
 
 
 def digests(folder: Path) -> dict[str, Any]:
@@ -93,17 +122,41 @@ def arithmetic() -> str:
     return f"torch {torch.__version__.partition('+')[0]}, {total.hexdigest()[:16]}"
 
 
+def sketches(names: Sequence[str]) -> None:
+    """Print the sketch of these runs, a line of JSON each."""
+    with tempfile.TemporaryDirectory() as out:
+        for name in names:
+            with redirect_stdout(sys.stderr):
+                found = near(name, Path(out))
+            print(json.dumps([name, found]), flush=True)
+
+
+def elsewhere(names: Sequence[str]) -> dict[str, dict[str, list[float]]]:
+    """Return the sketches of these runs with other bits."""
+    again = [sys.executable, "-m", "tests.golden.numbers", *names]
+    env = {**os.environ, **OLDER}
+    older = subprocess.run(again, cwd=ROOT, env=env, stdout=subprocess.PIPE, check=True)
+    return dict(map(json.loads, older.stdout.splitlines()))
+
+
 def main() -> int:
     """Rewrite the file; say which presets changed."""
     torch.set_num_threads(1)
-    old = json.loads(FILE.read_text())["presets"] if FILE.is_file() else {}
+    if sys.argv[1:]:
+        sketches(sys.argv[1:])
+        return 0
+    old = json.loads(FILE.read_text())["runs"] if FILE.is_file() else {}
+    new = {}
     with tempfile.TemporaryDirectory() as out:
-        new = {preset: numbers_of(preset, Path(out)) for preset in method_presets()}
-        own = numbers_of_own(Path(out))
-    numbers = {"arithmetic": arithmetic(), "own_data": own, "presets": new}
-    FILE.write_text(json.dumps(numbers, indent=2) + "\n")
+        for name in (OWN, *method_presets()):
+            folder = run_of(name, Path(out))
+            found = near(name, Path(out) / "near") if name in WILD else sketch(folder)
+            new[name] = {**digests(folder), "sketch": found}
+    for name, found in elsewhere(list(new)).items():
+        new[name]["moved"] = float(f"{apart(new[name]['sketch'], found):.2g}")
+    FILE.write_text(json.dumps({"arithmetic": arithmetic(), "runs": new}, indent=1) + "\n")
     changed = [name for name in new if new[name] != old.get(name)]
-    print(f"{FILE.name}: {len(new)} presets, changed: {', '.join(changed) or 'none'}")
+    print(f"{FILE.name}: {len(new)} runs, changed: {', '.join(changed) or 'none'}")
     return 0
 
 

@@ -1,5 +1,6 @@
 """Which device a setting means, and what is said where there is no such device."""
 
+import os
 import subprocess
 
 import pytest
@@ -7,10 +8,12 @@ import torch
 
 from fedapp.data import datasets
 from fedapp.drivers import flower_local, loopback
-from fedapp.ground.devices import pick_device
+from fedapp.ground.devices import deterministic, pick_device
 from fedapp.ground.errors import ConfigError
+from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.site import federation
 from fedapp.tools.compare.command import compare
+from tests.flower.results import loopback as played
 from tests.small import small
 
 RULE = "runtime.device = 'cuda': PyTorch finds no GPU"
@@ -32,6 +35,36 @@ def gpus(monkeypatch):
 def test_the_device_that_a_setting_means(gpus, setting, number, device):
     gpus(number)
     assert pick_device(setting) == torch.device(device)
+
+
+def test_equal_bits_are_asked_for_inside_alone(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    asked = torch.are_deterministic_algorithms_enabled
+    with deterministic(False):
+        assert not asked() and "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    with pytest.raises(KeyError), deterministic(True):
+        assert asked() and os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        raise KeyError
+    assert not asked() and torch.utils.deterministic.fill_uninitialized_memory
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # a person's own
+    with deterministic(True):
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+
+
+def test_sites_work_with_such_algorithms_where_the_setting_says_so(monkeypatch, tmp_path):
+    seen, plain = [], UmPfssl.site_round
+
+    def noted(self, task, site):
+        seen.append(torch.are_deterministic_algorithms_enabled())
+        return plain(self, task, site)
+
+    monkeypatch.setattr(UmPfssl, "site_round", noted)
+    for wanted in (False, True):
+        played(small(
+            runtime__deterministic=wanted, runtime__out=str(tmp_path), rounds__num_rounds=1
+        ))  # fmt: skip
+        assert seen and all(each == wanted for each in seen)
+        seen.clear()
 
 
 def refusal(action) -> str:

@@ -257,6 +257,32 @@ def test_the_worst_step_goes_the_way_that_it_was_begun(sign):
     assert found.item() == pytest.approx((p * (p / q).log()).sum().item(), rel=1e-3)
 
 
+def test_each_input_has_a_step_of_its_own_of_the_whole_length():
+    """At 0 the answer changes fast, at 4 hardly: both go 0.5 ahead. KL by hand, its mean."""
+    model, _ = linear()
+    x = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
+    found = adversarial_loss(model, x, 0.5, torch.ones(2, 2), tiny=1e-2)
+    p, q = (torch.softmax(3 * at[:, None] * torch.tensor([1.0, 0.0]), 1) for at in
+            (x[:, 0], x[:, 0] + 0.5))  # fmt: skip
+    assert found.item() == pytest.approx((p * (p / q).log()).sum(1).mean().item(), rel=1e-3)
+
+
+def test_of_the_direction_that_it_begins_with_the_length_does_not_count():
+    model, x = network(), torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    start = torch.randn(x.shape, generator=torch.Generator().manual_seed(2))
+    losses = [adversarial_loss(model, x, 1.0, length * start).item() for length in (1.0, 1e3)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+def test_the_first_step_is_tiny_and_the_second_as_long_as_the_radius():
+    model, x = linear()
+    seen: list[Tensor] = []
+    model.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach() - x))
+    adversarial_loss(model, x, 0.5, torch.ones(4, 2), tiny=1e-2)
+    lengths = [step.norm(dim=1).tolist() for step in seen]
+    assert lengths == [[0.0] * 4, pytest.approx([1e-2] * 4), pytest.approx([0.5] * 4)]
+
+
 @pytest.fixture
 def images() -> Tensor:
     return torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(1))

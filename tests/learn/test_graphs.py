@@ -2,10 +2,13 @@
 
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
+from weakref import WeakSet
 
 import pytest
 import torch
+from torch import nn
 
 from fedapp.data.inputs import normalise
 from fedapp.data.parts import Part
@@ -15,7 +18,7 @@ from fedapp.ground.settings import TrainSettings
 from fedapp.learn.graphs import USED_BEFORE, CudaRecorder, Graphs, graphs_on, state_of
 from fedapp.learn.losses import CrossEntropy
 from fedapp.learn.networks.resnet9 import ResNet9
-from fedapp.learn.objectives import Work, fixmatch, supervised, taught, two_views
+from fedapp.learn.objectives import Work, corrected, fixmatch, supervised, taught, two_views
 from fedapp.learn.params import assign
 from fedapp.learn.training import descend, train
 from fedapp.learn.uncertainty import SCORING_BATCH, mc_probabilities, on_a_gpu
@@ -25,10 +28,14 @@ SCALE = partial(normalise, mean=(0.3,), std=(0.35,))
 
 
 class StandIn:
-    """Records as CUDA does: nothing is done then; later the same call writes to the same tensor."""
+    """Records as CUDA does: nothing is done then; later the same call writes to the same tensor.
 
-    def __init__(self):
+    model: a graph does what this network did in the mode in which it was recorded.
+    """
+
+    def __init__(self, model=None):
         self.recorded = self.replayed = self.inside = 0
+        self.model = model or nn.Module()
 
     @contextmanager
     def aside(self):
@@ -39,16 +46,28 @@ class StandIn:
     def record(self, work):
         assert self.inside, "recorded on the stream of the others"
         self.recorded += 1
-        out = torch.empty(0)
+        out, mode = torch.empty(0), modes(self.model)
 
         def replay():
             assert self.inside
             self.replayed += 1
+            now = modes(self.model)
+            set_modes(self.model, mode)
             done = work()
+            set_modes(self.model, now)
             out.resize_as_(done).copy_(done)
             return out
 
         return replay
+
+
+def modes(model):
+    return [module.training for module in model.modules()]
+
+
+def set_modes(model, wanted):
+    for module, training in zip(model.modules(), wanted, strict=True):
+        module.training = training
 
 
 def network(device=CPU, width=4):
@@ -142,7 +161,9 @@ def test_on_a_cpu_nothing_is_recorded():
     [
         {"momentum": 0.9},
         {"momentum": 0.0},
+        {"momentum": 0.9, "weight_decay": 0.1},
         {"optimiser": "adam", "learning_rate": 0.001},
+        {"optimiser": "adam", "learning_rate": 0.001, "weight_decay": 0.1},
         {"batches": "paired"},
     ],
     ids=str,
@@ -184,6 +205,13 @@ def given_labels(work):
     return taught(work, mirrored, mirrored, labels, labels > 0, 0.5)
 
 
+def soft_labels_of_some(work):
+    """At a site of its own: pseudo-labels of another worth and number, under another class mix."""
+    site, others = work.data.site, len(work.data.unlabelled)
+    soft = torch.eye(3).repeat(others, 1)[: others - others // 4]
+    return corrected(work, torch.arange(len(soft)), soft, 0.5 + site, torch.tensor([0.2, 0.3, 0.5]))
+
+
 def own_unlabelled_loss(work):
     return two_views(work, mirrored, mirrored, lambda _, a, b: (a - b).square().sum(), 0.1)
 
@@ -192,6 +220,7 @@ OBJECTIVES = {
     "supervised": (supervised, True),
     "fixmatch": (lambda work: fixmatch(work, mirrored, mirrored, 0.4, 1.0), True),
     "taught": (given_labels, True),
+    "corrected": (soft_labels_of_some, True),
     "a loss of a method's own": (own_unlabelled_loss, False),
     "another loss of labels": (lambda work: supervised(work, CrossEntropy(work.model)), False),
 }
@@ -207,6 +236,34 @@ def test_recorded_objectives_give_the_bits_of_plain_ones(name):
     assert bool(recorder.replayed) == recordable
     assert losses == again
     assert all(torch.equal(weights[each], recorded[each]) for each in weights)
+
+
+def test_a_graph_is_for_the_mode_that_its_objective_sets():
+    """Three sites whose steps have one shape; batch norm of the one with one image stands still.
+
+    An objective sets the mode when its first step is asked for.
+    """
+
+    def after(model):
+        start = {n: t.clone() for n, t in model.state_dict().items()}
+        for site, labelled in enumerate([4, 1, 4]):
+            assign(model, start)
+            known, targets = pictures(labelled)
+            none = Part(known[:0], targets[:0].argmax(1))
+            parts = {"labelled": Part(known, targets.argmax(1)), "unlabelled": none}
+            data = SiteData(site, {**parts, "val": none, "test": none}, 3, (0.3,), (0.35,), None)
+            work = Work(model, data, SCALE, 4, 6, torch_stream(1, "shuffle", site))
+            work = replace(work, labelled_repeat=4 // labelled)
+            with seeded(CPU, 1, "train", site):
+                descend(model, supervised(work), TrainSettings(learning_rate=0.05))
+            yield {n: t.clone() for n, t in model.state_dict().items()}
+
+    model = network()
+    recorder = StandIn(model)
+    model.graphs = Graphs(recorder)
+    for plain, recorded in zip(after(network()), after(model), strict=True):
+        assert all(torch.equal(plain[each], recorded[each]) for each in plain)
+    assert recorder.recorded == 2
 
 
 def test_recorded_scoring_gives_the_bits_of_plain_scoring():
@@ -231,6 +288,42 @@ def test_a_penalty_is_never_recorded():
     steps = [lambda: weight.square().sum()] * 9
     descend(model, steps, TrainSettings(), lambda: weight.abs().sum())
     assert recorder.recorded == 0
+
+
+class Graph:
+    """Is alive while somebody holds on to it."""
+
+    def replay(self):
+        pass
+
+
+class Generator:
+    """PyTorch's CUDA generator: where no graph is alive, the next one makes its state's tensor."""
+
+    def __init__(self):
+        self.graphs = WeakSet()
+
+    @contextmanager
+    def captured(self, graph, pool=None, stream=None):
+        if not self.graphs:
+            self.state = torch.zeros(1)
+        self.graphs.add(graph)
+        yield
+        self.state.fill_(1)
+
+
+def test_what_scoring_recorded_first_does_not_keep_training_from_being_recorded(monkeypatch):
+    """A tensor made under inference mode cannot be changed outside it."""
+    generator = Generator()
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", generator.captured)
+    with torch.inference_mode():
+        recorder = CudaRecorder(CPU)
+        scoring = recorder.record(lambda: torch.ones(1))
+    training = recorder.record(lambda: 2 * torch.ones(1))
+    assert (scoring().item(), training().item()) == (1, 2)
 
 
 # --- a GPU ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.rng import seeded
@@ -53,6 +54,18 @@ def keep(x, p):
     return x
 
 
+class Started(TorchDispatchMode):
+    """Notes which operators of PyTorch run inside, backwards too."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
 def test_every_network_of_the_registry_is_a_case():
     assert {name for name, *_ in CASES if ":" not in name} == set(network_names())
 
@@ -67,6 +80,19 @@ def test_shapes_and_types_of_every_piece(name, fields, inputs):
     assert logits.shape == (4, CLASSES) and logits.dtype == torch.float32
     assert (model.head.in_features, model.head.out_features) == (model.features, CLASSES)
     assert model.eval()(x[:0]).shape == (0, CLASSES)
+
+
+@every
+def test_a_step_has_algorithms_with_equal_bits_on_a_gpu(name, fields, inputs):
+    """Under `runtime.deterministic` PyTorch refuses, on a GPU, the gradients of these operators."""
+    refused = {
+        f"{pool}{size}d_backward"
+        for pool in ("adaptive_max_pool", "_adaptive_avg_pool", "fractional_max_pool", "avg_pool")
+        for size in (2, 3)
+    } - {"avg_pool2d_backward"}
+    with Started() as started:
+        built(name, fields, inputs).train()(noise(4, inputs)).logsumexp(1).sum().backward()
+    assert len(started.names) > 3 and not started.names & refused
 
 
 @every

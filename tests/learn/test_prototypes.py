@@ -251,3 +251,10 @@ def test_a_squared_distance_is_a_linear_head():
     linear = 2 * f @ one.centres.T - one.centres.square().sum(1)
     head = PrototypeHead.of(one, "squared")
     assert torch.allclose(torch.softmax(head(f), 1), torch.softmax(linear, 1), atol=1e-5)
+
+
+def test_a_head_gives_an_unknown_class_nothing():
+    known = torch.tensor([True, False, True, True])
+    one = Prototypes(drawn(4, sites=1).centres[0] * known[:, None], known)
+    answers = torch.softmax(PrototypeHead.of(one, "euclidean")(points(4)), 1)
+    assert (answers[:, 1] == 0).all() and (answers[:, known] > 0).all()

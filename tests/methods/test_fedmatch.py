@@ -298,6 +298,20 @@ def test_a_helper_answers_by_its_psi_and_the_sites_sigma():
     assert_close({"": answers}, {"": wanted.predicted(site.data.unlabelled)})
 
 
+def test_of_a_helper_too_small_entries_of_psi_count_as_0():
+    psi = {n: torch.full_like(t, 0.01) for n, t in START.items()}
+    site = of_role(psi=psi)
+    task = replace(TASK, models={**TASK.models, "helpers": (ModelRef(1, 1, "c" * 64, PSI),)})
+    answers = {}
+    for threshold, added in ((0.02, 0.0), (0.005, 0.01)):
+        [answers[added]] = FedMatch(l1_threshold=threshold)._asked(task, site, START)
+        theta = {n: t + added for n, t in START.items()}
+        wanted = context(data_of(0, 8), theta, settings=NET)
+        wanted.load(SERVER)
+        assert_close({"": answers[added]}, {"": wanted.predicted(site.data.unlabelled)})
+    assert not torch.allclose(answers[0.0], answers[0.01])
+
+
 def test_a_visit_with_helpers_by_hand(monkeypatch):
     """lambda_i mean_j KL(p_j || p) + lambda_a CE(strong view, vote), image by image.
 

@@ -265,6 +265,26 @@ def test_the_consistency_term_is_added():
     assert found[1.0] - found[0.5] == pytest.approx(found[0.5] - found[0.0], rel=1e-3)
 
 
+def test_the_worst_change_is_sought_from_a_direction_drawn_anew_by_seed_and_task(monkeypatch):
+    """A normal draw prefers no direction: of 1,024 numbers 512 +- 80 are above 0, five sigma."""
+    begun = []
+
+    def noted(model, inputs, radius, start):
+        begun.append(start)
+        return torch.zeros(())
+
+    monkeypatch.setattr("fedapp.methods.fedllp.adversarial_loss", noted)
+    data = bagged(torch.tensor([0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1]), ROWS[:2])
+    for task in (TASK, TASK, replace(TASK, round=2)):
+        trained(FedLLP(vat=1.0), data, task)
+    assert [start.shape for start in begun] == [(8, 1, 8, 8)] * 6
+    assert all(torch.equal(begun[i], begun[i + 2]) for i in (0, 1))
+    assert len({start.sum().item() for start in begun}) == 4
+    first = torch.stack(begun[:2])
+    assert abs(int((first > 0).sum()) - 512) < 80
+    assert first.flatten(2).std(1).min() > 0  # each image has its own
+
+
 def test_a_step_of_whole_bags_is_planned_for():
     data = bagged(torch.tensor([0] * 9 + [1] * 3))
     assert FedLLP().images_per_step(4, data) == 9

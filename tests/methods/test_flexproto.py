@@ -177,6 +177,25 @@ def test_what_a_helper_lacks_it_has_from_the_others():
     assert teaching.prototypes.known.all()
 
 
+def test_the_own_answer_is_by_own_prototypes_and_the_common_one_by_the_helpers():
+    """Of a class that the site has no labels of, the helper's that has it; distances by hand."""
+    labels = torch.tensor([0, 1, 1, 0, 1])
+    site = given(data_of(0, 8).with_parts(labelled=Part(digits_like(5, 2), labels)))
+    method, lent = FlexProto(), FlexProto().lent(TRAIN, site).centres
+    site.load(OURS)
+    known, f = (
+        embedded(site.model, images, site.normalise)
+        for images in (site.data.labelled, site.data.unlabelled)
+    )
+    own = [known[labels == k].mean(0) for k in (0, 1)]
+    helpers = [lent[:, k].mean(0) for k in (0, 1)]
+    for answer, centres in (("tuned", own), ("common", helpers)):
+        apart = torch.cdist(f, torch.stack([*centres, lent[0, 2]]))
+        with method.answering(answer, TRAIN, site):
+            found = site.predicted(site.data.unlabelled)
+        torch.testing.assert_close(found, torch.softmax(-apart, 1), atol=1e-4, rtol=1e-4)
+
+
 def test_the_proximal_term_is_fedprox():
     site = given()
     site.load(OURS)

@@ -110,6 +110,18 @@ def test_refresh_every_nu_rounds_all_but_the_r_lowest():
     assert kept[0].models["helpers"] == (ref(1), ref(2), ref(3))
 
 
+def test_where_every_peer_is_listed_all_are_refreshed():
+    """Nobody is left who could take the place of the R lowest: they would stay old for ever."""
+
+    class Few(Pool):
+        def trained(self):
+            return (0, 1, 2, 3)
+
+    sent = tasks(10, state_of(1, 2, 3), pool=Few(version=9))
+    assert sent[0].models["helpers"] == (ref(1, 9), ref(2, 9), ref(3, 9))
+    assert sent[0].models["newcomers"] == ()
+
+
 def test_replies_become_the_helper_lists_and_silent_sites_keep_theirs():
     rnd = Round(4, 0, SITES, frozenset({0}), Pool())
     rule = METHOD.server_round(state_of(1, 2, site=6), rnd)
