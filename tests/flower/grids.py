@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def origin_of(experiment: Experiment, run: str = "run") -> Origin:
 def serve(experiment: Experiment, grid: Grid) -> tuple[dict[str, Any], RunFolder]:
     """Run the experiment over the grid as the ServerApp does; return its summary and folder."""
     folder = open_run(experiment)
-    origin = origin_of(experiment, folder.path.name)
+    origin = replace(origin_of(experiment, folder.path.name), identity=folder.identity)
     strategy = PoolStrategy(experiment, origin, folder, COMMAND)
     strategy.start(grid)
     return strategy.outcome, folder

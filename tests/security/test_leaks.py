@@ -20,8 +20,8 @@ from tests.server.test_engine import Remote
 from tests.small import small
 
 FILES = {
-    "config.yaml", "run.json", "metrics.jsonl", "traffic.csv", "per_site.csv", "summary.json",
-    "checkpoint.json", "evaluations.json", "sites.jsonl",
+    "config.yaml", "run.json", "run.id", "metrics.jsonl", "traffic.csv", "per_site.csv",
+    "summary.json", "checkpoint.json", "evaluations.json", "sites.jsonl",
 }  # fmt: skip
 ROUND = {
     "round", "mean_test_accuracy", "std_test_accuracy", "worst_decile_accuracy",

@@ -69,7 +69,7 @@ def test_what_this_project_starts_of_flower_writes_for_its_user_alone(
 
     monkeypatch.setattr(subprocess, "Popen", popen)
     monkeypatch.setattr(flower_local, "end", lambda remaining: None)
-    monkeypatch.setattr(flower_local, "ctypes", MagicMock())
+    monkeypatch.setattr(flower_local, "adopt_orphans", MagicMock())
     monkeypatch.setattr(signal, "signal", MagicMock())  # it ignores them at its end
     with pytest.raises(OSError, match="not started"):
         if starts is flower_local:
