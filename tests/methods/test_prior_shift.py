@@ -13,9 +13,11 @@ from fedapp.data.sites import Audit
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model, initial_params
+from fedapp.learn.objectives import corrected
 from fedapp.learn.priors import class_mix, weighted
 from fedapp.learn.training import descend
 from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
+from fedapp.methods._averaging import work_of
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.prior_shift import SURE, PriorShift, Taught, deciding
 from tests.methods.conformance import (
@@ -150,6 +152,11 @@ def test_pseudo_labels_are_learned_from_under_the_sites_own_class_mix(labelled):
     torch.testing.assert_close(taught.soft, weighted(answers, wanted).float())
 
 
+def steps_over(taught, site):
+    work = work_of(TASK, site)
+    return corrected(work, taught.kept, taught.soft, taught.worth, taught.mix)
+
+
 @pytest.mark.parametrize("worth", [0.25, 1.0])
 def test_one_step_with_pseudo_labels_by_hand(worth):
     """Mean over labelled images + worth times the mean over the others; pi_k beside all logits."""
@@ -158,7 +165,7 @@ def test_one_step_with_pseudo_labels_by_hand(worth):
     site.load(SERVER)
     mix = torch.tensor([7.0, 4.0, 4.0], dtype=torch.float64) / 15
     taught = Taught(mix, torch.arange(3), soft, worth)
-    descend(site.model, EVERYBODY._steps(TASK, site, taught), site.training)
+    descend(site.model, steps_over(taught, site), site.training)
     # 4 labelled images a step and all 3 others: the larger part is passed once.
     z, logits = outputs(START, torch.cat([data.labelled, data.unlabelled]), training=True)
     error = torch.softmax(logits + mix.log().float(), 1)
@@ -177,8 +184,8 @@ def test_pseudo_labels_without_labels_count_what_they_are_worth():
     for worth, rate in ((0.5, 0.2), (1.0, 0.1)):
         site = context(data, START, learning_rate=rate)
         site.load(SERVER)
-        steps = EVERYBODY._steps(TASK, site, Taught(EVEN, torch.arange(3), soft, worth))
-        descend(site.model, steps, site.training)
+        taught = Taught(EVEN, torch.arange(3), soft, worth)
+        descend(site.model, steps_over(taught, site), site.training)
         found.append(floats(state_of(site.model)))
     assert_close(found[0], found[1])  # half as much at twice the rate
 
@@ -189,10 +196,11 @@ def steps_of(known, kept, site_settings):
     site, seen = context(data, START, **site_settings), []
     site.load(SERVER)
     taught = Taught(EVEN, torch.arange(kept), torch.full((kept, 3), 1 / 3), 1.0)
-    for step in PriorShift()._steps(TASK, site, taught):
-        batch, labelled = step.args
-        assert (batch[:labelled] < known).all() and (batch[labelled:] >= known).all()
-        seen.append((labelled, len(batch) - labelled))
+    for step in steps_over(taught, site):
+        views, labels, soft, *_ = step.inputs
+        assert len(views) == len(labels) + len(soft)
+        assert (labels.max(1).values == 1).all() and torch.allclose(soft, torch.tensor(1 / 3))
+        seen.append((len(labels), len(soft)))
     return seen
 
 

@@ -130,9 +130,18 @@ def test_without_the_extra_one_line_says_which_to_install(tmp_path, monkeypatch)
 
 def test_a_network_that_onnx_cannot_hold_is_refused_in_one_line(tmp_path, monkeypatch):
     folder = written(tmp_path / "model")
-    monkeypatch.setattr(onnx_file, "_global_max", lambda x, size: x.item())
+    monkeypatch.setattr(Answer, "forward", lambda self, x: x if x.sum() > 0 else -x)
     says = refused(folder, "--to", "onnx", "-o", tmp_path / "out")
     assert "cannot be written as ONNX" in says and "\n" not in says
+
+
+def test_adaptive_max_pooling_to_one_place_has_a_stand_in_and_to_more_none():
+    """A network of one's own may have it."""
+    x = torch.randn(2, 3, 5, 4)
+    out, _ = onnx_file._global_max(x, [1, 1])
+    assert torch.equal(out, torch.nn.functional.adaptive_max_pool2d(x, 1))
+    with pytest.raises(ValueError, match="to \\[2, 2\\] places"):
+        onnx_file._global_max(x, [2, 2])
 
 
 # --- safetensors ----------------------------------------------------------------------------------
