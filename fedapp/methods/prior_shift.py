@@ -4,7 +4,7 @@ Sites share p(x | y); what differs is how often each class occurs (label shift).
 averaged, in which every site's loss is corrected by its own class mix pi_k (logits + ln pi_k), and
 a site answers with that model's answer times pi_k (`learn.priors`). pi_k is estimated from the
 site's labels and, by EM, from its unlabelled images, and stays at the site. With a closed form
-the numbers of its labelled images of each class do.
+the numbers of its labelled images of each class leave it, and how many unlabelled ones it guesses.
 
 Where sites differ in their images too, the common answer is wrong. So a site has up to three
 answers: the common one, that of the model that it trained last, and that of a model that it trained

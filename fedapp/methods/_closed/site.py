@@ -99,10 +99,8 @@ class ClosedSite:
 
     def guesses(self, task: Task) -> Guesses:
         """Return the sums over the unlabelled images, in the classes that the solution says."""
-        solution, features = self.solution(task), self.features(UNLABELLED)
-        [answers] = answers_over(solution.common, [features])
-        mix = site_mix(counts(self.site), answers, solution.prior)
-        return Guesses.of(features.cpu(), weighted(answers, mix))
+        answers, mix = self._unlabelled(self.solution(task))
+        return Guesses.of(self.features(UNLABELLED).cpu(), weighted(answers, mix))
 
     def votes(self, task: Task) -> Params:
         """Return how likely the candidates make the labels of the deciding validation images."""
@@ -158,8 +156,12 @@ class ClosedSite:
 
     def mix(self, solution: Solution) -> Tensor:
         """Return the site's class mix [C], from the common answers to its unlabelled images too."""
+        return self._unlabelled(solution)[1]
+
+    def _unlabelled(self, solution: Solution) -> tuple[Tensor, Tensor]:
+        """Return the common answers to the unlabelled images [n, C], and the class mix [C]."""
         [answers] = answers_over(solution.common, [self.features(UNLABELLED)])
-        return site_mix(counts(self.site), answers, solution.prior)
+        return answers, site_mix(counts(self.site), answers, solution.prior)
 
     def mix_alone(self) -> Tensor:
         """Return the class mix [C] as the site's labels alone say it."""
