@@ -1,12 +1,20 @@
-"""Messages pushed to nodes and polled for, through Flower's grid."""
+"""Messages pushed to nodes and polled for, through Flower's grid.
 
+A registered node can have Flower raise while it sends or fetches: it confirms a message before all
+of it is there, or answers with pieces that make up no message. That costs this node its turn.
+"""
+
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from flwr.app import Message, RecordDict
+import httpx
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from fedapp.ground.errors import ProtocolError, one_line
 from fedapp.messages import wire
@@ -22,6 +30,9 @@ nodes it does nothing else: 10 messages a minute instead of 2,000."""
 
 NOT_SENT = "not sent; is the node gone?"
 """Of a message that Flower did not take."""
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,29 +67,54 @@ class Post:
                 if messages:
                     continue
                 break
-            replies = list(self.pull(pending))
+            began = time.monotonic()
+            replies = self.pull(pending)
+            took = time.monotonic() - began
             for asked, reply in replies:
                 del pending[asked.metadata.message_id]
                 yield asked, reply
             pause = FIRST_POLL_S if replies else min(2 * pause, LAST_POLL_S)
-            if pending:
-                time.sleep(min(pause, max(end - time.monotonic(), 0)))
+            if pending:  # with many under way, looking must leave time for their answers to arrive
+                time.sleep(min(max(pause, took), max(end - time.monotonic(), 0)))
 
     def push(self, messages: list[Message]) -> tuple[dict[str, Message], list[Message]]:
-        """Send messages; return those that Flower took, by their ids, and the others."""
-        ids = set(self.grid.push_messages(messages)) if messages else set()
-        taken = {m.metadata.message_id: m for m in messages if m.metadata.message_id in ids}
-        return taken, [m for m in messages if m.metadata.message_id not in ids]
+        """Send messages; return those that Flower took, by their ids, and the others.
+
+        Each goes by itself: of several that go at once, one that fails takes the others along. What
+        they have in common is still sent once.
+        """
+        taken, refused = dict[str, Message](), list[Message]()
+        for message in messages:
+            try:
+                ids = set(self.grid.push_messages([message]))
+            except ObjectPushError as error:
+                log.warning("node %d confirmed too early: %s", message.metadata.dst_node_id, error)
+                ids = set()
+            if message.metadata.message_id in ids:
+                taken[message.metadata.message_id] = message
+            else:
+                refused.append(message)
+        return taken, refused
 
     def pull(self, pending: dict[str, Message]) -> list[tuple[Message, Message]]:
-        """Look once for replies to these messages; return each message with its reply, once."""
-        if not pending:
-            return []
-        found = {
-            reply.metadata.reply_to_message_id: reply
-            for reply in self.grid.pull_messages(list(pending))
-        }
-        return [(pending[number], reply) for number, reply in found.items() if number in pending]
+        """Look once for replies to these messages; return each message with its reply, once.
+
+        Each is looked for by itself: where several are, Flower forgets all of them before it reads
+        the first, so that one that cannot be read would take the others along.
+        """
+        found = list[tuple[Message, Message]]()
+        for number, asked in pending.items():
+            try:
+                replies = self.grid.pull_messages([number])
+                by_question = {reply.metadata.reply_to_message_id: reply for reply in replies}
+            except httpx.HTTPError:  # the SuperLink is gone
+                raise
+            except Exception as error:  # whatever Flower's parsers raise at a node's bytes
+                reason = f"the answer's pieces make up no message: {one_line(repr(error))}"
+                by_question = {number: Message(Error(ErrorCode.UNKNOWN, reason), reply_to=asked)}
+            if number in by_question:
+                found.append((asked, by_question[number]))
+        return found
 
 
 def parsed(reply: Message) -> Incoming:

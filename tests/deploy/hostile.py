@@ -2,7 +2,7 @@
 
     python hostile.py HOST:PORT CA KEY MEBIBYTES
 
-It stands in the place of a SuperNode: same key, so the same node. It says what came of each answer.
+With 0 it answers with a message that says it has parts, and sends none. It stands in the place of a SuperNode: same key, so the same node. It says what came of each answer.
 """
 
 import os
@@ -45,6 +45,8 @@ def answered(conn, mebibytes):
     with no_object_id_recompute():
         reply.metadata.__dict__["_message_id"] = reply.object_id
         objects, tree = get_all_nested_objects(reply), get_object_tree(reply)
+        if not mebibytes:
+            del tree.children[:]
         try:
             wanted, session = send(reply, tree, 1.0)
         except httpx.HTTPStatusError as error:

@@ -113,8 +113,11 @@ def test_sites_behind_the_attackers_address_are_back_within_a_minute(made):
     every_site_answers(made, "neighbours")
 
 
-def test_an_answer_that_is_too_large_costs_its_site_the_round_and_nobody_else(made):
-    """South is honest until round 1; then its key's holder answers with 700 MB, then with 390."""
+def test_an_answer_that_is_none_costs_its_site_the_round_and_nobody_else(made):
+    """South is honest until round 1; then its key's holder answers as no site does.
+
+    With 700 MB, with 390, and with a message without its parts, at which Flower's parser raises.
+    """
     before = {site: made.log(site).count("has ended") for site in ("north", "west")}
     settings = "rounds.num_rounds=9 rounds.deadline_s=120 rounds.min_reply_share=0.3"
     command = ["sh", "/app/docker/admin.sh", "demo", "large", settings]
@@ -128,6 +131,7 @@ def test_an_answer_that_is_too_large_costs_its_site_the_round_and_nobody_else(ma
     for mebibytes, log, said in (
         ("700", "hostile, 700", "refused with 413"),
         ("390", "large", "unreadable answer: message head must hold exactly"),
+        ("0", "large", "the answer's pieces make up no message: KeyError"),
     ):
         sender = made.spawn("south", [*words, mebibytes], f"hostile, {mebibytes}")
         until(lambda log=log, said=said: said in made.log(log))

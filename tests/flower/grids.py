@@ -27,6 +27,10 @@ COMMAND = "flwr run . with everybody"
 class MemoryGrid(Grid):
     """Nodes are functions. What they answer waits until it is pulled, in the order `order` gives.
 
+    pushes: the messages between one look for replies and the next.
+    unsendable: nodes at whose messages Flower raises; unreadable: those at whose replies it does,
+    when their messages and all others of that look are already gone from its store.
+
     gone: nodes whose messages Flower does not take: a simulation leaves their ids out, a SuperLink
     puts None in their place (`says_none`).
     """
@@ -35,6 +39,9 @@ class MemoryGrid(Grid):
         self.nodes = dict(nodes)
         self.pushes: list[list[Message]] = []
         self.pulls = 0
+        self._looked = True
+        self.unsendable: dict[int, Exception] = {}
+        self.unreadable: dict[int, Exception] = {}
         self.gone: set[int] = set()
         self.says_none = False
         self.order: Callable[[list[Message]], list[Message]] = list
@@ -45,11 +52,15 @@ class MemoryGrid(Grid):
         return list(self.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        self.pushes.append([])
+        if self._looked:
+            self.pushes.append([])
+            self._looked = False
         ids: list[Any] = []
         for message in messages:
             number = f"message-{next(self._numbers)}"
             message.metadata.__dict__["_message_id"] = number  # as both of Flower's grids do
+            if message.metadata.dst_node_id in self.unsendable:
+                raise self.unsendable[message.metadata.dst_node_id]
             if message.metadata.dst_node_id in self.gone:
                 ids += [None] if self.says_none else []
                 continue
@@ -62,10 +73,15 @@ class MemoryGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         self.pulls += 1
+        self._looked = True
         asked = set(message_ids)
         assert None not in asked
         ready = [number for number in self._waiting if number in asked]
-        return self.order([self._waiting.pop(number) for number in ready])
+        replies = [self._waiting.pop(number) for number in ready]
+        for reply in replies:
+            if reply.metadata.src_node_id in self.unreadable:
+                raise self.unreadable[reply.metadata.src_node_id]
+        return self.order(replies)
 
     def set_run(self, run: Any) -> None:
         raise NotImplementedError

@@ -4,9 +4,12 @@ import re
 from dataclasses import replace
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+from google.protobuf.message import DecodeError
 
 from fedapp.ground.errors import RunError, StoreError
 from fedapp.ground.progress import Progress
@@ -343,7 +346,7 @@ def test_polling_slows_down_and_ends_at_the_deadline(federation, clock):
     # Less what the engine's own, real clock took off the deadline before the messages went.
     assert 30 < clock.seconds - began <= experiment.rounds.deadline_s
     assert max(clock.sleeps) <= post.LAST_POLL_S
-    assert grid.pulls < 3 + 60 / post.LAST_POLL_S + 10
+    assert grid.pulls < 3 * 5 + 60 / post.LAST_POLL_S + 10
 
 
 def test_an_answer_after_the_deadline_is_not_waited_for_and_harms_no_later_round(federation):
@@ -357,13 +360,49 @@ def test_an_answer_after_the_deadline_is_not_waited_for_and_harms_no_later_round
     wait = grid.push_messages
 
     def push(messages):
-        grid._waiting |= late  # by now it has arrived
+        request = request_of(messages[0])
+        if isinstance(request, Task) and request.round == 2:
+            grid._waiting |= late  # by now it has arrived
         return wait(messages)
 
     grid.push_messages = push
     _, folder = serve(experiment, grid)
     assert [list(row["skipped"]) for row in rows(folder.path)] == [[], ["2"], []]
     assert len(late) == 1
+
+
+def test_a_node_that_confirms_before_all_was_sent_costs_itself_alone_the_round(federation, caplog):
+    experiment, grid = federation()
+    disturb(grid, 1, lambda message, reply: grid.unsendable.clear() or reply, site=3)
+    disturb(grid, 0, lambda message, reply: grid.unsendable.update(early) or reply, site=3)
+    early = {102: ObjectPushError("0" * 64, 1, "session")}
+    _, folder = serve(experiment, grid)
+    by_round = [row["skipped"] for row in rows(folder.path)]
+    assert [set(skipped) for skipped in by_round[:2]] == [set(), {"2"}]
+    assert by_round[1]["2"] == f"the site refused: {post.NOT_SENT}"
+    assert "node 102 confirmed too early" in caplog.text
+
+
+@pytest.mark.parametrize("fault", [KeyError("0" * 64), DecodeError("no"), RecursionError()])
+def test_a_node_whose_pieces_make_up_no_message_costs_itself_alone_the_round(federation, fault):
+    experiment, grid = federation(rounds__sample_rate=1.0)
+
+    def strange(message, reply):
+        grid.unreadable[102] = fault
+        return reply
+
+    disturb(grid, 1, strange)
+    _, folder = serve(experiment, grid)
+    by_round = [row["skipped"] for row in rows(folder.path)]
+    assert [set(skipped) for skipped in by_round] == [set()] + [{"2"}] * (len(by_round) - 1)
+    assert f"pieces make up no message: {fault!r}"[:60] in by_round[1]["2"]
+
+
+def test_a_superlink_that_is_gone_ends_the_run(federation):
+    experiment, grid = federation()
+    grid.unreadable[102] = httpx.ConnectError("connection refused")
+    with pytest.raises(httpx.ConnectError):
+        serve(experiment, grid)
 
 
 def test_too_many_bad_sites_end_the_run_with_the_reason(federation):
