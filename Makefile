@@ -9,7 +9,7 @@ BIN := .venv/bin
 STAMP := .venv/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo deploy-demo run test test-all mutants lint format check bench results docs stop clean
+.PHONY: help env demo deploy-demo run test test-all test-part soak mutants lint format check bench results docs stop clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,13 @@ test: $(STAMP) ## the fast tests
 
 test-all: $(STAMP) ## all tests, slow ones included
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m ""
+
+test-part: $(STAMP) ## today's tenth of the slow tests; what fails is tried once more
+	@$(BIN)/python -m pytest -q -n $(WORKERS) -m slow --part 10 --durations=0 --durations-min=5 || \
+	  { [ $$? -eq 1 ] && $(BIN)/python -m pytest -q -m slow --part 10 --last-failed; }
+
+soak: $(STAMP) ## a federation while its programs are killed: ARGS="--sites 12 --minutes 30"
+	$(BIN)/python -m tests.faults.soak $(ARGS)
 
 mutants: $(STAMP) ## small faults put in: does a test notice? ARGS="--each 100 --seed 1"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants --workers $(WORKERS) $(ARGS)

@@ -33,7 +33,7 @@ from PIL import Image
 
 from fedapp.data.published import read_digits
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.processes import alive, descendants, marked, read
+from fedapp.ground.processes import alive, descendants, marked, read, signals_as_exit
 from fedapp.tools.deploy.compose_local import APP, MARK, Services, federation, read_compose
 from tests.faults.disk import Disk, may_mount
 from tests.faults.runs import Run
@@ -248,9 +248,10 @@ def finish(soak: Soak, name: str) -> int:
             shutil.rmtree(summary.parent)
         command = ["sh", "/app/docker/admin.sh", "demo", name, words + resume]
         going = soak.made.spawn("demo", command, f"demo-{name}-{taken_up}")
-        while going.poll() is None and not summary.exists():
+        # `flwr run --stream` ends with the SuperLink; the run does not.
+        while not summary.exists() and (at_work(soak) or going.poll() is None):
             time.sleep(1)
-            if not soak.processes("superexec", "flwr-serverapp") and _idle_for(soak, 30):
+            if going.poll() is None and not at_work(soak, 30):
                 break
         if going.poll() is None:
             going.terminate()
@@ -263,11 +264,11 @@ def finish(soak: Soak, name: str) -> int:
     return taken_up
 
 
-def _idle_for(soak: Soak, seconds: float) -> bool:
-    """Return whether no ServerApp comes within so many seconds."""
+def at_work(soak: Soak, seconds: float = 10.0) -> bool:
+    """Return whether a ServerApp is there, or comes within so many seconds."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if soak.processes("superexec", "flwr-serverapp"):
+    while not soak.processes("superexec", "flwr-serverapp"):
+        if time.monotonic() > end:
             return False
         time.sleep(1)
     return True
@@ -382,7 +383,10 @@ def main() -> int:
         "rounds.deadline_s": 120.0,
         "rounds.min_reply_share": 0.3,
     }
-    with TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as scratch:
+    with (
+        signals_as_exit(),
+        TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as scratch,
+    ):
         folder = Path(scratch)
         write_images(folder / "images", names)
         own = {"data.root": str(folder / "images"), "runtime.out": str(folder / "twin")}

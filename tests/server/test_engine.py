@@ -267,8 +267,13 @@ AVERAGED = {"method": FedAvg(), "rounds__num_rounds": 3, "rounds__sample_rate": 
 
 @pytest.mark.parametrize("factor", [1e3, 1e6, 1e30])
 def test_a_huge_upload_is_left_out_of_the_average_named_and_ends_nothing(run, capsys, factor):
+    """The others learn what they would have learned had that site said nothing in the round."""
     change = tampering(longer(factor))
     _, folder = run(tamper=change, **AVERAGED)
+    silent = tampering(lambda task, incoming: None)
+    _, without = run("silent", tamper=silent, **AVERAGED)
+    learned = [[row["mean_test_accuracy_common"] for row in rows(one)] for one in (folder, without)]
+    assert learned[0] == learned[1]
     left_out = [row.get("left_out", {}) for row in rows(folder)]
     assert [list(sites) for sites in left_out] == [[], ["2"], [], []]
     assert all(row["skipped"].keys() <= {"2"} for row in rows(folder))  # its own model is spoilt
