@@ -270,7 +270,7 @@ def test_an_unknown_method_preset_is_refused_with_a_remedy(name, hint):
 
 @pytest.mark.parametrize(("name", "overrides", "said"), [
     ("fixavg", {"method__proximal": 0.1},
-     "override: method.proximal = 0.1: not a setting of fedavg; valid: answer, as_official, "),
+     "override: method.proximal = 0.1: not a setting of fedavg; valid: answer, "),
     ("fedavg", {"method__mc_samples": 5}, "override: method.mc_samples = 5: not a setting of "),
     ("fixavg", {"method__confidence": 2.0},
      "override: method.confidence = 2.0: must be less than or equal to 1"),

@@ -6,16 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from pydantic import ValidationError
 
 from fedapp.learn.networks import initial_params
 from fedapp.learn.objectives import Work, fixmatch, pairs, supervised
-from fedapp.messages.protocol import ModelRef, Task
-from fedapp.methods.fedavg import FedAvg
-from tests.methods.conformance import PIXELS, assert_same, context, data_of
+from tests.methods.conformance import PIXELS, context, data_of
 
 START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
-TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (ModelRef(-2, 1, "a" * 64),)})
 
 
 def work(labelled, unlabelled, repeat, size=2, seen=None):
@@ -50,28 +46,10 @@ def test_without_labelled_images_it_changes_nothing():
         assert not list(supervised(work(0, 0, repeat)))
 
 
-def trained(method, **training):
-    return method.site_round(TASK, context(data_of(6, 8), START, **training)).params
-
-
 def test_where_the_steps_are_given_there_are_no_more_of_them():
     """FedAvg++ is FedAvg then, but for which images come twice."""
     for repeat in (1, 3):
         assert len(list(supervised(replace(work(6, 0, repeat), steps=4)))) == 4
-
-
-def test_as_official_says_nothing_of_labelled_images_alone():
-    with pytest.raises(ValidationError, match="as_official is about objective=fixmatch"):
-        FedAvg("supervised", as_official=True)
-
-
-def test_as_official_fixmatch_learns_from_unlabelled_images_as_at_weight_0():
-    official = FedAvg("fixmatch", confidence=0.0, as_official=True)
-    assert_same(
-        trained(official), trained(FedAvg("fixmatch", confidence=0.0, unlabelled_weight=0.0))
-    )
-    plain = trained(FedAvg("fixmatch", confidence=0.0))
-    assert not torch.equal(plain["head.weight"], trained(official)["head.weight"])
 
 
 def test_a_loss_that_is_cut_off_has_the_gradient_of_weight_0():
