@@ -94,7 +94,7 @@ class Helpers(MethodState):
         sent = dict(self.sent)
         for site in rnd.pool.having(PROTOTYPES):
             version = rnd.pool.latest(site, PROTOTYPES).version
-            if sent.get(site, (0, 0))[0] != version:
+            if site not in sent or sent[site][0] != version:
                 sent[site] = version, rnd.number
         last = sorted({number for _, number in sent.values()})[-rounds:]
         recent = sorted(site for site, (_, number) in sent.items() if number in last)

@@ -226,7 +226,7 @@ class Phases:
         named: dict[int, float] = {}
         if any(ref.site == SERVER_SITE for ref in sent):
             for moves in self.state.moves.values():
-                named |= {site: max(far, named.get(site, 0.0)) for site, far in moves.furthest}
+                named |= {site: max(far, named.get(site, far)) for site, far in moves.furthest}
         named = named or dict.fromkeys(sorted(self._newest(sent)), 0.0)
         if not named:
             return ""
