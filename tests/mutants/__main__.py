@@ -70,15 +70,20 @@ def everything(room: str) -> list[Drawn]:
 
 
 def reach(folders: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Return what each test calls and how long it takes: measured once."""
-    file = OUT / "reach.json"
+    """Return what each test calls and how long it takes: measured once.
+
+    Tests that are no more are left out; new ones are known after build/mutants was removed.
+    """
+    file, where = OUT / "reach.json", [f"tests/{folder}" for folder in folders]
     if not file.is_file():
         print("measuring which test calls what, once", flush=True)
         words = [sys.executable, "-m", "pytest", "-q", "-p", "tests.mutants.reach"]
-        where = [f"tests/{folder}" for folder in folders]
         env = {**os.environ, "FEDAPP_REACH": str(file)}
         subprocess.run([*words, *where], cwd=ROOT, env=env, check=False)
-    return json.loads(file.read_text())
+    measured = json.loads(file.read_text())
+    listing = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "", *where]
+    listed = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True)
+    return {name: measured[name] for name in listed.stdout.splitlines() if name in measured}
 
 
 def tests_of(drawn: Drawn, reached: dict[str, dict[str, Any]]) -> tuple[list[str], float]:

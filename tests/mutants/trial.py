@@ -27,8 +27,9 @@ ROOM = 8 * 2**30
 """Bytes of addresses that a mutant may take beside those of its parent."""
 FIRST = 8
 """Tests tried before the files of the others are read."""
-OUTCOMES = {100: "survived", 101: "killed", 102: "killed", 103: "killed"}
-"""By pytest's exit code + 100: 2 and 3, where not even the tests could be read."""
+OUTCOMES = {100: "survived", 101: "killed", 102: "killed", 103: "killed", 104: "killed"}
+"""By pytest's exit code + 100: 2 and 3, where not even the tests could be read; 4, where what they
+are given has changed, so that they have other names."""
 
 
 def warm() -> None:

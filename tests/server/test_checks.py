@@ -46,6 +46,13 @@ HONEST = Reply(
 )
 
 
+def moved(bins):
+    """Return the bins with what is in one of them put into the first, which is empty."""
+    assert bins[0] == 0
+    full = max(i for i, held in enumerate(bins) if held)
+    return (bins[full], *(0 if i == full else held for i, held in enumerate(bins) if i))
+
+
 def test_an_honest_reply_passes():
     check_reply(TASK, HONEST, FACTS, {MODEL})
     check_reply(TASK, Reply(0, 5, "f" * 64), FACTS, {MODEL})
@@ -104,6 +111,11 @@ LIES = {
     "few bins": (bins(bin_count=(3,)), "do not add up"),
     "sums": (bins(bin_correct=(0,) * BINS), "do not add up"),
     "overfull": (bins(bin_confidence=(9.0,) * BINS), "does not belong there"),
+    "right where nothing is": (bins(bin_correct=moved(TEST.bin_correct)), "does not belong there"),
+    "sure where nothing is": (
+        bins(bin_confidence=moved(TEST.bin_confidence)),
+        "does not belong there",
+    ),
     "inflated": ({"metrics": {"pseudo_total": 1e308}}, "pseudo_total = 1e"),
     "half an image": ({"metrics": {"pseudo_total": 0.5}}, "must be a count"),
     "negative": ({"metrics": {"pseudo_total": 4, "pseudo_wrong": -1e6}}, "pseudo_wrong"),
