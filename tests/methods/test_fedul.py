@@ -15,7 +15,7 @@ from fedapp.ground.errors import DataError, RunError
 from fedapp.learn.networks import initial_params
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import weighted
-from fedapp.messages.protocol import EVALUATE, ModelRef, Task
+from fedapp.messages.protocol import EVALUATE, ModelRef, Reply, SiteFacts, Task
 from fedapp.methods import fedpl, method_class
 from fedapp.methods._bagged import shared, shares_of
 from fedapp.methods.fedavg import FedAvg
@@ -84,6 +84,11 @@ def test_labels_are_corrected_by_their_own_mix_whatever_is_in_the_bags():
     assert torch.bincount(y).tolist() == [2, 2, 2]
     plain = F.cross_entropy(site.model(x), y)
     torch.testing.assert_close(FedUL().labelled_loss(site)(x, y), plain)
+
+
+def test_a_site_weighs_as_many_images_as_it_learned_from():
+    site = SiteFacts(0, (1, 8, 8), ("a", "b"), 3, 9, 1, 1, "0" * 64, bagged=5)
+    assert FedUL().weight(site, Reply(0, 1, "f" * 64)) == 8
 
 
 def test_uneven_labels_are_corrected_by_hand():
