@@ -51,6 +51,7 @@ class Trial:
     process: BaseProcess = field(init=False)
 
     def __post_init__(self) -> None:
+        shutil.rmtree(self.away, ignore_errors=True)  # of a run that was killed
         self.process = multiprocessing.get_context("fork").Process(target=self._try)
         self.process.start()
 
