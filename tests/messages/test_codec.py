@@ -196,3 +196,12 @@ def test_arbitrary_bodies_end_in_a_protocol_error_or_a_message(body):
         data = json.dumps({"schema": SCHEMA, "kind": kind, "body": body}).encode()
         with pytest.raises(ProtocolError):
             decode_answer(data)
+
+
+def test_a_task_refers_to_each_content_once_by_the_names_of_their_roles():
+    """In whatever order its models were put together."""
+    own, first, second = (ModelRef(k, 1, f"{k:064x}") for k in range(3))
+    models = {"z": (second, own), "a": (first,), "b": (first, second)}
+    task = Task(0, 1, "train", own, models)
+    assert task.refs() == (own, first, second)
+    assert replace(task, models=dict(reversed(models.items()))).refs() == task.refs()

@@ -251,6 +251,19 @@ def test_one_bad_site_is_skipped_named_and_counted(run, name):
     assert summary["mean_test_accuracy"]["final"] is not None
 
 
+def test_what_was_never_sent_is_not_counted_as_sent(run):
+    """Flower did not take site 2's task; or it did, and the site failed."""
+    sent = []
+    for name, took in (("refused", True), ("unsent", False)):
+        lost = tampering(
+            lambda task, incoming, took=took: Incoming(Refusal(2, 1, "gone"), sent=took)
+        )
+        _, folder = run(name, lost, rounds__num_rounds=1, rounds__sample_rate=1.0)
+        assert list(rows(folder)[1]["skipped"]) == ["2"]
+        sent.append(rows(folder)[1]["bytes_down"])
+    assert sent[0] > sent[1] > 0
+
+
 def longer(factor):
     """Move every trained tensor of an upload so many times as far from 0."""
 
