@@ -129,7 +129,9 @@ class PriorShift(Method[Sure]):
             if not rnd.common_fixed:
                 stack = yield from fitted(rnd, stack, newest, lent)
             lent[STACK] = [put_stack(rnd, stack)]
-        replies = yield [rnd.task(site, EVALUATE, server=[newest], **lent) for site in rnd.sites]
+        replies = yield [
+            rnd.task(site, EVALUATE, 0, {}, server=[newest], **lent) for site in rnd.sites
+        ]
         if rnd.common_fixed:  # what the sites that made it counted holds on; a new one knows little
             return state
         sure = {name: sum(r.metrics.get(name, 0) for r in replies) for name in SURE}
