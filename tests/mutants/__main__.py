@@ -11,13 +11,15 @@ has changed. Exit code 1: in a room too few were killed.
 import argparse
 import hashlib
 import json
+import math
 import os
 import random
+import re
 import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -95,26 +97,46 @@ def reach(folders: tuple[str, ...]) -> dict[str, dict[str, Any]]:
 
 
 def tests_of(drawn: Drawn, reached: dict[str, dict[str, Any]]) -> tuple[list[str], float]:
-    """Return the tests that call a mutant's function, quick ones first, and their seconds.
+    """Return the tests that call a mutant's function, and their seconds; the likeliest come first.
 
-    Those of the file's own name come before; at the end the others of their files: what a fixture
-    of several tests calls, it calls for the first.
+    Those of the file's own name come before; then those whose file has words of the mutant's line
+    that few others have; then quick ones. At the end the others of their files: what a fixture of
+    several tests calls, it calls for the first.
     """
     wanted, own = f"{drawn.file}:{drawn.mutant.function}", f"test_{Path(drawn.file).name}"
     callers = {name for name, one in reached.items() if wanted in one["calls"]}
     files = {_file(name) for name in callers}
+    line = (ROOT / drawn.file).read_text().splitlines()[drawn.mutant.line - 1]
+    told = telling(_words(line), {file: _words((ROOT / file).read_text()) for file in files})
     chosen, total = [], 0.0
     for name, one in sorted(
         ((name, one) for name, one in reached.items() if _file(name) in files),
         key=lambda test: (
-            test[0] not in callers, Path(_file(test[0])).name != own, test[1]["seconds"]
+            test[0] not in callers,
+            Path(_file(test[0])).name != own,
+            -told[_file(test[0])],
+            test[1]["seconds"],
         ),
-    ):  # fmt: skip
+    ):
         if chosen and total + one["seconds"] > LONGEST:
             break
         chosen.append(name)
         total += one["seconds"]
     return chosen, total
+
+
+def telling(words: Set[str], files: dict[str, Set[str]]) -> dict[str, float]:
+    """Return how much each file has of these words: the sum of log(files / files that have it)."""
+    by_word = {word: [name for name, here in files.items() if word in here] for word in words}
+    found = dict.fromkeys(files, 0.0)
+    for names in by_word.values():
+        for name in names:
+            found[name] += math.log(len(files) / len(names))
+    return found
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z_]{3,}", text.lower()))
 
 
 def _file(test: str) -> str:

@@ -92,6 +92,13 @@ def test_of_an_answer_with_one_wrong_content_none_counts(served, blobs):
     assert engine._pool.to_plain() == before
 
 
+def test_a_phase_has_one_task_for_a_site(served):
+    engine = served()
+    task = Task(0, 1, "train", engine._pool.latest(0))
+    with pytest.raises(ValueError, match="two tasks for one site"):
+        engine._phases.run([task, replace(task, phase=1)], {})
+
+
 def test_a_part_of_a_model_that_the_pool_lost_fails_its_site_alone(served):
     engine = served()
     lost, part = ModelRef(3, 4, "c" * 64), to_bytes({"head.bias": torch.tensor([1.0, 2.0])})
