@@ -190,9 +190,8 @@ def row(drawn: Drawn, outcome: str, tests: int, seconds: float) -> dict[str, Any
 
 def table(sample: list[Drawn], known: dict[str, dict[str, Any]]) -> bool:
     """Print what was killed by room, then who survived; return whether that is enough."""
-    reasons = tomllib.loads(KNOWN.read_text())["equivalent"]
-    why = {(one["file"], one["function"], one["change"]): one["reason"] for one in reasons}
-    enough, left = True, []
+    why, left = equivalents(), list[Drawn]()
+    enough = True
     print("| room | mutants | tried | equivalent | killed | survived | killed, % (95 % interval) |")
     print("|---|---|---|---|---|---|---|")
     for room in ROOMS:
@@ -200,7 +199,7 @@ def table(sample: list[Drawn], known: dict[str, dict[str, Any]]) -> bool:
         if not done:
             continue
         alive = [d for d in done if known[d.key]["outcome"] in ("survived", "no test")]
-        same = [d for d in alive if (d.file, d.mutant.function, d.mutant.change) in why]
+        same = [d for d in alive if _what(d) in why]
         count, killed = len(done) - len(same), len(done) - len(alive)
         low, high = binomtest(killed, count).proportion_ci(method="wilson")
         share = f"{100 * killed / count:.1f} ({100 * low:.1f} to {100 * high:.1f})"
@@ -209,10 +208,20 @@ def table(sample: list[Drawn], known: dict[str, dict[str, Any]]) -> bool:
         left += alive
         enough &= killed >= LEAST * count
     for drawn in left:
-        reason = why.get((drawn.file, drawn.mutant.function, drawn.mutant.change))
+        reason = why.get(_what(drawn))
         outcome = known[drawn.key]["outcome"]
         print(f"{drawn}  [{f'equivalent: {reason}' if reason else outcome}]")
     return enough
+
+
+def equivalents() -> dict[tuple[str, str, str], str]:
+    """Return those that no test can kill, by file, function and change: why."""
+    reasons = tomllib.loads(KNOWN.read_text())["equivalent"]
+    return {(one["file"], one["function"], one["change"]): one["reason"] for one in reasons}
+
+
+def _what(drawn: Drawn) -> tuple[str, str, str]:
+    return drawn.file, drawn.mutant.function, drawn.mutant.change
 
 
 def main() -> int:
@@ -241,6 +250,8 @@ def main() -> int:
         for key, one in known.items()
         if one["outcome"] in ("killed", "endless") or one["at"] == digest.hexdigest()[:12]
     }
+    hopeless = equivalents()
+    settled |= {d.key for d in sample if d.key in known and _what(d) in hopeless}
     with file.open("a") as out:
         todo = [drawn for drawn in sample if drawn.key not in settled]
         for number, one in enumerate(tried(todo, given.workers, deadline), 1):
