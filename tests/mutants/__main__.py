@@ -41,6 +41,8 @@ ROOMS = {
 }
 TESTS = ("learn", "methods", "messages", "server", "site")
 """Folders of tests that are tried."""
+ANYTHING = "*"
+"""What a test may call that is not yet measured."""
 LONGEST = 60.0
 """Seconds of CPU time of the tests, together, that a mutant is given."""
 LEAST = 0.95
@@ -74,8 +76,8 @@ def everything(room: str) -> list[Drawn]:
 def reach(folders: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """Return what each test calls and how long it takes: measured once.
 
-    Tests that are no more are left out. Of one that came later the calls are taken to be all those
-    of its file; build/mutants removed, everything is measured anew.
+    Tests that are no more are left out. Those that came later may call anything; build/mutants
+    removed, everything is measured anew.
     """
     file, where = OUT / "reach.json", [f"tests/{folder}" for folder in folders]
     if not file.is_file():
@@ -84,16 +86,10 @@ def reach(folders: tuple[str, ...]) -> dict[str, dict[str, Any]]:
         env = {**os.environ, "FEDAPP_REACH": str(file)}
         subprocess.run([*words, *where], cwd=ROOT, env=env, check=False)
     measured = json.loads(file.read_text())
-    of_file: dict[str, set[str]] = {}
-    for name, one in measured.items():
-        of_file.setdefault(_file(name), set()).update(one["calls"])
     listing = [sys.executable, "-m", "pytest", "-q", "--collect-only", *where]
     said = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return {
-        name: measured.get(name, {"seconds": 0.0, "calls": of_file[_file(name)]})
-        for name in said.splitlines()
-        if _file(name) in of_file
-    }
+    names = [line for line in said.splitlines() if "::" in line]
+    return {name: measured.get(name, {"seconds": 0.0, "calls": [ANYTHING]}) for name in names}
 
 
 def tests_of(drawn: Drawn, reached: dict[str, dict[str, Any]]) -> tuple[list[str], float]:
@@ -104,10 +100,15 @@ def tests_of(drawn: Drawn, reached: dict[str, dict[str, Any]]) -> tuple[list[str
     several tests calls, it calls for the first.
     """
     wanted, own = f"{drawn.file}:{drawn.mutant.function}", f"test_{Path(drawn.file).name}"
-    callers = {name for name, one in reached.items() if wanted in one["calls"]}
-    files = {_file(name) for name in callers}
     line = (ROOT / drawn.file).read_text().splitlines()[drawn.mutant.line - 1]
-    told = telling(_words(line), {file: _words((ROOT / file).read_text()) for file in files})
+    every = {_file(name) for name in reached}
+    told = telling(_words(line), {file: _words((ROOT / file).read_text()) for file in every})
+    callers = {
+        name
+        for name, one in reached.items()
+        if wanted in one["calls"] or (told[_file(name)] and ANYTHING in one["calls"])
+    }
+    files = {_file(name) for name in callers}
     chosen, total = [], 0.0
     for name, one in sorted(
         ((name, one) for name, one in reached.items() if _file(name) in files),
