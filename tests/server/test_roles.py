@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from safetensors.torch import load
 
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ProtocolError, RunError
@@ -106,6 +107,25 @@ def test_a_part_of_a_model_that_the_pool_lost_fails_its_site_alone(served):
     reply = Reply(0, 1, "d" * 64, parts={MODEL: Part(lost.digest, digest_of(part))})
     with pytest.raises(ProtocolError, match="the server lost the model its part belongs to"):
         engine._phases.accept(task, Incoming(reply, {digest_of(part): part}))
+
+
+@pytest.mark.parametrize("of_new", [False, True])
+def test_a_part_belongs_to_the_content_it_names_and_not_to_whatever_came_along(served, of_new):
+    """A site sends a new model and, of another content, the tensor in which it differs from one."""
+    engine = served()
+    engine._phases.schemas["means"] = engine._phases.schemas[MODEL]
+    own = engine._pool.latest(0)
+    old = load(engine._pool.get(own.digest))
+    model = {name: tensor + 1 for name, tensor in old.items()}
+    base = model if of_new else old
+    part = {"head.bias": base["head.bias"] + 2}
+    blobs = [to_bytes(tensors) for tensors in (model, {**base, **part}, part)]
+    new, whole, sent = map(digest_of, blobs)
+    parts = {"means": Part(new if of_new else own.digest, sent)}
+    reply = Reply(0, 1, new, contents={"means": whole}, parts=parts)
+    task = Task(0, 1, "train", own)
+    engine._phases.accept(task, Incoming(reply, {new: blobs[0], sent: blobs[2]}))
+    assert engine._pool.latest(0, "means").digest == whole
 
 
 class Learner:
