@@ -1,4 +1,4 @@
-"""Write what bench/results holds into documents, as tables: docs/results/benchmarks.md, SECURITY.
+"""Write what bench/results holds into documents, as tables: docs/results/benchmarks.md.
 
 `python -m bench.tables` fills each block between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->`
 with the rows of bench/results/NAME.json, NAME.png where there is one, and below them the command,
@@ -18,7 +18,7 @@ from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError, FedAppError
 
 DOCS = Path(__file__).parents[1] / "docs"
-DOCUMENTS = (DOCS / "results" / "benchmarks.md", DOCS / "SECURITY.md")
+DOCUMENTS = (DOCS / "results" / "benchmarks.md",)
 
 Row = Mapping[str, Any]
 
