@@ -389,6 +389,21 @@ def test_a_file_that_cannot_be_removed_is_only_reported(
     assert "cannot be removed (Permission denied)" in caplog.text
 
 
+def test_a_file_that_another_process_removes_first_is_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    models, plain = ModelStore(tmp_path), Path.unlink
+    digest = models.put(b"model")
+
+    def second(self: Path, missing_ok: bool = False) -> None:
+        plain(self)
+        plain(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", second)
+    assert models.keep_only(()) == [digest]
+    assert caplog.text == ""
+
+
 WRITER = """
 import hashlib, sys
 from pathlib import Path

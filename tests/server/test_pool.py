@@ -46,6 +46,7 @@ def test_what_cannot_be_made_again_is_on_the_disk_before_the_run_goes_on(
         before = len(written)
         digest = make().digest
         assert any(digest in name for name in written[before:])
+    assert pool.records[1] == UpdateRecord(3, digest, 0)
 
 
 def test_upload_is_a_new_version_only_with_new_content(pool: ModelPool) -> None:

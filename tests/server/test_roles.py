@@ -109,6 +109,14 @@ def test_a_part_of_a_model_that_the_pool_lost_fails_its_site_alone(served):
         engine._phases.accept(task, Incoming(reply, {digest_of(part): part}))
 
 
+def test_the_newest_uploads_are_those_of_the_latest_round_that_the_pool_knows_of(served):
+    engine = served()
+    for site, number in ((5, 1), (6, 2), (7, 2)):
+        engine._pool.upload(site, digest_of(content(site)), content(site), number)
+    refs = {engine._pool.latest(site) for site in (5, 6, 7)}
+    assert engine._phases._newest(refs | {ModelRef(8, 9, "c" * 64)}) == {6, 7}
+
+
 @pytest.mark.parametrize("of_new", [False, True])
 def test_a_part_belongs_to_the_content_it_names_and_not_to_whatever_came_along(served, of_new):
     """A site sends a new model and, of another content, the tensor in which it differs from one."""
