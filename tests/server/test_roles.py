@@ -112,6 +112,7 @@ def test_a_part_of_a_model_that_the_pool_lost_fails_its_site_alone(served):
 def test_the_newest_uploads_are_those_of_the_latest_round_that_the_pool_knows_of(served):
     engine = served()
     for site, number in ((5, 1), (6, 2), (7, 2)):
+        engine._pool.join(site)
         engine._pool.upload(site, digest_of(content(site)), content(site), number)
     refs = {engine._pool.latest(site) for site in (5, 6, 7)}
     assert engine._phases._newest(refs | {ModelRef(8, 9, "c" * 64)}) == {6, 7}
