@@ -254,6 +254,7 @@ def main() -> int:
     settled |= {d.key for d in sample if d.key in known and _what(d) in hopeless}
     with file.open("a") as out:
         todo = [drawn for drawn in sample if drawn.key not in settled]
+        todo.sort(key=lambda drawn: drawn.key in known)  # the new ones first
         for number, one in enumerate(tried(todo, given.workers, deadline), 1):
             known[one["key"]] = {**one, "at": digest.hexdigest()[:12]}
             out.write(json.dumps(known[one["key"]]) + "\n")
