@@ -116,6 +116,29 @@ def test_numbers_of_a_file_are_yaml_1_2(write):
     assert (experiment.seed, experiment.training.learning_rate) == (10, 1e-3)
 
 
+# --- what belongs to one value of another ---------------------------------------------------------
+
+
+def test_what_says_nothing_beside_a_value_laid_over_it_is_dropped(write):
+    few = MINIMAL + "split: {label_share: 0.1, deal: dirichlet, dirichlet_alpha: 5.0}\n"
+    split = load_experiment(write(few), {"split.labels": "all", "split.deal": "iid"}).split
+    assert (split.label_share, split.dirichlet_alpha) == (0.5, 0.5)
+    split = load_experiment(write(few), {"method.preset": "fedavg_sl"}).split
+    assert (split.label_share, split.dirichlet_alpha) == (0.5, 5.0)
+    own = "data: {name: own, classes: 'a, b', channels: 1, image_size: 8}\n"
+    data = load_experiment(write(MINIMAL + own), {"data.name": "digits"}).data
+    assert (data.classes, data.channels, data.image_size) == ("", 0, 8)
+
+
+def test_what_says_nothing_where_it_stands_is_refused(write):
+    rule = "label_share says nothing where labels is 'all': drop it or set labels to 'some'"
+    both = {"split__labels": "all", "split__label_share": 0.1}
+    assert refusal("digits_demo", **both) == [f"override: split.label_share = 0.1: {rule}"]
+    path = write(MINIMAL + "split: {labels: all, label_share: 0.1}\n")
+    assert refusal(path) == [f"{path}: split.label_share = 0.1: {rule}"]
+    assert refusal(path, seed=3) == [f"{path}: split.label_share = 0.1: {rule}"]
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 

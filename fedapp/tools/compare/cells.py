@@ -15,7 +15,7 @@ from typing import Any, Literal
 from fedapp.experiment.config import experiment_digest, load_experiment
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.ground.errors import ConfigError, RunError
+from fedapp.ground.errors import OVERRIDE, ConfigError, Problem, RunError
 from fedapp.tools.compare.grid import ANSWER, MIX, Grid, Setting
 
 State = Literal["new", "begun", "done"]
@@ -106,7 +106,7 @@ def build_cells(grid: Grid, out: Path) -> tuple[Cell, ...]:
                 try:
                     here[method] = _cell(grid, setting, method, seed, out)
                 except ConfigError as error:
-                    lines |= dict.fromkeys(_located(str(error), grid, setting, method))
+                    lines |= dict.fromkeys(_located(error, grid, setting, method))
             runs: dict[str, Cell] = {}
             for cell in here.values():
                 if not cell.answer:
@@ -125,7 +125,7 @@ def build_cells(grid: Grid, out: Path) -> tuple[Cell, ...]:
                 )
             cells += here.values()
     if lines:
-        raise ConfigError("\n".join(lines))
+        raise ConfigError(*lines)
     return tuple(cells)
 
 
@@ -166,12 +166,13 @@ def _safe(name: str) -> str:
     return f"{safe.strip('.-') or 'cell'}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
-def _located(text: str, grid: Grid, setting: Setting, method: str) -> list[str]:
+def _located(error: ConfigError, grid: Grid, setting: Setting, method: str) -> list[str]:
     """Return the lines of a ConfigError with the place in the grid where the value stands."""
     lines = []
-    for line in text.splitlines():
-        found = re.match(r"override: (\S+) = ", line)
-        where = grid.where(found[1], setting, method) if found else ""
-        plain = line.removeprefix("override: ") if found else line
-        lines.append(f"{where or f'{grid.origin}: {setting.name} / {method}'}: {plain}")
+    for problem in error.found:
+        if isinstance(problem, Problem) and problem.where == OVERRIDE:
+            where = grid.where(next(iter(problem.said)), setting, method)
+            lines.append(str(replace(problem, where=where)))
+        else:
+            lines.append(f"{grid.origin}: {setting.name} / {method}: {problem}")
     return lines
