@@ -3,8 +3,7 @@
 A preset is a file of `conf/` named without its ending, or the path of any YAML file. A method
 preset is one of `conf/methods/`, or any other likewise; what it says takes the place of what the
 preset says. An
-override is a dotted key such as `method.num_replaced`; an empty text means "as the preset says",
-because Flower wants every key that a run may override to be present (`[tool.flwr.app.config]`).
+override is a dotted key such as `method.num_replaced`; an empty text means "as the preset says".
 
 Every problem found is reported, one line each: where it stands, the key, the value, the rule.
 """
@@ -14,6 +13,7 @@ import difflib
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
@@ -164,12 +164,38 @@ def load_experiment(
 
 
 def load_run_config(run_config: Mapping[str, Scalar]) -> Experiment:
-    """Return the experiment that Flower's run config describes: the key `preset` and overrides."""
-    overrides = dict(run_config)
-    preset = overrides.pop("preset", "")
+    """Return the experiment that Flower's run config describes; raises as `load_experiment`."""
+    return load_experiment(*read_run_config(run_config))
+
+
+def read_run_config(run_config: Mapping[str, Scalar]) -> tuple[str, dict[str, Scalar]]:
+    """Return the preset and the overrides of a Flower run config.
+
+    It has two keys, since Flower refuses all that pyproject.toml does not list: `preset`, and `set`
+    with `key=value` texts as a shell reads them. Raises ConfigError.
+    """
+    preset, said = run_config.get("preset", ""), run_config.get("set", "")
     if not isinstance(preset, str) or not preset:
         raise ConfigError(f"run config: preset = {preset!r}: name one of {', '.join(presets())}")
-    return load_experiment(preset, overrides)
+    try:
+        return preset, parse_overrides(shlex.split(str(said)))
+    except ValueError as error:
+        rule = "must be key=value with spaces between"
+        raise ConfigError(f"run config: set = {said!r}: {rule}; {error}") from None
+
+
+def flower_words(run_config: Mapping[str, Scalar]) -> str:
+    """Return a run config as `flwr run --run-config` takes it: every value a text in TOML.
+
+    Raises ConfigError on a text that Flower cannot carry.
+    """
+    words = []
+    for key, text in ((key, str(value)) for key, value in run_config.items() if value != ""):
+        if not text.isprintable():
+            raise ConfigError(f"{key} = {text!r}: Flower cannot carry such a text; change it")
+        text = text.replace("\\", r"\\").replace('"', r"\u0022")  # Flower ends a value at its mark
+        words.append(f'{key}="{text}"')
+    return " ".join(words)
 
 
 def parse_overrides(texts: Iterable[str]) -> dict[str, Scalar]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from fedapp.experiment.config import (
     MACHINE_KEYS,
     config_keys,
     experiment_digest,
+    flower_words,
     from_plain,
     load_experiment,
     load_run_config,
@@ -65,11 +67,7 @@ def test_a_preset_loads_and_survives_a_round_trip_through_json(preset):
 
 def test_an_override_wins_and_an_empty_text_means_as_the_preset_says():
     base = load_experiment("fashion_mnist_small")
-    flower = {key: "" for key in config_keys()} | {
-        "method.num_replaced": 1,
-        "preset": "fashion_mnist_small",
-    }
-    changed = load_run_config(flower)
+    changed = load_experiment("fashion_mnist_small", {"method.num_replaced": 1, "seed": ""})
     expected = dataclasses.replace(base.method, num_replaced=1)
     assert changed == dataclasses.replace(base, method=expected)
 
@@ -267,7 +265,27 @@ def test_a_malformed_override_text_is_refused(texts):
 
 def test_a_run_config_without_a_preset_is_refused():
     with pytest.raises(ConfigError, match="preset = '': name one of"):
-        load_run_config({"preset": "", "seed": 1})
+        load_run_config({"preset": "", "set": "seed=1"})
+
+
+def test_a_run_configs_overrides_are_read_as_a_shell_reads_them():
+    said = "seed=3 data.root='/a b' data.download=false training.learning_rate=1e-3"
+    found = load_run_config({"preset": "digits_demo", "set": said})
+    assert (found.seed, found.data.root, found.data.download) == (3, "/a b", False)
+    assert found.training.learning_rate == 1e-3
+    for said, words in (("seed", "must be key=value"), ("data.root='/a", "No closing quotation")):
+        with pytest.raises(ConfigError, match=words):
+            load_run_config({"preset": "digits_demo", "set": said})
+
+
+@pytest.mark.parametrize("text", ["/a'b\"c", "C:\\x", "\\", "'\\\"", "é"])
+def test_flowers_command_carries_any_text(text):
+    assert tomllib.loads(flower_words({"preset": text, "set": ""})) == {"preset": text}
+
+
+def test_a_text_that_flower_cannot_carry_is_refused():
+    with pytest.raises(ConfigError, match=r"set = .*Flower cannot carry"):
+        flower_words({"preset": "digits_demo", "set": "data.root=a\nb"})
 
 
 def test_a_plain_form_of_another_shape_is_refused():
@@ -334,7 +352,7 @@ def test_methods_are_the_files_of_the_package():
     assert {method_class(name).name for name in method_names()} == files
 
 
-def test_every_setting_of_a_method_fits_into_a_flower_run_config():
+def test_every_setting_of_a_method_is_a_plain_value():
     for name in method_names():
         fields = {f.name: f.default for f in dataclasses.fields(method_class(name))}
         assert all(isinstance(v, str | int | float | bool) for v in fields.values()), name
