@@ -48,7 +48,6 @@ from fedapp.ground.settings import (
 )
 from fedapp.learn.networks import DEFAULT_NETWORK, network_class, network_names
 from fedapp.methods import method_class, method_names
-from fedapp.methods.base import Method
 
 MACHINE_KEYS = (
     "name", "runtime", "data.root", "data.download", "split.manifest", "model.weights",
@@ -285,59 +284,55 @@ def _build(
     plain: Mapping[str, Any], name: str, source: str, overrides: Mapping[str, Scalar]
 ) -> Experiment:
     """Merge, check and construct; `source` names the plain values in errors."""
-    problems: list[Problem] = []
     values = {**_flatten(plain), **overrides}
     origin = _Origin(source, overrides)
-
-    valid, classes = set(_shared_keys()), dict(_GROUPS)
-    for group, (names, class_of) in _NAMED.items():
-        key = f"{group}.name"
-        chosen = values.get(key, _DEFAULTS.get(key))
-        try:
-            if not isinstance(chosen, str):
-                raise ConfigError(f"must be one of {', '.join(names())}")
-            classes[group] = class_of(chosen)
-            valid |= {f"{group}.{field}" for field in _field_types(classes[group])}
-        except ConfigError as error:
-            problems.append(origin.problem(key, chosen, str(error)))
-            values = {k: v for k, v in values.items() if not k.startswith(f"{group}.")}
-
+    named, problems = _named(values, origin)
+    for group in _NAMED.keys() - named.keys():  # of what it would have, nothing can be said
+        values = {k: v for k, v in values.items() if not k.startswith(f"{group}.")}
+    fields = {f"{group}.{key}" for group, cls in named.items() for key in _field_types(cls)}
+    valid = _shared_keys().keys() | fields
     problems += _misplaced(values, valid, origin)
+    said = {key: value for key, value in values.items() if key in valid}
     parts: dict[str, Any] = {}
-    for group, cls in classes.items():
-        known = _within(group, {key: values[key] for key in values if key in valid})
+    for group, cls in {**_GROUPS, **named, "": _Frame}.items():
+        known = _within(group, said)
         if group in _NAMED:
             known.pop("name", None)
         try:
             parts[group] = cls(**known)
         except ValidationError as error:
             problems += [_explained(found, group, known, origin) for found in error.errors()]
-    try:
-        frame = _Frame(**{key: values[key] for key in ("seed",) if key in values})
-    except ValidationError as error:
-        problems += [_explained(found, "", values, origin) for found in error.errors()]
     wanted = values.get("data.name")
     if isinstance(wanted, str) and wanted not in DATASETS and not names_function(wanted):
         remedy = advice(wanted, DATASETS)
         problems.append(origin.problem("data.name", wanted, "no such data set", remedy))
-    if {"method", "split"} <= parts.keys() and parts["split"].bags:
-        problems += _bag_problems(parts["split"], parts["method"], origin)
-    if {"data", "method", "runtime", "split"} <= parts.keys():
-        problems += _server_problems(parts, origin)
-    if {"method", "privacy", "rounds"} <= parts.keys():
-        problems += _average_problems(parts, origin)
-    if isinstance(wanted, str) and wanted == OWN and {"data", "split"} <= parts.keys():
-        problems += _own_problems(parts["data"], parts["split"], origin)
-    if {"data", "model", "method"} <= parts.keys():
-        problems += _size_problems(parts, origin)
+    for needed, check in _BETWEEN:
+        if needed <= parts.keys():
+            problems += check(parts, origin)
     if problems:
         raise ConfigError(*problems)
-    return Experiment(name=name, seed=frame.seed, **parts)
+    return Experiment(name=name, seed=parts.pop("").seed, **parts)
 
 
-def _bag_problems(split: SplitSettings, method: Method[Any], origin: _Origin) -> list[Problem]:
+def _named(values: Mapping[str, Any], origin: _Origin) -> tuple[dict[str, type], list[Problem]]:
+    """Return the class of each group that has one by its name, and those whose name has none."""
+    found, problems = {}, []
+    for group, (names, class_of) in _NAMED.items():
+        key = f"{group}.name"
+        chosen = values.get(key, _DEFAULTS.get(key))
+        try:
+            if not isinstance(chosen, str):
+                raise ConfigError(f"must be one of {', '.join(names())}")
+            found[group] = class_of(chosen)
+        except ConfigError as error:
+            problems.append(origin.problem(key, chosen, str(error)))
+    return found, problems
+
+
+def _bag_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
     """Return what is wrong where the method cannot learn from bags."""
-    if BAGS in method.learns_from:
+    split, method = parts["split"], parts["method"]
+    if not split.bags or BAGS in method.learns_from:
         return []
     able = [name for name in method_names() if BAGS in method_class(name).learns_from]
     remedy = "leave it out" + (f" or choose {' or '.join(able)}" if able else "")
@@ -388,8 +383,11 @@ def _misfits(experiment: Experiment, origin: _Origin) -> list[Problem]:
     ]
 
 
-def _own_problems(data: DataSettings, split: SplitSettings, origin: _Origin) -> list[Problem]:
+def _own_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
     """Return each setting that does not go with sites' own data."""
+    data, split = parts["data"], parts["split"]
+    if data.name != OWN:
+        return []
     found: list[Problem] = []
     if data.sites and len(data.site_names) != split.num_clients:
         rule = f"data.sites names {len(data.site_names)} sites"
@@ -421,6 +419,16 @@ def _size_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
     if rule := method.unfit(model):
         found.append(origin.problem("model.name", model.name, rule))
     return found
+
+
+_BETWEEN: tuple[tuple[set[str], Callable[[Mapping[str, Any], _Origin], list[Problem]]], ...] = (
+    ({"method", "split"}, _bag_problems),
+    ({"data", "method", "runtime", "split"}, _server_problems),
+    ({"method", "privacy", "rounds"}, _average_problems),
+    ({"data", "split"}, _own_problems),
+    ({"data", "model", "method"}, _size_problems),
+)
+"""Rules between groups, and the groups that must be right by themselves first."""
 
 
 def _misplaced(values: Mapping[str, Any], valid: set[str], origin: _Origin) -> list[Problem]:
@@ -559,6 +567,6 @@ def _idle(values: Mapping[str, Any]) -> set[str]:
 
 
 def _within(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a group's values by their names in it."""
-    prefix = f"{group}."
-    return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+    """Return a group's values by their names in it; of none: those that are in no group."""
+    parted = ((key.rpartition("."), value) for key, value in values.items())
+    return {leaf: value for (named, _, leaf), value in parted if named == group}

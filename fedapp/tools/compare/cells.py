@@ -99,34 +99,41 @@ def build_cells(grid: Grid, out: Path) -> tuple[Cell, ...]:
     cells: list[Cell] = []
     for seed in grid.seeds:
         for setting in grid.settings:
-            here: dict[str, Cell] = {}
-            for method in grid.methods:
-                if method == MIX:
-                    continue
-                try:
-                    here[method] = _cell(grid, setting, method, seed, out)
-                except ConfigError as error:
-                    lines |= dict.fromkeys(_located(error, grid, setting, method))
-            runs: dict[str, Cell] = {}
-            for cell in here.values():
-                if not cell.answer:
-                    runs.setdefault(cell.digest, cell)
-            for label, cell in here.items():
-                if cell.answer and (run := runs.setdefault(cell.digest, cell)) is not cell:
-                    here[label] = replace(cell, folder=run.folder, experiment=run.experiment)
+            here, wrong = _cells(grid, setting, seed, out)
+            lines |= dict.fromkeys(wrong)
             if MIX in grid.methods and not lines:
-                parents = tuple(here[label] for label in grid.parents())
-                here[MIX] = replace(
-                    parents[0],
-                    method=MIX,
-                    overrides={},
-                    folder=_folder(out, setting.name, MIX, seed),
-                    parents=parents,
-                )
+                here[MIX] = _mix(tuple(here[label] for label in grid.parents()), out)
             cells += here.values()
     if lines:
         raise ConfigError(*lines)
     return tuple(cells)
+
+
+def _cells(grid: Grid, setting: Setting, seed: int, out: Path) -> tuple[dict[str, Cell], list[str]]:
+    """Return the cells of one setting and seed, by method, and what is wrong with others."""
+    here: dict[str, Cell] = {}
+    lines: list[str] = []
+    for method in grid.methods:
+        if method == MIX:
+            continue
+        try:
+            here[method] = _cell(grid, setting, method, seed, out)
+        except ConfigError as error:
+            lines += _located(error, grid, setting, method)
+    runs: dict[str, Cell] = {}
+    for cell in here.values():
+        if not cell.answer:
+            runs.setdefault(cell.digest, cell)
+    for label, cell in here.items():
+        if cell.answer and (run := runs.setdefault(cell.digest, cell)) is not cell:
+            here[label] = replace(cell, folder=run.folder, experiment=run.experiment)
+    return here, lines
+
+
+def _mix(parents: tuple[Cell, ...], out: Path) -> Cell:
+    first = parents[0]
+    folder = _folder(out, first.setting, MIX, first.seed)
+    return replace(first, method=MIX, overrides={}, folder=folder, parents=parents)
 
 
 def _cell(grid: Grid, setting: Setting, method: str, seed: int, out: Path) -> Cell:
