@@ -454,14 +454,15 @@ def _explained(
     found: ErrorDetails, group: str, known: Mapping[str, Any], origin: _Origin
 ) -> Problem:
     """Return what pydantic found wrong with a group's values."""
-    cause = found.get("ctx", {}).get("error")
+    cause, kind, value = found.get("ctx", {}).get("error"), found["type"], found["input"]
+    # What it says itself begins with what is wrong: "Input should be a valid integer".
+    rule = str(cause) if cause else re.sub("^(Input|String) should", "must", found["msg"])
     if not found["loc"]:
-        return _together(cause, group, known, origin)
+        keys = cause.keys if isinstance(cause, Contradiction) else ()
+        return _together(rule, keys, group, known, origin)
     key = ".".join(filter(None, [group, str(found["loc"][0])]))
-    value, kind = found["input"], found["type"]
     if kind == "missing":
         return Problem(f"{origin.source}: {key}", {}, "has no default", "give it a value")
-    rule = str(cause) if cause else re.sub("^(Input|String) should", "must", found["msg"])
     remedy = ""  # beyond the rule only what it takes to write a value of the right type
     if kind.endswith("_type") and _is_number(value):
         remedy = "the value is text: write it without quotes"
@@ -470,15 +471,16 @@ def _explained(
     return origin.problem(key, value, rule, remedy)
 
 
-def _together(cause: object, group: str, known: Mapping[str, Any], origin: _Origin) -> Problem:
-    """Return what is wrong with several values of a group, or all where it does not say which."""
-    keys = cause.keys if isinstance(cause, Contradiction) else ()
+def _together(
+    rule: str, keys: tuple[str, ...], group: str, known: Mapping[str, Any], origin: _Origin
+) -> Problem:
+    """Return what is wrong with several values of a group; with all, where no keys are named."""
     named = [key for key in known if key in keys] or sorted(known)
     if len(named) == 1:
-        return origin.problem(f"{group}.{named[0]}", known[named[0]], str(cause))
+        return origin.problem(f"{group}.{named[0]}", known[named[0]], rule)
     changed = any(f"{group}.{key}" in origin.overrides for key in known)
     where = f"{OVERRIDE} over {origin.source}" if changed else origin.source
-    return Problem(where, {f"{group}.{key}": known[key] for key in named}, str(cause))
+    return Problem(where, {f"{group}.{key}": known[key] for key in named}, rule)
 
 
 def _is_number(value: object) -> bool:

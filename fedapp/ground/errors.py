@@ -73,9 +73,9 @@ class Contradiction(ValueError):
     pydantic passes it on to whoever knows where the values stand.
     """
 
-    def __init__(self, rule: str, *keys: str, remedy: str = "") -> None:
-        super().__init__(f"{rule}; {remedy}" if remedy else rule)
-        self.rule, self.keys, self.remedy = rule, keys, remedy
+    def __init__(self, rule: str, *keys: str) -> None:
+        super().__init__(rule)
+        self.keys = keys
 
 
 class DataError(FedAppError):

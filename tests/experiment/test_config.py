@@ -23,7 +23,7 @@ from fedapp.experiment.config import (
 )
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import method_path, method_presets, presets, read_yaml
-from fedapp.ground.errors import ConfigError
+from fedapp.ground.errors import OVERRIDE, ConfigError, Problem
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.methods import method_class, method_names
@@ -205,6 +205,17 @@ def test_a_users_own_data_set_is_named_by_its_function():
         "override: data.name = 'tests.arrays:': no such data set; a function of your own is named "
         "package.module:function"
     ]
+
+
+def test_a_problem_is_a_value():
+    given = {"rounds.nom_rounds": 3, "method.num_replaced": 9}
+    with pytest.raises(ConfigError) as caught:
+        load_experiment("fashion_mnist_small", given)
+    unknown, together = caught.value.found
+    hint = "did you mean 'rounds.num_rounds'?"
+    assert unknown == Problem(OVERRIDE, {"rounds.nom_rounds": 3}, "unknown key", hint)
+    assert together.said["method.num_replaced"] == 9
+    assert together.rule == "num_replaced must be below helper_list_size"
 
 
 def test_every_problem_is_listed():
