@@ -62,8 +62,8 @@ def test_as_many_settings_as_are_allowed_are_read():
 
 def test_a_list_of_wrong_items_is_one_error():
     """A million errors, one an item, once took gigabytes."""
+    text = json.dumps({"site": 1, "round": 1, "digests": [1] * 10_000})
     with pytest.raises(ValidationError) as caught:
-        text = json.dumps({"site": 1, "round": 1, "digests": [1] * 10_000})
         TypeAdapter(Missing).validate_json(text, strict=True)
     assert caught.value.error_count() == 1
 
@@ -90,8 +90,8 @@ def tensors(**entries):
 @pytest.mark.parametrize("shape", [[0, 2**63], [0, 2**64 - 1], [0, 2**33, 2**33], [0, 2**62]])
 def test_shapes_that_no_tensor_can_have(shape):
     """safetensors lets them pass, torch raises TypeError or RuntimeError."""
+    blob = tensors(w={"dtype": "F32", "shape": shape, "data_offsets": [0, 0]})
     with pytest.raises(ProtocolError, match="someone's upload"):
-        blob = tensors(w={"dtype": "F32", "shape": shape, "data_offsets": [0, 0]})
         from_bytes(blob, SCHEMA, "someone's upload")
 
 
