@@ -34,7 +34,7 @@ from fedapp.experiment.presetfiles import (
     scalar,
     source_of,
 )
-from fedapp.ground.errors import ConfigError
+from fedapp.ground.errors import ConfigError, nearest
 from fedapp.ground.functions import advice, names_function
 from fedapp.ground.settings import (
     CLOSED,
@@ -43,6 +43,7 @@ from fedapp.ground.settings import (
     NonNegative,
     SplitSettings,
 )
+from fedapp.learn.averages import rule_names
 from fedapp.learn.networks import DEFAULT_NETWORK, network_class, network_names
 from fedapp.methods import method_class, method_names
 from fedapp.methods.base import Method
@@ -334,6 +335,9 @@ def _average_problems(
     """Return a line for each setting that asks for what the method's sums and averages are not."""
     method, robust, clip = parts["method"], parts["rounds"].robust, parts["privacy"].clip
     lines = []
+    if not names_function(robust) and robust not in rule_names():
+        rule = f"no such rule; {nearest(robust, rule_names())}"
+        lines.append(f"{origin.get('rounds.robust', source)}: rounds.robust = {robust!r}: {rule}")
     for key, value, idle, why in (
         ("rounds.robust", robust, "none", method.needs_mean()),
         ("privacy.clip", clip, 0, method.needs_unclipped()),
@@ -405,7 +409,7 @@ def _misplaced(values: Mapping[str, Any], valid: set[str], origin: Mapping[str, 
             known = valid | {"method.preset"}  # taken out of the values before these are checked
             hint = f"; did you mean '{meant}'?" if meant in known else ""
             rule = f"must be a group of keys: {_listed(key, valid)}{hint}"
-        elif key in config_keys() or (group == "model" and ":" in str(values.get("model.name"))):
+        elif key in config_keys() or (group in _NAMED and ":" in str(values.get(f"{group}.name"))):
             named = values.get(f"{group}.name", _DEFAULTS.get(f"{group}.name"))
             rule = f"not a setting of {named}; valid: {_listed(group, valid)}"
         else:
