@@ -21,7 +21,7 @@ from fedapp.data.augment import weak
 from fedapp.data.inputs import normalise
 from fedapp.data.parts import LABELLED, UNLABELLED
 from fedapp.data.sites import SiteData
-from fedapp.ground.errors import DIVERGED, RunError
+from fedapp.ground.errors import DIVERGED, ProtocolError, RunError
 from fedapp.ground.rng import numpy_stream, seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.averages.base import Rule
@@ -463,8 +463,11 @@ class Method(ABC, Generic[State]):
         """Return the schemas of what sites send beside their model, by role; most: nothing."""
         return {}
 
-    def check_reply(self, task: Task, reply: Reply) -> None:
-        """Check what only the method knows of a reply. Raises ProtocolError naming the rule."""
+    def check_reply(self, task: Task, reply: Reply, facts: SiteFacts) -> None:
+        """Check what only the method knows of a reply. Raises ProtocolError naming the rule.
+
+        facts: what the site said of its data.
+        """
 
     def check_contents(
         self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
@@ -509,6 +512,24 @@ class Method(ABC, Generic[State]):
     def misfits(self, num_clients: int) -> Mapping[str, str]:
         """Return which settings a federation of so many sites cannot use, with the rule of each."""
         return {}
+
+
+def check_counts(metrics: Mapping[str, float], most: Mapping[str, float]) -> None:
+    """Check that these metrics, 0 where absent, are counts up to these bounds.
+
+    Raises ProtocolError naming the metric.
+    """
+    for name, limit in most.items():
+        value = metrics.get(name, 0)
+        if not 0 <= value <= limit or value != int(value):
+            raise ProtocolError(f"metric {name} = {value:g}; must be a count in [0, {limit:g}]")
+
+
+def check_unchanged(task: Task, reply: Reply) -> None:
+    """Check that a site that was only to look has sent nothing new. Raises ProtocolError."""
+    before = task.own.digest, task.private
+    if (reply.model, reply.private) != before or reply.contents:
+        raise ProtocolError(f"asked to {task.action} only, it changed its own model")
 
 
 def schemas(method: Method[State], model: nn.Module) -> dict[str, Schema]:
