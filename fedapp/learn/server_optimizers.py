@@ -23,7 +23,7 @@ from fedapp.learn.params import Params
 class ServerOptimizer(Rule[Any]):
     """A rule around another one: of its average it makes a step.
 
-    It remembers tensors of each weight's shape, as `name.what.weight`.
+    It remembers tensors of each weight's shape, as `name.what.weight`; the other rule sees its own.
     """
 
     of: Rule[Any]
@@ -45,21 +45,19 @@ class ServerOptimizer(Rule[Any]):
 
     def finish(self, total: Any, own: Params, trained: Collection[str], memory: Memory) -> Average:
         """Take the other rule's average, and go from `own` by a step for each weight."""
-        average = self.of.finish(total, own, trained, memory)
+        prefix, rest = f"{type(self).__name__}.", dict(memory.tensors)
+        known: dict[str, dict[str, Tensor]] = {name: {} for name in own if name in trained}
+        for key in [key for key in rest if key.startswith(prefix)]:
+            what, _, name = key.removeprefix(prefix).partition(".")
+            known[name][what] = rest.pop(key)
+        average = self.of.finish(total, own, trained, Memory(memory.sites, rest))
         if average.params is None:
-            return average
+            return replace(average, memory=Memory(average.memory.sites, memory.tensors))
         params, tensors = dict(average.params), dict(average.memory.tensors)
-        for name in params.keys() & set(trained):
-            keys = {what: f"{type(self).__name__}.{what}.{name}" for what in self.remembered}
-            known = {what: tensors[key] for what, key in keys.items() if key in tensors}
-            params[name], after = self.step(own[name], params[name], known)
-            tensors |= {keys[what]: tensor for what, tensor in after.items()}
+        for name, before in known.items():
+            params[name], after = self.step(own[name], params[name], before)
+            tensors |= {f"{prefix}{what}.{name}": tensor for what, tensor in after.items()}
         return replace(average, params=params, memory=Memory(average.memory.sites, tensors))
-
-    @property
-    @abstractmethod
-    def remembered(self) -> tuple[str, ...]:
-        """What it remembers of each weight."""
 
     @abstractmethod
     def step(
@@ -80,11 +78,6 @@ class FedAvgM(ServerOptimizer):
 
     momentum: float = 0.0
     """beta, in [0, 1)."""
-
-    @property
-    def remembered(self) -> tuple[str, ...]:
-        """v."""
-        return ("velocity",) if self.momentum else ()
 
     def step(
         self, w: Tensor, mean: Tensor, known: Mapping[str, Tensor]
@@ -110,11 +103,6 @@ class FedAdam(ServerOptimizer):
     """In [0, 1)."""
     tau: float = 1e-3
     """Above 0: changes far below it are scaled alike, others become steps of the length eta."""
-
-    @property
-    def remembered(self) -> tuple[str, ...]:
-        """m and v."""
-        return ("mean", "square")
 
     def step(
         self, w: Tensor, mean: Tensor, known: Mapping[str, Tensor]

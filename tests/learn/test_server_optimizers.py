@@ -78,6 +78,15 @@ def test_it_is_around_any_rule():
     assert not FedAvgM(NONE).masked
 
 
+def test_what_the_other_rule_remembers_is_its_own():
+    """`Latest` keeps the weights before, and nothing else of what there was."""
+    rule = FedAvgM(rule_of("tests.learn.own_rule:Latest"), 1.0, 0.5)
+    assert went(rule, [1, 2, 2.5]) == [1, 2.5, 3.25]
+    memory = averaged(rule, [model(1)], model(0)).memory
+    assert set(memory.tensors) == {"latest.weight", "FedAvgM.velocity.weight"}
+    assert memory.sites == {0: 1.0}
+
+
 # --- where it is what we had ----------------------------------------------------------------------
 
 
