@@ -29,7 +29,6 @@ from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import Params, digest_of, to_bytes
 from fedapp.messages.codec import decode_request
 from fedapp.messages.protocol import (
-    SEARCH,
     Evaluation,
     Incoming,
     Outgoing,
@@ -39,7 +38,7 @@ from fedapp.messages.protocol import (
     Task,
 )
 from fedapp.messages.store import ModelStore
-from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.methods.um_pfssl.method import SEARCH, UmPfssl
 from fedapp.server.engine import Engine
 
 ACTIVE = 5

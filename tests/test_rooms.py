@@ -25,7 +25,8 @@ WHOLE = {"docs", "flower", "deploy", "faults", "security", "golden", "mutants"}
 """Folders of tests that run all rooms together; the others are named after a room."""
 MATHEMATICS = (
     "learn/uncertainty", "learn/pseudolabels", "learn/losses", "learn/training", "learn/metrics",
-    "learn/robust", "learn/priors", "learn/bags", "learn/keeping", "learn/prototypes",
+    "learn/changes", "learn/averages/base", "learn/averages/filtered", "learn/server_optimizers",
+    "learn/priors", "learn/bags", "learn/keeping", "learn/prototypes",
     "learn/episodes", "learn/consensus", "learn/mixmatch", "models/conformal",
     "models/choose",
     "methods/um_pfssl/relation", "methods/um_pfssl/costs",

@@ -24,8 +24,9 @@ def inputs_of(node_config: Mapping[str, Scalar], run_config: Mapping[str, Scalar
         found.append(method_path(str(method)))
     if experiment.split.manifest:
         found.append(Path(experiment.split.manifest))
-    if names_function(experiment.model.name):
-        found.append(source_of(experiment.model.name))
+    for code in (experiment.model.name, experiment.method.name):
+        if names_function(code):
+            found.append(source_of(code))
     name, root = experiment.data.name, data_root(experiment.data.root)
     if own := node_config.get("data-path"):
         path = Path(str(own)).expanduser()

@@ -35,7 +35,7 @@ from fedapp.experiment.presetfiles import (
     scalar,
     source_of,
 )
-from fedapp.ground.errors import OVERRIDE, ConfigError, Contradiction, Problem
+from fedapp.ground.errors import OVERRIDE, ConfigError, Contradiction, Problem, nearest
 from fedapp.ground.functions import advice, names_function
 from fedapp.ground.settings import (
     CLOSED,
@@ -46,6 +46,7 @@ from fedapp.ground.settings import (
     changed,
     idle,
 )
+from fedapp.learn.averages import rule_names
 from fedapp.learn.networks import DEFAULT_NETWORK, network_class, network_names
 from fedapp.methods import method_class, method_names
 
@@ -361,8 +362,12 @@ def _server_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]
 def _average_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
     """Return each setting that asks for what the method's sums and averages are not."""
     method, robust, clip = parts["method"], parts["rounds"].robust, parts["privacy"].clip
+    found = []
+    if not names_function(robust) and robust not in rule_names():
+        rule = f"no such rule; {nearest(robust, rule_names())}"
+        found.append(origin.problem("rounds.robust", robust, rule))
     remedy = "leave it out or choose another method"
-    return [
+    return found + [
         origin.problem(key, value, f"{method.name} cannot run so: {why}", remedy)
         for key, value, idle, why in (
             ("rounds.robust", robust, "none", method.needs_mean()),
@@ -441,7 +446,7 @@ def _misplaced(values: Mapping[str, Any], valid: set[str], origin: _Origin) -> l
             known = valid | {"method.preset"}  # taken out of the values before these are checked
             rule = f"must be a group of keys: {_listed(key, valid)}"
             remedy = f"did you mean '{meant}'?" if meant in known else ""
-        elif key in config_keys() or (group == "model" and ":" in str(values.get("model.name"))):
+        elif key in config_keys() or (group in _NAMED and ":" in str(values.get(f"{group}.name"))):
             named = values.get(f"{group}.name", _DEFAULTS.get(f"{group}.name"))
             rule, remedy = f"not a setting of {named}", f"valid: {_listed(group, valid)}"
         else:

@@ -1,4 +1,4 @@
-"""A user's own function, named in a setting as `package.module:function`."""
+"""A user's own function or class, named in a setting as `package.module:function`."""
 
 import importlib
 import inspect
@@ -45,13 +45,39 @@ def function_of(name: str) -> Callable[..., Any]:
     Raises ConfigError, to which the caller adds the setting, where the name has another form, or
     the module cannot be imported or has no such function.
     """
-    if not names_function(name):
-        raise ConfigError("must be package.module:function; correct the name")
     if name in _GIVEN:
         return _GIVEN[name]
-    module, _, function = name.partition(":")
+    module, function, found = _imported(name, "function")
+    if not inspect.isfunction(found):
+        raise ConfigError(f"{module!r} has no function {function!r}; correct the name")
+    return found
+
+
+def class_of(name: str, base: type) -> type:
+    """Return a class made from `base`, imported by its name in a setting, `package.module:Class`.
+
+    Raises ConfigError as `function_of` does, and where it lacks a function that it must have.
+    """
+    module, named, found = _imported(name, "Class")
+    if not (isinstance(found, type) and issubclass(found, base)):
+        whose = f"{base.__module__}.{base.__qualname__}"
+        raise ConfigError(f"{module!r} has no class {named!r} made from {whose}; correct the name")
+    if lacking := [n for n in dir(found) if _is_abstract(getattr(found, n, None))]:
+        raise ConfigError(f"{named} of {module!r} lacks {', '.join(lacking)}; write them")
+    return found
+
+
+def _is_abstract(member: object) -> bool:
+    return getattr(member, "__isabstractmethod__", False) is True
+
+
+def _imported(name: str, what: str) -> tuple[str, str, object]:
+    """Return the module's name, the member's, and the member; None where there is none."""
+    if not names_function(name):
+        raise ConfigError(f"must be package.module:{what}; correct the name")
+    module, _, member = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function, None)
+        return module, member, getattr(importlib.import_module(module), member, None)
     except ImportError as error:
         raise ConfigError(
             f"cannot import {module!r} ({one_line(error, 200)}); install it on this machine, or "
@@ -62,9 +88,6 @@ def function_of(name: str) -> Callable[..., Any]:
         raise ConfigError(
             f"cannot import {module!r} ({why}); import it by itself to see where it fails"
         ) from error
-    if not inspect.isfunction(found):
-        raise ConfigError(f"{module!r} has no function {function!r}; correct the name")
-    return found
 
 
 def source_of(name: str) -> Path:

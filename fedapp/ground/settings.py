@@ -33,9 +33,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 """A dropout rate."""
 
-Robust = Literal["none", "bounded", "median", "filtered"]
-"""How a server averages; `fedapp.learn.robust` says how each works."""
-
 LABELS, BAGS, NOTHING = KNOWN = ("labels", "bags", "nothing")
 """What a site may know of its training images' classes: `split.knows`."""
 
@@ -383,8 +380,9 @@ class RoundSettings:
     """Seconds to wait for the sites' first answers; a site may have to download its data."""
     min_reply_share: Share = 0.5
     """A phase with fewer answers than this share of its tasks ends the run."""
-    robust: Robust = "none"
-    """Against bad models where the server averages: none: the weighted mean; else see `Robust`."""
+    robust: str = "none"
+    """How the server averages: none, the weighted mean; against bad models bounded, median or
+    filtered; or a rule of one's own, `package.module:Class`."""
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -217,26 +217,53 @@ def _most_header(schema: Schema) -> int:
     return _HEADER_BYTES_PER_TENSOR * (len(schema) + 1)
 
 
-def weighted_mean(models: Iterable[tuple[float, Params]], own: Params) -> Params:
-    """Return sum_j a_j w_j / sum_j a_j by tensor name (Alg. 1, line 18).
+class WeightedSum:
+    """sum_j a_j w_j of models, taken one by one. It holds the sum, and no model.
 
-    Floating tensors, batch-norm buffers included, are averaged; integer buffers are `own`'s.
-    Weights must be finite and >= 0; where they sum to 0 (nobody is related) the result is `own`.
-    The models are streamed: no more than the running sum and one model are held.
+    own: the model whose names, shapes and dtypes all others must have; it stays as it is.
     """
-    total = 0.0
-    mean: Params = {n: torch.zeros_like(t) for n, t in own.items() if t.is_floating_point()}
-    for weight, params in models:
+
+    def __init__(self, own: Params) -> None:
+        self._own, self._weight = own, 0.0
+        self._sum: Params = {
+            n: torch.zeros_like(t) for n, t in own.items() if t.is_floating_point()
+        }
+
+    def add(self, weight: float, params: Params) -> None:
+        """Add a model. weight: finite and >= 0. Raises ProtocolError where its tensors differ."""
+        own = self._own
         if params.keys() != own.keys():
             raise ProtocolError(f"tensor names differ: {sorted(params.keys() ^ own.keys())}")
-        total += weight
-        for name, tensor in mean.items():
+        self._weight += weight
+        for name, tensor in self._sum.items():
             if params[name].shape != tensor.shape:  # never broadcast
                 raise ProtocolError(f"tensor {name}: shapes {params[name].shape}, {tensor.shape}")
             tensor.add_(params[name], alpha=weight)
-    if total <= 0:
-        return {name: tensor.clone() for name, tensor in own.items()}
-    return {n: mean[n].div_(total) if n in mean else t.clone() for n, t in own.items()}
+
+    def mean(self) -> Params:
+        """Return sum_j a_j w_j / sum_j a_j, in the sum's own memory: nothing is added after it.
+
+        Floating tensors, batch-norm buffers included, are averaged; integer buffers are `own`'s.
+        Where the weights sum to 0 (nobody is related) the result is a copy of `own`.
+        """
+        own = self._own
+        if self._weight <= 0:
+            return {name: tensor.clone() for name, tensor in own.items()}
+        return {
+            n: self._sum[n].div_(self._weight) if n in self._sum else t.clone()
+            for n, t in own.items()
+        }
+
+
+def weighted_mean(models: Iterable[tuple[float, Params]], own: Params) -> Params:
+    """Return sum_j a_j w_j / sum_j a_j by tensor name (Alg. 1, line 18), as `WeightedSum` does.
+
+    The models are streamed: no more than the running sum and one model are held.
+    """
+    total = WeightedSum(own)
+    for weight, params in models:
+        total.add(weight, params)
+    return total.mean()
 
 
 def _stored_dtype(

@@ -1,11 +1,15 @@
-"""Methods by name: `fedapp/methods/<name>.py`, or a package, holds one and offers `METHOD`."""
+"""Methods by name: `fedapp/methods/<name>.py`, or a package, holds one and offers `METHOD`.
 
-import difflib
+A method of one's own is named `package.module:Class` (docs/WRITE_A_METHOD.md).
+"""
+
 import pkgutil
+from dataclasses import is_dataclass
 from importlib import import_module
 from typing import Any
 
-from fedapp.ground.errors import ConfigError
+from fedapp.ground.errors import ConfigError, nearest
+from fedapp.ground.functions import class_of
 from fedapp.methods.base import Method
 
 _GIVEN: dict[str, type[Method[Any]]] = {}
@@ -34,17 +38,16 @@ def give(method: type[Method[Any]]) -> str:
 
 
 def method_class(name: str) -> type[Method[Any]]:
-    """Return the class that was given, or that `fedapp/methods/<name>.py` offers as `METHOD`.
+    """Return the class that was given, that is named `package.module:Class`, or a file's `METHOD`.
 
-    Raises ConfigError where there is no such file or it offers no method.
+    The file is `fedapp/methods/<name>.py`. Raises ConfigError where there is no such method.
     """
     if name in _GIVEN:
         return _GIVEN[name]
-    names = method_names()
-    if name not in names:
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(names)}"
-        raise ConfigError(f"no such method; {hint}")
+    if ":" in name:
+        return _own(name)
+    if name not in method_names():
+        raise ConfigError(f"no such method; {nearest(name, method_names())}")
     offered = getattr(import_module(f"{__name__}.{name}"), "METHOD", None)
     if not (isinstance(offered, type) and issubclass(offered, Method) and offered.name == name):
         raise ConfigError(
@@ -52,3 +55,16 @@ def method_class(name: str) -> type[Method[Any]]:
             f'`name` is "{name}"'
         )
     return offered
+
+
+def _own(name: str) -> type[Method[Any]]:
+    """Return a class of one's own, whose `name` must be what it is named in the setting.
+
+    What a run writes down is that name, from which a site or a resumed run finds the class again.
+    """
+    found: type[Method[Any]] = class_of(name, Method)
+    if getattr(found, "name", None) != name or not is_dataclass(found):
+        raise ConfigError(
+            f'must be a dataclass whose `name` is "{name}"; correct the class or the name'
+        )
+    return found

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -22,10 +22,12 @@ from torch import Tensor
 
 from fedapp.data.augment import STRONG_VIEWS, weak
 from fedapp.data.sites import SiteData
-from fedapp.ground.settings import CLOSED, Count, Share, TrainSettings
+from fedapp.ground.settings import CLOSED, Count, Positive, Rate, Share, TrainSettings
+from fedapp.learn.averages.base import Rule
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work, fixmatch, supervised
 from fedapp.learn.predictors import Predictor
+from fedapp.learn.server_optimizers import FedAdam, FedAvgM
 from fedapp.learn.training import Step, View, descend
 from fedapp.messages.protocol import (
     EVALUATE,
@@ -208,6 +210,41 @@ class ByObjective(WithPseudoLabels):
         )
 
 
+@dataclass(frozen=True, config=CLOSED)
+class ByServerOptimizer(ByObjective):
+    """The server goes along the average's change by an optimiser's rule (Reddi et al. 2021).
+
+    So it does in every average, the warm-up's too; `learn.server_optimizers` has the equations.
+    """
+
+    server_optimizer: Literal["none", "fedavgm", "fedadam"] = "none"
+    """How the server goes on from its model and the average; none: to the average."""
+    server_rate: Positive = 1.0
+    """eta: the server's learning rate; Reddi et al. have 0.001 to 0.1 with fedadam, 1 with none."""
+    server_momentum: Rate = 0.9
+    """beta of fedavgm, beta_1 of fedadam."""
+    server_beta2: Rate = 0.99
+    """beta_2 of fedadam, of squares."""
+    server_tau: Annotated[float, Field(ge=1e-6)] = 1e-3
+    """tau of fedadam, added to the squares' root; Reddi et al. have 1e-5 to 0.1."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the optimiser has no use for. Raises ValueError."""
+        used = {"none": 0, "fedavgm": 2, "fedadam": 4}[self.server_optimizer]
+        for name in ("server_rate", "server_momentum", "server_beta2", "server_tau")[used:]:
+            if getattr(self, name) != getattr(ByServerOptimizer, name):
+                raise ValueError(f"{name} has no use with this server_optimizer; leave it out")
+
+    def averaging(self, rule: Rule[Any]) -> Rule[Any]:
+        """Put the optimiser around the run's rule."""
+        if self.server_optimizer == "fedavgm":
+            return FedAvgM(rule, self.server_rate, self.server_momentum)
+        if self.server_optimizer == "fedadam":
+            decays = self.server_momentum, self.server_beta2
+            return FedAdam(rule, self.server_rate, *decays, self.server_tau)
+        return rule
+
+
 def work_of(task: Task, site: SiteContext) -> Work:
     """Return how a site goes through its images in this task."""
     epochs, steps = budget_of(task, site.training)
@@ -267,7 +304,6 @@ def trained_alone(task: Task, site: SiteContext) -> float | None:
 def averaged(
     rnd: Round,
     weight: Callable[[SiteFacts, Reply], float],
-    beta: float = 1.0,
     numbers: Mapping[str, float] = MappingProxyType({}),
     beside: Sequence[str] = (),
     hear: Callable[[Sequence[Reply]], None] = lambda replies: None,
@@ -275,12 +311,11 @@ def averaged(
 ) -> Generator[Sequence[Task], Sequence[Reply], ModelRef]:
     """Let sites learn from the server's model; average what they send. Return the server's model.
 
-    weight: of a site in the average, by its facts and its reply. beta: the server's weights become
-    (1 - beta) w + beta mean_k w_k; where nobody learned, or the model is fixed, w stays. numbers:
-    what the sites are told beside the model. beside: roles of networks that are sent and averaged
-    as the model is; who learned has sent one of each. hear: is given the replies of those who
-    learned. lent: other contents that go to all, by role. Round 0 has several such phases. In each
-    a server with labelled images trains last.
+    weight: of a site in the average, by its facts and its reply. Where nobody learned, or the model
+    is fixed, the server's model stays. numbers: what the sites are told beside the model. beside:
+    roles of networks that are sent and averaged as the model is; who learned has sent one of each.
+    hear: is given the replies of those who learned. lent: other contents that go to all, by role.
+    Round 0 has several such phases. In each a server with labelled images trains last.
     """
     warming_up = rnd.number == 0
     learners = beginners(rnd) if warming_up else sorted(rnd.cohort)
@@ -296,7 +331,7 @@ def averaged(
         if total := sum(counts.values()):
             for role in (*beside, MODEL):
                 parts = [(n / total, rnd.pool.latest(k, role)) for k, n in counts.items()]
-                rnd.pool.average(parts, beta, role)
+                rnd.pool.average(parts, role)
         if rnd.server_learns:
             models = {**common(rnd, beside), **lent}
             yield [rnd.task(SERVER_SITE, action, phase, numbers, **models)]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -21,9 +21,10 @@ from fedapp.data.augment import weak
 from fedapp.data.inputs import normalise
 from fedapp.data.parts import LABELLED, UNLABELLED
 from fedapp.data.sites import SiteData
-from fedapp.ground.errors import DIVERGED, RunError
+from fedapp.ground.errors import DIVERGED, ProtocolError, RunError
 from fedapp.ground.rng import numpy_stream, seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
+from fedapp.learn.averages.base import Rule
 from fedapp.learn.metrics import evaluation, predict_each
 from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.ondevice import models_on
@@ -76,15 +77,12 @@ class PoolView(Protocol):
     def put(self, params: Params, role: str) -> ModelRef:
         """Make this the server's newest content of a role."""
 
-    def average(
-        self, parts: Sequence[tuple[float, ModelRef]], beta: float = 1.0, role: str = MODEL
-    ) -> ModelRef:
-        """Make (1 - beta) w + beta sum_j a_j w_j / sum_j a_j the server's network of a role.
+    def average(self, parts: Sequence[tuple[float, ModelRef]], role: str = MODEL) -> ModelRef:
+        """Make sum_j a_j w_j / sum_j a_j the server's network of a role.
 
-        w is its last one (`common`); a role other than the model must have the model's tensors.
-        Batch-norm statistics are the mean itself, whatever beta: a step beyond it could make a
-        variance negative. Integer tensors are those of w. See `params.weighted_mean`. A run with
-        `rounds.robust` has another average in the mean's place (`fedapp.learn.robust`).
+        A role other than the model must have the model's tensors. Integer tensors are those of its
+        last one (`common`). A run with `rounds.robust`, and a method with an `averaging` of its
+        own, have another average in the mean's place.
         """
 
 
@@ -465,8 +463,11 @@ class Method(ABC, Generic[State]):
         """Return the schemas of what sites send beside their model, by role; most: nothing."""
         return {}
 
-    def check_reply(self, task: Task, reply: Reply) -> None:
-        """Check what only the method knows of a reply. Raises ProtocolError naming the rule."""
+    def check_reply(self, task: Task, reply: Reply, facts: SiteFacts) -> None:
+        """Check what only the method knows of a reply. Raises ProtocolError naming the rule.
+
+        facts: what the site said of its data.
+        """
 
     def check_contents(
         self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
@@ -476,6 +477,10 @@ class Method(ABC, Generic[State]):
         Each is of its role's schema. facts: what the site said of its data. Raises ProtocolError
         naming the rule.
         """
+
+    def averaging(self, rule: Rule[Any]) -> Rule[Any]:
+        """Return how the server averages, given the rule that the run names; most: by that rule."""
+        return rule
 
     def costs(self, num_clients: int, sample_rate: float, num_rounds: int) -> dict[str, float]:
         """Return what the method's paper says that it sends, in models, by name."""
@@ -507,6 +512,24 @@ class Method(ABC, Generic[State]):
     def misfits(self, num_clients: int) -> Mapping[str, str]:
         """Return which settings a federation of so many sites cannot use, with the rule of each."""
         return {}
+
+
+def check_counts(metrics: Mapping[str, float], most: Mapping[str, float]) -> None:
+    """Check that these metrics, 0 where absent, are counts up to these bounds.
+
+    Raises ProtocolError naming the metric.
+    """
+    for name, limit in most.items():
+        value = metrics.get(name, 0)
+        if not 0 <= value <= limit or value != int(value):
+            raise ProtocolError(f"metric {name} = {value:g}; must be a count in [0, {limit:g}]")
+
+
+def check_unchanged(task: Task, reply: Reply) -> None:
+    """Check that a site that was only to look has sent nothing new. Raises ProtocolError."""
+    before = task.own.digest, task.private
+    if (reply.model, reply.private) != before or reply.contents:
+        raise ProtocolError(f"asked to {task.action} only, it changed its own model")
 
 
 def schemas(method: Method[State], model: nn.Module) -> dict[str, Schema]:

@@ -14,11 +14,11 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.settings import CLOSED
-from fedapp.methods._averaging import ByObjective
+from fedapp.methods._averaging import ByServerOptimizer
 
 
 @dataclass(frozen=True, config=CLOSED)
-class FedAvg(ByObjective):
+class FedAvg(ByServerOptimizer):
     """No hyper-parameters beside those of local learning."""
 
     name: ClassVar[str] = "fedavg"

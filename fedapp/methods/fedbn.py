@@ -11,11 +11,11 @@ from torch import nn
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.networks.parts import batch_norm_names
-from fedapp.methods._averaging import ByObjective
+from fedapp.methods._averaging import ByServerOptimizer
 
 
 @dataclass(frozen=True, config=CLOSED)
-class FedBN(ByObjective):
+class FedBN(ByServerOptimizer):
     """No hyper-parameters beside those of local learning."""
 
     name: ClassVar[str] = "fedbn"

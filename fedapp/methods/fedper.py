@@ -7,11 +7,11 @@ from torch import nn
 
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.networks.parts import head_names
-from fedapp.methods._averaging import ByObjective
+from fedapp.methods._averaging import ByServerOptimizer
 
 
 @dataclass(frozen=True, config=CLOSED)
-class FedPer(ByObjective):
+class FedPer(ByServerOptimizer):
     """No hyper-parameters beside those of local learning."""
 
     name: ClassVar[str] = "fedper"

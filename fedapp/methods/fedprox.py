@@ -15,11 +15,11 @@ from torch import Tensor
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import copies, pull
-from fedapp.methods._averaging import ByObjective
+from fedapp.methods._averaging import ByServerOptimizer
 
 
 @dataclass(frozen=True, config=CLOSED)
-class FedProx(ByObjective):
+class FedProx(ByServerOptimizer):
     """Its one hyper-parameter, and those of local learning."""
 
     name: ClassVar[str] = "fedprox"

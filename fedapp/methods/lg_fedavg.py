@@ -11,11 +11,11 @@ from torch import nn
 
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.networks.parts import head_names
-from fedapp.methods._averaging import ByObjective
+from fedapp.methods._averaging import ByServerOptimizer
 
 
 @dataclass(frozen=True, config=CLOSED)
-class LgFedAvg(ByObjective):
+class LgFedAvg(ByServerOptimizer):
     """No hyper-parameters beside those of local learning."""
 
     name: ClassVar[str] = "lg_fedavg"

@@ -107,7 +107,7 @@ class OneRound(Method[Solved]):
         assert isinstance(model, Network)
         return closed_schemas(self.features, model)
 
-    def check_reply(self, task: Task, reply: Reply) -> None:
+    def check_reply(self, task: Task, reply: Reply, facts: SiteFacts) -> None:
         """Refuse an answer without what was asked for."""
         check_owed(task, reply)
 

@@ -7,7 +7,7 @@ is not the site's model after that: of a run that is over, the server has w alon
 """
 
 from collections.abc import Generator, Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -15,7 +15,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedapp.ground.settings import CLOSED, Count, Positive
+from fedapp.learn.averages.base import Rule
 from fedapp.learn.predictors import Predictor
+from fedapp.learn.server_optimizers import FedAvgM
 from fedapp.learn.training import Step, shortened
 from fedapp.learn.worked import count
 from fedapp.messages.protocol import Reply, Task
@@ -38,11 +40,15 @@ class PFedMe(ByObjective):
     beta: Positive = 1.0
     """Server: w <- (1 - beta) w + beta mean of the sites' w."""
 
+    def averaging(self, rule: Rule[Any]) -> Rule[Any]:
+        """w <- (1 - beta) w + beta of the run's average."""
+        return FedAvgM(rule, self.beta)
+
     def server_round(
         self, state: MethodState, rnd: Round
     ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
         """Average the w of the cohort."""
-        yield from averaged(rnd, self.weight, self.beta)
+        yield from averaged(rnd, self.weight)
         return state
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:

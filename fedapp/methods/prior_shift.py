@@ -29,6 +29,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedapp.data.parts import TEST, UNLABELLED, VAL
+from fedapp.ground.errors import ProtocolError
 from fedapp.ground.settings import CLOSED, Share
 from fedapp.learn.features import feature_class
 from fedapp.learn.metrics import evaluation, wilson
@@ -68,7 +69,15 @@ from fedapp.methods._stack import (
     put_stack,
     stack_schemas,
 )
-from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext, SiteReport
+from fedapp.methods.base import (
+    Arrived,
+    Method,
+    MethodState,
+    Round,
+    SiteContext,
+    SiteReport,
+    check_counts,
+)
 
 SURE = ("sure_right", "sure_total")
 """Names of what sites count of sure answers."""
@@ -174,8 +183,12 @@ class PriorShift(Method[Sure]):
             return {}
         return {**closed_schemas(self.closed, model), **stack_schemas()}
 
-    def check_reply(self, task: Task, reply: Reply) -> None:
-        """Refuse an answer that lacks what was asked for."""
+    def check_reply(self, task: Task, reply: Reply, facts: SiteFacts) -> None:
+        """Refuse an answer that lacks what was asked for, or counts more than there is."""
+        if (said := reply.metrics.get("learned_from", 0)) < 0:
+            raise ProtocolError(f"metric learned_from = {said:g}; must not be negative")
+        most = reply.metrics.get("sure_total", 0)
+        check_counts(reply.metrics, {"sure_total": facts.val, "sure_right": most})
         check_owed(task, reply, {FIT: FITTED})
 
     def check_contents(

@@ -14,7 +14,6 @@ from fedapp.messages.protocol import (
     EVALUATE,
     IMAGES,
     MODEL,
-    SEARCH,
     STEPS,
     Evaluation,
     Incoming,
@@ -24,10 +23,10 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
+from fedapp.methods.base import check_counts, check_unchanged
 from fedapp.server.standings import Standings
 
 MAX_METRICS = 32
-_READ_ONLY = (EVALUATE, SEARCH)
 _ROUNDING = 1e-6
 """Of a top probability: float32, where bin borders are exact."""
 _PARTS = {
@@ -49,10 +48,8 @@ def check_reply(  # noqa: C901 one rule after another, each in a few lines
             f"answer of site {reply.site} for round {reply.round}; asked was site {task.site} "
             f"for round {task.round}"
         )
-    if task.action in _READ_ONLY and (
-        (reply.model, reply.private) != (own.digest, task.private) or reply.contents
-    ):
-        raise ProtocolError(f"asked to {task.action} only, it changed its own model")
+    if task.action == EVALUATE:
+        check_unchanged(task, reply)
     beside = set(roles) - {MODEL}
     if unknown := reply.contents.keys() - beside:
         raise ProtocolError(f"sent {min(unknown)}; its method has {sorted(beside)} beside models")
@@ -142,23 +139,11 @@ def _check_pseudo(pseudo: PseudoLabels, classes: int, unlabelled: int) -> None:
 def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts) -> None:
     if len(metrics) > MAX_METRICS:
         raise ProtocolError(f"{len(metrics)} metrics; at most {MAX_METRICS}")
-    for name in (
-        EPSILON,
-        "learned_from",
-        STEPS,
-        IMAGES,
-    ):  # a negative weight would turn an average round
+    for name in (EPSILON, STEPS, IMAGES):
         if metrics.get(name, 0) < 0:
             raise ProtocolError(f"metric {name} = {metrics[name]:g}; must not be negative")
-    for name, limit in (
-        ("pseudo_total", facts.unlabelled),
-        ("pseudo_wrong", metrics.get("pseudo_total", 0)),
-        ("sure_total", facts.val),
-        ("sure_right", metrics.get("sure_total", 0)),
-    ):
-        value = metrics.get(name, 0)
-        if value != int(value) or not 0 <= value <= limit:
-            raise ProtocolError(f"metric {name} = {value:g}; must be a count in [0, {limit:g}]")
+    most = metrics.get("pseudo_total", 0)
+    check_counts(metrics, {"pseudo_total": facts.unlabelled, "pseudo_wrong": most})
 
 
 Kind = tuple[tuple[int, ...], tuple[str, ...], str]

@@ -10,10 +10,12 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.allocator import keep_freed_memory
 from fedapp.ground.devices import torch_threads
-from fedapp.ground.errors import RunError, StoreError
+from fedapp.ground.errors import ConfigError, RunError, StoreError
 from fedapp.ground.garbage import seldom_searched
 from fedapp.ground.progress import Progress
 from fedapp.ground.rng import numpy_stream
+from fedapp.learn.averages import rule_of
+from fedapp.learn.averages.base import Rule
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.params import to_bytes
 from fedapp.messages.ledger import Ledger
@@ -114,6 +116,7 @@ class Engine:
             check_servers(self.learner.facts(), kind)
         inputs, classes, split_digest = kind
         self.folder.note_manifest(split_digest)
+        self._rule = self._averaging_rule()
         network = build_model(self.experiment.model, inputs, len(classes))
         self._schemas = schemas(self.experiment.method, network)
         trained = {name for name, _ in network.named_parameters()}
@@ -138,6 +141,14 @@ class Engine:
             going_on=self.folder.going_on,
         )
         return state
+
+    def _averaging_rule(self) -> Rule[Any]:
+        """Return the run's rule, with what its method puts around it. Raises ConfigError."""
+        name = self.experiment.rounds.robust
+        try:
+            return self.experiment.method.averaging(rule_of(name))
+        except ConfigError as error:
+            raise ConfigError(f"rounds.robust = {name!r}: {error}") from error
 
     def _begin(self, state: RunState, facts: Sequence[SiteFacts], kind: Kind) -> None:
         """Make w_0; take in models of an earlier run, where there is one, and the sites."""
@@ -203,8 +214,8 @@ class Engine:
                 self._weights,
                 self.experiment.transport,
                 number,
-                self.experiment.rounds.robust,
-                state.agreement,
+                self._rule,
+                state.averaging,
                 state.moves,
                 left_out,
             ),

@@ -301,7 +301,7 @@ class Phases:
             raise ProtocolError(f"answered with {type(reply).__name__}, a Reply was due")
         facts = self._facts(task.site)
         check_reply(task, reply, facts, self.schemas)
-        self.experiment.method.check_reply(task, reply)
+        self.experiment.method.check_reply(task, reply, facts)
         uploads, named = reply.uploads(task.own.digest), reply.named(task.own.digest)
         if incoming.payloads.keys() != set(uploads.values()):
             raise ProtocolError("its new contents did not come along, or more than those came")

@@ -6,12 +6,18 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
 
+from safetensors.torch import load
+
 from fedapp.ground.errors import ProtocolError, StoreError
+from fedapp.learn.params import Params, to_bytes
 from fedapp.learn.parsed import PARSED
 from fedapp.messages.protocol import INITIAL_SITE, MODEL, SERVER_SITE, ModelRef
 from fedapp.messages.store import ModelStore
 
 log = logging.getLogger(__name__)
+
+RULE = -3
+"""Stands for the site of what the averaging rule remembers, by the role that it averages."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,21 @@ class ModelPool:
         self._records[SERVER_SITE, role] = UpdateRecord(version, digest, round)
         return self.latest(SERVER_SITE, role)
 
+    def remember(self, tensors: Params, round: int, role: str) -> None:
+        """Keep what the averaging rule remembers of a role, in place of what it did before."""
+        if not tensors:
+            self._records.pop(_remembered(role), None)
+            return
+        digest = self.store.put(to_bytes(tensors))
+        self._unsettled.add(digest)
+        before = self._records.get(_remembered(role), UpdateRecord(0, "", 0))
+        self._records[_remembered(role)] = UpdateRecord(before.version + 1, digest, round)
+
+    def remembered(self, role: str) -> Params:
+        """Return what the averaging rule remembers of a role. Raises StoreError if it is lost."""
+        record = self._records.get(_remembered(role))
+        return load(self.store.get(record.digest)) if record else {}
+
     def common(self, role: str = MODEL) -> ModelRef:
         """Return the server's newest content of a role; its model until it has made one."""
         known = (SERVER_SITE, role) in self._records
@@ -198,3 +219,7 @@ class ModelPool:
         if (site, role) not in self._records:
             raise ProtocolError(f"site {site} has sent no {role} yet: ask `having` who has")
         return self._records[site, role]
+
+
+def _remembered(role: str) -> tuple[int, str]:
+    return RULE, f"remembered_{role}"

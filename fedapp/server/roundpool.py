@@ -1,23 +1,18 @@
 """What a method may ask of the model pool in one round (`methods.base.PoolView`)."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
+from typing import Any
 
-from fedapp.ground.settings import Robust, TransportSettings
-from fedapp.learn.params import Params, Schema, to_bytes, weighted_mean
+from fedapp.ground.errors import RunError
+from fedapp.ground.settings import TransportSettings
+from fedapp.learn.averages import none
+from fedapp.learn.averages.base import Member, Memory, Rule
+from fedapp.learn.changes import FAR, FAR_STATISTICS, middle, rough_length, times
+from fedapp.learn.params import Params, Schema, schema_of, to_bytes
 from fedapp.learn.parsed import PARSED
-from fedapp.learn.robust import (
-    FAR,
-    FAR_STATISTICS,
-    agreement,
-    middle,
-    products,
-    robust_mean,
-    rough_length,
-    times,
-)
 from fedapp.messages.protocol import MODEL, ModelRef
 from fedapp.server.pool import ModelPool
 from fedapp.server.runstate import MOST_NAMED, Moves
@@ -30,10 +25,10 @@ class RoundPool:
     """The pool as a method sees it.
 
     schemas: of what sites share, by role. weights: those tensors of a model that are trained; the
-    others are statistics. robust: how models are averaged. agreement: what "filtered" knows of each
-    site (`robust.agreement`). moves: how far members moved so far (`robust.times`). Averages change
-    both. left_out: told of each site that an average was made without, and how many times as far as
-    usual it had moved.
+    others are statistics. rule: how models are averaged. remembered: what the rule remembers of
+    each site. moves: how far members moved so far (`changes.times`). Averages change both, and the
+    tensors that the pool keeps for the rule. left_out: told of each site that an average was made
+    without, and how many times as far as usual it had moved.
     """
 
     pool: ModelPool
@@ -41,8 +36,8 @@ class RoundPool:
     weights: frozenset[str]
     transport: TransportSettings
     round: int
-    robust: Robust = "none"
-    agreement: dict[int, float] = field(default_factory=dict)
+    rule: Rule[Any] = none.RULE
+    remembered: dict[int, float] = field(default_factory=dict)
     moves: dict[str, Moves] = field(default_factory=dict)
     left_out: Callable[[int, float], None] = lambda site, times: None
 
@@ -66,70 +61,57 @@ class RoundPool:
         """Return the server's newest network of a role; its model before the role's first."""
         return self.pool.common(role)
 
-    def average(
-        self, parts: Sequence[tuple[float, ModelRef]], beta: float = 1.0, role: str = MODEL
-    ) -> ModelRef:
-        """Move the server's network of a role to the average of these.
+    def average(self, parts: Sequence[tuple[float, ModelRef]], role: str = MODEL) -> ModelRef:
+        """Move the server's network of a role to the average of these, by the run's rule.
 
-        Who moved far beyond the others is left out, by every rule, and said. The weighted mean is
-        streamed, once more where somebody is; what other rules hold `robust.robust_mean` says.
+        Who moved far beyond the others is left out, by every rule, and said: the average then
+        begins anew. Where nobody is heard, the new version is the last one's content.
         """
-        so_far = self.read(self.common(role))
-        parts = [(weight, ref) for weight, ref in parts if weight > 0]
+        own = self.read(self.common(role))
+        members = [
+            Member(r.site, weight, partial(self.read, r)) for weight, r in parts if weight > 0
+        ]
         lengths: list[tuple[float, float]] = []
-        mean = weighted_mean(self._measured(parts, so_far, lengths), so_far)
-        near = self._near(parts, lengths, role)
-        if self.robust != "none":
-            if self.robust == "filtered":
-                near = self._heard(near, so_far)
-            weights = [weight for weight, _ in near]
-            each = partial(self._each, near)
-            mean = robust_mean(self.robust, weights, each, so_far, self.weights)
-        elif len(near) < len(parts):
-            mean = weighted_mean(((weight, self.read(ref)) for weight, ref in near), so_far)
-        if beta != 1:
-            mean |= {name: so_far[name].lerp(mean[name], beta) for name in self.weights}
+        total = self.rule.start(own)
+        for member in members:
+            lengths.append(self._lengths(member.read(), own))
+            total = self.rule.accumulate(total, member)
+        near = members if self.rule.masked else self._near(members, lengths, role)
+        if len(near) < len(members):
+            total = reduce(self.rule.accumulate, near, self.rule.start(own))
+        mean = self._finished(total, own, role) if near else own
         return self.pool.made(to_bytes(mean, self.transport), self.round, role)
+
+    def _finished(self, total: Any, own: Params, role: str) -> Params:
+        """Let the rule end an average; keep what it remembers. Return the server's next model."""
+        before = Memory(self.remembered, self.pool.remembered(role))
+        average = self.rule.finish(total, own, self.weights, before)
+        self.remembered.update(average.memory.sites)
+        self.pool.remember(average.memory.tensors, self.round, role)
+        if average.left_out:
+            log.info("round %d: left out of the average: site %s", self.round, average.left_out)
+        made = own if average.params is None else average.params
+        if schema_of(made) != schema_of(own):
+            raise RunError(
+                f"{type(self.rule).__name__}: its average of a {role} must have the names, shapes "
+                "and dtypes of the server's last one; correct the rule"
+            )
+        return made
 
     def put(self, params: Params, role: str) -> ModelRef:
         """Make this the server's newest content of a role."""
         return self.pool.made(to_bytes(params, self.transport), self.round, role)
 
-    def _heard(
-        self, parts: Sequence[tuple[float, ModelRef]], so_far: Params
-    ) -> list[tuple[float, ModelRef]]:
-        """Return the members that agree with the others, and take note how far each does."""
-        changes = products(partial(self._each, parts), so_far, self.weights, len(parts))
-        before = [self.agreement.get(ref.site, 0.0) for _, ref in parts]
-        found = agreement(changes, before)
-        self.agreement.update({ref.site: a for (_, ref), a in zip(parts, found, strict=True)})
-        if out := [ref.site for (_, ref), a in zip(parts, found, strict=True) if a < 0]:
-            log.info("round %d: left out of the average: site %s", self.round, out)
-        return [part for part, agreed in zip(parts, found, strict=True) if agreed >= 0]
-
-    def _measured(
-        self,
-        parts: Sequence[tuple[float, ModelRef]],
-        so_far: Params,
-        lengths: list[tuple[float, float]],
-    ) -> Iterator[tuple[float, Params]]:
-        """Yield members with their weights; note how far each moved: weights and statistics."""
-        floating = [name for name, tensor in so_far.items() if tensor.is_floating_point()]
+    def _lengths(self, params: Params, own: Params) -> tuple[float, float]:
+        """Return how far a member moved: its weights, and its statistics."""
+        floating = [name for name, tensor in own.items() if tensor.is_floating_point()]
         weights = [name for name in floating if name in self.weights]
         others = [name for name in floating if name not in self.weights]
-        for weight, ref in parts:
-            params = self.read(ref)
-            lengths.append(
-                (rough_length(params, so_far, weights), rough_length(params, so_far, others))
-            )
-            yield weight, params
+        return rough_length(params, own, weights), rough_length(params, own, others)
 
     def _near(
-        self,
-        parts: Sequence[tuple[float, ModelRef]],
-        lengths: Sequence[tuple[float, float]],
-        role: str,
-    ) -> list[tuple[float, ModelRef]]:
+        self, members: Sequence[Member], lengths: Sequence[tuple[float, float]], role: str
+    ) -> list[Member]:
         """Return the members that did not move far beyond the others; note down how far all did."""
         out: set[int] = set()
         kinds = (("", FAR), (".statistics", FAR_STATISTICS))
@@ -137,17 +119,14 @@ class RoundPool:
             before = self.moves.get(role + kind, Moves())
             found = times(column, before.largest)
             near = [length for length, far in zip(column, found, strict=True) if far <= limit]
-            order = sorted(range(len(parts)), key=lambda i: -found[i])
-            furthest = tuple((parts[i][1].site, round(found[i], 1)) for i in order[:MOST_NAMED])
+            order = sorted(range(len(members)), key=lambda i: -found[i])
+            furthest = tuple((members[i].site, round(found[i], 1)) for i in order[:MOST_NAMED])
             if any(column):
                 self.moves[role + kind] = Moves(max(before.largest, middle(near)), furthest)
             out |= (beyond := {i for i in order if found[i] > limit})
             for i in beyond:
-                self.left_out(parts[i][1].site, found[i])
-        return [part for i, part in enumerate(parts) if i not in out]
-
-    def _each(self, parts: Sequence[tuple[float, ModelRef]]) -> Iterator[Params]:
-        return (self.read(ref) for _, ref in parts)
+                self.left_out(members[i].site, found[i])
+        return [member for i, member in enumerate(members) if i not in out]
 
     def read(self, ref: ModelRef) -> Params:
         """Return a content's tensors."""

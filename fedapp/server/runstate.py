@@ -22,7 +22,7 @@ class Moves:
 
     largest: the largest median length of a change so far. furthest: the sites that moved most in
     the newest average, at most `MOST_NAMED`, each with how many times as far as usual
-    (`robust.times`).
+    (`changes.times`).
     """
 
     largest: float = 0.0
@@ -32,7 +32,7 @@ class Moves:
 Tables = Mapping[str, Mapping[Any, Any]]
 """Tables by name, each with its rows by site."""
 
-_OWN_TABLES = ("held", "private", "peers", "agreement")
+_OWN_TABLES = ("held", "private", "peers", "averaging")
 _SITES, _SERVER = "standings.sites", "server."
 
 
@@ -44,7 +44,8 @@ class RunState:
 
     private: digest of what each site keeps to itself. peers: what the sites of an earlier run said
     of themselves then; their models, or the common one, are in the pool (`runtime.peers`).
-    agreement: how far each site's changes agreed with the others' (`robust.agreement`).
+    averaging: what the averaging rule remembers of each site, such as how far its changes agreed
+    with the others'; tensors that it remembers are in the pool.
     moves: by role and part.
     """
 
@@ -55,7 +56,7 @@ class RunState:
     private: dict[int, str] = field(default_factory=dict)
     wall_seconds: float = 0.0
     peers: dict[int, SiteFacts] = field(default_factory=dict)
-    agreement: dict[int, float] = field(default_factory=dict)
+    averaging: dict[int, float] = field(default_factory=dict)
     moves: dict[str, Moves] = field(default_factory=dict)
 
     def tables(self) -> Tables:

@@ -54,6 +54,12 @@ def test_the_method_is_local_only(write, run, tmp_path, monkeypatch):
     assert run(**small, **{"method.name": "alone"}) == run(**small, **{"method.name": "local_only"})
 
 
+def test_the_rule_averages(write, run):
+    write("docs/WRITE_A_METHOD.md", "masks")
+    over = {"method.name": "fedavg", "model.width": 2}
+    assert run(**over, **{"rounds.robust": "masks:MaskedSum"}) != run(**over)
+
+
 def test_the_arrays_are_learned_from(write, run):
     write("docs/OWN_ARRAYS.md", "hospital")
     over = {"data.name": "hospital:blood_counts", "data.image_size": 0, "model.name": "mlp"}

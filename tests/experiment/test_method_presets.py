@@ -47,6 +47,8 @@ OTHERS = {
     "fedfixmatch": "fedavg",
     "fixmatch_global": "fixmatch_global",
     "fedavg_tenth": "fedavg",
+    "fedavgm": "fedavg",
+    "fedadam": "fedavg",
     "fedul": "fedul",
     "fedpl": "fedpl",
     "fedllp": "fedllp",

@@ -13,7 +13,7 @@ from fedapp.ground.errors import ProtocolError
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.networks.mlp import MLPSettings
-from fedapp.messages.protocol import ModelRef, Reply, Task
+from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.fedavg import FedAvg
 from fedapp.methods.fedmatch.agreement import unlabelled_loss, vote
 from fedapp.methods.fedmatch.decomposed import Decomposed, first_psi, summed
@@ -430,8 +430,9 @@ def test_the_bytes_of_sparse_differences_are_told_beside_the_ledgers(tmp_path):
     ({"contents": {PSI: "c" * 64}}, "sent one of psi and answer; they belong together"),
 ])  # fmt: skip
 def test_a_reply_that_cannot_be_is_refused(changes, says):
+    facts = SiteFacts(0, (1, 8, 8), ("a", "b"), 1, 1, 1, 1, "0" * 64)
     with pytest.raises(ProtocolError, match=says):
-        FedMatch().check_reply(TASK, Reply(0, 1, "d" * 64, **changes))
+        FedMatch().check_reply(TASK, Reply(0, 1, "d" * 64, **changes), facts)
 
 
 def test_a_site_with_nothing_to_learn_from_says_nothing():

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 import fedapp.methods.prior_shift as rules
 from fedapp.data.parts import Part
 from fedapp.data.sites import Audit
+from fedapp.ground.errors import ProtocolError
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model, initial_params
@@ -288,6 +289,17 @@ FACTS = SiteFacts(0, (1, 8, 8), ("a", "b"), 8, 12, 5, 4, "0" * 64)
 ])  # fmt: skip
 def test_a_sites_weight_is_what_it_learned_from_and_never_more_than_its_images(said, weight):
     assert PriorShift().weight(FACTS, Reply(0, 1, "0" * 64, metrics=said)) == weight
+
+
+@pytest.mark.parametrize(("metrics", "says"), [
+    ({"learned_from": -3.0}, "learned_from = -3; must not be negative"),
+    ({"sure_total": FACTS.val + 1}, "sure_total = .*; must be a count in"),
+    ({"sure_total": 0.5}, "sure_total = 0.5; must be a count"),
+    ({"sure_total": 1, "sure_right": 2}, r"sure_right = 2; must be a count in \[0, 1\]"),
+])  # fmt: skip
+def test_what_a_site_cannot_have_counted_is_refused(metrics, says):
+    with pytest.raises(ProtocolError, match=says):
+        PriorShift().check_reply(TASK, Reply(0, 1, "0" * 64, metrics=metrics), FACTS)
 
 
 @pytest.mark.parametrize("metric", ["learned_from", *SURE])

@@ -134,7 +134,7 @@ def test_what_is_known_of_each_sites_changes_survives_a_cut(tmp_path):
         return toy(FedAvg(), tmp_path, name=name, rounds__robust="filtered", **WARM_UP)
 
     def known(played):
-        return played.folder.load_checkpoint()["state"]["agreement"]
+        return played.folder.load_checkpoint()["state"]["averaging"]
 
     whole, experiment = play(knowing("whole")), knowing("cut")
     with pytest.raises(Stop):

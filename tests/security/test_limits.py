@@ -113,13 +113,12 @@ def listed(*scores):
     (listed(1e308, 0.5), "outside"),
     (listed(0.5, -0.1), "outside"),
     ({"metrics": {"epsilon": -3.0}}, "epsilon = -3; must not be negative"),
-    ({"metrics": {"learned_from": -3.0}}, "learned_from = -3; must not be negative"),
     (bins(bin_confidence=(1.0, *[0.0] * 12, 1.6, 0.0)), "does not belong there"),
 ])  # fmt: skip
 def test_lies_that_were_believed(changes, says):
     with pytest.raises(ProtocolError, match=says):
         check_reply(TASK, replace(HONEST, **changes), FACTS, {MODEL})
-        UmPfssl().check_reply(TASK, replace(HONEST, **changes))
+        UmPfssl().check_reply(TASK, replace(HONEST, **changes), FACTS)
 
 
 class Everybody:

@@ -15,8 +15,6 @@ from fedapp.learn.params import digest_of
 from fedapp.messages import wire
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import (
-    MODEL,
-    SEARCH,
     Incoming,
     ModelRef,
     Refusal,
@@ -25,7 +23,8 @@ from fedapp.messages.protocol import (
     Task,
 )
 from fedapp.messages.store import ModelStore
-from fedapp.server.checks import agreed, check_reply
+from fedapp.methods.um_pfssl.method import SEARCH, UmPfssl
+from fedapp.server.checks import agreed
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
 from tests.own import agreed as data_of_their_own
@@ -187,6 +186,6 @@ def test_a_site_that_is_to_search_only_cannot_upload():
     own = ModelRef(0, 1, "a" * 64)
     facts = SiteFacts(0, (1, 8, 8), ("a",), 1, 1, 1, 1, "0" * 64)
     task = Task(0, 5, SEARCH, own, {"helpers": (), "newcomers": ()})
-    check_reply(task, Reply(0, 5, own.digest), facts, {MODEL})
+    UmPfssl().check_reply(task, Reply(0, 5, own.digest), facts)
     with pytest.raises(ProtocolError, match="asked to search only, it changed its own model"):
-        check_reply(task, Reply(0, 5, "b" * 64), facts, {MODEL})
+        UmPfssl().check_reply(task, Reply(0, 5, "b" * 64), facts)

@@ -7,7 +7,9 @@ import torch
 
 from fedapp.ground.errors import ProtocolError, StoreError
 from fedapp.ground.settings import TransportSettings
+from fedapp.learn.averages import rule_of
 from fedapp.learn.params import from_bytes, schema_of, to_bytes
+from fedapp.learn.server_optimizers import FedAvgM
 from fedapp.messages.protocol import MODEL, SERVER_SITE, ModelRef
 from fedapp.messages.store import ModelStore
 from fedapp.server.pool import ModelPool
@@ -24,6 +26,7 @@ def model(weight, statistic=0.0, count=0):
 
 
 SCHEMA = schema_of(model(0))
+WEIGHTS = frozenset({"weight"})
 PLAIN = TransportSettings()
 HALF = TransportSettings(precision="float16", compression="zlib")
 
@@ -35,7 +38,7 @@ def pool_of(tmp_path, models, transport=PLAIN, server=None, robust="none"):
     for site, params in enumerate(models):
         blob = to_bytes(params, transport)
         pool.upload(site, pool.store.put(blob), blob, 1)
-    return RoundPool(pool, {MODEL: SCHEMA}, frozenset({"weight"}), transport, 7, robust)
+    return RoundPool(pool, {MODEL: SCHEMA}, WEIGHTS, transport, 7, rule_of(robust))
 
 
 def content(rnd, ref):
@@ -64,7 +67,8 @@ def test_whole_numbers_are_the_servers_and_keep_their_type(tmp_path):
 def test_beta_moves_the_weights_and_leaves_statistics_at_the_mean(tmp_path, beta, weight):
     """(1 - beta) 10 + beta 4; a variance of 1 seen to fall to 0.3 must not become -0.4."""
     rnd = pool_of(tmp_path, [model(3, 0.2), model(5, 0.4)], server=model(10, 1.0))
-    found = content(rnd, rnd.average([(1, rnd.latest(0)), (1, rnd.latest(1))], beta))
+    rnd = replace(rnd, rule=FedAvgM(rnd.rule, beta))
+    found = content(rnd, rnd.average([(1, rnd.latest(0)), (1, rnd.latest(1))]))
     assert found["weight"][0, 0].item() == pytest.approx(weight)
     assert found["running_var"].item() == pytest.approx(0.3)
 
@@ -148,25 +152,26 @@ def test_filtered_leaves_out_who_points_away_and_remembers_it(tmp_path):
     rnd = pool_of(tmp_path, [model(1), model(3), model(-2), model(9)], robust="filtered")
     made = rnd.average([(1, rnd.latest(0)), (1, rnd.latest(1)), (1, rnd.latest(2))])
     assert content(rnd, made)["weight"][0, 0].item() == 1  # 3 is bounded to 1, of two the lower
-    assert rnd.agreement == {0: 1, 1: 1, 2: -1}
+    assert rnd.remembered == {0: 1, 1: 1, 2: -1}
     again = RoundPool(
-        rnd.pool, {MODEL: SCHEMA}, rnd.weights, PLAIN, 8, "filtered", {1: 1.0, 2: -1.0}
+        rnd.pool, {MODEL: SCHEMA}, WEIGHTS, PLAIN, 8, rule_of("filtered"), {1: 1.0, 2: -1.0}
     )
     parts = [(0, rnd.latest(0)), (1, rnd.latest(1)), (5, rnd.latest(2))]
     assert content(again, again.average(parts))["weight"][0, 0].item() == 3
-    assert again.agreement == {1: 0.5, 2: -1.5}  # who has no weight is not judged
+    assert again.remembered == {1: 0.5, 2: -1.5}  # who has no weight is not judged
 
 
 def test_where_all_are_left_out_the_server_keeps_its_model(tmp_path):
     rnd = pool_of(tmp_path, [model(1), model(3)], server=model(7), robust="filtered")
-    rnd.agreement.update({0: -1.0, 1: -1.0})
+    rnd.remembered.update({0: -1.0, 1: -1.0})
     made = rnd.average([(1, rnd.latest(0)), (1, rnd.latest(1))])
     assert content(rnd, made)["weight"][0, 0].item() == 7
 
 
 def test_beta_goes_beyond_a_robust_average_too(tmp_path):
     rnd = pool_of(tmp_path, [model(1), model(3), model(99)], server=model(10), robust="median")
-    found = content(rnd, rnd.average([(1, rnd.latest(k)) for k in range(3)], beta=2.0))
+    rnd = replace(rnd, rule=FedAvgM(rnd.rule, rate=2.0))
+    found = content(rnd, rnd.average([(1, rnd.latest(k)) for k in range(3)]))
     assert found["weight"][0, 0].item() == -4.0  # 10 + 2 (3 - 10)
 
 

@@ -23,6 +23,7 @@ Where this differs from the authors' code (docs/LABELS_AT_THE_SERVER.md says why
 - DEVIATION: the learning rate falls by the site's own validation images, not by the server's.
 """
 
+import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import fields, replace
@@ -44,9 +45,16 @@ from fedapp.learn.objectives import pairs
 from fedapp.learn.params import Params, Schema, assign, schema_of
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.training import Step
-from fedapp.messages.protocol import EVALUATE, MODEL, SERVER_SITE, ModelRef, Reply, Task
+from fedapp.messages.protocol import EVALUATE, MODEL, SERVER_SITE, ModelRef, Reply, SiteFacts, Task
 from fedapp.methods._averaging import WARM_UP, beginners, common, measurements, work_of
-from fedapp.methods.base import Method, MethodState, Round, SiteContext, SiteReport
+from fedapp.methods.base import (
+    Method,
+    MethodState,
+    Round,
+    SiteContext,
+    SiteReport,
+    check_counts,
+)
 from fedapp.methods.fedmatch.agreement import unlabelled_loss
 from fedapp.methods.fedmatch.decomposed import Decomposed, first_psi, summed
 from fedapp.methods.fedmatch.helpers import nearest, probe
@@ -205,12 +213,9 @@ class FedMatch(Method[Sparse]):
             if sites:
                 rnd.pool.average([(1.0, rnd.pool.latest(k, role)) for k in sites], role=role)
 
-    def check_reply(self, task: Task, reply: Reply) -> None:
+    def check_reply(self, task: Task, reply: Reply, facts: SiteFacts) -> None:
         """The counts of what would have been sent are counts; who sends psi also answers."""
-        for name in Sparse().shown():
-            count = reply.metrics.get(name, 0)
-            if count < 0 or count != int(count):
-                raise ProtocolError(f"metric {name} = {count:g}; must be a count")
+        check_counts(reply.metrics, dict.fromkeys(Sparse().shown(), math.inf))
         if (PSI in reply.contents) != (ANSWER in reply.contents):
             raise ProtocolError(f"sent one of {PSI} and {ANSWER}; they belong together")
 

@@ -30,13 +30,14 @@ from fedapp.learn.pseudolabels import counted
 from fedapp.learn.scores import Score, ScoreKey
 from fedapp.learn.training import recalibrate
 from fedapp.learn.uncertainty import mc_probabilities
-from fedapp.messages.protocol import SEARCH, SERVER_SITE, ModelRef, Reply, ScoredRef, Task
+from fedapp.messages.protocol import SERVER_SITE, ModelRef, Reply, ScoredRef, SiteFacts, Task
 from fedapp.methods.base import (
     Method,
     MethodState,
     Round,
     SiteContext,
     SiteReport,
+    check_unchanged,
     warm_up,
     warm_ups,
 )
@@ -57,6 +58,8 @@ from fedapp.methods.um_pfssl.strangers import Peers, Strangers
 
 log = logging.getLogger(__name__)
 
+SEARCH = "search"
+"""Action of a task that only looks for helpers."""
 PAPER_M = 5
 """Places in a site's list, its own model's included (Sec. VI-A)."""
 
@@ -178,8 +181,10 @@ class UmPfssl(Method[HelperLists]):
         """A site may have helpers that have labels: the server is one."""
         return ""
 
-    def check_reply(self, task: Task, reply: Reply) -> None:
-        """A helper list in its order, without the site itself."""
+    def check_reply(self, task: Task, reply: Reply, facts: SiteFacts) -> None:
+        """A helper list in its order, without the site itself; nothing new of a search."""
+        if task.action == SEARCH:
+            check_unchanged(task, reply)
         check_list(task, reply)
 
     def costs(self, num_clients: int, sample_rate: float, num_rounds: int) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import reduce
 
 import pytest
 import torch
@@ -9,20 +10,14 @@ import torch
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError
-from fedapp.learn import robust
+from fedapp.learn.averages import filtered, rule_of
+from fedapp.learn.averages import median as medians
+from fedapp.learn.averages.base import Member, Memory
+from fedapp.learn.averages.bounded import bounded_parts, capped
+from fedapp.learn.averages.filtered import AWAY, agreement, products
+from fedapp.learn.averages.median import median
+from fedapp.learn.changes import length, rough_length, times
 from fedapp.learn.params import weighted_mean
-from fedapp.learn.robust import (
-    AWAY,
-    agreement,
-    bounded_parts,
-    capped,
-    length,
-    median,
-    products,
-    robust_mean,
-    rough_length,
-    times,
-)
 from fedapp.methods.fedavg import FedAvg
 from tests.small import small
 
@@ -38,20 +33,26 @@ def model(weight, variance=1.0, count=0):
     }
 
 
-def mean_of(rule, models, own, weights=None):
+def members_of(models, weights=None):
     weights = [1.0] * len(models) if weights is None else weights
-    return robust_mean(rule, weights, lambda: iter(models), own, TRAINED)
+    return [
+        Member(site, weight, lambda params=params: params)
+        for site, (weight, params) in enumerate(zip(weights, models, strict=True))
+    ]
+
+
+def mean_of(name, models, own, weights=None):
+    rule, members = rule_of(name), members_of(models, weights)
+    total = reduce(rule.accumulate, members, rule.start(own))
+    return rule.finish(total, own, TRAINED, Memory()).params
 
 
 @pytest.mark.parametrize(
     ("weights", "expected"),
     [
         ([1, 2, 100], [1, 2, 6]),  # 3 times 2
-        ([0, 1, 2, 100], [0, 1, 2, 6]),  # who has no weight is no member
         ([1, 1, 9, 9], [1, 1, 3, 3]),  # of two middle ones the lower
         ([5], [5]),
-        ([0, 0], [0, 0]),
-        ([], []),
     ],
 )
 def test_a_weight_is_at_most_three_times_the_median(weights, expected):
@@ -201,13 +202,13 @@ def test_products_by_hand():
         {"a": torch.tensor([2.0, 1.0]), "b": torch.tensor(4.0), "s": torch.tensor(9.0)},
         {"a": torch.tensor([4.0, 0.0]), "b": torch.tensor(1.0), "s": torch.tensor(9.0)},
     ]  # changes (1, 0, 2) and (3, -1, -1)
-    found = products(lambda: iter(models), own, {"a", "b"}, 2)
+    found = products(members_of(models), own, {"a", "b"})
     assert found.tolist() == [[5, 1], [1, 11]]
 
 
 def test_products_of_huge_changes_are_finite():
     models = [model(3e38), model(-3e38), model(1)]
-    found = products(lambda: iter(models), model(-3e38), TRAINED, 3)
+    found = products(members_of(models), model(-3e38), TRAINED)
     assert all(map(math.isfinite, agreement(found, [0.0] * 3)))
 
 
@@ -235,25 +236,8 @@ def random_models(count):
 def test_one_member_and_equal_members_are_their_own_mean_bit_for_bit(rule):
     one, own = random_models(2)
     for models in ([one], [one] * 4):
-        found = robust_mean(rule, [1.0] * len(models), lambda m=models: iter(m), own, TRAINED)
+        found = mean_of(rule, models, own)
         assert all(found[name].equal(one[name]) for name in one)
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_without_members_the_server_keeps_its_model(rule):
-    own = model(3)
-    for models in ([], [model(9)]):
-        found = mean_of(rule, models, own, [0.0] * len(models))
-        assert all(found[name].equal(own[name]) for name in own)
-        assert found["weight"] is not own["weight"]
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_a_member_without_weight_changes_nothing(rule):
-    first, second, third, own = random_models(4)
-    with_it = robust_mean(rule, [1, 0, 1], lambda: iter([first, third, second]), own, TRAINED)
-    without = robust_mean(rule, [1, 1], lambda: iter([first, second]), own, TRAINED)
-    assert all(with_it[name].equal(without[name]) for name in own)
 
 
 def test_changes_of_equal_length_are_averaged_as_ever():
@@ -265,20 +249,20 @@ def test_changes_of_equal_length_are_averaged_as_ever():
 
 def test_memory_for_one_tensor_at_a_time_changes_no_bit(monkeypatch):
     *models, own = random_models(6)
-    whole = {r: robust_mean(r, [1, 2, 3, 4, 5], lambda: iter(models), own, TRAINED) for r in RULES}
-    monkeypatch.setattr(robust, "HELD_BYTES", 1)
-    monkeypatch.setattr(robust, "_COORDINATES", 3)
+    whole = {rule: mean_of(rule, models, own, [1, 2, 3, 4, 5]) for rule in RULES}
+    monkeypatch.setattr(medians, "HELD_BYTES", 1)
+    monkeypatch.setattr(medians, "COORDINATES", 3)
     for rule, expected in whole.items():
-        found = robust_mean(rule, [1, 2, 3, 4, 5], lambda: iter(models), own, TRAINED)
+        found = mean_of(rule, models, own, [1, 2, 3, 4, 5])
         assert all(found[name].equal(expected[name]) for name in own)
 
 
 def test_memory_for_one_tensor_at_a_time_changes_no_product(monkeypatch):
     *models, own = random_models(6)
-    whole = products(lambda: iter(models), own, own, 5)
-    monkeypatch.setattr(robust, "HELD_BYTES", 1)
-    monkeypatch.setattr(robust, "_COORDINATES", 3)
-    assert products(lambda: iter(models), own, own, 5).allclose(whole, rtol=1e-12)
+    whole = products(members_of(models), own, own)
+    monkeypatch.setattr(medians, "HELD_BYTES", 1)
+    monkeypatch.setattr(filtered, "COORDINATES", 3)
+    assert products(members_of(models), own, own).allclose(whole, rtol=1e-12)
 
 
 # --- in a run -------------------------------------------------------------------------------------
