@@ -55,8 +55,8 @@ from fedapp.messages.protocol import Reply, ScoredRef, Task
 from fedapp.methods.base import Round
 from fedapp.methods.um_pfssl.helperlists import HelperLists
 from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.results.comparison.figures import WIDTH_MORE, png, styled
 from fedapp.site.federation import federation_of
-from fedapp.tools.report.figures import WIDTH_MORE, png, styled
 
 METHOD = "um_pfssl_mi"
 MODELS, PROTOTYPES, CHANCE = "models", "prototypes", "chance"

@@ -11,11 +11,11 @@ from bench.record import Row
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import RunError
 from fedapp.ground.text import percent
+from fedapp.results.comparison.paper import TABLES, PaperNumbers, read_printed
+from fedapp.results.comparison.reading import read_comparison
+from fedapp.results.comparison.record import CellResult
 from fedapp.tools.compare.execute import INTERRUPTED, execute
 from fedapp.tools.compare.grid import read_grid
-from fedapp.tools.report.paper import TABLES, PaperNumbers, read_printed
-from fedapp.tools.report.reading import read_comparison
-from fedapp.tools.report.records import CellResult
 
 GRID = Path(__file__).with_name("paper.yaml")
 TO_END_S = 20.0

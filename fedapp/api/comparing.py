@@ -10,12 +10,12 @@ from fedapp.api.data import Federation
 from fedapp.api.runs import Data, OwnMethod, OwnNetwork, asked, choice, silent
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import ConfigError, RunError
+from fedapp.results.telling import Telling, in_words, telling, units_of
 from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.command import folder_of
 from fedapp.tools.compare.execute import INTERRUPTED, execute, execute_here
 from fedapp.tools.compare.grid import Grid, grid_of
 from fedapp.tools.compare.overview import overview
-from fedapp.tools.compare.telling import Telling, in_words, telling, units_of
 
 SETTING = "base"
 """What the one setting of such a comparison is called in its files."""

@@ -18,8 +18,8 @@ from bench.gpu import check, command, paper, pieces, sites, speed
 from bench.gpu.pieces import Session
 from bench.throughput import Size, flop_per_image, throughput
 from fedapp.ground.errors import ConfigError, RunError
+from fedapp.results.comparison.reading import read_comparison
 from fedapp.tools.compare.grid import read_grid
-from fedapp.tools.report.reading import read_comparison
 from tests.small import small
 
 pytestmark = pytest.mark.usefixtures("no_collection")

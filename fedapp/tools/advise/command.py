@@ -11,6 +11,7 @@ from sys import stderr
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import RunError
 from fedapp.ground.text import duration
+from fedapp.results.telling import by_run, units_of
 from fedapp.tools.advise.plan import CANDIDATES, SEEDS, SETTING, plan
 from fedapp.tools.advise.rule import advise
 from fedapp.tools.advise.words import as_json, reason, table, tuned_words
@@ -18,7 +19,6 @@ from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.command import folder_of
 from fedapp.tools.compare.execute import execute
 from fedapp.tools.compare.grid import Grid
-from fedapp.tools.compare.telling import by_run, units_of
 from fedapp.tools.compare.tuning import candidates, judge, tuning_grid
 
 

@@ -24,11 +24,11 @@ from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import RunError
 from fedapp.learn.metrics import calibration_error
 from fedapp.messages.protocol import ANSWERS, Evaluation
+from fedapp.results.comparison.record import LAST
 from fedapp.tools.compare.cells import Cell
 from fedapp.tools.compare.curve import largest_fall, last_rounds
 from fedapp.tools.compare.grid import ANSWER, Grid
 from fedapp.tools.compare.scored import scored_by
-from fedapp.tools.report.records import LAST
 
 Row = dict[str, Any]
 Tables = Mapping[str, Sequence[Row]]

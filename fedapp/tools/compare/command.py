@@ -43,7 +43,7 @@ def compare(
         return code
     if collection.results:
         # Only here: drawing takes long to import, and every cell's process imports this module.
-        from fedapp.tools.report.document import write_report
+        from fedapp.results.comparison.document import write_report
 
         names = [setting.name for setting in grid.settings]
         print(f"\n{overview(collection.results, names, list(grid.methods), len(grid.seeds))}")
@@ -96,7 +96,7 @@ def folder_of(out: Path | None, name: str) -> Path:
 
 def _told(collection: Collection, settings: Sequence[str]) -> list[str]:
     """Return what each setting's numbers can tell, a line each."""
-    from fedapp.tools.compare.telling import in_words, telling, units_of  # scipy takes long
+    from fedapp.results.telling import in_words, telling, units_of  # scipy takes long
 
     found = {name: telling(units_of(collection.sites, name)) for name in settings}
     return [f"{name}: {in_words(told)}" for name, told in found.items() if told is not None]

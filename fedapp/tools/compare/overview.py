@@ -5,9 +5,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from fedapp.ground.text import count, percent
+from fedapp.results.comparison.record import LAST
 from fedapp.tools.compare.collect import VALIDATION
 from fedapp.tools.compare.tuning import Judged
-from fedapp.tools.report.records import LAST
 
 _RULES = {VALIDATION: "at the round chosen by validation", LAST: "after the last round"}
 """How a round was selected, in words."""

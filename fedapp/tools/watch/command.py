@@ -40,8 +40,8 @@ def watch(run: str, paper: bool, console: Console) -> int:
         )
         return STOPPED
     # torch comes with these, and a run that goes on needs the memory more.
-    from fedapp.server.endblock import end_block
-    from fedapp.server.paperblock import paper_block
+    from fedapp.results.endblock import end_block
+    from fedapp.results.paperblock import paper_block
 
     records = Records(folder)
     words = paper_block if paper else end_block

@@ -1,0 +1,199 @@
+"""The report of a comparison: tables.md, tables.html and figures/*.png, made from its files.
+
+`fedapp report OUT` makes it anew, at any time, of what is there; what is missing
+is said first.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.errors import RunError
+from fedapp.results.comparison.answers import answers_table
+from fedapp.results.comparison.confusion import confusion_figure
+from fedapp.results.comparison.cost import cost_table, sweep_table
+from fedapp.results.comparison.facts import facts
+from fedapp.results.comparison.fairness import fairness_table, label_table
+from fedapp.results.comparison.figures import accuracy_curves, error_curves, png, variance_bars
+from fedapp.results.comparison.gains import gains_table
+from fedapp.results.comparison.harm import REFERENCES as HARM_REFERENCES
+from fedapp.results.comparison.harm import harm_figure, harm_table
+from fedapp.results.comparison.looks import featured
+from fedapp.results.comparison.paper import PaperNumbers, read_printed
+from fedapp.results.comparison.reading import read_comparison
+from fedapp.results.comparison.record import Comparison
+from fedapp.results.comparison.significance import paired_table
+from fedapp.results.comparison.summary import summary_table
+from fedapp.results.comparison.sweep import sweeps
+from fedapp.results.comparison.sweep_figure import data_figure, sweep_figure
+from fedapp.results.comparison.tables import accuracy_table, paper_table
+from fedapp.results.comparison.tsne import latent_figure
+from fedapp.results.comparison.values import TITLES, value_table
+from fedapp.results.layout import Picture, Section, Table, html_page, to_markdown
+
+REFERENCES = ("um_pfssl_mi_labels", "um_pfssl_mi", "um_pfssl")
+"""What the others are compared with: the first of these that is there, else the first method."""
+
+
+def write_report(out: Path, reference: str = "") -> list[Path]:
+    """Write the report of the comparison in `out`; return the files, the tables first.
+
+    reference: the method that the others are compared with; empty: the grid's, else as `REFERENCES`
+    says.
+    Raises RunError where `out` holds no comparison or a damaged one, or there is no such method.
+    """
+    comparison = read_comparison(out)
+    reference = reference or comparison.reference
+    if reference and reference not in comparison.methods:
+        raise RunError(
+            f"reference '{reference}': is not in this comparison; choose one of "
+            f"{', '.join(comparison.methods)}"
+        )
+    numbers = PaperNumbers(comparison, read_printed())
+    pictures: dict[str, list[Picture]] = {}
+    written = []
+    for section, picture, figure in _figures(comparison, numbers):
+        path = out / picture.file
+        write_atomic(path, png(figure), durable=False)
+        written.append(path)
+        pictures.setdefault(section, []).append(picture)
+    sections = _sections(comparison, numbers, reference or _reference(comparison), pictures)
+    texts = {
+        "tables.md": to_markdown(comparison.title, sections),
+        "tables.html": html_page("comparison", title=comparison.title, sections=sections),
+    }
+    for name, text in texts.items():
+        write_atomic(out / name, text.encode(), durable=False)
+    return [*(out / name for name in texts), *written]
+
+
+SUMMARY, ACCURACY, SWEEPS, DIFFERENCES = "Summary", "Accuracy", "Sweeps", "Paired differences"
+HARM, FAIRNESS, COST, MISTAKES = "Harm", "Fairness", "Cost", "Mistakes and features"
+
+
+def _sections(
+    comparison: Comparison,
+    numbers: PaperNumbers,
+    reference: str,
+    pictures: dict[str, list[Picture]],
+) -> list[Section]:
+    sections = [Section("What was compared", facts(comparison))]
+    if not comparison.cells:
+        return sections
+    sections.append(Section(SUMMARY, (), [summary_table(comparison)]))
+    sections.append(
+        Section(ACCURACY, (), _accuracy(comparison, numbers), pictures.get(ACCURACY, ()))
+    )
+    swept = _swept(comparison, numbers)
+    if swept:
+        sections.append(Section(SWEEPS, (), swept, pictures.get(SWEEPS, ())))
+    if len(comparison.methods) > 1:
+        sections.append(Section(DIFFERENCES, (), [paired_table(comparison, reference)]))
+    harms = [harm_table(comparison, m) for p in HARM_REFERENCES if (m := comparison.method(p))]
+    if gains := gains_table(comparison):
+        harms.insert(0, gains)
+    if harms and len(comparison.methods) > 1:
+        sections.append(Section(HARM, (), harms, pictures.get(HARM, ())))
+    fairness = [fairness_table(comparison), label_table(comparison)]
+    sections.append(Section(FAIRNESS, (), fairness, pictures.get(FAIRNESS, ())))
+    sections.append(Section(COST, (), [cost_table(comparison)], pictures.get(COST, ())))
+    if MISTAKES in pictures:
+        sections.append(Section(MISTAKES, (), (), pictures[MISTAKES]))
+    return sections
+
+
+def _accuracy(comparison: Comparison, numbers: PaperNumbers) -> list[Table]:
+    """Return the tables of accuracy; those of a sweep over all settings are its section's."""
+    tables = [paper_table(comparison, numbers)]
+    given = [sweep.settings for sweep in sweeps(comparison) if sweep.of_the_data]
+    if set(comparison.settings) not in given:
+        tables.insert(0, accuracy_table(comparison))
+    if answers := answers_table(comparison):
+        tables.append(answers)
+    return tables
+
+
+def _swept(comparison: Comparison, numbers: PaperNumbers) -> list[Table]:
+    tables: list[Table] = []
+    for sweep in sweeps(comparison):
+        if sweep.of_the_data:
+            tables += [value_table(comparison, sweep, column) for column in TITLES]
+        else:
+            tables.append(sweep_table(comparison, sweep, numbers))
+    return tables
+
+
+def _figures(
+    comparison: Comparison, numbers: PaperNumbers
+) -> Iterator[tuple[str, Picture, Figure]]:
+    """Yield every figure that there is data for, and the section it belongs to."""
+    over_seeds = (
+        "Mean over seeds; a band, drawn where there are few methods, is one sample standard "
+        "deviation over seeds."
+    )
+    if figure := accuracy_curves(comparison):
+        yield ACCURACY, _picture("curves", "Test accuracy per round", over_seeds), figure
+    for sweep in sweeps(comparison):
+        if sweep.of_the_data:
+            if figure := data_figure(comparison, sweep):
+                caption = (
+                    "At the round selected on validation images, mean ± sd over seeds. Points of "
+                    f"one value of {sweep.parameter} stand side by side."
+                )
+                title = f"Accuracy by {sweep.parameter}"
+                yield SWEEPS, _picture(f"sweep-{sweep.parameter}", title, caption), figure
+        elif figure := sweep_figure(comparison, sweep, numbers):
+            title = f"Accuracy and cost by {sweep.parameter}"
+            caption = (
+                "Filled: ours at the round selected on validation images, mean ± sd over seeds. "
+                "Dashed: ours at the best round by test accuracy. Hollow: the paper's."
+            )
+            yield SWEEPS, _picture(f"sweep-{sweep.parameter}", title, caption), figure
+    if figure := harm_figure(comparison, featured(comparison.methods, comparison.presets)):
+        caption = (
+            "Each site's test accuracy less that of the model it trains alone, at their selected "
+            "rounds; the sites of all seeds, sorted for each method by itself. Left of where a "
+            "line meets zero are the sites that are worse off. The axis is even up to 5 points "
+            "each way, then logarithmic."
+        )
+        yield HARM, _picture("harm", "Sites worse and better than alone", caption), figure
+    if figure := variance_bars(comparison):
+        caption = (
+            "Variance of test accuracy over sites at the selected round: mean over seeds, the line "
+            "one sample standard deviation over seeds. Shorter is fairer."
+        )
+        yield FAIRNESS, _picture("variance", "Variance over sites", caption), figure
+    if figure := error_curves(comparison):
+        yield (
+            COST,
+            _picture("pseudo-label-error", "Pseudo-label error per round", over_seeds),
+            figure,
+        )
+    for number, setting in enumerate(comparison.settings, 1):
+        if figure := confusion_figure(comparison, setting):
+            caption = (
+                "Share of each true class's test images, in %, by predicted class; summed over "
+                "sites and seeds, after the last round. Shares under 0.5 % are not printed."
+            )
+            title = f"Confusion matrices, {setting}"
+            yield MISTAKES, _picture(f"confusion-{number}-{setting}", title, caption), figure
+        if figure := latent_figure(comparison, setting):
+            caption = (
+                "t-SNE of the network's last hidden features; colour is the class, marker the "
+                "site. Distances between clusters mean nothing."
+            )
+            title = f"Latent features, {setting}"
+            yield MISTAKES, _picture(f"latent-{number}-{setting}", title, caption), figure
+
+
+def _picture(name: str, title: str, caption: str) -> Picture:
+    """Name a figure's file after what it shows, in letters that every file system and URL takes."""
+    return Picture(f"figures/{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}.png", title, caption)
+
+
+def _reference(comparison: Comparison) -> str:
+    there = (found for preset in REFERENCES if (found := comparison.method(preset)))
+    return next(there, comparison.methods[0] if comparison.methods else "")
