@@ -1,20 +1,25 @@
-"""The statistics of a comparison: means over seeds, paired tests, sites that gain and lose.
+"""The statistics of runs: means over seeds, paired tests, sites that gain and lose, curves.
 
 Pure functions of numbers; accuracies and differences are shares, as everywhere in the files.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import sqrt
 from statistics import fmean, stdev
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scipy.stats import t as student
+from scipy.stats import ttest_rel
 
 CONFIDENCE = 0.95
 """Of every interval, unless another is asked for."""
 
 Unit = TypeVar("Unit", bound=Hashable)
+
+LAST_ROUNDS = 5
+"""Rounds at the end of a run whose mean stands beside the last round: one round may be lucky."""
 
 _ROUNDING = 1e-12
 """A spread of shares below this is floating point's, not the seeds'."""
@@ -74,17 +79,15 @@ def paired_difference(
     Mean d and sample deviation s of the differences: the interval is
     d -+ t((1 + confidence) / 2, n - 1) s / sqrt(n), p that of t = d sqrt(n) / s.
     """
-    differences = [value - second[unit] for unit, value in first.items() if unit in second]
-    summary = mean_sd(differences)
+    pairs = [(value, second[unit]) for unit, value in first.items() if unit in second]
+    summary = mean_sd(ours - theirs for ours, theirs in pairs)
     if summary is None:
         return None
     if summary.sd is None or summary.sd < _ROUNDING:
         return Difference(summary.value, summary.n)
-    error = summary.sd / sqrt(summary.n)
-    freedom = summary.n - 1
-    reach = float(student.ppf((1 + confidence) / 2, freedom)) * error
-    p = 2 * float(student.sf(abs(summary.value) / error, freedom))
-    return Difference(summary.value, summary.n, summary.value - reach, summary.value + reach, p)
+    test = ttest_rel(*zip(*pairs, strict=True))
+    low, high = test.confidence_interval(confidence)
+    return Difference(summary.value, summary.n, float(low), float(high), float(test.pvalue))
 
 
 def interval_factor(n: int) -> float:
@@ -117,3 +120,30 @@ def tally(pairs: Iterable[tuple[float, float]], margin: float = 0.0) -> Tally:
     higher = sum(difference > least for difference in differences)
     lower = sum(difference < -least for difference in differences)
     return Tally(higher, lower, len(differences))
+
+
+def last_rounds(rounds: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the mean test accuracy of the last `LAST_ROUNDS`, of fewer where there are fewer.
+
+    A share in [0, 1]; None without a round.
+    """
+    curve = _curve(rounds)
+    return fmean(curve[-LAST_ROUNDS:]) if curve else None
+
+
+def largest_fall(rounds: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the most that mean test accuracy loses from one round to the next.
+
+    A share in [0, 1], 0 where it never falls; None with fewer than two rounds.
+    """
+    curve = _curve(rounds)
+    return max(0.0, *(a - b for a, b in pairwise(curve))) if len(curve) > 1 else None
+
+
+def _curve(rounds: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return a run's test accuracy round by round, of rows of metrics.jsonl.
+
+    Round 0, the warm-up, is no part of it; nor is a round in which nothing was measured.
+    """
+    every = (row.get("mean_test_accuracy") for row in rounds if row["round"] > 0)
+    return [accuracy for accuracy in every if accuracy is not None]

@@ -12,28 +12,38 @@ from matplotlib.figure import Figure
 
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import RunError
-from fedapp.results.comparison.answers import answers_table
-from fedapp.results.comparison.confusion import confusion_figure
-from fedapp.results.comparison.cost import cost_table, sweep_table
-from fedapp.results.comparison.facts import facts
-from fedapp.results.comparison.fairness import fairness_table, label_table
-from fedapp.results.comparison.figures import accuracy_curves, error_curves, png, variance_bars
-from fedapp.results.comparison.gains import gains_table
-from fedapp.results.comparison.harm import REFERENCES as HARM_REFERENCES
-from fedapp.results.comparison.harm import harm_figure, harm_table
+from fedapp.results.comparison.differences import REFERENCES as HARM_REFERENCES
+from fedapp.results.comparison.differences import gains_table, harm_table, paired_table
+from fedapp.results.comparison.figures import (
+    accuracy_curves,
+    data_figure,
+    error_curves,
+    harm_figure,
+    png,
+    sweep_figure,
+    variance_bars,
+)
 from fedapp.results.comparison.looks import featured
+from fedapp.results.comparison.mistakes import confusion_figure, latent_figure
 from fedapp.results.comparison.paper import PaperNumbers, read_printed
-from fedapp.results.comparison.reading import read_comparison
-from fedapp.results.comparison.record import Comparison
-from fedapp.results.comparison.significance import paired_table
-from fedapp.results.comparison.summary import summary_table
+from fedapp.results.comparison.record import LAST, ComparisonRecord, read_comparison
 from fedapp.results.comparison.sweep import sweeps
-from fedapp.results.comparison.sweep_figure import data_figure, sweep_figure
-from fedapp.results.comparison.tables import accuracy_table, paper_table
-from fedapp.results.comparison.tsne import latent_figure
-from fedapp.results.comparison.values import TITLES, value_table
+from fedapp.results.comparison.tables import (
+    TITLES,
+    accuracy_table,
+    answers_table,
+    cost_table,
+    fairness_table,
+    label_table,
+    paper_table,
+    summary_table,
+    sweep_table,
+    value_table,
+)
 from fedapp.results.layout import Picture, Section, Table, html_page, to_markdown
 
+MOST_NAMED = 12
+"""Methods of a setting with missing cells that are named; more are counted."""
 REFERENCES = ("um_pfssl_mi_labels", "um_pfssl_mi", "um_pfssl")
 """What the others are compared with: the first of these that is there, else the first method."""
 
@@ -75,7 +85,7 @@ HARM, FAIRNESS, COST, MISTAKES = "Harm", "Fairness", "Cost", "Mistakes and featu
 
 
 def _sections(
-    comparison: Comparison,
+    comparison: ComparisonRecord,
     numbers: PaperNumbers,
     reference: str,
     pictures: dict[str, list[Picture]],
@@ -105,7 +115,7 @@ def _sections(
     return sections
 
 
-def _accuracy(comparison: Comparison, numbers: PaperNumbers) -> list[Table]:
+def _accuracy(comparison: ComparisonRecord, numbers: PaperNumbers) -> list[Table]:
     """Return the tables of accuracy; those of a sweep over all settings are its section's."""
     tables = [paper_table(comparison, numbers)]
     given = [sweep.settings for sweep in sweeps(comparison) if sweep.of_the_data]
@@ -116,7 +126,7 @@ def _accuracy(comparison: Comparison, numbers: PaperNumbers) -> list[Table]:
     return tables
 
 
-def _swept(comparison: Comparison, numbers: PaperNumbers) -> list[Table]:
+def _swept(comparison: ComparisonRecord, numbers: PaperNumbers) -> list[Table]:
     tables: list[Table] = []
     for sweep in sweeps(comparison):
         if sweep.of_the_data:
@@ -127,7 +137,7 @@ def _swept(comparison: Comparison, numbers: PaperNumbers) -> list[Table]:
 
 
 def _figures(
-    comparison: Comparison, numbers: PaperNumbers
+    comparison: ComparisonRecord, numbers: PaperNumbers
 ) -> Iterator[tuple[str, Picture, Figure]]:
     """Yield every figure that there is data for, and the section it belongs to."""
     over_seeds = (
@@ -194,6 +204,80 @@ def _picture(name: str, title: str, caption: str) -> Picture:
     return Picture(f"figures/{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}.png", title, caption)
 
 
-def _reference(comparison: Comparison) -> str:
+def _reference(comparison: ComparisonRecord) -> str:
     there = (found for preset in REFERENCES if (found := comparison.method(preset)))
     return next(there, comparison.methods[0] if comparison.methods else "")
+
+
+def facts(comparison: ComparisonRecord) -> list[str]:
+    """Return what stands at the head of a report, a paragraph each."""
+    return [_size(comparison), *_missing(comparison), *_names(comparison), *_doubts(comparison)]
+
+
+def _size(comparison: ComparisonRecord) -> str:
+    cells = comparison.cells.values()
+    planned = len(comparison.settings) * len(comparison.methods) * len(comparison.seeds)
+    sized = {
+        f"{cell.dataset}: {sites:g} sites, {rounds:g} rounds"
+        for cell in cells
+        if (sites := cell.numbers["sites"]) is not None
+        and (rounds := cell.numbers["rounds"]) is not None
+    }
+    counts = (
+        f"Methods: {len(comparison.methods)}; settings: {len(comparison.settings)}; seeds: "
+        f"{', '.join(map(str, comparison.seeds))}. {len(cells)} of {planned} cells have a result."
+    )
+    return " ".join([counts, *(f"{text}." for text in sorted(sized))])
+
+
+def _missing(comparison: ComparisonRecord) -> Iterator[str]:
+    lost: dict[str, list[str]] = {}
+    for setting, method, seed in comparison.missing:
+        lost.setdefault(f"{setting}, {comparison.looks[method].label}", []).append(str(seed))
+    if lost:
+        listed = [f"{place}: seed {', '.join(seeds)}" for place, seeds in lost.items()]
+        more = f"; and {len(listed) - MOST_NAMED} more" if len(listed) > MOST_NAMED else ""
+        yield f"Missing: {'; '.join(listed[:MOST_NAMED])}{more}."
+
+
+def _names(comparison: ComparisonRecord) -> Iterator[str]:
+    behind = {comparison.looks[m].label: comparison.presets.get(m, m) for m in comparison.methods}
+    other = [f"{label} = {preset}" for label, preset in behind.items() if label != preset]
+    if other:
+        yield f"Names of the presets: {', '.join(other)}."
+    if comparison.answers:
+        scored = [
+            f"{comparison.looks[m].label}: the {answer} answer of {comparison.presets.get(m, m)}"
+            for m, answer in comparison.answers.items()
+        ]
+        yield (
+            f"Scored by another answer than the one in use: {'; '.join(scored)}. Where another row "
+            "has the same settings, both are of the same runs."
+        )
+    if comparison.versions:
+        versions = (f"{name} {version}" for name, version in comparison.versions.items())
+        yield f"Versions: {', '.join(versions)}."
+
+
+def _doubts(comparison: ComparisonRecord) -> Iterator[str]:
+    last = {key[0] for key, cell in comparison.cells.items() if cell.selected_by == LAST}
+    if comparison.judged == "last":
+        yield (
+            "Every run is judged at its last round: wherever a table or a figure says selected, it "
+            "is the last round."
+        )
+    elif last:
+        places = "; ".join(setting for setting in comparison.settings if setting in last)
+        yield f"There are no validation images in {places}: the selected round is the last one."
+    codes = sorted({cell.code for cell in comparison.cells.values() if cell.code})
+    if len(codes) > 1:
+        yield (
+            f"The cells were run by {len(codes)} versions of the code ({', '.join(codes)}): "
+            "differences may come from that."
+        )
+    if differ := comparison.split_twice:
+        places = "; ".join(f"{setting}, seed {seed}" for setting, seed in differ)
+        yield (
+            f"Not all methods ran on the same split in {places}: their paired differences mean "
+            "nothing."
+        )

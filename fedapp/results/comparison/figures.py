@@ -1,4 +1,4 @@
-"""Figures of accuracy: curves per round and variance over sites; and the style of all figures.
+"""Figures of accuracy: curves per round, variance over sites, harm, sweeps; and the style of all.
 
 Every function returns a Matplotlib figure and draws nothing on a screen; `png` makes the file.
 """
@@ -6,17 +6,30 @@ Every function returns a Matplotlib figure and draws nothing on a screen; `png` 
 import io
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from itertools import pairwise
+from math import exp, log
 from typing import ParamSpec, TypeVar
 
 import matplotlib.style
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import AbstractPathEffect, withStroke
 from matplotlib.ticker import MaxNLocator
 
-from fedapp.results.comparison.looks import Look, looks
-from fedapp.results.comparison.record import Comparison, RoundResult
+from fedapp.results.comparison.differences import ALONE
+from fedapp.results.comparison.looks import Look
+from fedapp.results.comparison.paper import COST, PaperNumbers
+from fedapp.results.comparison.record import (
+    BEST,
+    SELECTED,
+    WORST_DECILE,
+    ComparisonRecord,
+    RoundResult,
+)
+from fedapp.results.comparison.sweep import Sweep, looks_of_lines
+from fedapp.results.comparison.tables import relative_costs
 from fedapp.results.statistics import Mean, mean_sd
 
 STYLE = {
@@ -48,6 +61,24 @@ LEGEND_ROW = 0.22
 MOST_BANDS = 8
 """Lines of a panel that have their spread drawn; the bands of more hide each other."""
 
+MOST_LINES = 8
+"""Methods in the figure of harm; the lines of more hide each other."""
+_MARKS = 8
+"""Markers on a line."""
+_EVEN = 5
+"""Points each way in which the axis of differences is even; beyond it is logarithmic."""
+_TICKS = (-50, -20, -10, -5, -1, 0, 1, 5, 10, 20, 50)
+_REACH, _MOST_REACH = 0.5, 0.1
+"""How far apart the points of one value may stand: of the least gap between two values, and of the
+whole axis."""
+WORDS = {
+    "labels": "mean share of labelled training images",
+    "shift": "strength of the feature shift between sites",
+    "sites": "sites",
+    "images": "images of all sites together",
+}
+"""What a parameter of the data is called on an axis."""
+
 Arguments = ParamSpec("Arguments")
 Drawn = TypeVar("Drawn")
 Curve = Callable[[RoundResult], float | None]
@@ -73,14 +104,14 @@ def png(figure: Figure) -> bytes:
 
 
 @styled
-def accuracy_curves(comparison: Comparison) -> Figure | None:
+def accuracy_curves(comparison: ComparisonRecord) -> Figure | None:
     """Mean test accuracy over sites per round (Figs. 4, 5); None without rounds."""
     label = "mean test accuracy over sites, %"
     return _curves(comparison, lambda row: row.mean_test_accuracy, label)
 
 
 @styled
-def error_curves(comparison: Comparison) -> Figure | None:
+def error_curves(comparison: ComparisonRecord) -> Figure | None:
     """Share of wrong pseudo-labels per round (Fig. 8); None where no method makes any."""
     return _curves(comparison, lambda row: row.pseudo_label_error, "wrong pseudo-labels, %")
 
@@ -97,7 +128,7 @@ def panels(count: int, height: float, *, share_y: bool = False) -> tuple[Figure,
     return figure, every[:count]
 
 
-def _curves(comparison: Comparison, value: Curve, label: str) -> Figure | None:
+def _curves(comparison: ComparisonRecord, value: Curve, label: str) -> Figure | None:
     """Draw one panel per setting, one line per method, with a band of one sd over seeds.
 
     Panels of more than `MOST_BANDS` lines have no bands: the tables have every spread.
@@ -109,7 +140,7 @@ def _curves(comparison: Comparison, value: Curve, label: str) -> Figure | None:
                 shown.setdefault(setting, {})[method] = line
     if not shown:
         return None
-    names = looks(comparison.methods, comparison.presets)
+    names = comparison.looks
     datasets = {cell.dataset for cell in comparison.cells.values()}
     figure, every = panels(len(shown), 3.6, share_y=len(datasets) == 1)
     for axes, (setting, lines) in zip(every, shown.items(), strict=True):
@@ -124,7 +155,7 @@ def _curves(comparison: Comparison, value: Curve, label: str) -> Figure | None:
     return figure
 
 
-def _line(comparison: Comparison, setting: str, method: str, value: Curve) -> dict[int, Mean]:
+def _line(comparison: ComparisonRecord, setting: str, method: str, value: Curve) -> dict[int, Mean]:
     """Return round -> mean over the seeds that measured it."""
     by_round: dict[int, list[float]] = {}
     for seed in comparison.seeds:
@@ -147,7 +178,7 @@ def _draw_line(axes: Axes, look: Look, line: Mapping[int, Mean], band: bool) -> 
 
 
 @styled
-def variance_bars(comparison: Comparison) -> Figure | None:
+def variance_bars(comparison: ComparisonRecord) -> Figure | None:
     """Variance of test accuracy over sites, mean and sd over seeds (Fig. 6); None if unmeasured."""
     found: dict[str, dict[str, Mean]] = {}
     for setting in comparison.settings:
@@ -157,7 +188,7 @@ def variance_bars(comparison: Comparison) -> Figure | None:
                 found.setdefault(setting, {})[method] = mean
     if not found:
         return None
-    names = looks(comparison.methods, comparison.presets)
+    names = comparison.looks
     shown = [m for m in comparison.methods if any(m in bars for bars in found.values())]
     figure, every = panels(len(found), 1.1 + 0.27 * len(shown), share_y=True)
     for axes in every[1:]:
@@ -202,3 +233,162 @@ def legend(figure: Figure, named: Mapping[str, Artist], columns: int = 4) -> Non
     rows = -(-len(named) // columns)
     figure.set_figheight(figure.get_figheight() + LEGEND_ROW * rows)
     figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=columns)
+
+
+@styled
+def harm_figure(comparison: ComparisonRecord, methods: Sequence[str]) -> Figure | None:
+    """Every site's difference from training alone, sorted, one line a method; None without any.
+
+    methods: those to draw; the first `MOST_LINES` but local_only itself. One panel a setting.
+    """
+    alone = comparison.method(ALONE)
+    shown = [method for method in methods if method != alone][:MOST_LINES]
+    if alone is None:
+        return None
+    found = {
+        setting: lines
+        for setting in comparison.settings
+        if (lines := _differences(comparison, setting, shown, alone))
+    }
+    if not found:
+        return None
+    names = comparison.looks
+    figure, every = panels(len(found), 3.6, share_y=True)
+    for axes, (setting, lines) in zip(every, found.items(), strict=True):
+        axes.axhline(0, color="#222222", linewidth=1)
+        for place, method in enumerate(shown):
+            if method in lines:
+                _draw(axes, names[method], lines[method], place)
+        axes.set(title=setting, xlabel="sites, %, from the most harmed", xlim=(0, 100))
+        # A site without labels gains 80 points; what is near zero must be seen beside it.
+        axes.set_yscale("symlog", linthresh=_EVEN, linscale=1.5)
+        axes.set_yticks(_TICKS, [f"{tick:+d}" if tick else "0" for tick in _TICKS])
+        axes.set_yticks([], minor=True)
+    for axes in every[::PANEL_COLUMNS]:
+        axes.set_ylabel(f"accuracy less {names[alone].label}'s, points")
+    legend(figure, lines_of(every))
+    return figure
+
+
+def _differences(
+    comparison: ComparisonRecord, setting: str, methods: Sequence[str], alone: str
+) -> dict[str, list[float]]:
+    """Return method -> differences in points, ascending, of the sites of all seeds."""
+    found = {}
+    for method in methods:
+        pairs = comparison.site_pairs(setting, method, alone)
+        if pairs:
+            found[method] = sorted(100 * (ours - their) for _, ours, their in pairs)
+    return found
+
+
+def _draw(axes: Axes, look: Look, differences: Sequence[float], place: int) -> None:
+    """Draw one line; its markers tell it from the others where colours do not."""
+    count = len(differences)
+    x = 100 * (np.arange(count) + 0.5) / count
+    step = max(count // _MARKS, 1)
+    axes.plot(
+        *(x, differences, look.line),
+        color=look.colour,
+        label=look.label,
+        marker=MARKERS[place % len(MARKERS)],
+        markersize=5,
+        markevery=(place * step // MOST_LINES, step),  # beside the others', not on them
+    )
+
+
+@styled
+def sweep_figure(
+    comparison: ComparisonRecord, sweep: Sweep, numbers: PaperNumbers
+) -> Figure | None:
+    """Accuracy and relative cost against a parameter's value (Figs. 7, 10, Tables IV, V)."""
+    figure, (left, right) = panels(2, 3.6)
+    shown = looks_of_lines(comparison, sweep)
+    for key, line in sweep.lines.items():
+        look, name = shown[key], shown[key].label or "ours"
+        _plot(left, {v: comparison.mean(*line[v], SELECTED) for v in sorted(line)}, look, name)
+        best = {v: numbers.find(*line[v]) for v in sorted(line)}
+        if any(best.values()):
+            over = {v: comparison.mean(*line[v], BEST) for v in sorted(line)}
+            _plot(left, over, Look("", look.colour, "--"), f"{name}, best over rounds")
+            _paper(left, best, look, "paper, best over rounds")
+        costs = relative_costs(comparison, line)
+        right.plot(sorted(costs), [100 * costs[v] for v in sorted(costs)], "o-", color=look.colour)
+        _paper(right, {v: numbers.find(*line[v], COST) for v in sorted(line)}, look, "")
+    if not left.has_data():
+        return None
+    left.set_ylabel("mean test accuracy over sites, %")
+    right.set(ylabel="models sent, % of the dearest", ylim=(0, None))
+    for axes in (left, right):
+        axes.set_xlabel(sweep.parameter)
+        _scale(axes, sweep.values)
+    legend(figure, lines_of([left]))
+    return figure
+
+
+@styled
+def data_figure(comparison: ComparisonRecord, sweep: Sweep) -> Figure | None:
+    """Accuracy against what the data are like, one line a method: of all sites, and of the worst.
+
+    Points of one value stand side by side, so that their error bars can be told apart.
+    """
+    figure, every = panels(2, 4.4)
+    shown = looks_of_lines(comparison, sweep)
+    for axes, column in zip(every, (SELECTED, WORST_DECILE), strict=True):
+        for place, (key, line) in enumerate(sweep.lines.items()):
+            means = {v: comparison.mean(*line[v], column) for v in sorted(line)}
+            moved = _side_by_side(list(means), sweep.values, place, len(sweep.lines))
+            beside = dict(zip(moved, means.values(), strict=True))
+            look, marker = shown[key], MARKERS[place % len(MARKERS)]
+            _plot(axes, beside, look, look.label or "mean over sites", marker)
+        axes.set_xlabel(WORDS.get(sweep.parameter, sweep.parameter))
+        _scale(axes, sweep.values)
+    left, right = every
+    if not left.has_data():
+        return None
+    left.set_ylabel("mean test accuracy over sites, %")
+    right.set_ylabel("worst tenth of the sites, %")
+    legend(figure, lines_of([left]))
+    return figure
+
+
+def _plot(
+    axes: Axes, line: Mapping[float, Mean | None], look: Look, name: str, marker: str = "o"
+) -> None:
+    known = {value: mean for value, mean in line.items() if mean}
+    if known:
+        x, y = list(known), [100 * mean.value for mean in known.values()]
+        axes.plot(x, y, look.line, marker=marker, color=look.colour, label=name)
+        spreads = [100 * (mean.sd or 0.0) for mean in known.values()]
+        axes.errorbar(x, y, yerr=spreads, fmt="none", ecolor=look.colour, capsize=2, lw=1)
+
+
+def _paper(axes: Axes, line: Mapping[float, str | None], look: Look, name: str) -> None:
+    known = {value: float(text) for value, text in line.items() if text}
+    if known:
+        x, y = list(known), list(known.values())
+        axes.plot(x, y, "s:", color=look.colour, markerfacecolor="white", label=name or None)
+
+
+def _side_by_side(
+    values: Sequence[float], ticks: Sequence[float], place: int, lines: int
+) -> list[float]:
+    """Return where line `place` of `lines` has its points: a little beside the ticks."""
+    there, back = (log, exp) if _logarithmic(ticks) else (float, float)
+    marks = [there(tick) for tick in ticks]
+    least = min(b - a for a, b in pairwise(marks))
+    reach = min(_REACH * least, _MOST_REACH * (marks[-1] - marks[0]))
+    beside = reach * ((place + 0.5) / lines - 0.5)
+    return [back(there(value) + beside) for value in values]
+
+
+def _scale(axes: Axes, values: Sequence[float]) -> None:
+    """Put a tick at every value; a logarithmic axis where they span more than a decade."""
+    if _logarithmic(values):
+        axes.set_xscale("log")
+    axes.set_xticks(list(values), [f"{value:g}" for value in values])
+    axes.set_xticks([], minor=True)
+
+
+def _logarithmic(values: Sequence[float]) -> bool:
+    return values[0] > 0 and values[-1] >= 10 * values[0]

@@ -5,15 +5,12 @@ the algorithm; the line for what it learns from: solid all images, dashed the la
 dotted all labels (an upper reference), dash-dotted a part of UM-pFSSL taken away.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from types import MappingProxyType
-
-from fedapp.results.comparison.paper import NAMES
-from fedapp.results.comparison.record import Comparison
-from fedapp.results.comparison.sweep import Sweep, parameters
 
 MIX = "mix"
 """The paper's ensemble of FixAvg, FixProx and FixBN, of which there is no preset."""
@@ -40,6 +37,22 @@ class Look:
     colour: str
     line: str = SOLID
 
+
+NAMES: Mapping[str, str] = {
+    "fedavg_sl": "FedAvg-SL",
+    "fedprox_sl": "FedProx-SL",
+    "fedbn_sl": "FedBN-SL",
+    "fixavg": "FixAvg",
+    "fixprox": "FixProx",
+    "fixbn": "FixBN",
+    "fedper": "FedPer",
+    "lg_fedavg": "LG-FedAvg",
+    "pfedme": "pFedMe",
+    "um_pfssl": "UM-pFSSL",
+    "um_pfssl_en": "UM-pFSSL EN",
+    "um_pfssl_ta": "UM-pFSSL TA",
+}
+"""Our method presets -> the paper's names."""
 
 _OWN = {
     "local_only": Look("LocalOnly", GREY, DASHED),
@@ -96,8 +109,22 @@ _FEATURED = (
 """Presets that come first where there is room for some only."""
 
 
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
+PARAMETER = re.compile(rf"(?<![\w.])([A-Za-z][\w.]*) ?= ?({_NUMBER})(?![\w.])")
+
+
+def parameters(name: str) -> tuple[dict[str, float], str]:
+    """Return the parameters that a name gives values to, and the rest of the name.
+
+    "um_pfssl nu=5" -> {"nu": 5.0}, "um_pfssl".
+    """
+    found = {key: float(value) for key, value in PARAMETER.findall(name)}
+    rest = PARAMETER.sub(" ", name)
+    return found, " ".join(rest.replace(",", " ").split())
+
+
 def featured(methods: Sequence[str], presets: Mapping[str, str]) -> list[str]:
-    """Return the methods, those of most interest first; presets: as `Comparison` has them."""
+    """Return the methods, those of most interest first; presets: as `ComparisonRecord` has them."""
     known = [presets.get(name, name) for name in methods]
     first = [methods[known.index(preset)] for preset in _FEATURED if preset in known]
     return [*first, *(name for name in methods if name not in first)]
@@ -106,7 +133,7 @@ def featured(methods: Sequence[str], presets: Mapping[str, str]) -> list[str]:
 def looks(
     methods: Sequence[str], presets: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Look]:
-    """Return the look of each method, by name; presets: as `Comparison` has them.
+    """Return the look of each method, by name; presets: as `ComparisonRecord` has them.
 
     A method of another name than its preset's keeps that name, and takes the preset's colour if it
     is the only one of it. Methods that are values of a parameter (nu=1, nu=5) get colours in that
@@ -132,22 +159,3 @@ def looks(
     for name, (colour, line) in zip(unknown, cycle(free), strict=False):
         found[name] = Look(name, colour, line)
     return found
-
-
-def looks_of_lines(comparison: Comparison, sweep: Sweep) -> dict[tuple[str, str], Look]:
-    """Return the look of each line of a sweep: its method's, where no other line has that method.
-
-    The label of the only line is empty.
-    """
-    known = looks(comparison.methods, comparison.presets)
-    labels = {}
-    for setting, method in sweep.lines:
-        shown = known[method].label if method in known else method
-        labels[setting, method] = ", ".join(part for part in (setting, shown) if part)
-    methods = [{method for _, method in line.values()} for line in sweep.lines.values()]
-    single = [next(iter(own)) for own in methods if len(own) == 1]
-    if len(set(single)) < len(sweep.lines):
-        drawn = looks(list(labels.values()))
-        return {line: drawn[label] for line, label in labels.items()}
-    own = zip(sweep.lines, single, strict=True)
-    return {line: replace(known[method], label=labels[line]) for line, method in own}

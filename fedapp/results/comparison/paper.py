@@ -18,8 +18,8 @@ from typing import Any
 
 from fedapp.experiment.presetfiles import CONF
 from fedapp.ground.errors import DataError
-from fedapp.results.comparison.record import Comparison
-from fedapp.results.comparison.sweep import parameters
+from fedapp.results.comparison.looks import NAMES, parameters
+from fedapp.results.comparison.record import ComparisonRecord
 
 PAPER, FEDSIAM, FLEXPROTO, FEDUL = "UM-pFSSL", "FedSiam", "FlexProtoFSSL", "FedUL"
 BEST = "best_test_acc"
@@ -31,21 +31,6 @@ ERROR = "test_error"
 COST = "relative_cost_percent"
 """Models sent, in % of those of the table's dearest setting."""
 
-NAMES: Mapping[str, str] = {
-    "fedavg_sl": "FedAvg-SL",
-    "fedprox_sl": "FedProx-SL",
-    "fedbn_sl": "FedBN-SL",
-    "fixavg": "FixAvg",
-    "fixprox": "FixProx",
-    "fixbn": "FixBN",
-    "fedper": "FedPer",
-    "lg_fedavg": "LG-FedAvg",
-    "pfedme": "pFedMe",
-    "um_pfssl": "UM-pFSSL",
-    "um_pfssl_en": "UM-pFSSL EN",
-    "um_pfssl_ta": "UM-pFSSL TA",
-}
-"""Our method presets -> the paper's names."""
 OTHERS: Mapping[str, Mapping[str, str]] = {
     FEDSIAM: {
         "fedavg": "FedAvg",
@@ -145,7 +130,7 @@ def read_printed(path: Path = TABLES) -> list[Printed]:
 class PaperNumbers:
     """The numbers that belong to a comparison's settings and methods."""
 
-    def __init__(self, comparison: Comparison, printed: Iterable[Printed]) -> None:
+    def __init__(self, comparison: ComparisonRecord, printed: Iterable[Printed]) -> None:
         self._wanted = {s: _wanted(comparison.paper, s) for s in comparison.settings}
         self._presets = comparison.presets
         self._of_setting = {key[0]: cell for key, cell in comparison.cells.items()}
@@ -181,7 +166,8 @@ class PaperNumbers:
             # By its own name alone: a preset under another name is a variant of the paper's.
             return self._other(setting, OTHERS.get(paper, {}).get(method, ""), metric)
         swept, rest = parameters(method)
-        values = {"alpha": cell.alpha} if cell and cell.alpha is not None else {}
+        alpha = cell.numbers["alpha"] if cell else None
+        values = {} if alpha is None else {"alpha": alpha}
         values |= parameters(str(wanted.get("setting", setting)))[0] | swept
         if table in _AT_ALPHA_HALF and values.get("alpha") == 0.5:
             del values["alpha"]

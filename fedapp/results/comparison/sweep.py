@@ -1,13 +1,11 @@
 """Sweeps: settings or methods whose names are values of one parameter, such as nu=1, nu=5."""
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fedapp.results.comparison.record import Comparison
+from fedapp.results.comparison.looks import PARAMETER, Look, looks, parameters
+from fedapp.results.comparison.record import ComparisonRecord
 
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
-_PARAMETER = re.compile(rf"(?<![\w.])([A-Za-z][\w.]*) ?= ?({_NUMBER})(?![\w.])")
 _NOT_SWEPT = {"alpha"}
 """How the images are dealt; the tables have a column for each setting."""
 _OF_THE_DATA = {"labels", "shift", "sites", "images"}
@@ -37,17 +35,7 @@ class Sweep:
         return {setting for line in self.lines.values() for setting, _ in line.values()}
 
 
-def parameters(name: str) -> tuple[dict[str, float], str]:
-    """Return the parameters that a name gives values to, and the rest of the name.
-
-    "um_pfssl nu=5" -> {"nu": 5.0}, "um_pfssl".
-    """
-    found = {key: float(value) for key, value in _PARAMETER.findall(name)}
-    rest = _PARAMETER.sub(" ", name)
-    return found, " ".join(rest.replace(",", " ").split())
-
-
-def sweeps(comparison: Comparison) -> list[Sweep]:
+def sweeps(comparison: ComparisonRecord) -> list[Sweep]:
     """Return every sweep in a comparison, in the order in which the parameters are named."""
     settings, methods = comparison.settings, comparison.methods
     points = {(s, m): parameters(s)[0] | parameters(m)[0] for s in settings for m in methods}
@@ -77,5 +65,24 @@ def _rest(name: str, parameter: str, every: Sequence[str]) -> str:
 
 
 def _without(name: str, parameter: str) -> str:
-    kept = _PARAMETER.sub(lambda m: " " if m[1] == parameter else m[0], name)
+    kept = PARAMETER.sub(lambda m: " " if m[1] == parameter else m[0], name)
     return " ".join(kept.replace(",", " ").split())
+
+
+def looks_of_lines(comparison: ComparisonRecord, sweep: Sweep) -> dict[tuple[str, str], Look]:
+    """Return the look of each line of a sweep: its method's, where no other line has that method.
+
+    The label of the only line is empty.
+    """
+    known = comparison.looks
+    labels = {}
+    for setting, method in sweep.lines:
+        shown = known[method].label if method in known else method
+        labels[setting, method] = ", ".join(part for part in (setting, shown) if part)
+    methods = [{method for _, method in line.values()} for line in sweep.lines.values()]
+    single = [next(iter(own)) for own in methods if len(own) == 1]
+    if len(set(single)) < len(sweep.lines):
+        drawn = looks(list(labels.values()))
+        return {line: drawn[label] for line, label in labels.items()}
+    own = zip(sweep.lines, single, strict=True)
+    return {line: replace(known[method], label=labels[line]) for line, method in own}

@@ -1,12 +1,4 @@
-"""What came out of all cells, as tidy CSV files, rewritten whole whenever a cell gets done.
-
-Accuracies are shares in [0, 1]; an empty field was not measured. "selected" is the round with the
-best mean validation accuracy; without validation images it is the last (`selected_by`). "best" is
-the one with the best mean test accuracy, which the paper reports. Where sites have several answers
-(`protocol.ANSWERS`), each answer has columns of its own and its own selected round. Columns without
-an answer's name are of the one that the method uses, or that the grid scores it by (`Cell.answer`).
-"selected" is the last round where the grid judges by that (`Grid.judged`).
-"""
+"""What came out of all cells, as tidy CSV files, rewritten whole whenever a cell gets done."""
 
 import csv
 import io
@@ -23,52 +15,22 @@ from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import RunError
 from fedapp.learn.metrics import calibration_error
-from fedapp.messages.protocol import ANSWERS, Evaluation
-from fedapp.results.comparison.record import LAST
+from fedapp.messages.protocol import Evaluation
+from fedapp.results.comparison.record import COLUMNS, LAST, OF_AN_ANSWER, SELECTED, VALIDATION
+from fedapp.results.statistics import largest_fall, last_rounds
 from fedapp.tools.compare.cells import Cell
-from fedapp.tools.compare.curve import largest_fall, last_rounds
 from fedapp.tools.compare.grid import ANSWER, Grid
 from fedapp.tools.compare.scored import scored_by
 
 Row = dict[str, Any]
 Tables = Mapping[str, Sequence[Row]]
 
-VALIDATION = "validation"
-"""What `selected_by` says of a cell with validation images; `LAST` where there are none."""
-
-_OF_AN_ANSWER = {
-    "selected_test_accuracy": "best_by_validation",
-    "selected_round": "best_by_validation_round",
-    "final_test_accuracy": "final",
-}
+_OF_AN_ANSWER = dict(
+    zip(OF_AN_ANSWER, ("best_by_validation", "best_by_validation_round", "final"), strict=True)
+)
 """Column, behind the answer's name -> key of an answer in summary.json."""
-_AT_LAST = {**_OF_AN_ANSWER, "selected_test_accuracy": "final"}
+_AT_LAST = {**_OF_AN_ANSWER, SELECTED: "final"}
 """The same where there are no validation images."""
-
-COLUMNS = {
-    "results.csv": (
-        *("setting", "method", "seed", "dataset", "alpha", "sites", "rounds"),
-        *("best_test_accuracy", "best_round", "final_test_accuracy"),
-        *("selected_test_accuracy", "selected_round", "selected_val_accuracy"),
-        *("selected_by", "selected_std", "selected_worst_decile"),
-        *("final_std", "final_worst_decile", "warmup_test_accuracy", "pseudo_label_error"),
-        *("last5_test_accuracy", "largest_fall", "calibration_error"),
-        *(f"{answer}_{column}" for answer in ANSWERS for column in _OF_AN_ANSWER),
-        *("models_down", "models_up", "bytes_down", "bytes_up", "bytes_evaluation"),
-        *("steps_per_site", "images_per_site"),
-        *("cost_bound_models", "wall_seconds", "manifest", "code", "cell"),
-    ),
-    "sites.csv": (
-        *("setting", "method", "seed", "site", "mu", "train", "labelled", "val", "test"),
-        *("warmup_accuracy", "final_accuracy", "selected_accuracy", "best_round_accuracy"),
-        *(f"{answer}_accuracy" for answer in ANSWERS),  # after the last round
-    ),
-    "rounds.csv": (
-        *("setting", "method", "seed", "round", "mean_test_accuracy", "std_test_accuracy"),
-        *("worst_decile_accuracy", "mean_val_accuracy", "pseudo_label_error"),
-        *(f"mean_{part}_accuracy_{answer}" for answer in ANSWERS for part in ("test", "val")),
-    ),
-}
 
 
 class Collection:

@@ -5,8 +5,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from fedapp.ground.text import count, percent
-from fedapp.results.comparison.record import LAST
-from fedapp.tools.compare.collect import VALIDATION
+from fedapp.results.comparison.record import LAST, VALIDATION
 from fedapp.tools.compare.tuning import Judged
 
 _RULES = {VALIDATION: "at the round chosen by validation", LAST: "after the last round"}

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedapp.results.comparison.reading import read_comparison
-from fedapp.results.comparison.record import Comparison
-from fedapp.tools.compare.collect import COLUMNS
+from fedapp.results.comparison.record import COLUMNS, ComparisonRecord, read_comparison
 
 Row = dict[str, Any]
 
@@ -61,7 +59,7 @@ def written(
     sites: Iterable[Row] = (),
     rounds: Iterable[Row] = (),
     **plan: Any,
-) -> Comparison:
+) -> ComparisonRecord:
     """Write a comparison with these rows and read it back; the plan is what the results name."""
     results = list(results)
     for name, rows_of in {"results.csv": results, "sites.csv": sites, "rounds.csv": rounds}.items():
@@ -89,7 +87,7 @@ def realistic(
     rounds: int = 20,
     latent: bool = True,
     **plan: Any,
-) -> Comparison:
+) -> ComparisonRecord:
     """A whole comparison: curves that rise and settle, sites of few and many labels."""
     tables: dict[str, list[Row]] = {"results": [], "sites": [], "rounds": []}
     for i, setting in enumerate(settings):

@@ -15,16 +15,28 @@ from typer.testing import CliRunner
 from fedapp.cli import app
 from fedapp.ground.errors import RunError
 from fedapp.results.comparison import figures
-from fedapp.results.comparison.confusion import confusion, confusion_figure
 from fedapp.results.comparison.document import write_report
-from fedapp.results.comparison.figures import accuracy_curves, error_curves, png, variance_bars
-from fedapp.results.comparison.harm import harm_figure
+from fedapp.results.comparison.figures import (
+    accuracy_curves,
+    data_figure,
+    error_curves,
+    harm_figure,
+    png,
+    sweep_figure,
+    variance_bars,
+)
 from fedapp.results.comparison.looks import looks
+from fedapp.results.comparison.mistakes import (
+    MOST_POINTS,
+    confusion,
+    confusion_figure,
+    embed,
+    features,
+    latent_figure,
+)
 from fedapp.results.comparison.paper import PaperNumbers, read_printed
-from fedapp.results.comparison.reading import read_comparison
+from fedapp.results.comparison.record import read_comparison
 from fedapp.results.comparison.sweep import sweeps
-from fedapp.results.comparison.sweep_figure import data_figure, sweep_figure
-from fedapp.results.comparison.tsne import MOST_POINTS, embed, features, latent_figure
 from tests.results.comparison.synthetic import change, realistic, result, site, written
 
 METHODS = ("local_only", "fixavg", "um_pfssl")

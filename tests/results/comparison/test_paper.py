@@ -7,6 +7,7 @@ import pytest
 
 from fedapp.experiment.presetfiles import method_presets
 from fedapp.ground.errors import DataError
+from fedapp.results.comparison.looks import parameters
 from fedapp.results.comparison.paper import (
     COST,
     NAMES,
@@ -17,8 +18,8 @@ from fedapp.results.comparison.paper import (
     Printed,
     read_printed,
 )
-from fedapp.results.comparison.record import Comparison
-from fedapp.results.comparison.sweep import parameters, sweeps
+from fedapp.results.comparison.record import ComparisonRecord
+from fedapp.results.comparison.sweep import sweeps
 from fedapp.tools.compare.grid import read_grid
 from tests.results.comparison.synthetic import result, written
 
@@ -35,7 +36,7 @@ TABLE_OF = {
 
 def comparison(
     out: Path, settings: list[str], methods: list[str], dataset: str = "fashion_mnist", **plan
-) -> Comparison:
+) -> ComparisonRecord:
     alphas = {s: parameters(s)[0].get("alpha", 0.5) for s in settings}
     rows = [
         result(s, m, 0, 0.5, dataset=dataset, alpha=alphas[s]) for s in settings for m in methods
@@ -169,7 +170,7 @@ def test_what_the_paper_does_not_have_is_none(tmp_path, paper, dataset, method):
 
 def test_no_table_asked_for():
     numbers = PaperNumbers(
-        Comparison(Path(), "", ["a"], ["b"], [0], {}, {}, {}, paper={"a": None}), PRINTED
+        ComparisonRecord(Path(), "", ["a"], ["b"], [0], {}, {}, {}, paper={"a": None}), PRINTED
     )
     assert not numbers.asked
 

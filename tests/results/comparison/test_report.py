@@ -10,7 +10,7 @@ import pytest
 
 from fedapp.ground.errors import RunError
 from fedapp.results.comparison.document import write_report
-from fedapp.results.comparison.reading import read_comparison
+from fedapp.results.comparison.record import read_comparison
 from fedapp.results.layout import Best, Section, Table, escaped, to_markdown
 from tests.results.comparison.synthetic import (
     change,

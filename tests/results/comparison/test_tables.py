@@ -6,19 +6,22 @@ import pytest
 
 from fedapp.experiment.presetfiles import method_presets
 from fedapp.ground.text import points
-from fedapp.results.comparison.answers import answers_table
-from fedapp.results.comparison.cost import cost_table, sweep_table
-from fedapp.results.comparison.fairness import fairness_table, label_table
-from fedapp.results.comparison.gains import gains_table
-from fedapp.results.comparison.harm import harm, harm_table
+from fedapp.results.comparison.differences import gains_table, harm, harm_table, paired_table
 from fedapp.results.comparison.looks import featured, looks
 from fedapp.results.comparison.paper import PaperNumbers, read_printed
-from fedapp.results.comparison.record import Comparison
-from fedapp.results.comparison.significance import paired_table
-from fedapp.results.comparison.summary import summary_table
+from fedapp.results.comparison.record import ComparisonRecord
 from fedapp.results.comparison.sweep import sweeps
-from fedapp.results.comparison.tables import accuracy_table, paper_table
-from fedapp.results.comparison.values import value_table
+from fedapp.results.comparison.tables import (
+    accuracy_table,
+    answers_table,
+    cost_table,
+    fairness_table,
+    label_table,
+    paper_table,
+    summary_table,
+    sweep_table,
+    value_table,
+)
 from fedapp.results.layout import Best, Table, mean_percent
 from fedapp.results.statistics import Mean
 from tests.results.comparison.synthetic import result, site, written
@@ -34,7 +37,7 @@ def column(table: Table, name: str) -> list[str]:
     return [row[list(table.columns).index(name)] for row in rows_of(table)]
 
 
-def numbers_of(comparison: Comparison) -> PaperNumbers:
+def numbers_of(comparison: ComparisonRecord) -> PaperNumbers:
     return PaperNumbers(comparison, read_printed())
 
 
@@ -209,7 +212,7 @@ def test_without_the_reference_there_is_nothing_to_pair(tmp_path):
 # --- fairness -------------------------------------------------------------------------------------
 
 
-def fair(out: Path) -> Comparison:
+def fair(out: Path) -> ComparisonRecord:
     """Two seeds, four sites: mu 0, 0.3, 0.9, and one without test images."""
     alone = [[0.2, 0.5, 0.9, None], [0.1, 0.6, 0.8, None]]
     ours = [[0.4, 0.5, 0.8, None], [0.0, 0.5, 0.7, None]]

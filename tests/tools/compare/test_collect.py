@@ -9,8 +9,9 @@ import pytest
 
 from fedapp.data.manifest import Manifest
 from fedapp.ground.errors import RunError
+from fedapp.results.comparison.record import COLUMNS
 from fedapp.tools.compare.cells import Cell
-from fedapp.tools.compare.collect import COLUMNS, Collection
+from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.overview import overview
 from tests.tools.compare.tiny import cells, grid, pretend_begun, pretend_done
 

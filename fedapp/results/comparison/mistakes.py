@@ -1,5 +1,6 @@
-"""Figures of latent features (Fig. 9): how well a method's network keeps the classes apart."""
+"""Figures of what a method mistakes: confusion matrices (Fig. 11) and latent features (Fig. 9)."""
 
+import json
 import zipfile
 from collections.abc import Mapping
 
@@ -14,19 +15,74 @@ from threadpoolctl import threadpool_limits
 
 from fedapp.ground.errors import RunError
 from fedapp.results.comparison.figures import legend, panels, styled
-from fedapp.results.comparison.looks import BLACK, PALETTE, featured, looks
-from fedapp.results.comparison.record import CellResult, Comparison
+from fedapp.results.comparison.looks import BLACK, PALETTE, featured
+from fedapp.results.comparison.record import CellResult, ComparisonRecord
 
 MARKERS = "os^Dv*P<X>"
 CLASS_COLOURS = (*PALETTE, BLACK)
 MOST_POINTS = 1000
-MOST_PANELS = 4
 _DIMENSIONS = 50
 _FEWEST_POINTS = 5
+MOST_PANELS = 4
+
+
+def confusion(comparison: ComparisonRecord, setting: str, method: str) -> NDArray[np.int64] | None:
+    """Return counts [C, C], true class x predicted class, of the sites' test images.
+
+    Summed over sites and seeds, after the last round. None without a test image.
+    Raises RunError where a cell's evaluations.json is damaged.
+    """
+    total: NDArray[np.int64] | None = None
+    tested = "_".join(filter(None, ["test", comparison.answers.get(method)]))
+    for cell in comparison.of(setting, method).values():
+        path = comparison.folder / cell.cell / "evaluations.json"
+        if not path.is_file():
+            continue
+        try:
+            sites = json.loads(path.read_text(encoding="utf-8"))
+            parts = [site[tested]["confusion"] for site in sites.values() if tested in site]
+            for part in parts:
+                counts = np.array(part, dtype=np.int64)
+                total = counts if total is None else total + counts
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunError(f"{path}: is damaged ({error}); run the cell again") from error
+    return total if total is not None and total.any() else None
 
 
 @styled
-def latent_figure(comparison: Comparison, setting: str) -> Figure | None:
+def confusion_figure(comparison: ComparisonRecord, setting: str) -> Figure | None:
+    """Confusion matrices of some methods in one setting, each row in percent; None without any."""
+    order = featured(comparison.methods, comparison.presets)
+    every = ((method, confusion(comparison, setting, method)) for method in order)
+    matrices = [(method, total) for method, total in every if total is not None][:MOST_PANELS]
+    if not matrices:
+        return None
+    figure, axes_of = panels(len(matrices), 4.4)
+    for place, (axes, (method, counts)) in enumerate(zip(axes_of, matrices, strict=True)):
+        _matrix(axes, counts)
+        axes.set(title=comparison.looks[method].label, xlabel="predicted class")
+        if place % 2 == 0:
+            axes.set_ylabel("true class")
+    return figure
+
+
+def _matrix(axes: Axes, counts: NDArray[np.int64]) -> None:
+    """Draw each true class as a row of percentages; a class without images stays empty."""
+    images = counts.sum(axis=1, keepdims=True)
+    share = np.divide(100.0 * counts, images, out=np.full(counts.shape, np.nan), where=images > 0)
+    axes.imshow(share, cmap="Blues", vmin=0, vmax=100)
+    axes.grid(visible=False)
+    classes = range(len(counts))
+    axes.set_xticks(classes)
+    axes.set_yticks(classes)
+    for row, column in np.argwhere(share >= 0.5):
+        value = share[row, column]
+        ink = "white" if value > 60 else "#222222" if value >= 5 else "#66727E"
+        axes.text(column, row, f"{value:.0f}", ha="center", va="center", color=ink, fontsize=8)
+
+
+@styled
+def latent_figure(comparison: ComparisonRecord, setting: str) -> Figure | None:
     """t-SNE of the features of up to four methods in one setting, first seed that has them.
 
     Coloured by class, one marker per site (they repeat after ten). None where no cell has features.
@@ -36,14 +92,13 @@ def latent_figure(comparison: Comparison, setting: str) -> Figure | None:
     found = [(method, latent) for method, latent in every if latent is not None][:MOST_PANELS]
     if not found:
         return None
-    names = looks(comparison.methods, comparison.presets)
     classes = np.unique(np.concatenate([labels for _, (_, labels, _) in found]))
     sites = np.unique(np.concatenate([sites for _, (_, _, sites) in found]))
     markers = {int(site): MARKERS[place % len(MARKERS)] for place, site in enumerate(sites)}
     figure, axes_of = panels(len(found), 4.4)
     for axes, (method, (points, labels, own)) in zip(axes_of, found, strict=True):
         _scatter(axes, embed(points), labels, own, markers)
-        axes.set_title(names[method].label)
+        axes.set_title(comparison.looks[method].label)
     shapes = {f"site {k}": ("#66727E", m) for k, m in markers.items()}
     named = {f"class {c}": (_colour(c), "o") for c in classes}
     _legend(figure, named | (shapes if len(shapes) <= len(MARKERS) else {}))
@@ -54,7 +109,7 @@ Latent = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]
 """Features [n, d], class of each [n], site of each [n]."""
 
 
-def features(comparison: Comparison, setting: str, method: str) -> Latent | None:
+def features(comparison: ComparisonRecord, setting: str, method: str) -> Latent | None:
     """Return the features of the first seed that has any, at most `MOST_POINTS` evenly spaced.
 
     Rows that are not finite are left out. Raises RunError where a file is damaged.
@@ -80,7 +135,7 @@ def embed(points: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(placed, dtype=np.float32)
 
 
-def _read(comparison: Comparison, cell: CellResult) -> Latent | None:
+def _read(comparison: ComparisonRecord, cell: CellResult) -> Latent | None:
     path = comparison.folder / cell.cell / "latent.npz"
     if not path.is_file():
         return None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedapp.tools.compare.curve import largest_fall, last_rounds
+from fedapp.results.statistics import largest_fall, last_rounds
 
 
 def curve(*accuracies: float | None) -> list[dict[str, float | int | None]]:
