@@ -6,18 +6,9 @@ from itertools import pairwise
 
 from fedapp.ground.text import percent
 from fedapp.results.layout import DASH, Table
-from fedapp.results.run.blocks import Block, Figure
-from fedapp.results.run.charts import (
-    Line,
-    Matrix,
-    line_chart,
-    matrix,
-    percents,
-    rounds_axis,
-    shares_of,
-)
+from fedapp.results.run.blocks import Block, Figure, over_rounds
+from fedapp.results.run.drawing import Line, Matrix, Picture, matrix, shares_of
 from fedapp.results.run.record import GROUPS, RunRecord
-from fedapp.results.run.svg import Picture
 
 _READING = (
     "A site's helpers are other sites' models that label its images and are averaged into its "
@@ -119,9 +110,7 @@ def _change(run: RunRecord, lists: Mapping[int, Lists]) -> Figure:
         f"% in round {points[-1][0]}. Near zero the search has settled."
     )
     rows = [[str(number), percent(share)] for number, share in points]
-    picture = line_chart(
-        "New helpers by round", [Line("new", points, "c0")], rounds_axis(run.last), percents(), said
-    )
+    picture = over_rounds(run, "New helpers by round", [Line("new", points, "c0")], said)
     return Figure(picture, said, Table("New helpers", ["Round", "New, %"], rows, labels=1))
 
 

@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 
 from fedapp.results.layout import Table, html_page
+from fedapp.results.run.about import (
+    protocol,
+    sentence,
+    setup,
+    side_by_side,
+    times,
+    traffic,
+    warnings,
+)
+from fedapp.results.run.accuracy import curves, dumbbells, harm
 from fedapp.results.run.blocks import Block
-from fedapp.results.run.costs import times, traffic
-from fedapp.results.run.curves import curves
-from fedapp.results.run.gains import dumbbells, harm
-from fedapp.results.run.headline import protocol, sentence, side_by_side
+from fedapp.results.run.classes import class_mix, confusion, pseudo_labels, trust
 from fedapp.results.run.helpers import helpers
-from fedapp.results.run.mistakes import confusion, trust
-from fedapp.results.run.mix import class_mix
-from fedapp.results.run.pseudolabels import pseudo_labels
 from fedapp.results.run.record import RunRecord
-from fedapp.results.run.setup import setup, warnings
 
 Subject = Sequence[tuple[str, Block]]
 """One block for each run, with the run's name; all of one title."""

@@ -9,15 +9,20 @@ from fedapp.ground.text import percent
 from fedapp.models.card import SAID
 from fedapp.models.description import DESCRIPTION, read_description
 from fedapp.results.layout import Table
-from fedapp.results.run.blocks import Block, Figure
-from fedapp.results.run.charts import Bar, Line, bars, line_chart, percents, rounds_axis
-from fedapp.results.run.curves import quartiles
-from fedapp.results.run.gains import dumbbell_chart, starts_common
-from fedapp.results.run.headline import method_of
-from fedapp.results.run.mistakes import confusion, trust
-from fedapp.results.run.mix import MOST_CLASSES, true_counts
+from fedapp.results.run.about import method_of
+from fedapp.results.run.accuracy import dumbbell_chart, quartiles, starts_common
+from fedapp.results.run.blocks import Block, Figure, band, over_rounds
+from fedapp.results.run.classes import (
+    MOST_CLASSES,
+    PSEUDO,
+    confusion,
+    latest,
+    shown,
+    true_counts,
+    trust,
+)
+from fedapp.results.run.drawing import Bar, Line, bars
 from fedapp.results.run.page import render
-from fedapp.results.run.pseudolabels import latest, shown
 from fedapp.results.run.record import Right, RunRecord, SiteRecord
 
 ENOUGH = 5
@@ -112,19 +117,16 @@ def _curve(run: RunRecord, site: SiteRecord) -> Block:
              dashed=True),
     ]  # fmt: skip
     others = [other for other in run.sites if other.number != site.number and other.now()]
-    bands = []
+    bands: list[Line] = []
     if len(others) >= ENOUGH:
-        spread = quartiles(run, others)
-        upper = [(n, high) for n, (_, _, high) in spread.items()]
-        bands = [Line("", [*upper, *((n, low) for n, (low, _, _) in reversed(spread.items()))],
-                      "c3")]  # fmt: skip
+        bands = band(quartiles(run, others), "c3")
         reading += " The band is the middle half of the other sites."
         missing = ""
     else:
         missing = f"the other sites: with fewer than {ENOUGH} each could be told."
     last = own[max(own)]
     said = f"Test accuracy {percent(last.share)} % ({last}) at the end."
-    picture = line_chart("Accuracy", lines, rounds_axis(run.last), percents(), said, bands)
+    picture = over_rounds(run, "Accuracy", lines, said, bands)
     rows = [[str(n), str(r), percent(r.share)] for n, r in own.items()]
     table = Table("Test images by round", ["Round", "Right", "%"], rows, labels=1)
     return Block(title, reading, [Figure(picture, said, table)], missing=missing)
@@ -165,7 +167,7 @@ def _pseudo(run: RunRecord, site: SiteRecord) -> Block:
     found = latest(run, site.number)
     if found is None:
         why = "the site had none, or the run did not count them."
-        return Block("Pseudo-labels", "Labels that models gave to its images.", missing=why)
+        return Block(PSEUDO, "Labels that models gave to its images.", missing=why)
     return shown([found], run.classes)
 
 
