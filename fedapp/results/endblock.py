@@ -1,28 +1,26 @@
 """What a person reads when a run is over, in plain words; `paperblock` has the paper's.
 
 Shares are shown with what they are shares of: a percentage of a few images is hardly a number.
+Rows: of `per_site.csv`. What was not measured (a site without test images) is absent or None.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from fedapp.ground.text import percent, size
-from fedapp.learn.metrics import SHARES_OF_LABELS, label_group, wilson, worst_decile
-from fedapp.results.blocklines import (
-    FEW_SITES,
-    SHOWN,
-    Row,
-    brief,
-    exceptions,
-    known,
-    measured,
-    run_name,
-    some,
-    title,
-    untested,
-)
+from fedapp.experiment.runpaths import runs_root
+from fedapp.ground.text import duration, percent, size
+from fedapp.learn.metrics import FEW, SHARES_OF_LABELS, label_group, wilson, worst_decile
 
+Row = dict[str, Any]
+
+FEW_SITES = 10
+"""Runs of at most as many sites show each site's accuracy with its counts and its interval."""
+SHOWN = 3
+"""Sites shown of those that gained and that lost most."""
+_NAMED = 4
+"""Sites named where a list of sites could be long."""
 _LABEL, _CELL = 48, 13
 """Columns of what a line begins with, and of each of its numbers."""
 WARMUP, ALONE, COMMON, FINAL, VALIDATION = (
@@ -109,25 +107,20 @@ def _by_site(per_site: Sequence[Row], begins: str) -> list[str]:
     for row in sorted(per_site, key=lambda row: (row.get("mu") or 0.0, row["site"])):
         shares = "".join(f"{percent(row.get(column)):>12}" for column, _ in shown)
         line = f"{f'  {brief(row)}'[:20]:<21}{_labelled(row):>15}{shares}"
-        if (right := _right(row, FINAL)) is None:
+        if _right(row, FINAL) is None:
             line += "  no test images" if row.get("test") == 0 else ""
         else:
-            low, high = map(percent, wilson(right, row["test"]))
-            line += f"{_of(right, row['test']):>13}{f'{low} to {high}':>15}"
+            line += "{:>13}{:>15}".format(*counted(row))
         lines.append(line)
     return lines
 
 
 def _by_labels(per_site: Sequence[Row], begins: str) -> list[str]:
     """Return a line for each group of sites by their share of labels, and one for the worst."""
-    groups: dict[str, list[Row]] = {label: [] for label in SHARES_OF_LABELS}
-    for row in per_site:
-        if row.get("mu") is not None:
-            groups[SHARES_OF_LABELS[label_group(row["mu"])]].append(row)
     lines = [
         _cells("By share of labelled images", "sites", f"{begins}, %", "last, %", "right / of")
     ]
-    for label, rows in groups.items():
+    for label, rows in by_label_group(per_site, SHARES_OF_LABELS).items():
         start, end = (percent(_mean(known(rows, column))) for column in (WARMUP, FINAL))
         right_of, _ = _counted(rows, FINAL)
         lines.append(_cells(f"  {label} labelled", str(len(rows)), start, end, right_of))
@@ -229,3 +222,94 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def _cells(label: str, *values: str) -> str:
     return f"{label:<{_LABEL}}" + "".join(f"{value:>{_CELL}}" for value in values)
+
+
+def title(summary: Row) -> str:
+    """Return the first line: what ran, and how long."""
+    what = [
+        str(summary["method"]),
+        f"{summary['sites']} sites",
+        f"{summary['rounds']} rounds",
+        f"seed {summary['seed']}",
+        duration(summary.get("wall_seconds")),
+    ]
+    return f"{summary['preset']}: {', '.join(what)}"
+
+
+def untested(summary: Row, per_site: Sequence[Row]) -> list[str]:
+    """Return a line that names the sites without test images, where there are any."""
+    sites = summary.get("sites_without_test_images")
+    if sites is None:
+        sites = [row["site"] for row in per_site if row.get("test") == 0]
+    return [f"No test images      sites {some([str(site) for site in sites])}"] if sites else []
+
+
+def exceptions(per_site: Sequence[Row]) -> list[str]:
+    """Return a line for each thing that makes the numbers of measured sites say little."""
+    skipped = [row for row in per_site if row.get("rounds_skipped")]
+    skipped.sort(key=lambda row: (-row["rounds_skipped"], row["site"]))
+    lines = []
+    if len(per_site) <= FEW_SITES:
+        known = measured(per_site)
+        if few := [f"{brief(row)} ({row['test']})" for row in known if row["test"] < FEW]:
+            lines.append(f"Few test images     sites {some(few)}: under {FEW}, mostly chance")
+        lacking = [(row, n) for row in known if (n := untested_classes(row))]
+        if partial := [f"{brief(row)} ({n} of {row['classes']})" for row, n in lacking]:
+            lines.append(f"Classes untested    sites {some(partial)}")
+    if skipped:
+        named = some([f"{row['site']} ({row['rounds_skipped']})" for row in skipped])
+        lines.append(f"Skipped (rounds)    sites {named}")
+    return lines
+
+
+def measured(per_site: Sequence[Row]) -> list[Row]:
+    """Return the rows of sites whose final accuracy and its images are known."""
+    return [row for row in per_site if row.get("test") and row.get(FINAL) is not None]
+
+
+def untested_classes(row: Row) -> int:
+    """Return of how many classes a site has no test images; 0 where that is not known."""
+    known: int | None = row.get("test_classes")
+    return 0 if known is None else row["classes"] - known
+
+
+def known(rows: Sequence[Row], key: str) -> list[float]:
+    """Return the values of a column, without those that are unknown."""
+    return [row[key] for row in rows if row.get(key) is not None]
+
+
+def who(row: Row) -> str:
+    """Return a site's name, else "site 3"."""
+    return str(row.get("name") or f"site {row['site']}")
+
+
+def brief(row: Row) -> str:
+    """Return a site's name, else its number."""
+    return str(row.get("name") or row["site"])
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def run_name(run: Path) -> str:
+    """Return by what a command finds this run: its name, or its folder where it is elsewhere."""
+    return run.name if run.parent == runs_root() else str(run)
+
+
+def by_label_group(per_site: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row]]:
+    """Return the sites by share of labels; names: of `label_group`'s groups."""
+    groups: dict[str, list[Row]] = {name: [] for name in names}
+    for row in per_site:
+        if row.get("mu") is not None:
+            groups[names[label_group(row["mu"])]].append(row)
+    return groups
+
+
+def counted(row: Row) -> tuple[str, str]:
+    """Return a measured site's right answers of how many, and their interval in percent."""
+    right, of = round(row[FINAL] * row["test"]), row["test"]
+    low, high = map(percent, wilson(right, of))
+    return f"{right} / {of}", f"{low} to {high}"

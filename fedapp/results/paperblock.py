@@ -8,14 +8,17 @@ from pathlib import Path
 from statistics import fmean
 
 from fedapp.ground.text import count, percent, points, size
-from fedapp.learn.metrics import LABEL_GROUPS, label_group, wilson
+from fedapp.learn.metrics import LABEL_GROUPS
 from fedapp.methods.um_pfssl.costs import saving
-from fedapp.results.blocklines import (
+from fedapp.results.endblock import (
     FEW_SITES,
+    FINAL,
     SHOWN,
+    WARMUP,
     Row,
+    by_label_group,
+    counted,
     exceptions,
-    gain,
     known,
     measured,
     title,
@@ -64,26 +67,20 @@ def paper_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
 
 def _accuracies(summary: Row, per_site: Sequence[Row]) -> list[str]:
     mean = summary.get("mean_test_accuracy") or {}
-    start = spread(known(per_site, "warmup_accuracy"))
+    best, chosen = (
+        "-" if (found := mean.get(f"{at}_round")) is None else found
+        for at in ("best", "best_by_validation")
+    )
+    start = spread(known(per_site, WARMUP))
     table = [
         ("after warm-up", *(start[f"{of}_accuracy"] for of in _SPREAD)),
-        (
-            f"final, round {summary['rounds']}",
-            mean.get("final"),
-            summary.get("std_test_accuracy"),
-            summary.get("worst_decile_accuracy"),
-        ),
-        (
-            f"best, round {_or_dash(mean.get('best_round'))}",
-            mean.get("best"),
-            summary.get("best_std_test_accuracy"),
-            summary.get("best_worst_decile_accuracy"),
-        ),
-        (
-            f"best by validation, round {_or_dash(mean.get('best_by_validation_round'))}",
-            mean.get("best_by_validation"),
-            summary.get("by_validation_std_test_accuracy"),
-            summary.get("by_validation_worst_decile_accuracy"),
+        *(
+            (label, mean.get(at), *(summary.get(f"{kind}{of}_accuracy") for of in _SPREAD[1:]))
+            for label, at, kind in (
+                (f"final, round {summary['rounds']}", "final", ""),
+                (f"best, round {best}", "best", "best_"),
+                (f"best by validation, round {chosen}", "best_by_validation", "by_validation_"),
+            )
         ),
     ]
     head = _cells("Accuracy on the sites' own test images, %", "mean", "std", "worst decile")
@@ -119,32 +116,24 @@ def _by_site(per_site: Sequence[Row]) -> list[str]:
         return []
     lines = [_cells("By site, final", "right / of", "%", "95 % interval")]
     for row in rows:
-        right, total = round(row["final_accuracy"] * row["test"]), row["test"]
-        low, high = wilson(right, total)
-        values = percent(row["final_accuracy"]), f"{percent(low)} to {percent(high)}"
-        lines.append(_cells(f"  {who(row)}"[: _LABEL - 1], f"{right} / {total}", *values))
+        right, interval = counted(row)
+        lines.append(_cells(f"  {who(row)}"[: _LABEL - 1], right, percent(row[FINAL]), interval))
     return lines
 
 
 def _by_labels(per_site: Sequence[Row]) -> list[str]:
-    groups: dict[str, list[Row]] = {label: [] for label in LABEL_GROUPS}
-    for row in per_site:
-        if row.get("mu") is not None:
-            groups[LABEL_GROUPS[label_group(row["mu"])]].append(row)
     lines = [_cells("By share of labels, %", "sites", "after warm-up", "final", "change")]
-    for label, rows in groups.items():
-        both = [row for row in rows if gain(row) is not None]
+    for label, rows in by_label_group(per_site, LABEL_GROUPS).items():
         values = ["-", "-", "-"]
-        if both:
-            start = fmean(row["warmup_accuracy"] for row in both)
-            end = fmean(row["final_accuracy"] for row in both)
+        if both := [row for row in rows if _gain(row) is not None]:
+            start, end = (fmean(row[column] for row in both) for column in (WARMUP, FINAL))
             values = [percent(start), percent(end), points(end - start)]
         lines.append(_cells(f"  {label}", str(len(rows)), *values))
     return lines
 
 
 def _movers(per_site: Sequence[Row]) -> list[str]:
-    gains = [(change, row) for row in per_site if (change := gain(row)) is not None]
+    gains = [(change, row) for row in per_site if (change := _gain(row)) is not None]
     gains.sort(key=lambda mover: (-mover[0], mover[1]["site"]))
     best = [_mover(*mover) for mover in gains if mover[0] > 0][:SHOWN]
     worst = [_mover(*mover) for mover in reversed(gains) if mover[0] < 0][:SHOWN]
@@ -153,6 +142,12 @@ def _movers(per_site: Sequence[Row]) -> list[str]:
         f"  gained most  {'  '.join(best) or 'none'}",
         f"  lost most    {'  '.join(worst) or 'none'}",
     ]
+
+
+def _gain(row: Row) -> float | None:
+    """Return the final accuracy less the warm-up's, or None where one is unknown."""
+    start, end = row.get(WARMUP), row.get(FINAL)
+    return None if start is None or end is None else end - start
 
 
 def _mover(change: float, row: Row) -> str:
@@ -185,10 +180,6 @@ def _costs(summary: Row) -> list[str]:
 def _files(run: Path) -> list[str]:
     there = [name for name in _FILES if (run / name).exists()]
     return [f"Files in {run}", f"  {' '.join(there)}"] if there else [f"Files in {run}"]
-
-
-def _or_dash(value: object) -> str:
-    return "-" if value is None else str(value)
 
 
 def _cells(label: str, *values: str) -> str:
