@@ -408,7 +408,7 @@ def tune(
     from fedapp.experiment.config import parse_overrides
     from fedapp.tools.compare.command import tune as tune_grid
     from fedapp.tools.compare.grid import labels_of
-    from fedapp.tools.compare.search import values_of
+    from fedapp.tools.compare.tuning import values_of
 
     code = tune_grid(
         grid,

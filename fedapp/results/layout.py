@@ -57,7 +57,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Picture:
+class ImageFile:
     """A figure: its file, relative to the report, and what it shows."""
 
     file: str
@@ -72,7 +72,7 @@ class Section:
     title: str
     paragraphs: Sequence[str] = ()
     tables: Sequence[Table] = ()
-    pictures: Sequence[Picture] = ()
+    pictures: Sequence[ImageFile] = ()
 
 
 def html_page(kind: str, **of: object) -> str:

@@ -40,7 +40,7 @@ from fedapp.results.comparison.tables import (
     sweep_table,
     value_table,
 )
-from fedapp.results.layout import Picture, Section, Table, html_page, to_markdown
+from fedapp.results.layout import ImageFile, Section, Table, html_page, to_markdown
 
 MOST_NAMED = 12
 """Methods of a setting with missing cells that are named; more are counted."""
@@ -63,7 +63,7 @@ def write_report(out: Path, reference: str = "") -> list[Path]:
             f"{', '.join(comparison.methods)}"
         )
     numbers = PaperNumbers(comparison, read_printed())
-    pictures: dict[str, list[Picture]] = {}
+    pictures: dict[str, list[ImageFile]] = {}
     written = []
     for section, picture, figure in _figures(comparison, numbers):
         path = out / picture.file
@@ -88,31 +88,29 @@ def _sections(
     comparison: ComparisonRecord,
     numbers: PaperNumbers,
     reference: str,
-    pictures: dict[str, list[Picture]],
+    pictures: dict[str, list[ImageFile]],
 ) -> list[Section]:
     sections = [Section("What was compared", facts(comparison))]
     if not comparison.cells:
         return sections
-    sections.append(Section(SUMMARY, (), [summary_table(comparison)]))
-    sections.append(
-        Section(ACCURACY, (), _accuracy(comparison, numbers), pictures.get(ACCURACY, ()))
-    )
-    swept = _swept(comparison, numbers)
-    if swept:
-        sections.append(Section(SWEEPS, (), swept, pictures.get(SWEEPS, ())))
-    if len(comparison.methods) > 1:
-        sections.append(Section(DIFFERENCES, (), [paired_table(comparison, reference)]))
+    several = len(comparison.methods) > 1
+    gains = gains_table(comparison)
     harms = [harm_table(comparison, m) for p in HARM_REFERENCES if (m := comparison.method(p))]
-    if gains := gains_table(comparison):
-        harms.insert(0, gains)
-    if harms and len(comparison.methods) > 1:
-        sections.append(Section(HARM, (), harms, pictures.get(HARM, ())))
-    fairness = [fairness_table(comparison), label_table(comparison)]
-    sections.append(Section(FAIRNESS, (), fairness, pictures.get(FAIRNESS, ())))
-    sections.append(Section(COST, (), [cost_table(comparison)], pictures.get(COST, ())))
-    if MISTAKES in pictures:
-        sections.append(Section(MISTAKES, (), (), pictures[MISTAKES]))
-    return sections
+    tables = {
+        SUMMARY: [summary_table(comparison)],
+        ACCURACY: _accuracy(comparison, numbers),
+        SWEEPS: _swept(comparison, numbers),
+        DIFFERENCES: [paired_table(comparison, reference)] if several else [],
+        HARM: [*([gains] if gains else []), *harms] if several else [],
+        FAIRNESS: [fairness_table(comparison), label_table(comparison)],
+        COST: [cost_table(comparison)],
+        MISTAKES: [],
+    }
+    return sections + [
+        Section(title, (), of, pictures.get(title, ()))
+        for title, of in tables.items()
+        if of or title in pictures
+    ]
 
 
 def _accuracy(comparison: ComparisonRecord, numbers: PaperNumbers) -> list[Table]:
@@ -138,7 +136,7 @@ def _swept(comparison: ComparisonRecord, numbers: PaperNumbers) -> list[Table]:
 
 def _figures(
     comparison: ComparisonRecord, numbers: PaperNumbers
-) -> Iterator[tuple[str, Picture, Figure]]:
+) -> Iterator[tuple[str, ImageFile, Figure]]:
     """Yield every figure that there is data for, and the section it belongs to."""
     over_seeds = (
         "Mean over seeds; a band, drawn where there are few methods, is one sample standard "
@@ -199,9 +197,9 @@ def _figures(
             yield MISTAKES, _picture(f"latent-{number}-{setting}", title, caption), figure
 
 
-def _picture(name: str, title: str, caption: str) -> Picture:
+def _picture(name: str, title: str, caption: str) -> ImageFile:
     """Name a figure's file after what it shows, in letters that every file system and URL takes."""
-    return Picture(f"figures/{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}.png", title, caption)
+    return ImageFile(f"figures/{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}.png", title, caption)
 
 
 def _reference(comparison: ComparisonRecord) -> str:

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -97,6 +98,7 @@ class SiteResult:
     mu: float | None
     train: float | None
     labelled: float | None
+    test: float | None
     selected_accuracy: float | None
     final_accuracy: float | None
 
@@ -230,6 +232,18 @@ class ComparisonRecord:
                     found.append((mu, our, their))
         return found
 
+    def units(self, setting: str) -> dict[str, dict[tuple[int, int], float]]:
+        """Return each method's accuracy by seed and site, at the selected round.
+
+        A site without test images has none, and is left out, as is a method without such a site.
+        """
+        found: dict[str, dict[tuple[int, int], float]] = {}
+        for method, seed in product(self.methods, self.seeds):
+            for site, row in self.sites.get((setting, method, seed), {}).items():
+                if row.selected_accuracy is not None:
+                    found.setdefault(method, {})[seed, site] = row.selected_accuracy
+        return found
+
     def by_labels(
         self,
         setting: str,
@@ -332,7 +346,7 @@ def _cell(row: Fields) -> CellResult:
 
 
 def _site(row: Fields) -> SiteResult:
-    named = ("mu", "train", "labelled", SITE_SELECTED, SITE_FINAL)
+    named = ("mu", "train", "labelled", "test", SITE_SELECTED, SITE_FINAL)
     return SiteResult(int(row["seed"]), int(row["site"]), *(_number(row[name]) for name in named))
 
 

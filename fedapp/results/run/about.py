@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from fedapp.experiment.config import MACHINE_KEYS, load_experiment, to_plain
+from fedapp.experiment.config import load_experiment, to_plain
 from fedapp.experiment.presetfiles import method_presets, presets
-from fedapp.experiment.records import json_values
+from fedapp.experiment.resume import differing
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.text import count, duration, percent, size
 from fedapp.learn.metrics import FEW
@@ -244,14 +244,8 @@ def setup(run: RunRecord) -> Block:
     if preset is None:
         lines.append(f"Preset {name}: not one of this version's, so nothing is compared with it.")
     else:
-        ours, theirs = _flat(run.settings), _flat(preset)
-        rows = [
-            [key, _shown(theirs.get(key)), _shown(ours.get(key))]
-            for key in sorted(ours.keys() | theirs.keys())
-            if ours.get(key) != theirs.get(key)
-            and key not in MACHINE_KEYS
-            and key.partition(".")[0] not in MACHINE_KEYS
-        ]
+        found = differing(preset, run.settings)
+        rows = [[key, _shown(theirs), _shown(ours)] for key, theirs, ours in found]
         lines.append(f"Preset {name}: {len(rows) or 'no'} settings differ.")
     tables = []
     if rows:
@@ -335,14 +329,6 @@ def _preset(name: str) -> Mapping[str, Any] | None:
             if name == f"{known}-{method}":
                 return to_plain(load_experiment(known, {"method.preset": method}))
     return None
-
-
-def _flat(plain: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in json_values(plain).items():
-        inner = value if isinstance(value, dict) else {"": value}
-        flat |= {f"{key}.{name}".rstrip("."): item for name, item in inner.items()}
-    return flat
 
 
 def _shown(value: Any) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeVar
 
+from fedapp.results.comparison.words import level, reach_of
 from fedapp.results.statistics import Difference, paired_difference
-from fedapp.results.telling import level, reach_of
 
 MARGIN = 0.01
 """A point of accuracy: what is better by less is not worth a more complicated method."""

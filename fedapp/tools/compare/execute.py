@@ -25,9 +25,8 @@ from fedapp.tools.compare.cells import Cell, build_cells, runs_of
 from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.earlier import check_cells
 from fedapp.tools.compare.grid import Grid
-from fedapp.tools.compare.job import Driver, Job
 from fedapp.tools.compare.runner import Runner, make_ready, remove_models
-from fedapp.tools.compare.work import do
+from fedapp.tools.compare.work import Driver, Job, do
 
 INTERRUPTED = 130
 """Exit code of what Ctrl-C ended."""

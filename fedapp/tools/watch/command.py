@@ -10,8 +10,7 @@ from rich.live import Live
 from fedapp.experiment.records import Records
 from fedapp.experiment.runpaths import find_run
 from fedapp.ground.progress import Progress
-from fedapp.tools.watch.state import Row, Watched, look, warnings_of
-from fedapp.tools.watch.view import screen
+from fedapp.tools.watch.view import Row, Watched, look, screen, warnings_of
 
 EVERY_S = 1.0
 """Seconds between two looks."""

@@ -25,8 +25,7 @@ from fedapp.results.comparison import document
 from fedapp.tools.compare import execute, runner
 from fedapp.tools.compare.command import compare
 from fedapp.tools.compare.execute import INTERRUPTED, _outcome
-from fedapp.tools.compare.job import Job
-from fedapp.tools.compare.work import do
+from fedapp.tools.compare.work import Job, do
 from tests.tools.compare.tiny import cells, grid_file, stand_in
 
 ROOT = Path(__file__).parents[3]

@@ -1,20 +1,23 @@
-"""What a comparison can tell: which methods differ beyond chance, and what it cannot see.
+"""A comparison on the screen: its short table, and what it can tell and what it cannot see.
 
 What counts as one observation is a run, that is a seed. The sites of a run are not independent:
 they share a model and a split. So a method's accuracy in a run is its mean over the sites, and
 methods are compared over runs. What holds is said of other seeds, not of other data.
 
-Pure functions of numbers; accuracies and differences are shares.
+Accuracies and differences are shares.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, median
-from typing import Any
 
-from fedapp.ground.text import points
-from fedapp.results.statistics import CONFIDENCE, Difference, holm, paired_difference
+from fedapp.ground.text import count, percent, points
+from fedapp.results.comparison.record import LAST, SELECTED, VALIDATION, WORK, ComparisonRecord
+from fedapp.results.statistics import CONFIDENCE, Difference, Mean, holm, paired_difference
+
+_RULES = {VALIDATION: "at the round chosen by validation", LAST: "after the last round"}
+"""How a round was selected, in words."""
 
 Units = Mapping[tuple[int, int], float]
 """(seed, site) -> accuracy of one method there."""
@@ -100,18 +103,6 @@ def telling(found: Mapping[str, Units]) -> Telling | None:
     return Telling(best, differences, corrected)
 
 
-def units_of(sites: Iterable[Mapping[str, Any]], setting: str) -> dict[str, Units]:
-    """Return each method's units of a setting: accuracy at the round chosen by validation.
-
-    sites: rows of sites.csv; a site without test inputs has no accuracy, and is left out.
-    """
-    found: dict[str, dict[tuple[int, int], float]] = {}
-    for row in sites:
-        if row["setting"] == setting and (accuracy := row["selected_accuracy"]) is not None:
-            found.setdefault(row["method"], {})[row["seed"], row["site"]] = accuracy
-    return dict(found)
-
-
 def in_words(told: Telling) -> str:
     """Return a sentence for each kind of method; points are of accuracy."""
     if told.runs < 2:
@@ -127,3 +118,60 @@ def in_words(told: Telling) -> str:
         shown = ", ".join(f"{m} ({points(told.differences[m].value)})" for m in told.open)
         said.append(f"not told from {told.best}, the highest: {shown}")
     return "; ".join(said) + "."
+
+
+def overview(comparison: ComparisonRecord) -> str:
+    """Return selected test accuracy in %, mean ± sd over seeds, method by setting.
+
+    Where seeds are missing, how many there are is said: "(2)". The longer of the two stands in
+    rows. sd is the sample's, with n - 1; a single seed has none. Beside it stands how much work
+    each method is, mean over its cells: who takes more steps is no better by its rule alone.
+    """
+    settings, methods = comparison.settings, comparison.methods
+    down = len(settings) > len(methods)
+    rows, columns = (settings, methods) if down else (methods, settings)
+    lines = [["", *columns]]
+    for row in rows:
+        means = [
+            comparison.mean(*((row, column) if down else (column, row)), SELECTED)
+            for column in columns
+        ]
+        lines.append([row, *(_spread(mean, len(comparison.seeds)) for mean in means)])
+    for column, words in zip(WORK, ("steps a site", "images a site"), strict=True):
+        work = [_work(comparison, method, column) for method in methods]
+        if any(cell != "-" for cell in work):
+            if down:
+                lines.append([words, *work])
+            else:
+                for line, cell in zip(lines, [words, *work], strict=True):
+                    line.append(cell)
+    found_by = {cell.selected_by for cell in comparison.cells.values()}
+    rules = [words for rule, words in _RULES.items() if rule in found_by]
+    return aligned(f"Test accuracy {' or '.join(rules)}, %, mean ± sd over seeds", lines)
+
+
+def _work(comparison: ComparisonRecord, method: str, column: str) -> str:
+    """Return a count, mean over a method's cells that have it; a dash without any."""
+    by_setting = (comparison.by_seed(s, method, column) for s in comparison.settings)
+    counts = [value for by_seed in by_setting for value in by_seed.values()]
+    return count(fmean(counts) if counts else None)
+
+
+def _spread(mean: Mean | None, seeds: int) -> str:
+    if mean is None:
+        return "-"
+    spread = "" if mean.sd is None else f" ± {percent(mean.sd)}"
+    return f"{percent(mean.value)}{spread}" + (f" ({mean.n})" if mean.n < seeds else "")
+
+
+def aligned(title: str, lines: Sequence[Sequence[str]], left: Set[int] = frozenset({0})) -> str:
+    """Return lines of cells in columns, those in `left` flush left, under a title."""
+    widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
+    rows = [
+        [
+            t.ljust(w) if k in left else t.rjust(w)
+            for k, (t, w) in enumerate(zip(line, widths, strict=True))
+        ]
+        for line in lines
+    ]
+    return "\n".join([title, *("  ".join(row).rstrip() for row in rows)])

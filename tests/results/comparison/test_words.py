@@ -1,9 +1,12 @@
 """What a comparison can tell: by hand, by identities, at the extremes."""
 
+from typing import Any
+
 import pytest
 from scipy.stats import ttest_rel
 
-from fedapp.results.telling import by_run, in_words, level, telling, units_of
+from fedapp.results.comparison.words import by_run, in_words, level, overview, telling
+from tests.results.comparison.synthetic import result, site, written
 
 FOUND = {
     "alone": {(0, 0): 0.5, (0, 1): 0.7, (1, 0): 0.55, (2, 0): 0.62},
@@ -88,8 +91,63 @@ def test_in_words():
     assert "below average beyond chance: alone (-20.0); not told from average, the highest:" in text
 
 
-def test_units_are_sites_of_seeds_with_a_test():
-    row = {"setting": "a", "method": "m", "seed": 1, "site": 2, "selected_accuracy": 0.5}
-    rows = [row, {**row, "site": 3, "selected_accuracy": None}, {**row, "setting": "b", "seed": 5}]
-    assert units_of(rows, "a") == {"m": {(1, 2): 0.5}}
+def test_units_are_sites_of_seeds_with_a_test(tmp_path):
+    results = [result("a", "m", 1, 0.5), result("b", "m", 5, 0.5)]
+    sites = [site("a", "m", 1, 2, 0.5), site("a", "m", 1, 3, None), site("b", "m", 5, 2, 0.5)]
+    assert written(tmp_path, results, sites).units("a") == {"m": {(1, 2): 0.5}}
     assert by_run({"m": {(1, 2): 0.5, (1, 3): 0.7, (4, 0): 0.1}}) == {"m": {1: 0.6, 4: 0.1}}
+
+
+# --- the short table ------------------------------------------------------------------------------
+
+
+def lines_of(out, rows, settings, methods, seeds):
+    """The short table of a comparison that has these rows."""
+    plan = {"settings": settings, "methods": methods, "seeds": list(range(seeds))}
+    return overview(written(out, rows, **plan)).splitlines()
+
+
+def rows_of(setting: str, method: str, *accuracies: float | None, **more: Any):
+    by = {"selected_by": "validation", **more}
+    return [result(setting, method, seed, a, **by) for seed, a in enumerate(accuracies)]
+
+
+def test_mean_and_sample_deviation_over_seeds(tmp_path):
+    results = [
+        *rows_of("a", "fixavg", 0.5, 0.6, 0.7), *rows_of("b", "fixavg", 0.5, 0.6),
+        *rows_of("a", "um_pfssl", 0.25), *rows_of("b", "um_pfssl", None),
+    ]  # fmt: skip
+    lines = lines_of(tmp_path, results, ["a", "b"], ["fixavg", "um_pfssl"], 3)
+    assert lines[1].split() == ["a", "b"]
+    assert lines[2].split() == ["fixavg", "60.0", "±", "10.0", "55.0", "±", "7.1", "(2)"]
+    assert lines[3].split() == ["um_pfssl", "25.0", "(1)", "-"]
+    assert len({line.find("±") for line in lines[2:3]}) == 1
+
+
+def test_steps_and_images_stand_beside_methods_and_below_settings(tmp_path):
+    """Means over cells: of 30 and 50 steps; who has none shows a dash."""
+    results = [*rows_of("a", "fixavg", 0.5, 0.6), *rows_of("a", "um_pfssl", 0.25)]
+    for row, n in zip(results, (30.0, 50.0), strict=False):
+        row |= {"steps_per_site": n, "images_per_site": 1000.0 * n}
+    lines = lines_of(tmp_path, results, ["a"], ["fixavg", "um_pfssl"], 2)
+    assert lines[1].split() == ["a", "steps", "a", "site", "images", "a", "site"]
+    assert lines[2].split()[-2:] == ["40", "40,000"] and lines[3].split()[-2:] == ["-", "-"]
+    lines = lines_of(tmp_path, results, ["a", "b", "c"], ["fixavg", "um_pfssl"], 2)
+    assert [line.split()[-2:] for line in lines[-2:]] == [["40", "-"], ["40,000", "-"]]
+
+
+def test_the_title_says_how_the_round_was_chosen(tmp_path):
+    last = rows_of("a", "fixavg", 0.5, selected_by="last round")
+    title, *_ = lines_of(tmp_path, last, ["a"], ["fixavg"], 1)
+    assert "accuracy after the last round, %" in title
+    both = [*last, *rows_of("b", "fixavg", 0.5)]
+    title, *_ = lines_of(tmp_path, both, ["a", "b"], ["fixavg"], 1)
+    assert "accuracy at the round chosen by validation or after the last round, %" in title
+
+
+def test_the_longer_side_stands_in_rows(tmp_path):
+    settings = [f"nu={n}" for n in (1, 5, 10)]
+    lines = lines_of(tmp_path, rows_of("nu=5", "um_pfssl", 0.5), settings, ["um_pfssl"], 1)
+    assert [line.split() for line in lines[1:]] == [
+        ["um_pfssl"], ["nu=1", "-"], ["nu=5", "50.0"], ["nu=10", "-"],
+    ]  # fmt: skip
