@@ -1,13 +1,17 @@
 """The statistics of runs: means over seeds, paired tests, sites that gain and lose, curves.
 
 Pure functions of numbers; accuracies and differences are shares, as everywhere in the files.
+
+What counts as one observation is a run, that is a seed. The sites of a run are not independent:
+they share a model and a split. So a method's accuracy in a run is its mean over the sites, and
+methods are compared over runs. What holds is said of other seeds, not of other data.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from math import sqrt
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any, TypeVar
 
 from scipy.stats import t as student
@@ -17,6 +21,11 @@ CONFIDENCE = 0.95
 """Of every interval, unless another is asked for."""
 
 Unit = TypeVar("Unit", bound=Hashable)
+
+Units = Mapping[tuple[int, int], float]
+"""(seed, site) -> accuracy of one method there."""
+Runs = Mapping[int, float]
+"""Seed -> mean accuracy of one method over the sites of that run."""
 
 LAST_ROUNDS = 5
 """Rounds at the end of a run whose mean stands beside the last round: one round may be lucky."""
@@ -47,6 +56,11 @@ class Difference:
     low: float | None = None
     high: float | None = None
     p: float | None = None
+
+    @property
+    def reach(self) -> float | None:
+        """Half the width of the interval; None without one."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)
@@ -108,6 +122,75 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
         least = max(least, min(1.0, p * (len(made) - rank)))
         corrected[place] = least
     return corrected
+
+
+@dataclass(frozen=True)
+class Telling:
+    """The method with the highest mean, and the others beside it.
+
+    differences: each other method less the best, over the runs of all, with a 95 % interval of its
+    own. It is None where there is one run, or all differ alike. corrected: their p-values by Holm
+    over all pairs of methods, since the best is chosen by the same numbers.
+    """
+
+    best: str
+    differences: Mapping[str, Difference]
+    corrected: Mapping[str, float | None]
+
+    @property
+    def behind(self) -> list[str]:
+        """Methods that are shown to be worse than the best."""
+        return [m for m, p in self.corrected.items() if p is not None and p < 1 - CONFIDENCE]
+
+    @property
+    def open(self) -> list[str]:
+        """Methods that cannot be told from the best."""
+        return [method for method in self.differences if method not in self.behind]
+
+    @property
+    def runs(self) -> int:
+        """Number of runs that every method has."""
+        return min(difference.n for difference in self.differences.values())
+
+    @property
+    def reach(self) -> float | None:
+        """Median half-width of the intervals: smaller differences are not seen; None: not known."""
+        halves = [r for d in self.differences.values() if (r := d.reach) is not None]
+        return median(halves) if halves else None
+
+
+def level(comparisons: int) -> float:
+    """Return the confidence of each of so many intervals (>= 1) that hold together at 95 %.
+
+    Bonferroni's 1 - 0.05 / n.
+    """
+    return 1 - (1 - CONFIDENCE) / comparisons
+
+
+def by_run(found: Mapping[str, Units]) -> dict[str, dict[int, float]]:
+    """Return each method's mean accuracy by seed, over the sites that all methods have there."""
+    shared = set.intersection(*map(set, found.values())) if found else set()
+    seeds = sorted({seed for seed, _ in shared})
+    return {
+        method: {s: fmean(units[unit] for unit in shared if unit[0] == s) for s in seeds}
+        for method, units in found.items()
+    }
+
+
+def telling(found: Mapping[str, Units]) -> Telling | None:
+    """Compare methods over the runs that all of them have; None below two methods or one run."""
+    runs = by_run(found)
+    if len(runs) < 2 or not all(runs.values()):
+        return None
+    best = max(runs, key=lambda method: fmean(runs[method].values()))
+    pairs = list(combinations(runs, 2))
+    tests = [paired_difference(runs[one], runs[other]) for one, other in pairs]
+    p_of = dict(zip(map(frozenset, pairs), holm([t.p if t else None for t in tests]), strict=True))
+    less = {m: paired_difference(of, runs[best]) for m, of in runs.items() if m != best}
+    differences = {method: found for method, found in less.items() if found is not None}
+    return Telling(
+        best, differences, {method: p_of[frozenset({method, best})] for method in differences}
+    )
 
 
 def tally(pairs: Iterable[tuple[float, float]], margin: float = 0.0) -> Tally:

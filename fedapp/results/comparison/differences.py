@@ -6,13 +6,13 @@ A site's gain is its test accuracy less that of the model it trains alone, with 
 on the same test images. The sites of a run share a model, so a run is one number.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from statistics import fmean
 
 from fedapp.ground.text import percent, points
-from fedapp.learn.metrics import LABEL_GROUPS, worst_decile
+from fedapp.learn.metrics import LABEL_GROUPS, label_group, worst_decile
 from fedapp.results.comparison.columns import Column, by_method, spread
 from fedapp.results.comparison.record import (
     SELECTED,
@@ -229,5 +229,13 @@ def harm(
 
     column: of sites.csv, at which round both stand. seeds: of these runs; None: of all.
     """
-    groups = comparison.by_labels(setting, method, reference, column, seeds)
+    groups = by_labels(comparison.site_pairs(setting, method, reference, column, seeds))
     return (tally(chain(*groups), MARGIN), *(tally(group, MARGIN) for group in groups))
+
+
+def by_labels(pairs: Iterable[tuple[float, float, float]]) -> list[list[tuple[float, float]]]:
+    """Return the accuracies of `ComparisonRecord.site_pairs` for each of `LABEL_GROUPS`."""
+    groups: list[list[tuple[float, float]]] = [[] for _ in LABEL_GROUPS]
+    for mu, ours, theirs in pairs:
+        groups[label_group(mu)].append((ours, theirs))
+    return groups

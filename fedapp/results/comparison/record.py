@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedapp.ground.errors import RunError
-from fedapp.learn.metrics import LABEL_GROUPS, label_group
 from fedapp.messages.protocol import ANSWERS
 from fedapp.results.comparison.looks import Look, looks
 from fedapp.results.statistics import Mean, mean_sd
@@ -243,20 +242,6 @@ class ComparisonRecord:
                 if row.selected_accuracy is not None:
                     found.setdefault(method, {})[seed, site] = row.selected_accuracy
         return found
-
-    def by_labels(
-        self,
-        setting: str,
-        method: str,
-        other: str,
-        column: str = SITE_SELECTED,
-        seeds: Sequence[int] | None = None,
-    ) -> list[list[tuple[float, float]]]:
-        """Return the accuracies of `site_pairs` for each of `LABEL_GROUPS`."""
-        groups: list[list[tuple[float, float]]] = [[] for _ in LABEL_GROUPS]
-        for mu, ours, theirs in self.site_pairs(setting, method, other, column, seeds):
-            groups[label_group(mu)].append((ours, theirs))
-        return groups
 
     def has_all_labels(self, setting: str, method: str) -> bool:
         """Tell whether a method learned from labels that others in this setting do not see."""

@@ -10,7 +10,7 @@ from statistics import fmean
 from fedapp.ground.text import count, duration, percent, points, size
 from fedapp.learn.metrics import LABEL_GROUPS
 from fedapp.results.comparison.columns import Column, by_method, mean, seeds, spread
-from fedapp.results.comparison.differences import REFERENCES, harm
+from fedapp.results.comparison.differences import REFERENCES, by_labels, harm
 from fedapp.results.comparison.looks import MIX
 from fedapp.results.comparison.paper import COST, PaperNumbers
 from fedapp.results.comparison.record import (
@@ -246,7 +246,9 @@ def label_table(comparison: ComparisonRecord) -> Table:
 
     def of_group(group: int) -> Column:
         def entry(setting: str, method: str) -> str:
-            found = [ours for ours, _ in comparison.by_labels(setting, method, method)[group]]
+            found = [
+                ours for ours, _ in by_labels(comparison.site_pairs(setting, method, method))[group]
+            ]
             return f"{percent(fmean(found))} (n = {len(found)})" if found else DASH
 
         return entry

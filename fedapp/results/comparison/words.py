@@ -1,106 +1,14 @@
-"""A comparison on the screen: its short table, and what it can tell and what it cannot see.
+"""A comparison on the screen: its short table, and what it can tell and what it cannot see."""
 
-What counts as one observation is a run, that is a seed. The sites of a run are not independent:
-they share a model and a split. So a method's accuracy in a run is its mean over the sites, and
-methods are compared over runs. What holds is said of other seeds, not of other data.
-
-Accuracies and differences are shares.
-"""
-
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
-from itertools import combinations
-from statistics import fmean, median
+from collections.abc import Sequence, Set
+from statistics import fmean
 
 from fedapp.ground.text import count, percent, points
 from fedapp.results.comparison.record import LAST, SELECTED, VALIDATION, WORK, ComparisonRecord
-from fedapp.results.statistics import CONFIDENCE, Difference, Mean, holm, paired_difference
+from fedapp.results.statistics import Mean, Telling
 
 _RULES = {VALIDATION: "at the round chosen by validation", LAST: "after the last round"}
 """How a round was selected, in words."""
-
-Units = Mapping[tuple[int, int], float]
-"""(seed, site) -> accuracy of one method there."""
-Runs = Mapping[int, float]
-"""Seed -> mean accuracy of one method over the sites of that run."""
-
-
-@dataclass(frozen=True)
-class Telling:
-    """The method with the highest mean, and the others beside it.
-
-    differences: each other method less the best, over the runs of all, with a 95 % interval of its
-    own. It is None where there is one run, or all differ alike. corrected: their p-values by Holm
-    over all pairs of methods, since the best is chosen by the same numbers.
-    """
-
-    best: str
-    differences: Mapping[str, Difference]
-    corrected: Mapping[str, float | None]
-
-    @property
-    def behind(self) -> list[str]:
-        """Methods that are shown to be worse than the best."""
-        return [m for m, p in self.corrected.items() if p is not None and p < 1 - CONFIDENCE]
-
-    @property
-    def open(self) -> list[str]:
-        """Methods that cannot be told from the best."""
-        return [method for method in self.differences if method not in self.behind]
-
-    @property
-    def runs(self) -> int:
-        """Number of runs that every method has."""
-        return min(difference.n for difference in self.differences.values())
-
-    @property
-    def reach(self) -> float | None:
-        """Median half-width of the intervals: smaller differences are not seen; None: not known."""
-        halves = [r for d in self.differences.values() if (r := reach_of(d)) is not None]
-        return median(halves) if halves else None
-
-
-def reach_of(difference: Difference) -> float | None:
-    """Return half the width of an interval; None without one."""
-    if difference.low is None or difference.high is None:
-        return None
-    return (difference.high - difference.low) / 2
-
-
-def level(comparisons: int) -> float:
-    """Return the confidence of each of so many intervals (>= 1) that hold together at 95 %.
-
-    Bonferroni's 1 - 0.05 / n.
-    """
-    return 1 - (1 - CONFIDENCE) / comparisons
-
-
-def by_run(found: Mapping[str, Units]) -> dict[str, dict[int, float]]:
-    """Return each method's mean accuracy by seed, over the sites that all methods have there."""
-    shared = set.intersection(*map(set, found.values())) if found else set()
-    seeds = sorted({seed for seed, _ in shared})
-    return {
-        method: {s: fmean(units[unit] for unit in shared if unit[0] == s) for s in seeds}
-        for method, units in found.items()
-    }
-
-
-def telling(found: Mapping[str, Units]) -> Telling | None:
-    """Compare methods over the runs that all of them have; None below two methods or one run."""
-    runs = by_run(found)
-    if len(runs) < 2 or not all(runs.values()):
-        return None
-    best = max(runs, key=lambda method: fmean(runs[method].values()))
-    pairs = list(combinations(runs, 2))
-    tests = [paired_difference(runs[one], runs[other]) for one, other in pairs]
-    p_of = dict(zip(pairs, holm([test.p if test else None for test in tests]), strict=True))
-    differences, corrected = {}, {}
-    for method, of_method in runs.items():
-        difference = paired_difference(of_method, runs[best])
-        if method != best and difference is not None:
-            differences[method] = difference
-            corrected[method] = next(p for pair, p in p_of.items() if {*pair} == {method, best})
-    return Telling(best, differences, corrected)
 
 
 def in_words(told: Telling) -> str:

@@ -1,4 +1,4 @@
-"""Class by class: which images sites have, what is mistaken for what, which labels were made up.
+"""Class by class: the images of each site, mistakes, and pseudo-labels.
 
 And whether a model knows when it may be wrong.
 """
@@ -20,7 +20,6 @@ from fedapp.results.run.drawing import (
     line_chart,
     matrix,
     percents,
-    shares_of,
 )
 from fedapp.results.run.record import RunRecord, SiteRecord
 
@@ -59,12 +58,8 @@ def class_mix(run: RunRecord) -> Block:
     ):
         if many > most:
             return Block(title, _CLASSES, missing=f"{many} {what} are too many for a picture.")
-    of = Matrix(
-        rows=[site.name for site in known],
-        columns=run.classes,
-        shares=[shares_of(counts[site.number]) for site in known],
-        words=[[str(n) if n else "" for n in counts[site.number]] for site in known],
-    )
+    names = [site.name for site in known]
+    of = Matrix.of_counts(names, run.classes, [counts[site.number] for site in known])
     lacking = sum(0 in counts[site.number] for site in known)
     said = (
         f"Images by site and class. {lacking} of {len(known)} sites have no image of some class "
@@ -120,10 +115,7 @@ def confusion(evaluations: Sequence[Evaluation], classes: Sequence[str]) -> Bloc
     if len(classes) > MOST_CLASSES:
         why = f"{len(classes)} classes are too many for a picture."
         return Block(CONFUSION, reading, tables=tables, lines=[said], missing=why)
-    of = Matrix(
-        classes, classes, [shares_of(row) for row in total],
-        [[str(n) if n else "" for n in row] for row in total],
-    )  # fmt: skip
+    of = Matrix.of_counts(classes, classes, total)
     numbers = [[name, *map(count, row)] for name, row in zip(classes, total, strict=True)]
     table = Table("Confusion matrix", ["True class", *classes], numbers, labels=1)
     picture = matrix("Test images", of, said, "predicted class", "true class")

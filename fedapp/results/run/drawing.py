@@ -7,6 +7,7 @@ where there is room.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from markupsafe import Markup
 
@@ -233,6 +234,14 @@ class Matrix:
     columns: Sequence[str]
     shares: Sequence[Sequence[float]]
     words: Sequence[Sequence[str]]
+
+    @classmethod
+    def of_counts(
+        cls, rows: Sequence[str], columns: Sequence[str], counts: Sequence[Sequence[int]]
+    ) -> Self:
+        """Return the counts as shares of their rows; a cell says its count, of none nothing."""
+        words = [[str(n) if n else "" for n in row] for row in counts]
+        return cls(rows, columns, [shares_of(row) for row in counts], words)
 
 
 def matrix(title: str, of: Matrix, alternative: str, across: str = "", down: str = "") -> Picture:

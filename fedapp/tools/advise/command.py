@@ -12,7 +12,7 @@ from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import RunError
 from fedapp.ground.text import duration
 from fedapp.results.comparison.record import ComparisonRecord
-from fedapp.results.comparison.words import by_run
+from fedapp.results.statistics import by_run
 from fedapp.tools.advise.plan import CANDIDATES, SEEDS, SETTING, plan
 from fedapp.tools.advise.rule import advise
 from fedapp.tools.advise.words import as_json, reason, table, tuned_words

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.text import duration, percent, points
-from fedapp.results.comparison.words import Runs
+from fedapp.results.statistics import Runs
 from fedapp.tools.advise.rule import MARGIN, Advice
 from fedapp.tools.compare.tuning import RATE
 

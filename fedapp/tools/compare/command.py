@@ -6,7 +6,8 @@ from types import MappingProxyType
 
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runpaths import runs_root
-from fedapp.results.comparison.words import in_words, overview, telling
+from fedapp.results.comparison.words import in_words, overview
+from fedapp.results.statistics import telling
 from fedapp.tools.compare.cells import build_cells, runs_of
 from fedapp.tools.compare.execute import INTERRUPTED, execute
 from fedapp.tools.compare.grid import read_grid

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from scipy.stats import ttest_rel
 
-from fedapp.results.comparison.words import by_run, in_words, level, overview, telling
+from fedapp.results.comparison.words import in_words, overview
+from fedapp.results.statistics import by_run, level, telling
 from tests.results.comparison.synthetic import result, site, written
 
 FOUND = {
