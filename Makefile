@@ -59,10 +59,10 @@ format: $(STAMP) ## rewrite the code in the project's style
 
 check: lint test ## what CI runs
 
-bench: $(STAMP) ## all benchmarks, then docs/PERFORMANCE.md; ARGS="--quick" or ARGS="scoring gpu"
+bench: $(STAMP) ## all benchmarks, then docs/results/benchmarks.md; ARGS="--quick" or ARGS="scoring gpu"
 	$(BIN)/python -m bench $(ARGS)
 
-results: $(STAMP) ## tune and compare all methods (hours), then docs/RESULTS.md
+results: $(STAMP) ## tune and compare all methods (hours), then docs/results/*/tables.md
 	$(BIN)/python -m bench.study
 
 docs: $(STAMP) ## the documentation site, in build/docs/index.html

@@ -1,4 +1,4 @@
-"""Run the benchmarks one after the other, then write the tables of docs/PERFORMANCE.md.
+"""Run the benchmarks one after the other, then write the tables of docs/results/benchmarks.md.
 
 `python -m bench [--quick] [NAME ...]`: all of them, or those named. One that fails does not keep
 the others from running; the exit code is 1 then. `--quick` runs each at toy size, to see whether it

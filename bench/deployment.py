@@ -6,6 +6,7 @@ process that was started here has ended, the SuperLink last.
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from fedapp.experiment.config import flower_words
 from fedapp.ground.processes import free_port
 
 START_S = 300.0
@@ -152,14 +154,4 @@ def _await(port: int, link: subprocess.Popen[bytes]) -> None:
 
 def run_config(preset: str, overrides: Sequence[str]) -> str:
     """Return a preset and `key=value` texts as `flwr run --run-config` takes them."""
-    return " ".join([f"preset='{preset}'", *map(_toml, overrides)])
-
-
-def _toml(pair: str) -> str:
-    """Return a `key=value` text as Flower reads it: what is no number or truth is quoted."""
-    key, _, value = pair.partition("=")
-    try:
-        json.loads(value)
-    except ValueError:
-        return f"{key}='{value}'"
-    return pair
+    return flower_words({"preset": preset, "set": shlex.join(overrides)})

@@ -10,7 +10,7 @@ Measured: mean test accuracy of the honest sites, and the points by which it dif
 sites' in the run without hostile ones; after the last round (`hostile`), which depends on who was
 drawn for it, and as the mean over all rounds after the warm-up (`hostile-rounds`). Rounds that a
 run does not come to because too few sites can still answer count as 0 %. Every run's result is
-kept, so that the same command goes on where it was cut; the tables are docs/SECURITY.md's.
+kept, so the same command goes on where it was cut; the tables: docs/results/benchmarks.md.
 """
 
 from collections.abc import Collection, Mapping, Sequence

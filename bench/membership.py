@@ -11,7 +11,7 @@ Measured at each site with at least 20 of both, then averaged over sites and see
 guess; `advantage`, the greatest true minus false positive rate over all thresholds. An attacker
 would have to choose the threshold without knowing who is a member: it is an upper bound, and above
 0 without any leak. `chance` is what it is on the same scores with members drawn at random.
-Every run's result is kept; the table is docs/SECURITY.md's.
+Every run's result is kept; the table is docs/results/benchmarks.md's.
 """
 
 import json

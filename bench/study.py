@@ -2,8 +2,8 @@
 
 `python -m bench.study [NAME ...]`: all grids results_*, second_* and crossing of conf/sweeps, or
 those named. What was run before is kept, what was cut goes on; so a second call only writes the
-document anew. Tables and figures of each go between `<!-- results:NAME -->` and
-`<!-- /results:NAME -->`, its figures and its numbers into docs/results/NAME/.
+pages anew. Tables, figures and numbers of each go into docs/results/NAME/; its page there is
+tables.md, to which docs/RESULTS.md links.
 
 What a grid says of tuning decides: `tune`: its methods are tuned, then compared; `tuned_from`: they
 have what was chosen for that grid, which is tuned first; neither: they are compared as they are.
@@ -11,7 +11,6 @@ have what was chosen for that grid, which is tuned first; neither: they are comp
 
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 
 from fedapp.experiment.presetfiles import sweeps
 from fedapp.ground.disk import write_atomic
-from fedapp.ground.errors import ConfigError, FedAppError
+from fedapp.ground.errors import FedAppError
 from fedapp.ground.text import percent
 from fedapp.results.comparison.looks import looks
 from fedapp.tools.compare.command import compare, tune
@@ -33,6 +32,10 @@ FIRST = ("results_fashion_mnist", "results_cifar10")
 DOCUMENT = Path(__file__).parents[1] / "docs" / "RESULTS.md"
 KEPT = ("results.csv", "rounds.csv")
 """Files of a comparison that lie beside its figures."""
+PAGE = "tables.md"
+"""A study's page in its folder."""
+PAGE = "tables.md"
+"""A study's page in its folder."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,8 @@ def _facts(tuning: Path) -> Mapping[str, Any]:
     return facts
 
 
-def published(text: str, study: Study, folder: Path) -> str:
-    """Return the document with a study's block filled; copy its figures and numbers to `folder`."""
+def published(study: Study, folder: Path) -> None:
+    """Write a study's page into its folder; copy its figures and numbers beside it."""
     name, comparison = study.name, study.comparison
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob("*.png"), folder / "tuning.json", folder / f"{name}.yaml"):
@@ -107,19 +110,18 @@ def published(text: str, study: Study, folder: Path) -> str:
     for file in (*files, *sorted((comparison / "figures").glob("*.png"))):
         shutil.copyfile(file, folder / file.name)
     report = (comparison / "tables.md").read_text(encoding="utf-8")
-    _, _, body = report.partition("\n")  # the document has its own title
-    body = body.replace("](figures/", f"](results/{name}/")
-    lower = re.sub(r"^#", "##", body, flags=re.MULTILINE).strip()  # below the data set's heading
-    return filled(text, name, f"{_head(study)}\n\n{lower}")
+    _, _, body = report.partition("\n")  # the page has a title of its own
+    text = page(name, _head(study), body.replace("](figures/", "]("))
+    write_atomic(folder / PAGE, text.encode(), durable=False)
 
 
-def filled(text: str, name: str, content: str) -> str:
-    """Return the document with one block filled. Raises ConfigError where it has none."""
-    opening, closing = f"<!-- results:{name} -->", f"<!-- /results:{name} -->"
-    block = re.compile(f"{re.escape(opening)}\n.*?{re.escape(closing)}", re.DOTALL)
-    if not block.search(text):
-        raise ConfigError(f"block {name}: is missing; write {opening} and {closing} on two lines")
-    return block.sub(lambda _: f"{opening}\n{content}\n{closing}", text)
+def page(name: str, head: str, body: str) -> str:
+    """Return a study's page. head: where its methods' values come from; body: its report."""
+    intro = (
+        f"Made by `python -m bench.study {name}`: not written by hand. "
+        "[Results](../../RESULTS.md) says what was found."
+    )
+    return f"# All tables: {name}\n\n{intro}\n\n{head}\n\n{body.strip()}\n"
 
 
 def _head(study: Study) -> str:
@@ -129,13 +131,13 @@ def _head(study: Study) -> str:
     if study.source:
         file = f"{study.name}.yaml"
         return (
-            "### Tuning\n\nNone of its own: every method has the values that tuning chose for it "
+            "## Tuning\n\nNone of its own: every method has the values that tuning chose for it "
             f"in `{study.source}`, except those that this grid gives it. "
-            f"[{file}](results/{study.name}/{file}) has them all."
+            f"[{file}]({file}) has them all."
         )
     return (
-        "### Tuning\n\nNone: every method has the values of "
-        f"[its grid](../conf/sweeps/{study.name}.yaml)."
+        "## Tuning\n\nNone: every method has the values of "
+        f"[its grid](../../../conf/sweeps/{study.name}.yaml)."
     )
 
 
@@ -161,7 +163,7 @@ def tuning_section(facts: Mapping[str, Any]) -> str:
         f"{facts['budget']} candidates of every method, on {', '.join(facts['settings'])}, seed "
         f"{seeds}; the best mean accuracy on validation images is chosen{each}."
     )
-    return f"### Tuning\n\n{intro}\n\n" + "\n".join(lines)
+    return f"## Tuning\n\n{intro}\n\n" + "\n".join(lines)
 
 
 def _candidate(candidate: Mapping[str, Any]) -> str:
@@ -175,14 +177,11 @@ def main(names: Sequence[str]) -> None:
     chosen = names or studies()
     root = Path(os.environ.get("FEDAPP_OUT") or "~/um-pfssl-runs").expanduser()
     try:
-        for name in chosen:  # before hours of work
-            filled(DOCUMENT.read_text(encoding="utf-8"), name, "")
         for name in chosen:
-            study = run(name, root)
-            text = DOCUMENT.read_text(encoding="utf-8")
-            text = published(text, study, DOCUMENT.parent / "results" / name)
-            write_atomic(DOCUMENT, text.encode(), durable=False)
-            print(f"{DOCUMENT.name}: block {name} written")
+            published(run(name, root), DOCUMENT.parent / "results" / name)
+            print(f"docs/results/{name}/{PAGE} is written")
+            if f"](results/{name}/{PAGE})" not in DOCUMENT.read_text(encoding="utf-8"):
+                print(f"{DOCUMENT.name} has no link to it: add [{name}](results/{name}/{PAGE})")
     except FedAppError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -1,4 +1,4 @@
-"""Write what bench/results holds into documents, as tables: PERFORMANCE, SECURITY, PROTOTYPES.
+"""Write what bench/results holds into documents, as tables: docs/results/benchmarks.md.
 
 `python -m bench.tables` fills each block between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->`
 with the rows of bench/results/NAME.json, NAME.png where there is one, and below them the command,
@@ -6,6 +6,7 @@ the machine and the versions. A block without results stays as it is; a second r
 """
 
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError, FedAppError
 
 DOCS = Path(__file__).parents[1] / "docs"
-DOCUMENTS = (DOCS / "PERFORMANCE.md", DOCS / "SECURITY.md", DOCS / "PROTOTYPES.md")
+DOCUMENTS = (DOCS / "results" / "benchmarks.md",)
 
 Row = Mapping[str, Any]
 
@@ -27,10 +28,11 @@ _LONGEST_NOTE = 200
 """Characters; a longer one is a series for a plot."""
 
 
-def filled(text: str, results: Path) -> str:
+def filled(text: str, results: Path, shown: str = "../bench/results") -> str:
     """Return the document with every block filled that has results.
 
-    Raises ConfigError on a block without an end and on a file that holds no result.
+    shown: how the document's figures name the results' folder. Raises ConfigError on a block
+    without an end and on a file that holds no result.
     """
     for name in _OPENING.findall(text):
         block = re.compile(rf"<!-- bench:{name} -->\n.*?<!-- /bench:{name} -->", re.DOTALL)
@@ -38,7 +40,7 @@ def filled(text: str, results: Path) -> str:
             raise ConfigError(f"block {name}: has no end; write <!-- /bench:{name} --> below it")
         path = results / f"{name}.json"
         if path.exists():
-            lines = (f"<!-- bench:{name} -->", _section(path), f"<!-- /bench:{name} -->")
+            lines = (f"<!-- bench:{name} -->", _section(path, shown), f"<!-- /bench:{name} -->")
             text = block.sub("\n".join(lines).replace("\\", r"\\"), text)
     return text
 
@@ -65,7 +67,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _section(path: Path) -> str:
+def _section(path: Path, shown: str) -> str:
     try:
         result = json.loads(path.read_text())
         machine, versions = result["machine"], result["versions"]
@@ -78,14 +80,14 @@ def _section(path: Path) -> str:
             f"code {result['code']}",
             *(f"{name} {text}" for name, text in notes.items() if len(text) <= _LONGEST_NOTE),
         ]
-        return f"{table(result['rows'])}\n\n{_figure(path)}{'; '.join(facts)}."
+        return f"{table(result['rows'])}\n\n{_figure(path, shown)}{'; '.join(facts)}."
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: holds no result ({error!r}); run its benchmark again") from None
 
 
-def _figure(path: Path) -> str:
+def _figure(path: Path, shown: str) -> str:
     drawn = path.with_suffix(".png")
-    return f"![{path.stem}](../bench/results/{drawn.name})\n\n" if drawn.exists() else ""
+    return f"![{path.stem}]({shown}/{drawn.name})\n\n" if drawn.exists() else ""
 
 
 def _spread_of(column: str) -> tuple[str, str] | None:
@@ -130,7 +132,7 @@ def written(document: Path) -> str:
     """Write a document's tables where they changed; return its text."""
     try:
         before = document.read_text()
-        after = filled(before, RESULTS)
+        after = filled(before, RESULTS, os.path.relpath(RESULTS, document.parent))
         if after != before:
             write_atomic(document, after.encode(), durable=False)
     except FedAppError as error:

@@ -28,7 +28,7 @@ register) # the public key of every site; those that are registered stay so
     ;;
 demo) # train on the three sites' own digits; the end of the log is the result
     name=${2:-demo-$(date +%Y%m%d-%H%M%S)}
-    config="preset='digits_sites' runtime.run_name='$name' ${3:-}"
+    config="preset='digits_sites' set='runtime.run_name=$name ${3:-}'"
     flwr run "$APP" hospitals --stream --run-config "$config"
     # Flower's command also ends well when the run does not.
     [ -f "$RUNS/$name/summary.json" ] || {

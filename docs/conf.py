@@ -19,7 +19,7 @@ extensions = [
     "mathml",
     "offline",
 ]
-exclude_patterns = ["_ext", "results"]
+exclude_patterns = ["_ext"]
 highlight_language = "none"  # of blocks that name no language: commands and what they print
 html_theme = "furo"
 html_math_renderer = "mathml"

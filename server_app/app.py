@@ -1,6 +1,5 @@
 """Flower's ServerApp: configuration in, rounds, result out."""
 
-import json
 import logging
 import shlex
 from collections.abc import Mapping
@@ -9,7 +8,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedapp.experiment.codehash import code_hash
-from fedapp.experiment.config import experiment_digest, load_run_config
+from fedapp.experiment.config import experiment_digest, flower_words, load_run_config
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runlock import sole_server
 from fedapp.ground.errors import FedAppError
@@ -50,8 +49,7 @@ def _run(grid: Grid, context: Context) -> None:
 
 def _command(sites: int, run_config: Mapping[str, Scalar]) -> str:
     """Return the command that runs the same on so many simulated sites."""
-    pairs = [f"{key}={json.dumps(value)}" for key, value in run_config.items() if value != ""]
     return (
         f"flwr run . --stream --federation-config num-supernodes={sites} "
-        f"--run-config {shlex.quote(' '.join(pairs))}"
+        f"--run-config {shlex.quote(flower_words(run_config))}"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedapp.data import published
 from fedapp.data.datasets import data_root
-from fedapp.experiment.config import load_run_config
+from fedapp.experiment.config import load_experiment, read_run_config
 from fedapp.experiment.presetfiles import Scalar, method_path, preset_path
 from fedapp.ground.functions import names_function, source_of
 
@@ -17,9 +17,10 @@ def inputs_of(node_config: Mapping[str, Scalar], run_config: Mapping[str, Scalar
 
     Raises ConfigError on settings that are wrong.
     """
-    experiment = load_run_config(run_config)
-    found = [preset_path(str(run_config["preset"]))]
-    if method := run_config.get("method.preset"):
+    preset, overrides = read_run_config(run_config)
+    experiment = load_experiment(preset, overrides)
+    found = [preset_path(preset)]
+    if method := overrides.get("method.preset"):
         found.append(method_path(str(method)))
     if experiment.split.manifest:
         found.append(Path(experiment.split.manifest))

@@ -55,16 +55,15 @@ def read_dicom(file: Path) -> Stored:
     try:
         header = pydicom.dcmread(file, specific_tags=_READ)
         if problem := _problem(header):
-            raise ImageError(f"{file}: DICOM, {problem}")
+            what, remedy = problem
+            raise ImageError(file, f"DICOM, {what}", remedy)
         return _stored(header)
     except ImageError:
         raise
     except Exception as error:  # pydicom and what it calls raise nearly all there are
         # Not `from error`, whose text may quote the header.
-        raise ImageError(
-            f"{file}: damaged or not DICOM ({type(error).__name__}): replace it by a whole copy "
-            "or remove it"
-        ) from None
+        what = f"damaged or not DICOM ({type(error).__name__})"
+        raise ImageError(file, what, "replace it by a whole copy or remove it") from None
 
 
 def is_dicom(file: Path) -> bool:
@@ -76,33 +75,34 @@ def is_dicom(file: Path) -> bool:
         return False
 
 
-def _problem(header: Any) -> str:
-    """Return what is not read here and the remedy; empty: all is well."""
+def _problem(header: Any) -> tuple[str, str] | None:
+    """Return what is not read here and the remedy; None: all is well."""
     if "PixelData" not in header:
-        return "no image in it: remove it"
+        return "no image in it", "remove it"
     frames = header.get("NumberOfFrames")
     if "SharedFunctionalGroupsSequence" in header or frames not in (None, 1):
-        return "not one frame, or of an enhanced kind: save each frame as a file of its own"
+        return "not one frame, or of an enhanced kind", "save each frame as a file of its own"
     colour = header.SamplesPerPixel == 3 and header.PhotometricInterpretation in _COLOUR
     grey = header.SamplesPerPixel == 1 and header.PhotometricInterpretation in _GREY
     if not (grey or colour):
-        return "neither MONOCHROME nor RGB nor YBR: convert it to RGB"
+        return "neither MONOCHROME nor RGB nor YBR", "convert it to RGB"
     if not 1 <= header.BitsStored <= header.BitsAllocated or header.BitsAllocated not in (8, 16):
-        return "values are not of 1 to 16 bits in 8 or 16: convert them"
+        return "values are not of 1 to 16 bits in 8 or 16", "convert them"
     if colour and header.BitsStored > 8:
-        return "colours of more than 8 bits: convert them to 8"
+        return "colours of more than 8 bits", "convert them to 8"
     if not 0 < header.Rows * header.Columns <= _MOST_PIXELS:
-        return f"{header.Rows} x {header.Columns} pixels, the most is {_MOST_PIXELS:,}: cut it"
+        return f"{header.Rows} x {header.Columns} pixels, the most is {_MOST_PIXELS:,}", "cut it"
     syntax = header.file_meta.TransferSyntaxUID
     if syntax.is_encapsulated and not _decodes(syntax, header.BitsStored):
         known = f" ({syntax.name})" if syntax.is_transfer_syntax else ""
-        return f"compressed in a way that is not read{known}: save it uncompressed (gdcmconv --raw)"
+        what = f"compressed in a way that is not read{known}"
+        return what, "save it uncompressed (gdcmconv --raw)"
     if _declares_more(header):
-        return "its compressed image is larger than its header says: remove it"
+        return "its compressed image is larger than its header says", "remove it"
     slope, intercept = _rescaling(header)
     if not (math.isfinite(slope) and slope and math.isfinite(intercept)):
-        return "RescaleSlope or RescaleIntercept is 0 or not finite: export the image again"
-    return ""
+        return "RescaleSlope or RescaleIntercept is 0 or not finite", "export the image again"
+    return None
 
 
 def _decodes(syntax: Any, bits: int) -> bool:

@@ -85,10 +85,9 @@ def read_images(
     first = decoded[0].shape[1:]
     for file, image in zip(files, decoded, strict=True):
         if image.shape[1:] != first:
-            raise ImageError(
-                f"{file}: {image.shape[1]} x {image.shape[2]} pixels, but {files[0]} has "
-                f"{first[0]} x {first[1]}: set data.image_size to give all one size"
-            )
+            other = f"{files[0]} has {first[0]} x {first[1]}"
+            what = f"{image.shape[1]} x {image.shape[2]} pixels, but {other}"
+            raise ImageError(file, what, "set data.image_size to give all one size")
     channels = max(image.shape[0] for image in decoded)
     images = torch.empty((len(files), channels, *first), dtype=torch.uint8)
     for index, image in enumerate(decoded):
@@ -164,10 +163,9 @@ def fitted(stored: Stored, file: Path, side: int, channels: int, window: str) ->
     """Return what `decode` does, of an image that has been read."""
     height, width = stored.values.shape[:2]
     if not side and not all(MIN_SIDE <= s <= MAX_SIDE for s in (height, width)):
-        raise ImageError(
-            f"{file}: {height} x {width} pixels, each side must be in "
-            f"[{MIN_SIDE}, {MAX_SIDE}]: set data.image_size to resize"
-        )
+        rule = f"each side must be in [{MIN_SIDE}, {MAX_SIDE}]"
+        what = f"{height} x {width} pixels, {rule}"
+        raise ImageError(file, what, "set data.image_size to resize")
     pixels = levels(stored, window, file)
     if channels == 1 and not stored.grey:
         pixels = np.array(Image.fromarray(pixels).convert("L"))

@@ -22,7 +22,7 @@ Act = Callable[[Tensor, Tensor], Tensor]
 """uint8 images [m, c, h, w] and their magnitudes, int32 [m, 1, 1, 1] -> new uint8 images."""
 
 
-def autocontrast(x: Tensor, level: Tensor) -> Tensor:
+def autocontrast(x: Tensor, _level: Tensor) -> Tensor:
     """Stretch each channel to 0 ... 255; a constant channel stays as it is."""
     low = x.amin((2, 3), keepdim=True).int()
     span = x.amax((2, 3), keepdim=True).int() - low
@@ -46,7 +46,7 @@ def contrast(x: Tensor, level: Tensor) -> Tensor:
     return _blend(((2 * total + pixels) // (2 * pixels)).int(), x, level)
 
 
-def equalize(x: Tensor, level: Tensor) -> Tensor:
+def equalize(x: Tensor, _level: Tensor) -> Tensor:
     """Make each channel's histogram flat; where no step of one level fits, it stays as it is."""
     pixels = x.flatten(2).long()
     counts = pixels.new_zeros((*x.shape[:2], 256)).scatter_add_(2, pixels, torch.ones_like(pixels))
@@ -57,7 +57,7 @@ def equalize(x: Tensor, level: Tensor) -> Tensor:
     return torch.where(step > 0, even, pixels).byte().view_as(x)
 
 
-def identity(x: Tensor, level: Tensor) -> Tensor:
+def identity(x: Tensor, _level: Tensor) -> Tensor:
     """Leave the image as it is."""
     return x
 

@@ -50,13 +50,13 @@ def read_raster(file: Path) -> Stored:
         with Image.open(file, formats=_FORMATS) as opened:
             pages = getattr(opened, "n_frames", 1) if opened.format == "TIFF" else 1
             if pages > 1:
-                raise ImageError(f"{file}: a TIFF of {pages} pages: save each as a file of its own")
+                what = f"a TIFF of {pages} pages"
+                raise ImageError(file, what, "save each as a file of its own")
             return _stored(opened, file)
     except _DECODE_ERRORS as error:
         reason = " ".join(str(error).split())
-        raise ImageError(
-            f"{file}: damaged or not an image ({reason}): replace it by a whole copy or remove it"
-        ) from error
+        what = f"damaged or not an image ({reason})"
+        raise ImageError(file, what, "replace it by a whole copy or remove it") from error
 
 
 def _stored(opened: Image.Image, file: Path) -> Stored:
@@ -65,16 +65,14 @@ def _stored(opened: Image.Image, file: Path) -> Stored:
     if mode in _DEEP:
         values = np.array(opened)
         if not np.isfinite(values).all():
-            raise ImageError(f"{file}: {kind}, some values are not finite: save it again without")
+            raise ImageError(file, f"{kind}, some values are not finite", "save it again without")
         # Pillow inverts those of 8 bits itself.
         inverted = _tag(opened, _PHOTOMETRIC, 1) == _WHITE_IS_ZERO
         return Stored(kind, values, inverted=inverted)
     if mode not in _GREY | _COLOUR or bits > 8:
         # Pillow would drop the low bits of colours.
-        raise ImageError(
-            f"{file}: {kind}, pixels of type {mode!r}: save it as grey of up to 16 bits without "
-            "transparency, or as 8-bit RGB"
-        )
+        remedy = "save it as grey of up to 16 bits without transparency, or as 8-bit RGB"
+        raise ImageError(file, f"{kind}, pixels of type {mode!r}", remedy)
     # Pillow warns of the direct way from a palette with transparency to RGB.
     clear = mode == "P" and "transparency" in opened.info
     image = opened.convert("RGBA") if clear else opened

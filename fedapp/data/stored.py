@@ -13,12 +13,12 @@ from fedapp.ground.settings import OWN_WINDOW, window_ends
 class DepthError(ImageError):
     """An image has more than 8 bits, and the agreed window does not say which values to show.
 
-    found: the file, and what is in it.
+    holds: what is in it.
     """
 
-    def __init__(self, found: str, lacking: str, remedy: str) -> None:
-        super().__init__(f"{found}, but {lacking}: {remedy}")
-        self.found = found
+    def __init__(self, file: object, holds: str, lacking: str, remedy: str) -> None:
+        super().__init__(file, f"{holds}, but {lacking}", remedy)
+        self.holds = holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,8 @@ def _no_window(stored: Stored, window: str, file: Path) -> DepthError:
     low, high = stored.values.min(), stored.values.max()
     lacking = "it has no window of its own" if window else "data.window is not set"
     return DepthError(
-        f"{file}: {stored.kind}, values {low:g} to {high:g}",
+        file,
+        f"{stored.kind}, values {low:g} to {high:g}",
         lacking,
         "set data.window to the two values that are to be black and white, the same for all sites "
         "(`fedapp check` suggests some), or save the image with 8 bits",

@@ -8,16 +8,17 @@ long as the run lasts.
 
 import json
 import os
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from fedapp.drivers.need import Plan
 from fedapp.drivers.workers import measure
-from fedapp.experiment.config import load_experiment, parse_overrides
+from fedapp.experiment.config import flower_words, load_experiment, parse_overrides
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import Scalar, anywhere
+from fedapp.experiment.presetfiles import anywhere
 from fedapp.experiment.runfolder import check_run
 from fedapp.experiment.runpaths import peers_path
 from fedapp.ground.devices import pick_device
@@ -31,17 +32,21 @@ def prepare(preset: str, texts: Sequence[str]) -> tuple[Experiment, Plan]:
     """
     overrides = parse_overrides(texts)
     preset = anywhere(preset)
+    paths = {}
     if method := overrides.get("method.preset"):
-        overrides = {**overrides, "method.preset": anywhere(str(method))}
-    experiment = load_experiment(preset, overrides)
-    values = {"preset": preset, **overrides, **absolute_paths(experiment)}
+        paths["method.preset"] = anywhere(str(method))
+    experiment = load_experiment(preset, {**overrides, **paths})
+    paths |= absolute_paths(experiment)
+    words = [text for text in texts if text.partition("=")[0] not in paths]
+    words += [f"{key}={path}" for key, path in paths.items()]
     check_run(experiment)
     pick_device(experiment.runtime.device)  # before every simulated site says the same
     runtime, sites = experiment.runtime, experiment.split.num_clients
-    return experiment, Plan(run_config(values), sites, runtime.threads, runtime.workers)
+    run_config = flower_words({"preset": preset, "set": shlex.join(words)})
+    return experiment, Plan(run_config, sites, runtime.threads, runtime.workers)
 
 
-def absolute_paths(experiment: Experiment) -> dict[str, Scalar]:
+def absolute_paths(experiment: Experiment) -> dict[str, str]:
     """Return the paths among the settings, absolute: Flower's processes run in other folders."""
     set_paths = (
         ("data.root", experiment.data.root),
@@ -50,20 +55,6 @@ def absolute_paths(experiment: Experiment) -> dict[str, Scalar]:
         ("runtime.peers", str(peers_path(experiment)) if experiment.runtime.peers else ""),
     )
     return {key: str(Path(path).expanduser().absolute()) for key, path in set_paths if path}
-
-
-def run_config(values: Mapping[str, Scalar]) -> str:
-    """Return the values as Flower reads them: `key=value` pairs, each value in TOML."""
-    pairs = []
-    for key, value in values.items():
-        if isinstance(value, str):
-            mark = '"' if "'" in value else "'"
-            if mark in value or not value.isprintable() or (mark == '"' and "\\" in value):
-                raise ConfigError(f"override: {key} = {value!r}: Flower cannot carry such a text")
-            pairs.append(f"{key}={mark}{value}{mark}")
-        else:
-            pairs.append(f"{key}={json.dumps(value)}")
-    return " ".join(pairs)
 
 
 def main(preset: str, texts: Sequence[str]) -> None:

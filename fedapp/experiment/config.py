@@ -3,8 +3,7 @@
 A preset is a file of `conf/` named without its ending, or the path of any YAML file. A method
 preset is one of `conf/methods/`, or any other likewise; what it says takes the place of what the
 preset says. An
-override is a dotted key such as `method.num_replaced`; an empty text means "as the preset says",
-because Flower wants every key that a run may override to be present (`[tool.flwr.app.config]`).
+override is a dotted key such as `method.num_replaced`; an empty text means "as the preset says".
 
 Every problem found is reported, one line each: where it stands, the key, the value, the rule.
 """
@@ -14,12 +13,14 @@ import difflib
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
 
 from fedapp.data.datasets import NAMES as DATASETS
 from fedapp.data.parts import BAGS
@@ -34,7 +35,7 @@ from fedapp.experiment.presetfiles import (
     scalar,
     source_of,
 )
-from fedapp.ground.errors import ConfigError
+from fedapp.ground.errors import OVERRIDE, ConfigError, Contradiction, Problem
 from fedapp.ground.functions import advice, names_function
 from fedapp.ground.settings import (
     CLOSED,
@@ -42,10 +43,11 @@ from fedapp.ground.settings import (
     DataSettings,
     NonNegative,
     SplitSettings,
+    changed,
+    idle,
 )
 from fedapp.learn.networks import DEFAULT_NETWORK, network_class, network_names
 from fedapp.methods import method_class, method_names
-from fedapp.methods.base import Method
 
 MACHINE_KEYS = (
     "name", "runtime", "data.root", "data.download", "split.manifest", "model.weights",
@@ -66,6 +68,11 @@ _NAMED: dict[str, tuple[Callable[[], list[str]], Callable[[str], type]]] = {
     "model": (network_names, network_class),
 }
 """Groups whose settings depend on their `name`: the names there are, and the class of one."""
+_DEPENDENT: dict[str, type[DataSettings] | type[SplitSettings]] = {
+    "data": DataSettings,
+    "split": SplitSettings,
+}
+"""Groups some of whose settings say nothing beside certain values of others."""
 _DEFAULTS = {"model.name": DEFAULT_NETWORK}
 
 _SYNONYMS = {
@@ -106,6 +113,19 @@ class _Frame:
     seed: NonNegative = 0
 
 
+@dataclasses.dataclass(frozen=True)
+class _Origin:
+    """What said the values: overrides those that are among them, a file all others."""
+
+    source: str
+    overrides: Mapping[str, Scalar]
+
+    def problem(self, key: str, value: object, rule: str, remedy: str = "") -> Problem:
+        """Return what is wrong with the value of a key."""
+        where = OVERRIDE if key in self.overrides else self.source
+        return Problem(where, {key: value}, rule, remedy)
+
+
 def load_experiment(
     preset: str, overrides: Mapping[str, Scalar] = MappingProxyType({})
 ) -> Experiment:
@@ -113,8 +133,9 @@ def load_experiment(
 
     `method.preset` lays a method preset over the preset; in the preset itself, under it. It, or an
     override of `method.name`, with another method drops the preset's `method.*` values: they
-    described the preset's method. So it is with `model.name`. The experiment is named after both
-    presets: after the file, or as its `name` says, which a run's config.yaml has.
+    described the preset's method. So it is with `model.name`, and with what says nothing beside a
+    value that is laid over it, as `split.label_share` beside `split.labels=all`. The experiment is
+    named after both presets: after the file, or as its `name` says, which a run's config.yaml has.
 
     Raises ConfigError on an unknown preset, a damaged file, and on every unknown, wrongly typed,
     out-of-range or contradictory setting.
@@ -124,32 +145,56 @@ def load_experiment(
     name = _name(values, source, path.stem)
     if (under := values.pop("method.preset", "")) != "":  # the file's own values go over it
         under = method_path(anywhere(str(under), path.parent))
-        values = {**_flatten(read_yaml(under)), **values}
+        values = _merged(_flatten(read_yaml(under)), values)
     given = {key: value for key, value in overrides.items() if value != ""}
     if (chosen := given.pop("method.preset", "")) != "":
         over = method_path(str(chosen))
         values = _laid_over(values, _flatten(read_yaml(over)))
         named = given.get("method.name", values["method.name"])
         if named != values["method.name"]:
-            raise ConfigError(
-                f"override: method.name = {named!r}: method.preset = {chosen!r} is "
-                f"{values['method.name']!r}; keep one of the two"
-            )
+            rule = f"method.preset = {chosen!r} is {values['method.name']!r}"
+            said = {"method.name": named}
+            raise ConfigError(Problem(OVERRIDE, said, rule, "keep one of the two"))
         source, name = f"{source} under {source_of(over)}", f"{name}-{over.stem}"
-    values = _laid_over(values, {k: given[k] for g in _NAMED if (k := f"{g}.name") in given})
-    experiment = _build(values, name, source, given)
-    if lines := _misfits(experiment, given, source):
-        raise ConfigError("\n".join(lines))
+    experiment = _build(_laid_over(values, given), name, source, given)
+    if problems := _misfits(experiment, _Origin(source, given)):
+        raise ConfigError(*problems)
     return experiment
 
 
 def load_run_config(run_config: Mapping[str, Scalar]) -> Experiment:
-    """Return the experiment that Flower's run config describes: the key `preset` and overrides."""
-    overrides = dict(run_config)
-    preset = overrides.pop("preset", "")
+    """Return the experiment that Flower's run config describes; raises as `load_experiment`."""
+    return load_experiment(*read_run_config(run_config))
+
+
+def read_run_config(run_config: Mapping[str, Scalar]) -> tuple[str, dict[str, Scalar]]:
+    """Return the preset and the overrides of a Flower run config.
+
+    It has two keys, since Flower refuses all that pyproject.toml does not list: `preset`, and `set`
+    with `key=value` texts as a shell reads them. Raises ConfigError.
+    """
+    preset, said = run_config.get("preset", ""), run_config.get("set", "")
     if not isinstance(preset, str) or not preset:
         raise ConfigError(f"run config: preset = {preset!r}: name one of {', '.join(presets())}")
-    return load_experiment(preset, overrides)
+    try:
+        return preset, parse_overrides(shlex.split(str(said)))
+    except ValueError as error:
+        rule = "must be key=value with spaces between"
+        raise ConfigError(f"run config: set = {said!r}: {rule}; {error}") from None
+
+
+def flower_words(run_config: Mapping[str, Scalar]) -> str:
+    """Return a run config as `flwr run --run-config` takes it: every value a text in TOML.
+
+    Raises ConfigError on a text that Flower cannot carry.
+    """
+    words = []
+    for key, text in ((key, str(value)) for key, value in run_config.items() if value != ""):
+        if not text.isprintable():
+            raise ConfigError(f"{key} = {text!r}: Flower cannot carry such a text; change it")
+        text = text.replace("\\", r"\\").replace('"', r"\u0022")  # Flower ends a value at its mark
+        words.append(f'{key}="{text}"')
+    return " ".join(words)
 
 
 def parse_overrides(texts: Iterable[str]) -> dict[str, Scalar]:
@@ -239,212 +284,203 @@ def _build(
     plain: Mapping[str, Any], name: str, source: str, overrides: Mapping[str, Scalar]
 ) -> Experiment:
     """Merge, check and construct; `source` names the plain values in errors."""
-    problems: list[str] = []
-    values = _flatten(plain)
-    values |= overrides
-    origin = {key: "override" if key in overrides else source for key in values}
+    values = {**_flatten(plain), **overrides}
+    origin = _Origin(source, overrides)
+    named, problems = _named(values, origin)
+    for group in _NAMED.keys() - named.keys():  # of what it would have, nothing can be said
+        values = {k: v for k, v in values.items() if not k.startswith(f"{group}.")}
+    fields = {f"{group}.{key}" for group, cls in named.items() for key in _field_types(cls)}
+    valid = _shared_keys().keys() | fields
+    problems += _misplaced(values, valid, origin)
+    said = {key: value for key, value in values.items() if key in valid}
+    parts: dict[str, Any] = {}
+    for group, cls in {**_GROUPS, **named, "": _Frame}.items():
+        known = _within(group, said)
+        if group in _NAMED:
+            known.pop("name", None)
+        try:
+            parts[group] = cls(**known)
+        except ValidationError as error:
+            problems += [_explained(found, group, known, origin) for found in error.errors()]
+    wanted = values.get("data.name")
+    if isinstance(wanted, str) and wanted not in DATASETS and not names_function(wanted):
+        remedy = advice(wanted, DATASETS)
+        problems.append(origin.problem("data.name", wanted, "no such data set", remedy))
+    for needed, check in _BETWEEN:
+        if needed <= parts.keys():
+            problems += check(parts, origin)
+    if problems:
+        raise ConfigError(*problems)
+    return Experiment(name=name, seed=parts.pop("").seed, **parts)
 
-    valid, classes = set(_shared_keys()), dict(_GROUPS)
+
+def _named(values: Mapping[str, Any], origin: _Origin) -> tuple[dict[str, type], list[Problem]]:
+    """Return the class of each group that has one by its name, and those whose name has none."""
+    found, problems = {}, []
     for group, (names, class_of) in _NAMED.items():
         key = f"{group}.name"
         chosen = values.get(key, _DEFAULTS.get(key))
         try:
             if not isinstance(chosen, str):
                 raise ConfigError(f"must be one of {', '.join(names())}")
-            classes[group] = class_of(chosen)
-            valid |= {f"{group}.{field}" for field in _field_types(classes[group])}
+            found[group] = class_of(chosen)
         except ConfigError as error:
-            problems.append(f"{origin.get(key, source)}: {key} = {chosen!r}: {error}")
-            values = {k: v for k, v in values.items() if not k.startswith(f"{group}.")}
-
-    problems += _misplaced(values, valid, origin)
-    parts: dict[str, Any] = {}
-    for group, cls in classes.items():
-        prefix = f"{group}."
-        known = {
-            key.removeprefix(prefix): value
-            for key, value in values.items()
-            if key in valid and key.startswith(prefix)
-        }
-        if group in _NAMED:
-            known.pop("name", None)
-        try:
-            parts[group] = cls(**known)
-        except ValidationError as error:
-            problems += _explain(error, group, known, origin, source)
-    try:
-        frame = _Frame(**{key: values[key] for key in ("seed",) if key in values})
-    except ValidationError as error:
-        problems += _explain(error, "", values, origin, source)
-    wanted = values.get("data.name")
-    if isinstance(wanted, str) and wanted not in DATASETS and not names_function(wanted):
-        rule = f"no such data set; {advice(wanted, DATASETS)}"
-        problems.append(f"{origin['data.name']}: data.name = {wanted!r}: {rule}")
-    if {"method", "split"} <= parts.keys() and parts["split"].bags:
-        problems += _bag_problems(parts["split"], parts["method"], origin, source)
-    if {"data", "method", "runtime", "split"} <= parts.keys():
-        problems += _server_problems(parts, origin, source)
-    if {"method", "privacy", "rounds"} <= parts.keys():
-        problems += _average_problems(parts, origin, source)
-    if isinstance(wanted, str) and wanted == OWN and {"data", "split"} <= parts.keys():
-        problems += _own_problems(parts["data"], parts["split"], origin, source)
-    if {"data", "model", "method"} <= parts.keys():
-        problems += _size_problems(parts, origin, source)
-    if problems:
-        raise ConfigError("\n".join(problems))
-    return Experiment(name=name, seed=frame.seed, **parts)
+            problems.append(origin.problem(key, chosen, str(error)))
+    return found, problems
 
 
-def _bag_problems(
-    split: SplitSettings, method: Method[Any], origin: Mapping[str, str], source: str
-) -> list[str]:
-    """Return one line where the method cannot learn from bags."""
-    if BAGS in method.learns_from:
+def _bag_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
+    """Return what is wrong where the method cannot learn from bags."""
+    split, method = parts["split"], parts["method"]
+    if not split.bags or BAGS in method.learns_from:
         return []
     able = [name for name in method_names() if BAGS in method_class(name).learns_from]
-    rule = f"{method.name} cannot learn from bags; leave it out"
-    rule += f" or choose {' or '.join(able)}" if able else ""
-    where = origin.get("split.bags", source)
-    return [f"{where}: split.bags = {split.bags}: {rule}"]
+    remedy = "leave it out" + (f" or choose {' or '.join(able)}" if able else "")
+    rule = f"{method.name} cannot learn from bags"
+    return [origin.problem("split.bags", split.bags, rule, remedy)]
 
 
-def _server_problems(parts: Mapping[str, Any], origin: Mapping[str, str], source: str) -> list[str]:
-    """Return one line where nobody has labels, the method needs them at sites, or no server can."""
-    split, given, lines = parts["split"], parts["runtime"].server_data, []
+def _server_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
+    """Return what is wrong where nobody has labels, the method needs some, or no server can."""
+    split, given, found = parts["split"], parts["runtime"].server_data, []
     own = parts["data"].name == OWN
     if given and not own:
-        where = origin.get("runtime.server_data", source)
-        rule = "goes with data.name=own; a data set that is dealt has split.server_share"
-        lines.append(f"{where}: runtime.server_data = {given!r}: {rule}")
+        rule, remedy = "goes with data.name=own", "a data set that is dealt has split.server_share"
+        found.append(origin.problem("runtime.server_data", given, rule, remedy))
     if split.labels == "none":
-        where = origin.get("split.labels", source)
         if not (split.server_share or given):
             key = "runtime.server_data" if own else "split.server_share"
             rule = f"the server alone has labels, and it has no images: set {key}"
-            lines.append(f"{where}: split.labels = 'none': {rule}")
+            found.append(origin.problem("split.labels", "none", rule))
         if why := parts["method"].needs_labels():
             rule = f"{parts['method'].name} cannot run so: {why}"
-            lines.append(f"{where}: split.labels = 'none': {rule}")
-    return lines
+            found.append(origin.problem("split.labels", "none", rule))
+    return found
 
 
-def _average_problems(
-    parts: Mapping[str, Any], origin: Mapping[str, str], source: str
-) -> list[str]:
-    """Return a line for each setting that asks for what the method's sums and averages are not."""
+def _average_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
+    """Return each setting that asks for what the method's sums and averages are not."""
     method, robust, clip = parts["method"], parts["rounds"].robust, parts["privacy"].clip
-    lines = []
-    for key, value, idle, why in (
-        ("rounds.robust", robust, "none", method.needs_mean()),
-        ("privacy.clip", clip, 0, method.needs_unclipped()),
-    ):
-        if value != idle and why:
-            rule = f"{method.name} cannot run so: {why}; leave it out or choose another method"
-            lines.append(f"{origin.get(key, source)}: {key} = {value!r}: {rule}")
-    return lines
+    remedy = "leave it out or choose another method"
+    return [
+        origin.problem(key, value, f"{method.name} cannot run so: {why}", remedy)
+        for key, value, idle, why in (
+            ("rounds.robust", robust, "none", method.needs_mean()),
+            ("privacy.clip", clip, 0, method.needs_unclipped()),
+        )
+        if value != idle and why
+    ]
 
 
-def _misfits(experiment: Experiment, given: Mapping[str, Scalar], source: str) -> list[str]:
-    """Return one line for each setting of the method that so few sites cannot use."""
+def _misfits(experiment: Experiment, origin: _Origin) -> list[Problem]:
+    """Return each setting of the method that so few sites cannot use."""
     if experiment.runtime.peers:  # an earlier run's sites count beside these
         return []
     method = experiment.method
     return [
-        f"{'override' if f'method.{key}' in given else source}: "
-        f"method.{key} = {getattr(method, key)!r}: {rule}"
+        origin.problem(f"method.{key}", getattr(method, key), rule)
         for key, rule in method.misfits(experiment.split.num_clients).items()
     ]
 
 
-def _own_problems(
-    data: DataSettings, split: SplitSettings, origin: Mapping[str, str], source: str
-) -> list[str]:
-    """Return one line for each setting that does not go with sites' own data."""
-    rules: list[tuple[str, Scalar, str]] = []
+def _own_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
+    """Return each setting that does not go with sites' own data."""
+    data, split = parts["data"], parts["split"]
+    if data.name != OWN:
+        return []
+    found: list[Problem] = []
     if data.sites and len(data.site_names) != split.num_clients:
-        rule = f"data.sites names {len(data.site_names)} sites; make the two equal"
-        rules.append(("split.num_clients", split.num_clients, rule))
+        rule = f"data.sites names {len(data.site_names)} sites"
+        key, remedy = "split.num_clients", "make the two equal"
+        found.append(origin.problem(key, split.num_clients, rule, remedy))
     if split.labels == "all":
-        rule = "own data have no hidden labels to reveal; use 'some'"
-        rules.append(("split.labels", split.labels, rule))
-    if split.manifest:
-        rule = "own data are dealt by nobody; leave it out"
-        rules.append(("split.manifest", split.manifest, rule))
-    if split.label_share != 0.5:
-        rule = "own data come with the labels they have; leave it out"
-        rules.append(("split.label_share", split.label_share, rule))
-    if split.feature_shift:
-        rule = "own data are used as they are; leave it out"
-        rules.append(("split.feature_shift", split.feature_shift, rule))
-    for key in ("bags", "knows", "server_share"):
-        if value := getattr(split, key):
-            rule = "own data are dealt by nobody; leave it out"
-            rules.append((f"split.{key}", value, rule))
-    return [f"{origin.get(key, source)}: {key} = {value!r}: {rule}" for key, value, rule in rules]
+        rule = "own data have no hidden labels to reveal"
+        found.append(origin.problem("split.labels", "all", rule, "use 'some'"))
+    dealt = "own data are dealt by nobody"
+    for key, rule in {
+        "manifest": dealt,
+        "label_share": "own data come with the labels they have",
+        "feature_shift": "own data are used as they are",
+        **dict.fromkeys(("bags", "knows", "server_share"), dealt),
+    }.items():
+        if changed(split, key):
+            value = getattr(split, key)
+            found.append(origin.problem(f"split.{key}", value, rule, "leave it out"))
+    return found
 
 
-def _size_problems(parts: Mapping[str, Any], origin: Mapping[str, str], source: str) -> list[str]:
-    """Return lines where network or method take no images of the size that is set, or not both."""
-    model, method = parts["model"], parts["method"]
-    size, key, lines = parts["data"].image_size, "data.image_size", []
+def _size_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
+    """Return where network or method take no images of the size that is set, or not both."""
+    model, method, found = parts["model"], parts["method"], []
+    size = parts["data"].image_size
     shape = (1, size, size)
     if size and (rule := model.misfit(shape) or method.misfit(shape)):
-        lines.append(f"{origin.get(key, source)}: {key} = {size}: {rule}")
+        found.append(origin.problem("data.image_size", size, rule))
     if rule := method.unfit(model):
-        lines.append(f"{origin.get('model.name', source)}: model.name = {model.name!r}: {rule}")
-    return lines
+        found.append(origin.problem("model.name", model.name, rule))
+    return found
 
 
-def _misplaced(values: Mapping[str, Any], valid: set[str], origin: Mapping[str, str]) -> list[str]:
-    """Return one line for each key that does not belong where it stands."""
-    lines = []
+_BETWEEN: tuple[tuple[set[str], Callable[[Mapping[str, Any], _Origin], list[Problem]]], ...] = (
+    ({"method", "split"}, _bag_problems),
+    ({"data", "method", "runtime", "split"}, _server_problems),
+    ({"method", "privacy", "rounds"}, _average_problems),
+    ({"data", "split"}, _own_problems),
+    ({"data", "model", "method"}, _size_problems),
+)
+"""Rules between groups, and the groups that must be right by themselves first."""
+
+
+def _misplaced(values: Mapping[str, Any], valid: set[str], origin: _Origin) -> list[Problem]:
+    """Return each key that does not belong where it stands."""
+    found = []
     for key in sorted(values.keys() - valid):
-        group = key.partition(".")[0]
+        group, remedy = key.partition(".")[0], ""
         if key in {*_GROUPS, *_NAMED}:
             meant = _SYNONYMS.get(key)
             known = valid | {"method.preset"}  # taken out of the values before these are checked
-            hint = f"; did you mean '{meant}'?" if meant in known else ""
-            rule = f"must be a group of keys: {_listed(key, valid)}{hint}"
+            rule = f"must be a group of keys: {_listed(key, valid)}"
+            remedy = f"did you mean '{meant}'?" if meant in known else ""
         elif key in config_keys() or (group == "model" and ":" in str(values.get("model.name"))):
             named = values.get(f"{group}.name", _DEFAULTS.get(f"{group}.name"))
-            rule = f"not a setting of {named}; valid: {_listed(group, valid)}"
+            rule, remedy = f"not a setting of {named}", f"valid: {_listed(group, valid)}"
         else:
-            rule = f"unknown key; {_nearest_key(key, valid)}"
-        lines.append(f"{origin[key]}: {key} = {values[key]!r}: {rule}")
-    return lines
+            rule, remedy = "unknown key", _nearest_key(key, valid)
+        found.append(origin.problem(key, values[key], rule, remedy))
+    return found
 
 
-def _explain(
-    error: ValidationError,
-    group: str,
-    known: Mapping[str, Any],
-    origin: Mapping[str, str],
-    source: str,
-) -> list[str]:
-    """Return one line for each problem: where, key, value, rule."""
-    lines = []
-    for found in error.errors():
-        parts = [group, *map(str, found["loc"][:1])]
-        key = ".".join(part for part in parts if part)
-        rule = re.sub(r"^(Input|String|Value error,)\s+", "", found["msg"]).removeprefix("should ")
-        if found["type"] == "missing":
-            lines.append(f"{source}: {key}: has no default; give it a value")
-            continue
-        if found["loc"]:
-            # Only what pydantic says of the input's type needs a remedy beyond the rule.
-            quoted = found["type"].endswith("_type") and _is_number(found["input"])
-            rule = f"must {rule}" if rule.startswith(("be ", "match ")) else rule
-            rule += "; the value is text: write it without quotes" if quoted else ""
-            bare = found["type"] == "string_type" and isinstance(found["input"], int | float)
-            rule += "; the value is no text: write it in quotes" if bare else ""
-            lines.append(f"{origin.get(key, source)}: {key} = {found['input']!r}: {rule}")
-            continue
-        changed = [k for k in known if origin.get(f"{group}.{k}") == "override"]
-        where = f"override over {source}" if changed else source
-        named = [k for k in known if re.search(rf"\b{k}\b", rule)] or sorted(known)
-        shown = ", ".join(f"{group}.{k} = {known[k]!r}" for k in named)
-        lines.append(f"{where}: {shown}: {rule}")
-    return lines
+def _explained(
+    found: ErrorDetails, group: str, known: Mapping[str, Any], origin: _Origin
+) -> Problem:
+    """Return what pydantic found wrong with a group's values."""
+    cause, kind, value = found.get("ctx", {}).get("error"), found["type"], found["input"]
+    # What it says itself begins with what is wrong: "Input should be a valid integer".
+    rule = str(cause) if cause else re.sub("^(Input|String) should", "must", found["msg"])
+    if not found["loc"]:
+        keys = cause.keys if isinstance(cause, Contradiction) else ()
+        return _together(rule, keys, group, known, origin)
+    key = ".".join(filter(None, [group, str(found["loc"][0])]))
+    if kind == "missing":
+        return Problem(f"{origin.source}: {key}", {}, "has no default", "give it a value")
+    remedy = ""  # beyond the rule only what it takes to write a value of the right type
+    if kind.endswith("_type") and _is_number(value):
+        remedy = "the value is text: write it without quotes"
+    elif kind == "string_type" and isinstance(value, int | float):
+        remedy = "the value is no text: write it in quotes"
+    return origin.problem(key, value, rule, remedy)
+
+
+def _together(
+    rule: str, keys: tuple[str, ...], group: str, known: Mapping[str, Any], origin: _Origin
+) -> Problem:
+    """Return what is wrong with several values of a group; with all, where no keys are named."""
+    named = [key for key in known if key in keys] or sorted(known)
+    if len(named) == 1:
+        return origin.problem(f"{group}.{named[0]}", known[named[0]], rule)
+    changed = any(f"{group}.{key}" in origin.overrides for key in known)
+    where = f"{OVERRIDE} over {origin.source}" if changed else origin.source
+    return Problem(where, {f"{group}.{key}": known[key] for key in named}, rule)
 
 
 def _is_number(value: object) -> bool:
@@ -510,4 +546,29 @@ def _laid_over(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, 
         before = values.get(key, _DEFAULTS.get(key))
         if over.get(key, before) != before:
             values = {k: v for k, v in values.items() if not k.startswith(f"{group}.")}
-    return {**values, **over}
+    return _merged(values, over)
+
+
+def _merged(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with others over them, without those that say nothing beside the others.
+
+    What said nothing before stays, to be refused.
+    """
+    both = {**values, **over}
+    dropped = _idle(both) - _idle(values) - over.keys()
+    return {key: value for key, value in both.items() if key not in dropped}
+
+
+def _idle(values: Mapping[str, Any]) -> set[str]:
+    """Return the keys that say nothing beside these values."""
+    return {
+        f"{group}.{key}"
+        for group, cls in _DEPENDENT.items()
+        for key in idle(cls, _within(group, values))
+    }
+
+
+def _within(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a group's values by their names in it; of none: those that are in no group."""
+    parted = ((key.rpartition("."), value) for key, value in values.items())
+    return {leaf: value for (named, _, leaf), value in parted if named == group}

@@ -82,7 +82,7 @@ def source_of(path: Path) -> str:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return what a YAML file says. Raises ConfigError where it is no mapping of YAML 1.2."""
     try:
-        plain = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml12)
+        plain = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml12)  # noqa: S506 it is a SafeLoader
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{source_of(path)}: cannot be read ({error}); give a YAML file"

@@ -2,7 +2,8 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 MAX_QUOTED = 2000
 """Characters of an error that quotes another machine."""
@@ -29,8 +30,52 @@ class FedAppError(Exception):
     """Base of every error this project raises on purpose."""
 
 
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with settings.
+
+    where: what said it, a file or `OVERRIDE`. said: keys and their values; several, where they are
+    wrong together. rule: what they break. remedy: empty where the rule says what to do.
+    """
+
+    where: str
+    said: Mapping[str, object]
+    rule: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{key} = {value!r}" for key, value in self.said.items())
+        rule = f"{self.rule}; {self.remedy}" if self.remedy else self.rule
+        return ": ".join(filter(None, [self.where, shown, rule]))
+
+
+OVERRIDE = "override"
+"""`Problem.where` of what no file says: a command line, a grid or a caller does."""
+
+
 class ConfigError(FedAppError):
-    """A setting is unknown, of the wrong type, out of range, or contradicts another."""
+    """A setting is unknown, of the wrong type, out of range, or contradicts another.
+
+    found: all that is wrong; a text where no setting of an experiment is. One line each.
+    """
+
+    def __init__(self, *found: Problem | str) -> None:
+        super().__init__(*found)
+        self.found = found
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.found))
+
+
+class Contradiction(ValueError):
+    """What a group of settings says of itself when it is made: `keys`, its fields, break a rule.
+
+    pydantic passes it on to whoever knows where the values stand.
+    """
+
+    def __init__(self, rule: str, *keys: str) -> None:
+        super().__init__(rule)
+        self.keys = keys
 
 
 class DataError(FedAppError):
@@ -40,10 +85,17 @@ class DataError(FedAppError):
 class ImageError(DataError):
     """Names an image of a site, so perhaps a patient or a label: it stays in the site's log.
 
-    told: what the server may be told instead.
+    file: where it lies. what: the rule that it breaks. told: what the server may be told instead.
     """
 
     told = "one of the site's images cannot be used; the site's own log names it"
+
+    def __init__(self, file: object, what: str, remedy: str) -> None:
+        super().__init__(file, what, remedy)
+        self.file, self.what, self.remedy = file, what, remedy
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.what}: {self.remedy}"
 
 
 class ProtocolError(FedAppError):

@@ -6,12 +6,14 @@ The descriptions give unit and source; `conf/*.yaml` repeats them beside the val
 
 import math
 import re
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.errors import nearest
+from fedapp.ground.errors import Contradiction, nearest
 
 CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """Unknown keys, silent conversions, NaN and infinity are refused."""
@@ -40,11 +42,32 @@ LABELS, BAGS, NOTHING = KNOWN = ("labels", "bags", "nothing")
 OWN_WINDOW = "dicom"
 """`data.window` where each file's own window is to be used, which only DICOM files have."""
 
+_ALPHAS = {
+    "dirichlet_alpha": ("dirichlet", "dirichlet_unlabelled"),
+    "label_alpha": ("dirichlet",),
+}
+"""Concentrations, and the values of `split.deal` that they belong to."""
+
 FEW_LABELS = 0.05
 """Labelled share of most sites' training images under `split.deal=uneven_labels` (FedSiam)."""
 
 SHIFT_KINDS = ("rotation", "brightness", "contrast", "blur", "noise")
 """What `split.feature_shift` can change; `fedapp.data.shift` says how."""
+
+
+Idle = dict[str, str]
+"""Settings that say nothing beside the others, and why; the words go on after the setting's name.
+
+A choice between kinds, such as `split.deal`, so decides which of the other settings belong to it.
+"""
+
+
+def changed(settings: object, key: str) -> bool:
+    """Whether a setting has another value than its default.
+
+    A file that says every setting, such as a run's config.yaml, gives idle ones their defaults.
+    """
+    return bool(getattr(settings, key) != getattr(type(settings), key))
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -100,38 +123,45 @@ class DataSettings:
             window_ends(str(value))
         return value
 
+    @staticmethod
+    def idle(said: Mapping[str, Any]) -> Idle:
+        """Return the settings that say nothing beside those that are said."""
+        found: Idle = {}
+        if said["name"] not in (OWN, FOLDER):
+            remedy = f"set name to {OWN!r} or {FOLDER!r} or drop it"
+            found["window"] = f"is a setting of images in files: {remedy}"
+        if said["name"] != OWN:
+            rule = "is a setting of own data: set name to 'own' or drop it"
+            found |= dict.fromkeys(("classes", "sites", "channels"), rule)
+        return found
+
     def __post_init__(self) -> None:
         if 0 < self.image_size < 8:
-            raise ValueError("image_size must be 0 (as stored) or in [8, 224]")
+            raise Contradiction("image_size must be 0 (as stored) or in [8, 224]", "image_size")
         window_ends(self.window)
-        if self.window and self.name not in (OWN, FOLDER):
-            raise ValueError(
-                f"window is a setting of images in files: set name to {OWN!r} or {FOLDER!r} or "
-                "drop it"
-            )
-        if self.name != OWN:
-            for key in ("classes", "sites", "channels"):
-                if getattr(self, key):
-                    raise ValueError(
-                        f"{key} is a setting of own data: set name to 'own' or drop it"
-                    )
-            return
+        _refuse_idle(self)
+        if self.name == OWN:
+            self._check_own()
+
+    def _check_own(self) -> None:
         if self.image_size == 0 or self.channels not in (1, 3) or self.subset:
-            raise ValueError(
-                "own data need an image_size in [8, 224], channels of 1 or 3, and no subset"
-            )
+            rule = "own data need an image_size in [8, 224], channels of 1 or 3, and no subset"
+            raise Contradiction(rule, "image_size", "channels", "subset")
         if len(self.class_names) < 2:
-            raise ValueError("classes must name two or more, such as 'normal, tumour'")
+            raise Contradiction(
+                "classes must name two or more, such as 'normal, tumour'", "classes"
+            )
         for key, names, rule in (
             ("classes", self.class_names, _CLASS_NAME),
             ("sites", self.site_names, SITE_NAME),
         ):
             if twice := sorted({name for name in names if names.count(name) > 1}):
-                raise ValueError(f"{key} must differ: {twice[0]!r} stands twice")
+                raise Contradiction(f"{key} must differ: {twice[0]!r} stands twice", key)
             if odd := [name for name in names if not re.fullmatch(rule, name)]:
-                raise ValueError(
+                raise Contradiction(
                     f"{key}: {odd[0]!r}: must be at most 64 characters, none of them a slash; "
-                    "of a site's name letters, digits, dot, dash and underscore"
+                    "of a site's name letters, digits, dot, dash and underscore",
+                    key,
                 )
 
 
@@ -147,10 +177,24 @@ def window_ends(window: str) -> tuple[float, float] | None:
     except ValueError:
         low = high = math.nan
     if not -math.inf < low < high < math.inf:
-        raise ValueError(
-            f"window must be two numbers, the lower first, such as '0, 4095', or {OWN_WINDOW!r}"
-        )
+        rule = f"window must be two numbers, the lower first, such as '0, 4095', or {OWN_WINDOW!r}"
+        raise Contradiction(rule, "window")
     return low, high
+
+
+def idle(cls: type[DataSettings] | type["SplitSettings"], said: Mapping[str, Any]) -> Idle:
+    """Return the settings of a group that say nothing beside what is said of it, and why.
+
+    What is said may be of any type: others check that.
+    """
+    return cls.idle({field.name: field.default for field in fields(cls)} | dict(said))
+
+
+def _refuse_idle(settings: "DataSettings | SplitSettings") -> None:
+    """Raise Contradiction on the first setting that says nothing beside the others."""
+    for key, why in settings.idle(vars(settings)).items():
+        if changed(settings, key):
+            raise Contradiction(f"{key} {why}", key)
 
 
 def _listed(text: str) -> tuple[str, ...]:
@@ -214,70 +258,74 @@ class SplitSettings:
         turns = _listed(self.knows) or (BAGS if self.bags else LABELS,)
         return turns[site % len(turns)]
 
+    @staticmethod
+    def idle(said: Mapping[str, Any]) -> Idle:
+        """Return the settings that say nothing beside those that are said."""
+        found: Idle = {}
+        if said["test_images"]:
+            rule = "says nothing where test_images says which images are to test on"
+            found["train_share"] = f"{rule}: drop one of them"
+        turns = _listed(str(said["knows"]))
+        if (labels := said["labels"]) != "some":
+            rule = f"says nothing where labels is {labels!r}: drop it or set labels to 'some'"
+            found["label_share"] = rule
+        elif (turns or said["bags"]) and LABELS not in turns:
+            rule = "says nothing where no site has labels: drop it, or name labels in knows"
+            found["label_share"] = rule
+        if not said["bags"]:
+            found |= dict.fromkeys(("bag_mix", "prior_noise"), "says nothing without bags: drop it")
+        deal, remedy = said["deal"], "drop it or set deal to 'dirichlet'"
+        for key, deals in _ALPHAS.items():
+            if deal not in deals:
+                found[key] = f"says nothing where deal is {deal!r}: {remedy}"
+        return found
+
     def __post_init__(self) -> None:
         if not 0 < self.train_share <= self.train_share + self.val_share < 1:
-            raise ValueError("train_share must be above 0 and train_share + val_share below 1")
-        if self.test_images and self.train_share != 0.7:
-            raise ValueError(
-                "train_share says nothing where test_images says which images are to test on: drop "
-                "one of them"
-            )
-        self._check_deal()
-        if self.labels != "some" and self.label_share != 0.5:
-            raise ValueError(
-                f"label_share says nothing where labels is {self.labels!r}: drop it or set labels "
-                "to 'some'"
-            )
+            rule = "train_share must be above 0 and train_share + val_share below 1"
+            raise Contradiction(rule, "train_share", "val_share")
+        _refuse_idle(self)
+        self._check_label_share()
         self._check_known()
-        if not self.kinds:
-            raise ValueError(f"shift_kinds must name one or more of {', '.join(SHIFT_KINDS)}")
-        for kind in self.kinds:
-            if kind not in SHIFT_KINDS:
-                raise ValueError(
-                    f"shift_kinds: no such kind {kind!r}; {nearest(kind, SHIFT_KINDS)}"
-                )
-            if self.kinds.count(kind) > 1:
-                raise ValueError(f"shift_kinds must differ: {kind!r} stands twice; keep one")
+        self._check_kinds()
+
+    def _check_label_share(self) -> None:
+        if self.deal == "dirichlet" and self.label_share > 0.5:
+            raise Contradiction(
+                "label_share must be at most 0.5 where deal is 'dirichlet': choose another "
+                "deal or a smaller share",
+                *("deal", "label_share"),
+            )
+        if self.deal == "uneven_labels" and self.label_share <= FEW_LABELS:
+            raise Contradiction(
+                f"label_share must be above {FEW_LABELS:g} where deal is 'uneven_labels': that is "
+                "what most sites have; choose another deal or a larger share",
+                *("deal", "label_share"),
+            )
 
     def _check_known(self) -> None:
         turns = _listed(self.knows)
         if odd := [word for word in turns if word not in KNOWN]:
-            raise ValueError(f"knows: no such kind {odd[0]!r}; {nearest(odd[0], KNOWN)}")
+            rule = f"knows: no such kind {odd[0]!r}; {nearest(odd[0], KNOWN)}"
+            raise Contradiction(rule, "knows")
         if turns and (BAGS in turns) != bool(self.bags):
-            raise ValueError(
-                "knows must name bags where bags is above 0, and only there: change one of them"
-            )
+            rule = "knows must name bags where bags is above 0, and only there: change one of them"
+            raise Contradiction(rule, "bags", "knows")
         if (turns or self.bags) and self.labels != "some":
-            raise ValueError("labels says nothing beside bags or knows: drop it")
-        if (turns or self.bags) and LABELS not in turns and self.label_share != 0.5:
-            raise ValueError(
-                "label_share says nothing where no site has labels: drop it, or name labels in "
-                "knows"
-            )
-        if not self.bags and (self.bag_mix, self.prior_noise) != ("dirichlet", 0):
-            raise ValueError("bag_mix and prior_noise say nothing without bags: drop them")
+            rule = "labels says nothing beside bags or knows: drop it"
+            raise Contradiction(rule, "labels", "bags", "knows")
 
-    def _check_deal(self) -> None:
-        if self.deal == "dirichlet":
-            if self.label_share > 0.5:
-                raise ValueError(
-                    "label_share must be at most 0.5 where deal is 'dirichlet': choose another "
-                    "deal or a smaller share"
-                )
-            return
-        alphas = ["label_alpha"]
-        if self.deal != "dirichlet_unlabelled":
-            alphas.insert(0, "dirichlet_alpha")
-        if any(getattr(self, key) != 0.5 for key in alphas):
-            raise ValueError(
-                f"{' and '.join(alphas)} say nothing where deal is "
-                f"{self.deal!r}: drop them or set deal to 'dirichlet'"
-            )
-        if self.deal == "uneven_labels" and self.label_share <= FEW_LABELS:
-            raise ValueError(
-                f"label_share must be above {FEW_LABELS:g} where deal is 'uneven_labels': that is "
-                "what most sites have; choose another deal or a larger share"
-            )
+    def _check_kinds(self) -> None:
+        if not self.kinds:
+            rule = f"shift_kinds must name one or more of {', '.join(SHIFT_KINDS)}"
+            raise Contradiction(rule, "shift_kinds")
+        for kind in self.kinds:
+            if kind not in SHIFT_KINDS:
+                rule = f"shift_kinds: no such kind {kind!r}; {nearest(kind, SHIFT_KINDS)}"
+                raise Contradiction(rule, "shift_kinds")
+            if self.kinds.count(kind) > 1:
+                rule = f"shift_kinds must differ: {kind!r} stands twice; keep one"
+                raise Contradiction(rule, "shift_kinds")
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -362,7 +410,8 @@ class PrivacySettings:
 
     def __post_init__(self) -> None:
         if self.noise and not self.clip:
-            raise ValueError("noise needs a clip above 0: without it no amount of noise is enough")
+            rule = "noise needs a clip above 0: without it no amount of noise is enough"
+            raise Contradiction(rule, "noise", "clip")
 
 
 @dataclass(frozen=True, config=CLOSED)

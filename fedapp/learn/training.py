@@ -140,7 +140,7 @@ def descend(
     penalty, None without steps. Dropout draws from torch's global generator: call it inside
     `rng.seeded`.
     """
-    parameters = list(model.parameters())
+    parameters, counted = list(model.parameters()), _counted(steps)
     graphs = model.graphs if isinstance(model, Network) and penalty is None else None
     if graphs is None or settings.optimiser == "rmsprop":
         optimiser = optimiser_of(parameters, settings)
@@ -150,7 +150,7 @@ def descend(
                     state = {"step": torch.tensor(0.0), "square_avg": squares[name]}
                     optimiser.state[parameter] = state
         take = partial(_take, parameters, optimiser, penalty)
-        return _mean([take(step) for step in _counted(steps)])
+        return _mean([take(step) for step in counted])
     with graphs.aside():
         key = (
             settings.optimiser, settings.learning_rate, settings.momentum, settings.weight_decay,
@@ -161,7 +161,7 @@ def descend(
         def now() -> Hashable:
             return key, state_of(model)
 
-        return _mean(list(recorded(graphs, now, take, _counted(steps))))
+        return _mean(list(recorded(graphs, now, take, counted)))
 
 
 def _counted(steps: Iterable[Step]) -> Iterator[Step]:

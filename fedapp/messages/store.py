@@ -162,7 +162,7 @@ class ModelStore:
             _remove(folder / name)
         with suppress(OSError):
             if again:
-                folder.mkdir(parents=True, exist_ok=True)
+                folder.mkdir()
             else:
                 folder.rmdir()
 

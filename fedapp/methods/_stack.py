@@ -146,7 +146,7 @@ def _logits(site: SiteContext, images: Tensor) -> Tensor:
     return torch.cat(found)
 
 
-def check_fitted(reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
+def check_fitted(arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
     """Refuse sums that no validation images have. Raises ProtocolError."""
     if STACK in arrived:
         raise ProtocolError(f"sent a {STACK}, which the server alone makes: {MEND}")

@@ -26,7 +26,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedapp.ground.errors import ProtocolError
+from fedapp.ground.errors import Contradiction, ProtocolError
 from fedapp.ground.settings import CLOSED, Count, Share
 from fedapp.learn.layers import divergences, layers_of
 from fedapp.learn.params import Params, Schema
@@ -75,7 +75,8 @@ class FedSiamD(TwoNetworks):
 
     def __post_init__(self) -> None:
         if self.curve == "rectangle" and self.end_round <= self.calm_rounds:
-            raise ValueError("end_round must be above calm_rounds: between them layers are sent")
+            rule = "end_round must be above calm_rounds: between them layers are sent"
+            raise Contradiction(rule, "calm_rounds", "end_round")
 
     def share(self, number: int, last: int) -> float:
         """Return tau in round `number` of `last`, in [0, 1]."""

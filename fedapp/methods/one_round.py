@@ -115,7 +115,7 @@ class OneRound(Method[Solved]):
         self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
     ) -> None:
         """Refuse sums that no images of this site have."""
-        check_closed(reply, arrived, facts)
+        check_closed(arrived, facts)
 
     def unfit(self, model: NetworkSettings) -> str:
         """Whether the features can be had of it."""

@@ -182,8 +182,8 @@ class PriorShift(Method[Sure]):
         self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
     ) -> None:
         """Refuse sums that no images of this site have."""
-        check_closed(reply, arrived, facts)
-        check_fitted(reply, arrived, facts)
+        check_closed(arrived, facts)
+        check_fitted(arrived, facts)
 
     def unfit(self, model: NetworkSettings) -> str:
         """Whether the closed form's features can be had of it."""

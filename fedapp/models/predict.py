@@ -151,15 +151,13 @@ def read(files: Sequence[Path], recipe: Recipe) -> Tensor:
             if recipe.window
             else "the model learned from images of 8 bits"
         )
-        raise ImageError(
-            f"{error.found}, but {lacking}: save it with 8 bits, as the model's site would"
-        ) from error
+        remedy = "save it with 8 bits, as the model's site would"
+        raise ImageError(error.file, f"{error.holds}, but {lacking}", remedy) from error
     for file, image in zip(files, decoded, strict=True):
         if image.shape != recipe.inputs:
-            raise ImageError(
-                f"{file}: {image.shape[1]} x {image.shape[2]} pixels, the model takes "
-                f"{height} x {width}: bring it to that size"
-            )
+            taken = f"the model takes {height} x {width}"
+            what = f"{image.shape[1]} x {image.shape[2]} pixels, {taken}"
+            raise ImageError(file, what, "bring it to that size")
     return torch.stack(decoded)
 
 

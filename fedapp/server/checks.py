@@ -36,7 +36,9 @@ _PARTS = {
 }
 
 
-def check_reply(task: Task, reply: Reply, facts: SiteFacts, roles: Collection[str]) -> None:
+def check_reply(  # noqa: C901 one rule after another, each in a few lines
+    task: Task, reply: Reply, facts: SiteFacts, roles: Collection[str]
+) -> None:
     """Check everything but the uploads' content and what its method alone knows.
 
     roles: of contents that the method's sites send. Raises ProtocolError naming the rule.

@@ -1,6 +1,7 @@
-"""docs/RESULTS.md is made of a tuning's and a comparison's files."""
+"""Pages of docs/results are made of a tuning's and a comparison's files."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,18 +43,18 @@ def ran(tmp_path: Path) -> Study:
     return Study("results", comparison, tuning / "results.yaml", tuning)
 
 
-def test_a_block_is_filled_and_all_that_it_shows_is_kept(tmp_path: Path, ran: Study):
-    before = "# Results\n\n<!-- results:results -->\nold\n<!-- /results:results -->\n\nWords.\n"
+def test_a_page_is_written_and_all_that_it_shows_is_beside_it(tmp_path: Path, ran: Study):
     folder = tmp_path / "docs" / "results"
-    text = study.published(before, ran, folder)
-    assert text.startswith("# Results\n\n<!-- results:results -->\n### Tuning\n")
-    assert text.endswith("<!-- /results:results -->\n\nWords.\n")
-    assert "old" not in text and "# Title" not in text
-    assert "### Accuracy\n\n#### Table\n\n![Curves](results/results/curves.png)" in text
+    study.published(ran, folder)
+    text = (folder / study.PAGE).read_text()
+    assert text.startswith("# All tables: results\n\nMade by `python -m bench.study results`: ")
+    assert "\n\n## Tuning\n\n2 candidates of every method" in text and "# Title" not in text
+    assert text.endswith("\n\n## Accuracy\n\n### Table\n\n![Curves](curves.png)\n")
     assert (folder / "curves.png").read_bytes() == b"drawn"
     kept = {path.name for path in folder.iterdir()}
-    assert kept == {*study.KEPT, "curves.png", "tuning.json", "results.yaml"}
-    assert study.published(text, ran, folder) == text
+    assert kept == {*study.KEPT, study.PAGE, "curves.png", "tuning.json", "results.yaml"}
+    study.published(ran, folder)
+    assert (folder / study.PAGE).read_text() == text
 
 
 def test_tuning_is_a_row_a_method_with_the_chosen_one_in_bold():
@@ -76,31 +77,45 @@ def test_tuning_in_each_setting_is_a_column_a_setting():
     )
 
 
-def test_a_document_without_the_block_is_left_alone():
-    with pytest.raises(ConfigError, match="block results: is missing; write <!-- results:results"):
-        study.filled("# Results\n", "results", "new")
-
-
 def test_figures_that_are_no_longer_drawn_are_removed(tmp_path: Path, ran: Study):
     folder = tmp_path / "docs" / "results"
     folder.mkdir(parents=True)
     (folder / "old.png").touch()
-    block = "<!-- results:results -->\n<!-- /results:results -->"
-    study.published(block, ran, folder)
+    study.published(ran, folder)
     assert not (folder / "old.png").exists()
 
 
 def test_a_study_that_is_not_tuned_says_so_and_keeps_no_tuning(tmp_path: Path, ran: Study):
-    block, folder = "<!-- results:results -->\n<!-- /results:results -->", tmp_path / "docs"
-    study.published(block, ran, folder)
-    text = study.published(block, Study("results", ran.comparison), folder)
-    assert "None: every method has the values of [its grid](../conf/sweeps/results.yaml)." in text
-    assert {path.name for path in folder.iterdir()} == {*study.KEPT, "curves.png"}
-    given = Study("results", ran.comparison, ran.grid, source="results_a")
-    text = study.published(block, given, folder)
+    folder = tmp_path / "docs"
+    study.published(ran, folder)
+    study.published(Study("results", ran.comparison), folder)
+    text = (folder / study.PAGE).read_text()
+    assert "every method has the values of [its grid](../../../conf/sweeps/results.yaml)." in text
+    assert {path.name for path in folder.iterdir()} == {*study.KEPT, study.PAGE, "curves.png"}
+    study.published(Study("results", ran.comparison, ran.grid, source="results_a"), folder)
+    text = (folder / study.PAGE).read_text()
     assert "the values that tuning chose for it in `results_a`, except" in text
-    assert "[results.yaml](results/results/results.yaml) has them all." in text
-    assert {path.name for path in folder.iterdir()} == {*study.KEPT, "curves.png", "results.yaml"}
+    assert "[results.yaml](results.yaml) has them all." in text
+    kept = {path.name for path in folder.iterdir()}
+    assert kept == {*study.KEPT, study.PAGE, "curves.png", "results.yaml"}
+
+
+PAGES = sorted((study.DOCUMENT.parent / "results").glob(f"*/{study.PAGE}"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_the_pages_are_what_the_code_writes_and_results_leads_to_them(page: Path):
+    """As far as the repository has what a page is made of: the runs' folders are elsewhere."""
+    name, folder, text = page.parent.name, page.parent, page.read_text()
+    grid = folder / f"{name}.yaml"
+    made = Study(name, folder, source="results_fashion_mnist" if grid.exists() else "")
+    if (folder / "tuning.json").exists():
+        made = Study(name, folder, grid, tuning=folder)
+    head, found, body = text.partition("## What was compared")
+    assert study.page(name, study._head(made), found + body) == text, head
+    shown = set(re.findall(r"!\[[^]]*\]\(([^)]*)\)", text))
+    assert shown <= {path.name for path in folder.glob("*.png")}
+    assert f"](results/{name}/{study.PAGE})" in study.DOCUMENT.read_text()
 
 
 # --- what is run ----------------------------------------------------------------------------------
@@ -163,11 +178,11 @@ def test_studies_are_the_grids_of_that_name_the_large_ones_first(tmp_path: Path,
     assert study.studies() == [*study.FIRST, "results_a", "second_a"]
 
 
-def test_every_study_that_ships_has_its_block():
+def test_results_names_every_study_that_ships():
     text = study.DOCUMENT.read_text(encoding="utf-8")
     assert study.studies()[:2] == list(study.FIRST)
     for name in study.studies():
-        assert study.filled(text, name, "x") != text
+        assert f"`{name}`" in text or f"](results/{name}/{study.PAGE})" in text, name
 
 
 def test_without_tuning_a_grid_is_only_compared(tmp_path: Path, calls: Calls):
@@ -231,13 +246,16 @@ def test_a_failed_cell_ends_it(tmp_path: Path, calls: Calls):
     assert calls.compared == []
 
 
-def test_a_missing_block_is_told_before_anything_runs(
-    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch, capsys
+def test_a_study_to_which_results_does_not_lead_is_told(
+    tmp_path: Path, ran: Study, calls: Calls, monkeypatch: pytest.MonkeyPatch, capsys
 ):
-    write_sweeps(tmp_path, results_a=SOURCE)
+    write_sweeps(tmp_path, results=SOURCE)
+    monkeypatch.setattr(study, "run", lambda *_: ran)
     monkeypatch.setattr(study, "DOCUMENT", tmp_path / "RESULTS.md")
     study.DOCUMENT.write_text("# Results\n")
-    with pytest.raises(SystemExit):
-        study.main(["results_a"])
-    assert "block results_a: is missing" in capsys.readouterr().err
-    assert calls.tuned == []
+    study.main(["results"])
+    wanted = "[results](results/results/tables.md)"
+    assert f"RESULTS.md has no link to it: add {wanted}" in capsys.readouterr().out
+    study.DOCUMENT.write_text(f"# Results\n\n{wanted}\n")
+    study.main(["results"])
+    assert capsys.readouterr().out == "docs/results/results/tables.md is written\n"

@@ -1,4 +1,4 @@
-"""bench/results/*.json -> the tables of docs/PERFORMANCE.md, SECURITY.md and PROTOTYPES.md."""
+"""bench/results/*.json -> the tables of docs/results/benchmarks.md."""
 
 import json
 from pathlib import Path

@@ -244,8 +244,8 @@ def test_sites_take_turns_in_what_they_know() -> None:
     ({"bags": 2, "knows": "labels, nothing"}, "knows must name bags where bags is above 0"),
     ({"knows": "labels, bags"}, "knows must name bags where bags is above 0"),
     ({"bags": 2, "knows": "bags, label"}, "no such kind 'label'; did you mean 'labels'"),
-    ({"bag_mix": "dominant"}, "say nothing without bags"),
-    ({"prior_noise": 0.1}, "say nothing without bags"),
+    ({"bag_mix": "dominant"}, "bag_mix says nothing without bags"),
+    ({"prior_noise": 0.1}, "prior_noise says nothing without bags"),
 ])  # fmt: skip
 def test_settings_that_do_not_go_together_are_refused(split: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):

@@ -261,8 +261,8 @@ def test_images_must_be_left_to_learn_from():
 
 @pytest.mark.parametrize(("changes", "says"), [
     ({"split.deal": "two"}, "split.deal = 'two': must be 'dirichlet', 'iid', "),
-    ({"split.deal": "iid", "split.dirichlet_alpha": 0.1}, "say nothing where deal is 'iid'"),
-    ({"split.deal": "dirichlet_unlabelled", "split.label_alpha": 3.0}, "label_alpha say nothing"),
+    ({"split.deal": "iid", "split.dirichlet_alpha": 0.1}, "alpha says nothing where deal is 'iid'"),
+    ({"split.deal": "dirichlet_unlabelled", "split.label_alpha": 3.0}, "label_alpha says nothing"),
     ({"split.label_share": 0.6}, "label_share must be at most 0.5 where deal is 'dirichlet'"),
     ({"split.deal": "uneven_labels", "split.label_share": 0.05}, "label_share must be above 0.05"),
     ({"split.test_images": 100, "split.train_share": 0.8}, "train_share says nothing where"),

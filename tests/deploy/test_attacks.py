@@ -4,9 +4,7 @@ import os
 import select
 import signal
 import socket
-import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +22,7 @@ pytestmark = [
 
 SITES = ("north", "south", "west")
 ATTACK_S = 45.0
-HOSTILE = str(Path(__file__).with_name("hostile.py"))
+HOSTILE = "/app/tests/deploy/hostile.py"
 COMPOSE = APP / "docker/compose.yaml"
 GATEWAY = read_compose(COMPOSE)["gateway"].command
 
@@ -127,7 +125,7 @@ def test_an_answer_that_is_none_costs_its_site_the_round_and_nobody_else(made):
     honest = made.start("south")
     honest.send_signal(signal.SIGTERM)
     assert honest.wait() == 0
-    words = [sys.executable, HOSTILE, "gateway:8443", "/keys/ca.crt", "/keys/supernode.key"]
+    words = ["python", HOSTILE, "gateway:8443", "/keys/ca.crt", "/keys/supernode.key"]
     for mebibytes, log, said in (
         ("700", "hostile, 700", "refused with 413"),
         ("390", "large", "unreadable answer: message head must hold exactly"),

@@ -3,8 +3,8 @@
 import pytest
 
 from fedapp.ground.errors import FedAppError
-from fedapp.tools.deploy import container_trial
-from fedapp.tools.deploy.containers import compose_tool, engine_of, said
+from tests.deploy import container_trial
+from tests.deploy.containers import compose_tool, engine_of, said
 
 
 @pytest.mark.slow

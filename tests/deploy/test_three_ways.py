@@ -1,7 +1,6 @@
 """Sites' own images by loopback, by simulation and on real SuperNodes over TLS: the same bits."""
 
 import csv
-import json
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from bench.deployment import run_config
 from fedapp.data.published import read_digits
 from fedapp.experiment.config import load_experiment
 from tests.flower.results import loopback, results, rows
@@ -133,8 +133,8 @@ def agree_to_the_bit(made, tmp_path, method):
         code, said = simulate(copy, ["digits_sites", *pairs, "runtime.run_name=simulated"])
     assert code == 0, said
     simulated = tmp_path / "runs/simulated"
-    words = {"preset": "digits_sites", **tiny, "runtime.run_name": name}
-    config = " ".join(f"{key}={json.dumps(value)}" for key, value in words.items())
+    words = {**tiny, "runtime.run_name": name}.items()
+    config = run_config("digits_sites", [f"{key}={value}" for key, value in words])
     run = made.run(
         "register", "flwr", "run", "/app", "hospitals", "--stream", "--run-config", config
     )

@@ -14,10 +14,9 @@ from flwr.supercore.utils import simulation_config_from_json
 
 from fedapp.drivers import flower_local
 from fedapp.drivers.need import Need
-from fedapp.drivers.preparing import absolute_paths, prepare, run_config
-from fedapp.experiment.config import load_experiment
+from fedapp.drivers.preparing import absolute_paths, prepare
+from fedapp.experiment.config import load_experiment, load_run_config
 from fedapp.ground import processes
-from fedapp.ground.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,23 +75,15 @@ def test_gpu_memory_limits_workers_card_by_card(machine):
     assert read["init-args-num-cpus"] == 5
 
 
-def test_the_run_config_reads_back_with_its_types():
-    values = {
-        "preset": "a_b",
-        "seed": 3,
-        "training.learning_rate": 1e-05,
-        "data.root": "/o'hara/x y",
-        "data.download": False,
-        "runtime.out": "C:\\x",
-        "runtime.run_name": "",
-    }
-    assert parse_config_args([run_config(values)]) == values
-
-
-@pytest.mark.parametrize("text", ["'\"", "a\nb", "'\\"])
-def test_a_text_that_flower_cannot_carry_is_refused(text):
-    with pytest.raises(ConfigError, match=r"data\.root"):
-        run_config({"data.root": text})
+def test_flower_brings_the_same_experiment_to_the_app(tmp_path):
+    given = [
+        "seed=3", "training.learning_rate=1e-05", "data.download=false", "data.root=/o'hara/x \"y",
+        "runtime.run_name=", "model.name=tests.learn.own_network:small", "model.units=7",
+        f"runtime.out={tmp_path}",
+    ]  # fmt: skip
+    experiment, plan = prepare("digits_demo", given)
+    assert load_run_config(parse_config_args([plan.run_config])) == experiment
+    assert (experiment.model.units, experiment.data.root) == (7, "/o'hara/x \"y")
 
 
 def test_paths_are_made_absolute_for_processes_in_other_folders(monkeypatch, tmp_path):

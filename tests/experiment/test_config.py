@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from fedapp.experiment.config import (
     MACHINE_KEYS,
     config_keys,
     experiment_digest,
+    flower_words,
     from_plain,
     load_experiment,
     load_run_config,
@@ -21,7 +23,7 @@ from fedapp.experiment.config import (
 )
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import method_path, method_presets, presets, read_yaml
-from fedapp.ground.errors import ConfigError
+from fedapp.ground.errors import OVERRIDE, ConfigError, Problem
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.methods import method_class, method_names
@@ -65,11 +67,7 @@ def test_a_preset_loads_and_survives_a_round_trip_through_json(preset):
 
 def test_an_override_wins_and_an_empty_text_means_as_the_preset_says():
     base = load_experiment("fashion_mnist_small")
-    flower = {key: "" for key in config_keys()} | {
-        "method.num_replaced": 1,
-        "preset": "fashion_mnist_small",
-    }
-    changed = load_run_config(flower)
+    changed = load_experiment("fashion_mnist_small", {"method.num_replaced": 1, "seed": ""})
     expected = dataclasses.replace(base.method, num_replaced=1)
     assert changed == dataclasses.replace(base, method=expected)
 
@@ -114,6 +112,29 @@ def test_numbers_of_a_file_are_yaml_1_2(write):
     text = MINIMAL + "seed: 010\ntraining:\n  learning_rate: 1e-3\n"
     experiment = load_experiment(write(text))
     assert (experiment.seed, experiment.training.learning_rate) == (10, 1e-3)
+
+
+# --- what belongs to one value of another ---------------------------------------------------------
+
+
+def test_what_says_nothing_beside_a_value_laid_over_it_is_dropped(write):
+    few = MINIMAL + "split: {label_share: 0.1, deal: dirichlet, dirichlet_alpha: 5.0}\n"
+    split = load_experiment(write(few), {"split.labels": "all", "split.deal": "iid"}).split
+    assert (split.label_share, split.dirichlet_alpha) == (0.5, 0.5)
+    split = load_experiment(write(few), {"method.preset": "fedavg_sl"}).split
+    assert (split.label_share, split.dirichlet_alpha) == (0.5, 5.0)
+    own = "data: {name: own, classes: 'a, b', channels: 1, image_size: 8}\n"
+    data = load_experiment(write(MINIMAL + own), {"data.name": "digits"}).data
+    assert (data.classes, data.channels, data.image_size) == ("", 0, 8)
+
+
+def test_what_says_nothing_where_it_stands_is_refused(write):
+    rule = "label_share says nothing where labels is 'all': drop it or set labels to 'some'"
+    both = {"split__labels": "all", "split__label_share": 0.1}
+    assert refusal("digits_demo", **both) == [f"override: split.label_share = 0.1: {rule}"]
+    path = write(MINIMAL + "split: {labels: all, label_share: 0.1}\n")
+    assert refusal(path) == [f"{path}: split.label_share = 0.1: {rule}"]
+    assert refusal(path, seed=3) == [f"{path}: split.label_share = 0.1: {rule}"]
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -186,6 +207,17 @@ def test_a_users_own_data_set_is_named_by_its_function():
     ]
 
 
+def test_a_problem_is_a_value():
+    given = {"rounds.nom_rounds": 3, "method.num_replaced": 9}
+    with pytest.raises(ConfigError) as caught:
+        load_experiment("fashion_mnist_small", given)
+    unknown, together = caught.value.found
+    hint = "did you mean 'rounds.num_rounds'?"
+    assert unknown == Problem(OVERRIDE, {"rounds.nom_rounds": 3}, "unknown key", hint)
+    assert together.said["method.num_replaced"] == 9
+    assert together.rule == "num_replaced must be below helper_list_size"
+
+
 def test_every_problem_is_listed():
     lines = refusal("digits_demo", seed="x", foo=1, model__width=0, method__name="nothing_like_it")
     assert len(lines) == 4
@@ -244,7 +276,27 @@ def test_a_malformed_override_text_is_refused(texts):
 
 def test_a_run_config_without_a_preset_is_refused():
     with pytest.raises(ConfigError, match="preset = '': name one of"):
-        load_run_config({"preset": "", "seed": 1})
+        load_run_config({"preset": "", "set": "seed=1"})
+
+
+def test_a_run_configs_overrides_are_read_as_a_shell_reads_them():
+    said = "seed=3 data.root='/a b' data.download=false training.learning_rate=1e-3"
+    found = load_run_config({"preset": "digits_demo", "set": said})
+    assert (found.seed, found.data.root, found.data.download) == (3, "/a b", False)
+    assert found.training.learning_rate == 1e-3
+    for said, words in (("seed", "must be key=value"), ("data.root='/a", "No closing quotation")):
+        with pytest.raises(ConfigError, match=words):
+            load_run_config({"preset": "digits_demo", "set": said})
+
+
+@pytest.mark.parametrize("text", ["/a'b\"c", "C:\\x", "\\", "'\\\"", "é"])
+def test_flowers_command_carries_any_text(text):
+    assert tomllib.loads(flower_words({"preset": text, "set": ""})) == {"preset": text}
+
+
+def test_a_text_that_flower_cannot_carry_is_refused():
+    with pytest.raises(ConfigError, match=r"set = .*Flower cannot carry"):
+        flower_words({"preset": "digits_demo", "set": "data.root=a\nb"})
 
 
 def test_a_plain_form_of_another_shape_is_refused():
@@ -311,7 +363,7 @@ def test_methods_are_the_files_of_the_package():
     assert {method_class(name).name for name in method_names()} == files
 
 
-def test_every_setting_of_a_method_fits_into_a_flower_run_config():
+def test_every_setting_of_a_method_is_a_plain_value():
     for name in method_names():
         fields = {f.name: f.default for f in dataclasses.fields(method_class(name))}
         assert all(isinstance(v, str | int | float | bool) for v in fields.values()), name

@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from fedapp.experiment.config import (
-    config_keys,
     experiment_digest,
     from_plain,
     load_experiment,
@@ -247,9 +246,8 @@ def test_an_experiment_is_named_after_both_presets():
 
 
 def test_flowers_run_config_chooses_it_as_the_command_line_does():
-    run_config = dict.fromkeys(config_keys(), "") | {
-        "preset": "digits_demo", "method.preset": "fixprox", "method.proximal": 0.1,
-    }  # fmt: skip
+    said = "method.preset=fixprox method.proximal=0.1"
+    run_config = {"preset": "digits_demo", "set": said}
     experiment = load_run_config(run_config)
     assert experiment == with_preset("fixprox", method__proximal=0.1)
 

@@ -81,7 +81,7 @@ def test_every_networks_settings_are_keys_and_ones_own_are_not():
     ({"model__norm": "layer"},
      "override: model.norm = 'layer': must be 'batch', 'group' or 'none'"),
     ({"model__name": "mlp", "model__hidden": "0"},
-     "override over conf/digits_demo.yaml: model.hidden = '0': hidden must be numbers in "
+     "override: model.hidden = '0': hidden must be numbers in "
      "[1, 65536] with commas between, as '200, 200'"),
     ({"model__name": "mine.nets"},
      "override: model.name = 'mine.nets': no such network; a function of your own is named "

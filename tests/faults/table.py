@@ -1,10 +1,10 @@
-"""What the tests of this folder saw, as the table of docs/FAULTS.md.
+"""What the tests of this folder saw, as the table of docs/results/faults.md.
 
     FEDAPP_FAULTS=bench/results/faults.json python -m pytest -m slow tests/faults
     python -m tests.faults.table bench/results/faults.json
 
 Each test that passes writes its row to the file that FEDAPP_FAULTS names, if it does; the second
-command puts the rows between the marks of docs/FAULTS.md.
+command puts the rows between the marks of docs/results/faults.md.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-DOCUMENT = Path(__file__).parents[2] / "docs/FAULTS.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/results/faults.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 

@@ -208,7 +208,7 @@ def test_settings_that_are_wrong_at_the_node_are_named(experiment):
     for run_config, reason in (
         ({}, "preset = ''"),
         ({"preset": "absent"}, "preset 'absent': no such preset"),
-        ({"preset": "digits_demo", "method.confidence": 9.0}, "confidence = 9.0"),
+        ({"preset": "digits_demo", "set": "method.confidence=9.0"}, "confidence = 9.0"),
     ):
         answer = wire.read_answer(node(run_config, **me())(message).content).answer
         assert isinstance(answer, Refusal)

@@ -171,8 +171,8 @@ def test_a_stamp_tells_every_change_of_a_folder(tmp_path):
 
 
 def test_what_a_site_reads_is_named(tmp_path):
-    manifest = {"split.manifest": str(tmp_path / "split.json")}
-    given = {"preset": "fashion_mnist_small", "data.root": str(tmp_path), **manifest}
+    said = f"data.root={tmp_path} split.manifest={tmp_path / 'split.json'}"
+    given = {"preset": "fashion_mnist_small", "set": said}
     preset_file, split, *files = inputs_of({}, given)
     assert preset_file.name == "fashion_mnist_small.yaml" and split == tmp_path / "split.json"
     assert files and all(path.is_relative_to(tmp_path) for path in files)
@@ -180,8 +180,10 @@ def test_what_a_site_reads_is_named(tmp_path):
     assert inputs_of(own, {"preset": "digits_demo"})[1:] == [tmp_path / "own"]
     table = {"data-path": str(tmp_path / "own" / "labels.csv")}
     assert inputs_of(table, {"preset": "digits_demo"})[1:] == [tmp_path / "own"]
-    folder = {"preset": "digits_demo", "data.name": "folder", "data.root": str(tmp_path)}
+    folder = {"preset": "digits_demo", "set": f"data.name=folder data.root={tmp_path}"}
     assert inputs_of({}, folder)[1:] == [tmp_path]
+    method = {"preset": "digits_demo", "set": "method.preset=fixbn"}
+    assert [path.stem for path in inputs_of({}, method)] == ["digits_demo", "fixbn"]
 
 
 def test_a_network_of_ones_own_that_is_changed_is_read_anew(tmp_path, monkeypatch):
@@ -192,7 +194,7 @@ def test_a_network_of_ones_own_that_is_changed_is_read_anew(tmp_path, monkeypatc
     code = tmp_path / "changed_nets.py"
     code.write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    given = {"preset": "digits_demo", "model.name": "changed_nets:small"}
+    given = {"preset": "digits_demo", "set": "model.name=changed_nets:small"}
     before = stamp_of(read := inputs_of({}, given))
     assert code in read
     code.write_text(text + "# better\n")

@@ -95,7 +95,7 @@ def test_with_fewer_nodes_than_sites_those_are_used_and_the_command_is_said(copy
     )
     [said] = re.findall(r"all: flwr run \. --stream (.*)", output)
     assert said.startswith("--federation-config num-supernodes=6 --run-config '")
-    for pair in ('preset="digits_demo"', "split.num_clients=6", 'runtime.run_name="four"'):
+    for pair in ('preset="digits_demo"', "split.num_clients=6", "runtime.run_name=four"):
         assert pair in said
     assert "digits_demo: 4 sites, 2 rounds" in output
     assert [row["skipped"] for row in rows(tmp_path / "runs/four")] == [{}, {}, {}]
@@ -120,7 +120,7 @@ def configured(run_config):
 
 @pytest.mark.slow
 def test_a_wrong_value_in_plain_flwr_run_is_one_line_and_a_failed_run(copy):
-    wrong = configured("preset='digits_demo' method.confidence=9.0")
+    wrong = configured("preset='digits_demo' set='method.confidence=9.0'")
     code, output = simulate(copy, ["digits_demo"], patch=wrong)
     assert code == 1, output
     assert "Traceback" not in output
@@ -132,11 +132,11 @@ def test_a_wrong_value_in_plain_flwr_run_is_one_line_and_a_failed_run(copy):
 
 
 @pytest.mark.slow
-def test_a_wrong_key_in_plain_flwr_run_is_refused_by_flower_itself(copy):
-    wrong = configured("preset='digits_demo' method.num_replacd=3")
+def test_a_setting_outside_of_set_is_refused_by_flower_itself(copy):
+    wrong = configured("preset='digits_demo' method.num_replaced=3")
     code, output = simulate(copy, ["digits_demo"], patch=wrong)
     assert code == 1, output
-    assert "method.num_replacd" in output
+    assert "method.num_replaced" in output
     assert "Traceback" not in output
 
 

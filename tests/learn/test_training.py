@@ -87,7 +87,7 @@ PAIRED = replace(SETTINGS, batches="paired")
 
 
 @pytest.mark.parametrize(
-    "slope, moved",
+    ("slope", "moved"),
     [((300.0, 400.0), (1.2, 1.6)), ((3.0, 4.0), (0.3, 0.4)), ((0.0, 0.0), (0.0, 0.0))],
 )
 def test_a_long_gradient_is_shortened_and_an_ordinary_one_is_not(slope, moved):

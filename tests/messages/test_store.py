@@ -389,6 +389,37 @@ def test_a_file_that_cannot_be_removed_is_only_reported(
     assert "cannot be removed (Permission denied)" in caplog.text
 
 
+def test_a_file_that_cannot_be_read_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = ModelStore(tmp_path).put(b"model")
+    [file] = tmp_path.rglob(f"{digest}*")
+    before = file.stat().st_ino
+
+    def unreadable(self: Path) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", unreadable)
+        ModelStore(tmp_path).put(b"model")
+    assert file.stat().st_ino != before and file.read_bytes() == b"model"
+
+
+def test_a_file_that_another_process_removes_first_is_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    models, plain = ModelStore(tmp_path), Path.unlink
+    digest = models.put(b"model")
+
+    def second(self: Path, missing_ok: bool = False) -> None:
+        plain(self)
+        plain(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", second)
+    assert models.keep_only(()) == [digest]
+    assert caplog.text == ""
+
+
 WRITER = """
 import hashlib, sys
 from pathlib import Path

@@ -51,7 +51,7 @@ def honest(labelled=6, unlabelled=4, size=4):
 
 
 def check(role, params, facts=FACTS):
-    check_closed(REPLY, {role: Arrived(params, frozenset(params))}, facts)
+    check_closed({role: Arrived(params, frozenset(params))}, facts)
 
 
 def refused(role, params, facts=FACTS):
@@ -262,7 +262,7 @@ def fit(**changes):
 
 def check_fit(found, facts=FACTS):
     params = {NUMBERS: found.to_numbers()}
-    check_fitted(REPLY, {FITTED: Arrived(params, frozenset(params))}, facts)
+    check_fitted({FITTED: Arrived(params, frozenset(params))}, facts)
 
 
 def test_honest_fitted_sums_are_taken():
@@ -270,7 +270,7 @@ def test_honest_fitted_sums_are_taken():
     nothing = Fit.of([torch.empty(0, 2)] * 2, torch.empty(0).long(), torch.ones(2) / 2,
                      torch.ones(2))  # fmt: skip
     check_fit(nothing, replace(FACTS, val=0))
-    check_fitted(REPLY, {}, FACTS)
+    check_fitted({}, FACTS)
 
 
 @pytest.mark.parametrize(("changes", "says"), [
@@ -292,7 +292,7 @@ def test_fitted_sums_that_no_images_have_are_refused(changes, says):
 
 def test_a_stack_is_the_servers():
     with pytest.raises(ProtocolError, match="sent a stack, which the server alone makes"):
-        check_fitted(REPLY, {STACK: SimpleNamespace()}, FACTS)
+        check_fitted({STACK: SimpleNamespace()}, FACTS)
 
 
 # --- in a run -------------------------------------------------------------------------------------

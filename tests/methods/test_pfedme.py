@@ -119,6 +119,7 @@ def test_what_is_measured_is_theta_and_what_is_sent_is_w():
     torch.testing.assert_close(flat(report.params), expected)
     assert (flat(report.params) - flat(theta)).abs().max() > 1e-3
     assert len(site.measured) == 1 and report.evaluations.keys() == {"val", "test"}
+    assert report.metrics["loss"] == pytest.approx(gradient_step.metrics["loss"], rel=1e-6)
 
 
 def test_lambda_of_a_hundred_is_not_lambda_of_zero():

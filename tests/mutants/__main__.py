@@ -11,13 +11,15 @@ has changed. Exit code 1: in a room too few were killed.
 import argparse
 import hashlib
 import json
+import math
 import os
 import random
+import re
 import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -39,6 +41,8 @@ ROOMS = {
 }
 TESTS = ("learn", "methods", "messages", "server", "site")
 """Folders of tests that are tried."""
+ANYTHING = "*"
+"""What a test may call that is not yet measured."""
 LONGEST = 60.0
 """Seconds of CPU time of the tests, together, that a mutant is given."""
 LEAST = 0.95
@@ -72,8 +76,8 @@ def everything(room: str) -> list[Drawn]:
 def reach(folders: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """Return what each test calls and how long it takes: measured once.
 
-    Tests that are no more are left out. Of one that came later the calls are taken to be all those
-    of its file; build/mutants removed, everything is measured anew.
+    Tests that are no more are left out. Those that came later may call anything; build/mutants
+    removed, everything is measured anew.
     """
     file, where = OUT / "reach.json", [f"tests/{folder}" for folder in folders]
     if not file.is_file():
@@ -82,39 +86,57 @@ def reach(folders: tuple[str, ...]) -> dict[str, dict[str, Any]]:
         env = {**os.environ, "FEDAPP_REACH": str(file)}
         subprocess.run([*words, *where], cwd=ROOT, env=env, check=False)
     measured = json.loads(file.read_text())
-    of_file: dict[str, set[str]] = {}
-    for name, one in measured.items():
-        of_file.setdefault(_file(name), set()).update(one["calls"])
     listing = [sys.executable, "-m", "pytest", "-q", "--collect-only", *where]
     said = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return {
-        name: measured.get(name, {"seconds": 0.0, "calls": of_file[_file(name)]})
-        for name in said.splitlines()
-        if _file(name) in of_file
-    }
+    names = [line for line in said.splitlines() if "::" in line]
+    return {name: measured.get(name, {"seconds": 0.0, "calls": [ANYTHING]}) for name in names}
 
 
 def tests_of(drawn: Drawn, reached: dict[str, dict[str, Any]]) -> tuple[list[str], float]:
-    """Return the tests that call a mutant's function, quick ones first, and their seconds.
+    """Return the tests that call a mutant's function, and their seconds; the likeliest come first.
 
-    Those of the file's own name come before; at the end the others of their files: what a fixture
-    of several tests calls, it calls for the first.
+    Those of the file's own name come before; then quick ones whose file has words of the mutant's
+    line that few others have. At the end the others of their files: what a fixture of several tests
+    calls, it calls for the first.
     """
     wanted, own = f"{drawn.file}:{drawn.mutant.function}", f"test_{Path(drawn.file).name}"
-    callers = {name for name, one in reached.items() if wanted in one["calls"]}
+    line = (ROOT / drawn.file).read_text().splitlines()[drawn.mutant.line - 1]
+    every = {_file(name) for name in reached}
+    told = telling(_words(line), {file: _words((ROOT / file).read_text()) for file in every})
+    callers = {
+        name
+        for name, one in reached.items()
+        if wanted in one["calls"] or (told[_file(name)] and ANYTHING in one["calls"])
+    }
     files = {_file(name) for name in callers}
     chosen, total = [], 0.0
     for name, one in sorted(
         ((name, one) for name, one in reached.items() if _file(name) in files),
         key=lambda test: (
-            test[0] not in callers, Path(_file(test[0])).name != own, test[1]["seconds"]
+            test[0] not in callers,
+            Path(_file(test[0])).name != own,
+            -(1 + told[_file(test[0])]) / (0.1 + test[1]["seconds"]),
         ),
-    ):  # fmt: skip
+    ):
         if chosen and total + one["seconds"] > LONGEST:
             break
         chosen.append(name)
         total += one["seconds"]
     return chosen, total
+
+
+def telling(words: Set[str], files: dict[str, Set[str]]) -> dict[str, float]:
+    """Return how much each file has of these words: the sum of log(files / files that have it)."""
+    by_word = {word: [name for name, here in files.items() if word in here] for word in words}
+    found = dict.fromkeys(files, 0.0)
+    for names in by_word.values():
+        for name in names:
+            found[name] += math.log(len(files) / len(names))
+    return found
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z_]{3,}", text.lower()))
 
 
 def _file(test: str) -> str:
@@ -168,9 +190,8 @@ def row(drawn: Drawn, outcome: str, tests: int, seconds: float) -> dict[str, Any
 
 def table(sample: list[Drawn], known: dict[str, dict[str, Any]]) -> bool:
     """Print what was killed by room, then who survived; return whether that is enough."""
-    reasons = tomllib.loads(KNOWN.read_text())["equivalent"]
-    why = {(one["file"], one["function"], one["change"]): one["reason"] for one in reasons}
-    enough, left = True, []
+    why, left = equivalents(), list[Drawn]()
+    enough = True
     print("| room | mutants | tried | equivalent | killed | survived | killed, % (95 % interval) |")
     print("|---|---|---|---|---|---|---|")
     for room in ROOMS:
@@ -178,7 +199,7 @@ def table(sample: list[Drawn], known: dict[str, dict[str, Any]]) -> bool:
         if not done:
             continue
         alive = [d for d in done if known[d.key]["outcome"] in ("survived", "no test")]
-        same = [d for d in alive if (d.file, d.mutant.function, d.mutant.change) in why]
+        same = [d for d in alive if _what(d) in why]
         count, killed = len(done) - len(same), len(done) - len(alive)
         low, high = binomtest(killed, count).proportion_ci(method="wilson")
         share = f"{100 * killed / count:.1f} ({100 * low:.1f} to {100 * high:.1f})"
@@ -187,10 +208,20 @@ def table(sample: list[Drawn], known: dict[str, dict[str, Any]]) -> bool:
         left += alive
         enough &= killed >= LEAST * count
     for drawn in left:
-        reason = why.get((drawn.file, drawn.mutant.function, drawn.mutant.change))
+        reason = why.get(_what(drawn))
         outcome = known[drawn.key]["outcome"]
         print(f"{drawn}  [{f'equivalent: {reason}' if reason else outcome}]")
     return enough
+
+
+def equivalents() -> dict[tuple[str, str, str], str]:
+    """Return those that no test can kill, by file, function and change: why."""
+    reasons = tomllib.loads(KNOWN.read_text())["equivalent"]
+    return {(one["file"], one["function"], one["change"]): one["reason"] for one in reasons}
+
+
+def _what(drawn: Drawn) -> tuple[str, str, str]:
+    return drawn.file, drawn.mutant.function, drawn.mutant.change
 
 
 def main() -> int:
@@ -219,8 +250,11 @@ def main() -> int:
         for key, one in known.items()
         if one["outcome"] in ("killed", "endless") or one["at"] == digest.hexdigest()[:12]
     }
+    hopeless = equivalents()
+    settled |= {d.key for d in sample if d.key in known and _what(d) in hopeless}
     with file.open("a") as out:
         todo = [drawn for drawn in sample if drawn.key not in settled]
+        todo.sort(key=lambda drawn: drawn.key in known)  # the new ones first
         for number, one in enumerate(tried(todo, given.workers, deadline), 1):
             known[one["key"]] = {**one, "at": digest.hexdigest()[:12]}
             out.write(json.dumps(known[one["key"]]) + "\n")

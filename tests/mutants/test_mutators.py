@@ -3,10 +3,12 @@
 import ast
 import subprocess
 import sys
+from math import log
 from pathlib import Path
 
 import pytest
 
+from tests.mutants.__main__ import telling
 from tests.mutants.mutators import changed, mutants
 
 ROOT = Path(__file__).parents[2]
@@ -51,8 +53,15 @@ def test_a_change_has_its_function_and_line_and_is_the_only_one():
     assert ast.unparse(changed(source, -1)) == ast.unparse(ast.parse(source))
 
 
+def test_a_word_that_few_files_have_tells_more():
+    files = {"a": {"spared", "task"}, "b": {"task", "site"}, "c": {"task"}, "d": set()}
+    told = telling({"spared", "task", "nowhere"}, files)
+    assert told == {"a": log(4) + log(4 / 3), "b": log(4 / 3), "c": log(4 / 3), "d": 0.0}
+
+
 TRIALS = """
 import sys
+from math import log
 from pathlib import Path
 from tests.mutants.trial import Trial
 away = Path({away!r})

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedapp.ground.errors import MAX_QUOTED, ProtocolError
 from fedapp.learn.params import from_bytes
-from fedapp.messages.codec import MAX_CONTAINERS, decode_answer
-from fedapp.messages.protocol import MODEL, Missing, ModelRef, ScoredRef
+from fedapp.messages.codec import MAX_CONTAINERS, decode_answer, decode_request
+from fedapp.messages.protocol import MAX_SETTINGS, MODEL, Missing, ModelRef, ScoredRef
 from fedapp.messages.protocol import SCHEMA as SCHEMA_VERSION
 from fedapp.methods.base import Round
 from fedapp.methods.um_pfssl.helperlists import HelperLists
@@ -54,10 +54,16 @@ def test_heads_that_two_readers_could_read_differently_or_that_cost_much(data, s
         decode_answer(data)
 
 
+def test_as_many_settings_as_are_allowed_are_read():
+    settings = {str(number): 1 for number in range(MAX_SETTINGS)}
+    asked = decode_request(head(json.dumps({"settings": settings}), '"Hello"'))
+    assert asked.settings == settings
+
+
 def test_a_list_of_wrong_items_is_one_error():
     """A million errors, one an item, once took gigabytes."""
+    text = json.dumps({"site": 1, "round": 1, "digests": [1] * 10_000})
     with pytest.raises(ValidationError) as caught:
-        text = json.dumps({"site": 1, "round": 1, "digests": [1] * 10_000})
         TypeAdapter(Missing).validate_json(text, strict=True)
     assert caught.value.error_count() == 1
 
@@ -84,8 +90,8 @@ def tensors(**entries):
 @pytest.mark.parametrize("shape", [[0, 2**63], [0, 2**64 - 1], [0, 2**33, 2**33], [0, 2**62]])
 def test_shapes_that_no_tensor_can_have(shape):
     """safetensors lets them pass, torch raises TypeError or RuntimeError."""
+    blob = tensors(w={"dtype": "F32", "shape": shape, "data_offsets": [0, 0]})
     with pytest.raises(ProtocolError, match="someone's upload"):
-        blob = tensors(w={"dtype": "F32", "shape": shape, "data_offsets": [0, 0]})
         from_bytes(blob, SCHEMA, "someone's upload")
 
 

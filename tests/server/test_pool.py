@@ -33,6 +33,22 @@ def test_every_site_starts_from_w_0(tmp_path: Path) -> None:
     assert pool.records[1] == UpdateRecord(0, first.digest, 0)
 
 
+def test_what_cannot_be_made_again_is_on_the_disk_before_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """w_0 and a content of an earlier run; an upload is on the disk when a record names it."""
+    written: list[str] = []
+    monkeypatch.setattr(
+        "os.fsync", lambda fd: written.append(Path(f"/proc/self/fd/{fd}").resolve().name)
+    )
+    pool = ModelPool(ModelStore(tmp_path))
+    for make in (lambda: pool.start(SITES, b"w_0"), lambda: pool.adopt(1, 3, b"a")):
+        before = len(written)
+        digest = make().digest
+        assert any(digest in name for name in written[before:])
+    assert pool.records[1] == UpdateRecord(3, digest, 0)
+
+
 def test_upload_is_a_new_version_only_with_new_content(pool: ModelPool) -> None:
     old = pool.latest(1)
     assert pool.upload(1, digest_of(b"w_0"), b"w_0", 0) == old  # a site without labels uploads w_0

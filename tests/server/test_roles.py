@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from safetensors.torch import load
 
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ProtocolError, RunError
@@ -92,6 +93,13 @@ def test_of_an_answer_with_one_wrong_content_none_counts(served, blobs):
     assert engine._pool.to_plain() == before
 
 
+def test_a_phase_has_one_task_for_a_site(served):
+    engine = served()
+    task = Task(0, 1, "train", engine._pool.latest(0))
+    with pytest.raises(ValueError, match="two tasks for one site"):
+        engine._phases.run([task, replace(task, phase=1)], {})
+
+
 def test_a_part_of_a_model_that_the_pool_lost_fails_its_site_alone(served):
     engine = served()
     lost, part = ModelRef(3, 4, "c" * 64), to_bytes({"head.bias": torch.tensor([1.0, 2.0])})
@@ -99,6 +107,34 @@ def test_a_part_of_a_model_that_the_pool_lost_fails_its_site_alone(served):
     reply = Reply(0, 1, "d" * 64, parts={MODEL: Part(lost.digest, digest_of(part))})
     with pytest.raises(ProtocolError, match="the server lost the model its part belongs to"):
         engine._phases.accept(task, Incoming(reply, {digest_of(part): part}))
+
+
+def test_the_newest_uploads_are_those_of_the_latest_round_that_the_pool_knows_of(served):
+    engine = served()
+    for site, number in ((5, 1), (6, 2), (7, 2)):
+        engine._pool.join(site)
+        engine._pool.upload(site, digest_of(content(site)), content(site), number)
+    refs = {engine._pool.latest(site) for site in (5, 6, 7)}
+    assert engine._phases._newest(refs | {ModelRef(8, 9, "c" * 64)}) == {6, 7}
+
+
+@pytest.mark.parametrize("of_new", [False, True])
+def test_a_part_belongs_to_the_content_it_names_and_not_to_whatever_came_along(served, of_new):
+    """A site sends a new model and, of another content, the tensor in which it differs from one."""
+    engine = served()
+    engine._phases.schemas["means"] = engine._phases.schemas[MODEL]
+    own = engine._pool.latest(0)
+    old = load(engine._pool.get(own.digest))
+    model = {name: tensor + 1 for name, tensor in old.items()}
+    base = model if of_new else old
+    part = {"head.bias": base["head.bias"] + 2}
+    blobs = [to_bytes(tensors) for tensors in (model, {**base, **part}, part)]
+    new, whole, sent = map(digest_of, blobs)
+    parts = {"means": Part(new if of_new else own.digest, sent)}
+    reply = Reply(0, 1, new, contents={"means": whole}, parts=parts)
+    task = Task(0, 1, "train", own)
+    engine._phases.accept(task, Incoming(reply, {new: blobs[0], sent: blobs[2]}))
+    assert engine._pool.latest(0, "means").digest == whole
 
 
 class Learner:

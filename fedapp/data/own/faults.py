@@ -41,7 +41,8 @@ class OwnDataError(ImageError):
 
     def __init__(self, site: str, faults: Sequence[Fault]) -> None:
         more = f" (and {len(faults) - 1} more; `fedapp check` lists them)" if faults[1:] else ""
-        super().__init__(f"site {site}: {faults[0]}{more}")
+        first = faults[0]
+        super().__init__(f"site {site}: {first.where}", first.what, f"{first.remedy}{more}")
         kinds = list(dict.fromkeys(fault.kind.value for fault in faults))
         self.told = (
             f"site {site!r} cannot use its data: {'; '.join(kinds)}: `fedapp check` at the site, "

@@ -14,7 +14,7 @@ from fedapp.data.own.listing import list_own
 from fedapp.data.parts import BAGS, LABELLED, UNLABELLED, Bags, Part
 from fedapp.data.sites import SiteData
 from fedapp.data.stored import DepthError
-from fedapp.ground.errors import ConfigError, DataError
+from fedapp.ground.errors import ConfigError, DataError, ImageError
 from fedapp.ground.settings import DataSettings, SplitSettings
 
 _PARTS = {
@@ -103,7 +103,7 @@ def _read(
     entries, side, channels = listing.entries, settings.image_size, settings.channels
     try:
         decoded = decode_all([entry.path for entry in entries], side, channels, settings.window)
-    except DataError as error:
+    except ImageError as error:
         raise OwnDataError(place.name, [_damage(place, error)]) from error
     dealt = deal(entries, split, seed, place.name, [content_of(image) for image in decoded])
     rows: dict[tuple[str, str], list[int]] = {}
@@ -140,9 +140,8 @@ def _whole(numbers: list[int]) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.int64)
 
 
-def _damage(place: Place, error: DataError) -> Fault:
-    """Return the fault that `decode` found: its message names file, rule and remedy."""
+def _damage(place: Place, error: ImageError) -> Fault:
+    """Return the fault that `decode` found."""
     kind = Kind.DEPTH if isinstance(error, DepthError) else Kind.FILE
-    where, _, rest = str(error).removeprefix(f"{place.data}/").partition(": ")
-    what, _, remedy = rest.rpartition(": ")
-    return Fault(kind, where, what, remedy)
+    where = str(error.file).removeprefix(f"{place.data}/")
+    return Fault(kind, where, error.what, error.remedy)

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.ground.errors import Contradiction
 from fedapp.ground.settings import CLOSED, Rate
 from fedapp.learn.networks.base import Draw, Features, Network, NetworkSettings, drop
 
@@ -73,9 +74,8 @@ class MLPSettings(NetworkSettings):
     def __post_init__(self) -> None:
         parts = [text.strip() for text in self.hidden.split(",")]
         if not all(text.isdecimal() and 1 <= int(text) <= MAX_UNITS for text in parts):
-            raise ValueError(
-                f"hidden must be numbers in [1, {MAX_UNITS}] with commas between, as '200, 200'"
-            )
+            rule = f"hidden must be numbers in [1, {MAX_UNITS}] with commas between, as '200, 200'"
+            raise Contradiction(rule, "hidden")
 
     def network(self, inputs: tuple[int, ...], num_classes: int) -> MLP:
         """Build it for inputs of any shape."""

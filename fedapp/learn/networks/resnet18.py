@@ -11,6 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.ground.errors import Contradiction
 from fedapp.ground.settings import CLOSED, Rate
 from fedapp.learn.networks._weights import load_body, read_weights
 from fedapp.learn.networks.base import Draw, Features, Network, NetworkSettings, drop
@@ -66,7 +67,8 @@ class ResNet18Settings(NetworkSettings):
 
     def __post_init__(self) -> None:
         if self.weights and not self.weights_sha256:
-            raise ValueError("weights needs weights_sha256: what `sha256sum FILE` says of the file")
+            rule = "weights needs weights_sha256: what `sha256sum FILE` says of the file"
+            raise Contradiction(rule, "weights", "weights_sha256")
 
     def network(self, inputs: tuple[int, ...], num_classes: int) -> ResNet18:
         """Build it for images of so many channels; their size is free."""

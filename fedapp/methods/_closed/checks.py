@@ -39,7 +39,7 @@ def check_owed(task: Task, reply: Reply, also: Mapping[str, str] = MappingProxyT
         raise ProtocolError(f"asked for its {role}, it sent {came}: {MEND}")
 
 
-def check_closed(reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
+def check_closed(arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
     """Refuse sums and votes that cannot be of the site's images. Raises ProtocolError."""
     if made := sorted({FILTERS, GRID, SOLUTION} & arrived.keys()):
         raise ProtocolError(f"sent a {made[0]}, which the server alone makes: {MEND}")

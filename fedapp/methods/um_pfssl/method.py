@@ -21,6 +21,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from fedapp.ground.errors import Contradiction
 from fedapp.ground.rng import seeded
 from fedapp.ground.settings import CLOSED, Count, NonNegative
 from fedapp.learn.metrics import predict
@@ -97,7 +98,8 @@ class UmPfssl(Method[HelperLists]):
 
     def __post_init__(self) -> None:
         if self.num_replaced >= self.helper_list_size:
-            raise ValueError("num_replaced must be below helper_list_size")
+            rule = "num_replaced must be below helper_list_size"
+            raise Contradiction(rule, "helper_list_size", "num_replaced")
 
     def misfits(self, num_clients: int) -> Mapping[str, str]:
         """More places than there are sites; the paper's 5 pass anywhere, and count as all sites."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from fedapp.experiment.config import experiment_digest, load_experiment
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.ground.errors import ConfigError, RunError
+from fedapp.ground.errors import OVERRIDE, ConfigError, Problem, RunError
 from fedapp.tools.compare.grid import ANSWER, MIX, Grid, Setting
 
 State = Literal["new", "begun", "done"]
@@ -99,34 +99,41 @@ def build_cells(grid: Grid, out: Path) -> tuple[Cell, ...]:
     cells: list[Cell] = []
     for seed in grid.seeds:
         for setting in grid.settings:
-            here: dict[str, Cell] = {}
-            for method in grid.methods:
-                if method == MIX:
-                    continue
-                try:
-                    here[method] = _cell(grid, setting, method, seed, out)
-                except ConfigError as error:
-                    lines |= dict.fromkeys(_located(str(error), grid, setting, method))
-            runs: dict[str, Cell] = {}
-            for cell in here.values():
-                if not cell.answer:
-                    runs.setdefault(cell.digest, cell)
-            for label, cell in here.items():
-                if cell.answer and (run := runs.setdefault(cell.digest, cell)) is not cell:
-                    here[label] = replace(cell, folder=run.folder, experiment=run.experiment)
+            here, wrong = _cells(grid, setting, seed, out)
+            lines |= dict.fromkeys(wrong)
             if MIX in grid.methods and not lines:
-                parents = tuple(here[label] for label in grid.parents())
-                here[MIX] = replace(
-                    parents[0],
-                    method=MIX,
-                    overrides={},
-                    folder=_folder(out, setting.name, MIX, seed),
-                    parents=parents,
-                )
+                here[MIX] = _mix(tuple(here[label] for label in grid.parents()), out)
             cells += here.values()
     if lines:
-        raise ConfigError("\n".join(lines))
+        raise ConfigError(*lines)
     return tuple(cells)
+
+
+def _cells(grid: Grid, setting: Setting, seed: int, out: Path) -> tuple[dict[str, Cell], list[str]]:
+    """Return the cells of one setting and seed, by method, and what is wrong with others."""
+    here: dict[str, Cell] = {}
+    lines: list[str] = []
+    for method in grid.methods:
+        if method == MIX:
+            continue
+        try:
+            here[method] = _cell(grid, setting, method, seed, out)
+        except ConfigError as error:
+            lines += _located(error, grid, setting, method)
+    runs: dict[str, Cell] = {}
+    for cell in here.values():
+        if not cell.answer:
+            runs.setdefault(cell.digest, cell)
+    for label, cell in here.items():
+        if cell.answer and (run := runs.setdefault(cell.digest, cell)) is not cell:
+            here[label] = replace(cell, folder=run.folder, experiment=run.experiment)
+    return here, lines
+
+
+def _mix(parents: tuple[Cell, ...], out: Path) -> Cell:
+    first = parents[0]
+    folder = _folder(out, first.setting, MIX, first.seed)
+    return replace(first, method=MIX, overrides={}, folder=folder, parents=parents)
 
 
 def _cell(grid: Grid, setting: Setting, method: str, seed: int, out: Path) -> Cell:
@@ -166,12 +173,13 @@ def _safe(name: str) -> str:
     return f"{safe.strip('.-') or 'cell'}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
-def _located(text: str, grid: Grid, setting: Setting, method: str) -> list[str]:
+def _located(error: ConfigError, grid: Grid, setting: Setting, method: str) -> list[str]:
     """Return the lines of a ConfigError with the place in the grid where the value stands."""
     lines = []
-    for line in text.splitlines():
-        found = re.match(r"override: (\S+) = ", line)
-        where = grid.where(found[1], setting, method) if found else ""
-        plain = line.removeprefix("override: ") if found else line
-        lines.append(f"{where or f'{grid.origin}: {setting.name} / {method}'}: {plain}")
+    for problem in error.found:
+        if isinstance(problem, Problem) and problem.where == OVERRIDE:
+            where = grid.where(next(iter(problem.said)), setting, method)
+            lines.append(str(replace(problem, where=where)))
+        else:
+            lines.append(f"{grid.origin}: {setting.name} / {method}: {problem}")
     return lines

@@ -13,7 +13,8 @@ from fedapp.data.images import MAX_SIDE
 from fedapp.data.own import Entry
 from fedapp.data.own.copies import content_of
 from fedapp.data.stored import DepthError
-from fedapp.ground.errors import ConfigError, DataError
+from fedapp.ground.errors import ImageError
+from fedapp.ground.extras import NotInstalled
 from fedapp.ground.settings import DataSettings
 from fedapp.tools.datacheck.depth import Depth, depth_of, findings_of_depth
 from fedapp.tools.datacheck.findings import Finding, fault, note
@@ -109,13 +110,10 @@ def _look(entry: Entry, side: int, channels: int, window: str) -> Look:
         return Look(content_of(image), seen)
     except DepthError:
         return Look(seen=seen)  # `findings_of_depth` says it once for all
-    except DataError as error:
-        _, _, rest = str(error).removeprefix(str(entry.path)).partition(": ")
-        what, _, remedy = rest.rpartition(": ")
-        return Look(fault=fault(f"{entry.name}: {what}", remedy))
-    except ConfigError as error:
-        what, _, remedy = str(error).partition(": ")
-        return Look(fault=fault(f"DICOM files, but {what}", remedy))
+    except ImageError as error:
+        return Look(fault=fault(f"{entry.name}: {error.what}", error.remedy))
+    except NotInstalled as error:
+        return Look(fault=fault(f"DICOM files, but {error.what}", error.remedy))
     except OSError as error:
         remedy = "let the user who runs the node read it"
         return Look(fault=fault(f"{entry.name}: cannot be read ({error.strerror})", remedy))

@@ -316,9 +316,9 @@ def test_unknown_names_come_with_the_nearest(tmp_path: Path):
         read_grid("smal")
     with pytest.raises(ConfigError, match=r"--methods: 'um_pfsl': .* did you mean 'um_pfssl'\?"):
         read_grid(str(grid_file(tmp_path)), {}, ["um_pfsl"])
+    path = tmp_path / "broken.yaml"
+    path.write_text("title: [")
     with pytest.raises(ConfigError, match="line 1: "):
-        path = tmp_path / "broken.yaml"
-        path.write_text("title: [")
         read_grid(str(path))
 
 

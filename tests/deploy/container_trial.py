@@ -1,6 +1,6 @@
 """The federation of docker/compose.yaml tried in containers, faults included.
 
-    python -m fedapp.tools.deploy.container_trial     needs Docker with Compose, or podman-compose
+    python -m tests.deploy.container_trial     needs Docker with Compose, or podman-compose
 
 It makes a federation of its own beside others, says what holds, and removes what it made. Some
 minutes; the image is built first if it is not there.
@@ -20,7 +20,7 @@ from typing import Any
 from fedapp.ground.errors import FedAppError, RunError
 from fedapp.ground.processes import signals_as_exit
 from fedapp.tools.deploy.compose_local import APP
-from fedapp.tools.deploy.containers import Containers, compose_tool
+from tests.deploy.containers import Containers, compose_tool
 
 SITES = ("north", "south", "west")
 LASTING = ("superlink", "superexec", "gateway", *SITES)

@@ -6,8 +6,8 @@ import os
 import pytest
 
 from fedapp.ground.errors import ConfigError, RunError
-from fedapp.tools.deploy import containers
-from fedapp.tools.deploy.containers import Containers, compose_tool, engine_of
+from tests.deploy import containers
+from tests.deploy.containers import Containers, compose_tool, engine_of
 
 COMPOSE = """
 services:
