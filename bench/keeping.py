@@ -32,6 +32,7 @@ from fedapp.learn.networks import build_model
 from fedapp.learn.predictors import Predictor, answer_of
 from fedapp.messages.protocol import Task
 from fedapp.methods.base import SiteContext, SiteReport
+from fedapp.results.endblock import end_block
 from fedapp.server.assembly import Assembly, carry_out
 from fedapp.site.federation import federation_of
 from fedapp.site.keeping import as_measured
@@ -136,7 +137,7 @@ def record(out: Path, method: str, alpha: float, seed: int) -> None:
                 for k, site in self._sites.items()
             }
 
-    carry_out(experiment, folder, Watched, servers_site)
+    carry_out(experiment, folder, Watched, servers_site, end_block)
     write(out / f"{name}.npz", rows)
 
 

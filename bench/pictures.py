@@ -10,8 +10,8 @@ from statistics import mean
 
 from matplotlib.figure import Figure
 
-from fedapp.tools.report.figures import WIDTH_MORE, png, styled
-from fedapp.tools.report.looks import looks
+from fedapp.results.comparison.figures import WIDTH_MORE, png, styled
+from fedapp.results.comparison.looks import looks
 
 DOCS = Path(__file__).parents[1] / "docs"
 SHOWN = ("local_only", "fedavg", "fedavg_ft", "ditto", "um_pfssl", "recommended")

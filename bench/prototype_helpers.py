@@ -27,7 +27,6 @@ that a site is sent and sends in the whole run. Mean and standard deviation over
 difference to the method as it is, seed by seed. In the JSON alone: the accuracy round by round.
 """
 
-import json
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -46,6 +45,7 @@ from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import parse_overrides
 from fedapp.experiment.experiment import Experiment
+from fedapp.experiment.records import Records
 from fedapp.ground.devices import torch_threads
 from fedapp.ground.errors import FedAppError
 from fedapp.learn.networks import build_model
@@ -55,8 +55,8 @@ from fedapp.messages.protocol import Reply, ScoredRef, Task
 from fedapp.methods.base import Round
 from fedapp.methods.um_pfssl.helperlists import HelperLists
 from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.results.comparison.figures import WIDTH_MORE, png, styled
 from fedapp.site.federation import federation_of
-from fedapp.tools.report.figures import WIDTH_MORE, png, styled
 
 METHOD = "um_pfssl_mi"
 MODELS, PROTOTYPES, CHANCE = "models", "prototypes", "chance"
@@ -159,9 +159,8 @@ def measured(way: str, experiment: Experiment) -> dict[str, Any]:
         method = searching_by(prototypes if way == PROTOTYPES else by_chance, method)
     with TemporaryDirectory() as out, torch_threads(experiment.runtime.threads):
         runtime = replace(experiment.runtime, out=out)
-        _, folder = run_loopback(replace(experiment, method=method, runtime=runtime))
-        summary = json.loads((folder / "summary.json").read_text())
-        rounds = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        summary, folder = run_loopback(replace(experiment, method=method, runtime=runtime))
+        rounds = Records(folder).metrics()
     wrong = [e for row in rounds if (e := row["pseudo_label_error"]) is not None]
     accuracy, sites = summary["mean_test_accuracy"], experiment.split.num_clients
     values = (

@@ -34,7 +34,7 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.devices import torch_threads
 from fedapp.ground.errors import FedAppError
-from fedapp.tools.report.figures import MARKERS, WIDTH_MORE, png, styled
+from fedapp.results.comparison.figures import MARKERS, WIDTH_MORE, png, styled
 
 METHODS = {"recommended": "recommended", "um_pfssl_mi": "UM-pFSSL, mutual information"}
 """Preset of the method, and what it is called."""

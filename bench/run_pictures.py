@@ -15,9 +15,9 @@ from PIL import Image, ImageChops
 
 from fedapp.experiment.runpaths import find_run
 from fedapp.ground.errors import FedAppError, RunError
-from fedapp.tools.runreport.blocks import Block
-from fedapp.tools.runreport.page import blocks_of, render
-from fedapp.tools.runreport.reading import read_run
+from fedapp.results.run.blocks import Block
+from fedapp.results.run.page import blocks_of, render
+from fedapp.results.run.record import read_run
 
 PICTURES = {"curves": "Learning curves", "sites": "Before and after, site by site"}
 """Name of a picture's file, and the block that it shows."""

@@ -118,8 +118,8 @@ def run(
     from fedapp.experiment.config import load_experiment, parse_overrides
     from fedapp.experiment.records import pretty
     from fedapp.ground.processes import termination_as_interrupt
-    from fedapp.server.endblock import end_block
-    from fedapp.server.paperblock import paper_block
+    from fedapp.results.endblock import end_block
+    from fedapp.results.paperblock import paper_block
 
     # Whoever reads standard output as JSON must find nothing else there.
     with termination_as_interrupt(), redirect_stdout(sys.stderr) if as_json else nullcontext():
@@ -183,7 +183,7 @@ def report(
     ] = "",
 ) -> None:
     """Write a page of a run or of several side by side; of a comparison, tables and figures."""
-    from fedapp.tools.runreport.command import write_reports
+    from fedapp.results.report import write_reports
 
     for path in write_reports(runs, reference, site, out):
         print(path)
@@ -408,7 +408,7 @@ def tune(
     from fedapp.experiment.config import parse_overrides
     from fedapp.tools.compare.command import tune as tune_grid
     from fedapp.tools.compare.grid import labels_of
-    from fedapp.tools.compare.search import values_of
+    from fedapp.tools.compare.tuning import values_of
 
     code = tune_grid(
         grid,

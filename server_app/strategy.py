@@ -33,6 +33,7 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
+from fedapp.results.endblock import end_block
 from fedapp.server.assembly import Assembly, carry_out
 from fedapp.server.phases import Fetch
 from fedapp.server.standings import Row
@@ -67,8 +68,10 @@ class PoolStrategy(Strategy):
     ) -> Result:
         """Run the experiment; `outcome` then holds the summary. Flower's result stays empty."""
         self.summary()
-        on_the_grid = partial(self.use, grid)
-        self.outcome = carry_out(self._experiment, self._folder, on_the_grid, servers_site)
+        carrier_of = partial(self.use, grid)
+        self.outcome = carry_out(
+            self._experiment, self._folder, carrier_of, servers_site, end_block
+        )
         return Result()
 
     def use(self, grid: Grid, run: Assembly) -> Self:

@@ -12,8 +12,8 @@ PACKAGES = ("fedapp", "server_app", "client_app", "bench")
 ROOMS = (
     "fedapp.ground", "fedapp.messages", "fedapp.data", "fedapp.learn", "fedapp.methods",
     "fedapp.experiment", "fedapp.models", "fedapp.site", "client_app", "fedapp.server",
-    "server_app", "fedapp.drivers", "fedapp.tools", "fedapp.api", "fedapp.cli", "fedapp.__main__",
-    "bench",
+    "fedapp.results", "server_app", "fedapp.drivers", "fedapp.tools", "fedapp.api", "fedapp.cli",
+    "fedapp.__main__", "bench",
 )  # fmt: skip
 """A module imports its own room and those before it."""
 SITES_SIDE = ("fedapp.site", "client_app")

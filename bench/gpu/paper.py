@@ -11,11 +11,10 @@ from bench.record import Row
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import RunError
 from fedapp.ground.text import percent
+from fedapp.results.comparison.paper import TABLES, PaperNumbers, read_printed
+from fedapp.results.comparison.record import BEST, FINAL, SELECTED, CellResult, read_comparison
 from fedapp.tools.compare.execute import INTERRUPTED, execute
 from fedapp.tools.compare.grid import read_grid
-from fedapp.tools.report.paper import TABLES, PaperNumbers, read_printed
-from fedapp.tools.report.reading import read_comparison
-from fedapp.tools.report.records import CellResult
 
 GRID = Path(__file__).with_name("paper.yaml")
 TO_END_S = 20.0
@@ -55,8 +54,9 @@ def table(out: Path, numbers: Path | None = None) -> list[Row]:
 
 
 def _row(cell: CellResult, printed: PaperNumbers) -> Row:
-    best, paper = cell.best_test_accuracy, printed.find(cell.setting, cell.method)
-    difference = None
+    numbers = cell.numbers
+    best, paper = numbers[BEST], printed.find(cell.setting, cell.method)
+    difference, seconds = None, numbers["wall_seconds"]
     if best is not None and paper is not None:
         difference = round(100 * best - float(paper), 2)
     return {
@@ -64,10 +64,10 @@ def _row(cell: CellResult, printed: PaperNumbers) -> Row:
         "best round, %": percent(best),
         "the paper, %": paper,
         "difference": difference,
-        "final round, %": percent(cell.final_test_accuracy),
-        "best by validation, %": percent(cell.selected_test_accuracy),
-        "rounds": cell.rounds,
-        "minutes": None if cell.wall_seconds is None else round(cell.wall_seconds / 60, 2),
+        "final round, %": percent(numbers[FINAL]),
+        "best by validation, %": percent(numbers[SELECTED]),
+        "rounds": numbers["rounds"],
+        "minutes": None if seconds is None else round(seconds / 60, 2),
     }
 
 

@@ -1,6 +1,5 @@
 """Rounds of the paper's setting with several sites at a time, each in a process."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any
 from bench.record import Row, kept
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.experiment import Experiment
+from fedapp.experiment.records import Records
 
 AT_A_TIME = (1, 2, 4, 8)
 ROUNDS = 3
@@ -44,8 +44,7 @@ def measured(experiment: Experiment, folder: Path) -> dict[str, Any]:
         experiment.runtime, out=str(folder), run_name="it", resume=False, models=False
     )
     run_loopback(replace(experiment, runtime=runtime), lambda *_: "")
-    lines = (folder / "it" / "sites.jsonl").read_text().splitlines()
-    rounds = [json.loads(line)["seconds"] for line in lines]
+    rounds = [row["seconds"] for row in Records(folder / "it").sites()]
     each = [sum(seconds.values()) for seconds in rounds[2:]]
     rmtree(folder)
     return {

@@ -3,19 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from fedapp.api.data import Federation
 from fedapp.api.runs import Data, OwnMethod, OwnNetwork, asked, choice, silent
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import ConfigError, RunError
-from fedapp.tools.compare.collect import Collection
+from fedapp.results.comparison.record import SELECTED, ComparisonRecord
+from fedapp.results.comparison.words import in_words, overview
+from fedapp.results.statistics import Telling, telling
 from fedapp.tools.compare.command import folder_of
 from fedapp.tools.compare.execute import INTERRUPTED, execute, execute_here
 from fedapp.tools.compare.grid import Grid, grid_of
-from fedapp.tools.compare.overview import overview
-from fedapp.tools.compare.telling import Telling, in_words, telling, units_of
 
 SETTING = "base"
 """What the one setting of such a comparison is called in its files."""
@@ -74,11 +73,10 @@ def compare(
     folder = folder_of(None if out is None else Path(out), f"compare-{grid.name}")
     here = isinstance(data, Federation) or not all(isinstance(m, str) for m in methods)
     with silent(quiet):
-        collection = _carried_out(grid, folder, here or callable(network))
-    told = telling(units_of(collection.sites, SETTING))
-    text = overview(collection.results, [SETTING], list(grid.methods), len(grid.seeds))
+        found = _carried_out(grid, folder, here or callable(network))
+    told = telling(found.units(SETTING))
     words = f"\n{in_words(told)}" if told else ""
-    return Comparison(folder, _rows(collection, grid, told), text + words)
+    return Comparison(folder, _rows(found, told), overview(found) + words)
 
 
 def _called(data: Data) -> str:
@@ -88,32 +86,27 @@ def _called(data: Data) -> str:
     return Path(data).stem
 
 
-def _carried_out(grid: Grid, folder: Path, here: bool) -> Collection:
+def _carried_out(grid: Grid, folder: Path, here: bool) -> ComparisonRecord:
     if here:
-        return execute_here(grid, folder)
+        return execute_here(grid, folder).record()
     code, collection, _ = execute(grid, folder, None, "loopback")
     if code == INTERRUPTED:
         raise KeyboardInterrupt
     if code:
         raise RunError(f"{folder}: a cell failed: its log, beside its folder in cells/, says why")
-    return collection
+    return collection.record()
 
 
-def _rows(collection: Collection, grid: Grid, told: Telling | None) -> list[dict[str, Any]]:
+def _rows(found: ComparisonRecord, told: Telling | None) -> list[dict[str, Any]]:
     rows = []
-    for method in grid.methods:
-        found = [
-            accuracy
-            for result in collection.results
-            if result["method"] == method
-            and (accuracy := result["selected_test_accuracy"]) is not None
-        ]
+    for method in found.methods:
+        mean = found.mean(SETTING, method, SELECTED)
         difference = told.differences.get(method) if told else None
         rows.append({
             "method": method,
-            "seeds": len(found),
-            "accuracy": fmean(found) if found else None,
-            "sd": stdev(found) if len(found) > 1 else None,
+            "seeds": mean.n if mean else 0,
+            "accuracy": mean.value if mean else None,
+            "sd": mean.sd if mean else None,
             "difference": difference.value if difference else 0.0 if told else None,
             "low": difference.low if difference else None,
             "high": difference.high if difference else None,

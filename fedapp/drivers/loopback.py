@@ -13,8 +13,8 @@ from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import delivered, encode
 from fedapp.messages.protocol import Incoming, Outgoing, Refusal, Reply, SiteFacts
 from fedapp.messages.store import ModelStore
+from fedapp.results.endblock import end_block
 from fedapp.server.assembly import Assembly, Ending, carry_out
-from fedapp.server.endblock import end_block
 from fedapp.server.phases import Fetch
 from fedapp.server.standings import Row
 from fedapp.site.federation import Federation, Keeps, federation_of

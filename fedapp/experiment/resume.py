@@ -15,21 +15,26 @@ log = logging.getLogger(__name__)
 
 
 def differences(path: Path, plain_config: Mapping[str, Any]) -> str:
-    """Name the settings that differ from those of the folder `path`, three at most."""
+    """Name the settings that differ from those of the folder `path`, three at most; empty: none."""
     try:
-        old = _flat(yaml.safe_load((path / "config.yaml").read_bytes()))
+        old = yaml.safe_load((path / "config.yaml").read_bytes())
+        found = [f"{key} {was!r}, now {now!r}" for key, was, now in differing(old, plain_config)]
     except (OSError, yaml.YAMLError, AttributeError):
         return "its config.yaml cannot be read"
-    new = _flat(json_values(plain_config))
-    found = [
-        f"{key} {old.get(key)!r}, now {new.get(key)!r}"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key)
+    more = [f"{len(found) - 3} more"] if len(found) > 3 else []
+    return "; ".join(found[:3] + more)
+
+
+def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return the settings that differ, but for the machine's: key, old value, new value."""
+    before, after = _flat(old), _flat(new)
+    return [
+        (key, before.get(key), after.get(key))
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
         and key not in MACHINE_KEYS
         and key.partition(".")[0] not in MACHINE_KEYS
     ]
-    more = [f"{len(found) - 3} more"] if len(found) > 3 else []
-    return "; ".join(found[:3] + more) or "by another version of this software"
 
 
 def is_longer(path: Path, plain_config: Mapping[str, Any], digest: str) -> bool:
@@ -65,7 +70,7 @@ def note_rounds(records: Records, plain_config: Mapping[str, Any]) -> None:
 def warn_of_other_bits(path: Path, plain_config: Mapping[str, Any]) -> None:
     """Warn of settings that change the last bits of numbers."""
     old = _flat(yaml.safe_load((path / "config.yaml").read_bytes()))
-    new = _flat(json_values(plain_config))
+    new = _flat(plain_config)
     for key in ("runtime.device", "runtime.threads", "runtime.precision"):
         if old.get(key) != new.get(key):
             log.warning(
@@ -86,9 +91,9 @@ def _rounds(path: Path) -> int | None:
 
 
 def _flat(plain: Mapping[str, Any]) -> Row:
-    """Return dotted keys, one group deep."""
+    """Return dotted keys, one group deep, and values as JSON has them."""
     flat: Row = {}
-    for key, value in plain.items():
+    for key, value in json_values(plain).items():
         inner = value if isinstance(value, dict) else {"": value}
         flat |= {f"{key}.{name}".rstrip("."): item for name, item in inner.items()}
     return flat

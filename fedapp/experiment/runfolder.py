@@ -157,8 +157,9 @@ class RunFolder(Records):
             )
         before = str(facts.get("experiment"))
         if before != digest and not is_longer(path, plain_config, before):
+            what = differences(path, plain_config) or "by another version of this software"
             raise RunError(
-                f"{path}: a run with other settings ({differences(path, plain_config)}); give "
+                f"{path}: a run with other settings ({what}); give "
                 "the settings in its config.yaml, or start anew under another runtime.run_name"
             )
         if manifest and facts.get("manifest") not in {None, manifest.digest()}:

@@ -11,7 +11,6 @@ from fedapp.ground.errors import FedAppError
 from fedapp.ground.progress import Progress
 from fedapp.messages.store import ModelStore
 from fedapp.models.folder import tell_of_others
-from fedapp.server.endblock import end_block
 from fedapp.server.engine import Engine
 from fedapp.server.phases import Carrier, Learner
 from fedapp.server.standings import Row
@@ -37,7 +36,7 @@ def carry_out(
     folder: RunFolder,
     carrier_of: Callable[[Assembly], Carrier],
     learner_of: Callable[[Experiment, ModelStore, Path], Learner],
-    ending: Ending = end_block,
+    ending: Ending,
 ) -> Row:
     """Run an experiment in its open folder, print how it ended, and return the summary.
 

@@ -18,8 +18,8 @@ from bench.gpu import check, command, paper, pieces, sites, speed
 from bench.gpu.pieces import Session
 from bench.throughput import Size, flop_per_image, throughput
 from fedapp.ground.errors import ConfigError, RunError
+from fedapp.results.comparison.record import read_comparison
 from fedapp.tools.compare.grid import read_grid
-from fedapp.tools.report.reading import read_comparison
 from tests.small import small
 
 pytestmark = pytest.mark.usefixtures("no_collection")
@@ -198,7 +198,7 @@ def test_ours_stand_beside_the_papers_numbers(compared, tmp_path):
     )
     rows = {row["method"]: row for row in paper.table(compared, file)}
     comparison = read_comparison(compared / "paper")
-    best = comparison.cells["alpha=0.5", "fixavg", 0].best_test_accuracy
+    best = comparison.cells["alpha=0.5", "fixavg", 0].numbers["best_test_accuracy"]
     assert rows["fixavg"]["the paper, %"] == "12.50"
     assert rows["fixavg"]["difference"] == round(100 * best - 12.5, 2)
     assert rows["local_only"]["the paper, %"] is rows["local_only"]["difference"] is None

@@ -6,7 +6,7 @@ from statistics import mean, stdev
 import pytest
 
 from bench.pictures import PANELS, SHOWN, accuracies, seed_by_seed
-from fedapp.tools.report.figures import png
+from fedapp.results.comparison.figures import png
 from tests.docs.pages import ROOT
 
 ROWS = {

@@ -11,14 +11,14 @@ from sys import stderr
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import RunError
 from fedapp.ground.text import duration
+from fedapp.results.comparison.record import ComparisonRecord
+from fedapp.results.statistics import by_run
 from fedapp.tools.advise.plan import CANDIDATES, SEEDS, SETTING, plan
 from fedapp.tools.advise.rule import advise
 from fedapp.tools.advise.words import as_json, reason, table, tuned_words
-from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.command import folder_of
 from fedapp.tools.compare.execute import execute
 from fedapp.tools.compare.grid import Grid
-from fedapp.tools.compare.telling import by_run, units_of
 from fedapp.tools.compare.tuning import candidates, judge, tuning_grid
 
 
@@ -48,16 +48,16 @@ def advise_on(
         code, collection, _ = execute(tuned, folder, jobs, "loopback")
     if code:
         return code
-    units = units_of(collection.sites, SETTING)
+    record = collection.record()
+    units = record.units(SETTING)
     found = by_run({name: units[name] for name in CANDIDATES if name in units})
     advice = advise(found)
     if advice is None:
         raise RunError(f"{data}: no site has labelled test images: label some, or nobody can tell")
     costs = {
-        name: fmean(row["wall_seconds"] for row in collection.results if row["method"] == name)
-        for name in CANDIDATES
+        name: fmean(record.by_seed(SETTING, name, "wall_seconds").values()) for name in CANDIDATES
     }
-    images, shares = _tested(collection, grid.seeds[0])
+    images, shares = _tested(record, grid.seeds[0])
     if as_data:
         print(json.dumps(as_json(found, advice, costs, images, chosen), indent=2))
         return 0
@@ -87,9 +87,7 @@ def _tuned(
     return 0, chosen, sum(row["wall_seconds"] for row in collection.results)
 
 
-def _tested(collection: Collection, seed: int) -> tuple[int, list[float]]:
+def _tested(record: ComparisonRecord, seed: int) -> tuple[int, list[float]]:
     """Return the test images of all sites, and each site's share of labels, under one seed."""
-    rows = [
-        row for row in collection.sites if row["seed"] == seed and row["method"] == CANDIDATES[0]
-    ]
-    return sum(row["test"] for row in rows), [row["mu"] for row in rows if row["mu"] is not None]
+    rows = record.sites[SETTING, CANDIDATES[0], seed].values()
+    return sum(int(row.test or 0) for row in rows), [row.mu for row in rows if row.mu is not None]

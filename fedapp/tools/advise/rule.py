@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeVar
 
-from fedapp.tools.compare.telling import level, reach_of
-from fedapp.tools.report.statistics import Difference, paired_difference
+from fedapp.results.statistics import Difference, level, paired_difference
 
 MARGIN = 0.01
 """A point of accuracy: what is better by less is not worth a more complicated method."""
@@ -69,7 +68,7 @@ def advise(found: Mapping[str, Mapping[Unit, float]]) -> Advice | None:
             method = name
     differences = {name: less(name, method) for name in units if name != method}
     rivals = tuple(name for name, d in differences.items() if _may_be_better(d))
-    reaches = [r for name in rivals if (r := reach_of(differences[name])) is not None]
+    reaches = [r for name in rivals if (r := differences[name].reach) is not None]
     highest = max(units, key=lambda name: fmean(units[name].values()))
     return Advice(method, differences, tuple(over), rivals, highest, max(reaches, default=None))
 

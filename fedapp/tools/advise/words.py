@@ -7,8 +7,8 @@ from typing import Any
 
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.text import duration, percent, points
+from fedapp.results.statistics import Runs
 from fedapp.tools.advise.rule import MARGIN, Advice
-from fedapp.tools.compare.telling import Runs
 from fedapp.tools.compare.tuning import RATE
 
 NAMES = {

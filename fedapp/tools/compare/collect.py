@@ -1,12 +1,4 @@
-"""What came out of all cells, as tidy CSV files, rewritten whole whenever a cell gets done.
-
-Accuracies are shares in [0, 1]; an empty field was not measured. "selected" is the round with the
-best mean validation accuracy; without validation images it is the last (`selected_by`). "best" is
-the one with the best mean test accuracy, which the paper reports. Where sites have several answers
-(`protocol.ANSWERS`), each answer has columns of its own and its own selected round. Columns without
-an answer's name are of the one that the method uses, or that the grid scores it by (`Cell.answer`).
-"selected" is the last round where the grid judges by that (`Grid.judged`).
-"""
+"""What came out of all cells, as tidy CSV files, rewritten whole whenever a cell gets done."""
 
 import csv
 import io
@@ -23,52 +15,30 @@ from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import RunError
 from fedapp.learn.metrics import calibration_error
-from fedapp.messages.protocol import ANSWERS, Evaluation
+from fedapp.messages.protocol import Evaluation
+from fedapp.results.comparison.record import (
+    COLUMNS,
+    LAST,
+    OF_AN_ANSWER,
+    SELECTED,
+    VALIDATION,
+    ComparisonRecord,
+    read_comparison,
+)
+from fedapp.results.statistics import largest_fall, last_rounds
+from fedapp.server.standings import spread as spread_of
 from fedapp.tools.compare.cells import Cell
-from fedapp.tools.compare.curve import largest_fall, last_rounds
 from fedapp.tools.compare.grid import ANSWER, Grid
-from fedapp.tools.compare.scored import scored_by
-from fedapp.tools.report.records import LAST
 
 Row = dict[str, Any]
 Tables = Mapping[str, Sequence[Row]]
 
-VALIDATION = "validation"
-"""What `selected_by` says of a cell with validation images; `LAST` where there are none."""
-
-_OF_AN_ANSWER = {
-    "selected_test_accuracy": "best_by_validation",
-    "selected_round": "best_by_validation_round",
-    "final_test_accuracy": "final",
-}
+_OF_AN_ANSWER = dict(
+    zip(OF_AN_ANSWER, ("best_by_validation", "best_by_validation_round", "final"), strict=True)
+)
 """Column, behind the answer's name -> key of an answer in summary.json."""
-_AT_LAST = {**_OF_AN_ANSWER, "selected_test_accuracy": "final"}
+_AT_LAST = {**_OF_AN_ANSWER, SELECTED: "final"}
 """The same where there are no validation images."""
-
-COLUMNS = {
-    "results.csv": (
-        *("setting", "method", "seed", "dataset", "alpha", "sites", "rounds"),
-        *("best_test_accuracy", "best_round", "final_test_accuracy"),
-        *("selected_test_accuracy", "selected_round", "selected_val_accuracy"),
-        *("selected_by", "selected_std", "selected_worst_decile"),
-        *("final_std", "final_worst_decile", "warmup_test_accuracy", "pseudo_label_error"),
-        *("last5_test_accuracy", "largest_fall", "calibration_error"),
-        *(f"{answer}_{column}" for answer in ANSWERS for column in _OF_AN_ANSWER),
-        *("models_down", "models_up", "bytes_down", "bytes_up", "bytes_evaluation"),
-        *("steps_per_site", "images_per_site"),
-        *("cost_bound_models", "wall_seconds", "manifest", "code", "cell"),
-    ),
-    "sites.csv": (
-        *("setting", "method", "seed", "site", "mu", "train", "labelled", "val", "test"),
-        *("warmup_accuracy", "final_accuracy", "selected_accuracy", "best_round_accuracy"),
-        *(f"{answer}_accuracy" for answer in ANSWERS),  # after the last round
-    ),
-    "rounds.csv": (
-        *("setting", "method", "seed", "round", "mean_test_accuracy", "std_test_accuracy"),
-        *("worst_decile_accuracy", "mean_val_accuracy", "pseudo_label_error"),
-        *(f"mean_{part}_accuracy_{answer}" for answer in ANSWERS for part in ("test", "val")),
-    ),
-}
 
 
 class Collection:
@@ -94,12 +64,9 @@ class Collection:
         """How many runs are done; one may be several rows."""
         return len({cell.folder for cell in self._read})
 
-    @property
-    def sites(self) -> list[Row]:
-        """The rows of sites.csv."""
-        return [
-            row for cell in self._cells for row in self._read.get(cell, {}).get("sites.csv", ())
-        ]
+    def record(self) -> ComparisonRecord:
+        """Return what was written."""
+        return read_comparison(self._out)
 
     def result(self, cell: Cell) -> Row:
         """Return the row of results.csv of a cell that is done."""
@@ -255,3 +222,58 @@ def _same_split(first: Cell, second: Cell) -> bool:
     if first.experiment.split.labels != second.experiment.split.labels:
         return True  # through Flower only digests are known, and these differ then
     return bool(first.run_facts().get("manifest") == second.run_facts().get("manifest"))
+
+
+def scored_by(
+    answer: str,
+    summary: Mapping[str, Any],
+    rounds: Sequence[Row],
+    sites: Sequence[Row],
+    name: str,
+) -> tuple[Row, list[Row], list[Row]]:
+    """Return summary.json, metrics.jsonl and per_site.csv with this answer's accuracies in use.
+
+    FedAvg fine-tuned measures FedAvg too: the common answer of the same run. So a grid has both
+    rows for one run, each judged by its own validation accuracy. name: of the cell, for errors.
+    A site that lacks the answer counts with the average, as in the means (`Standings.of_answer`).
+    What is not recorded by answer (spread over sites but of the last round, accuracy of single
+    sites at other rounds) is left out. Raises RunError where the run did not measure the answer.
+    """
+    found = summary.get("answers", {}).get(answer)
+    if found is None:
+        has = ", ".join(summary.get("answers", {})) or "none"
+        raise RunError(
+            f"{name}: answer = {answer!r}: its run did not measure that ({has}); leave it out"
+        )
+    per_site = [_scored_site(row, answer) for row in sites]
+    last = spread_of([a for row in per_site if (a := row["final_accuracy"]) is not None])
+    curve = [_scored_round(row, answer) for row in rounds]
+    tested = [row for row in curve if row["round"] and row["mean_test_accuracy"] is not None]
+    best = max(tested, key=lambda row: row["mean_test_accuracy"], default=None)
+    of_answer = {
+        "best": best and best["mean_test_accuracy"],
+        "best_round": best and best["round"],
+        **{key: value for key, value in found.items() if key != "sites_without"},
+    }
+    lost = [key for key in summary if key.startswith(("by_validation_", "best_"))]
+    kept = {key: value for key, value in summary.items() if key not in lost}
+    return {**kept, **last, "mean_test_accuracy": of_answer}, curve, per_site
+
+
+def _scored_round(row: Row, answer: str) -> Row:
+    means = {
+        f"mean_{part}_accuracy": row.get(f"mean_{part}_accuracy_{answer}")
+        for part in ("test", "val")
+    }
+    return {**row, "std_test_accuracy": None, "worst_decile_accuracy": None, **means}
+
+
+def _scored_site(row: Row, answer: str) -> Row:
+    own = row.get(f"{answer}_accuracy")
+    return {
+        **row,
+        "warmup_accuracy": None,
+        "best_round_accuracy": None,
+        "by_validation_accuracy": None,
+        "final_accuracy": row.get("common_accuracy") if own is None else own,
+    }

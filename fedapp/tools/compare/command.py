@@ -6,14 +6,21 @@ from types import MappingProxyType
 
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runpaths import runs_root
+from fedapp.results.comparison.words import in_words, overview
+from fedapp.results.statistics import telling
 from fedapp.tools.compare.cells import build_cells, runs_of
-from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.execute import INTERRUPTED, execute
 from fedapp.tools.compare.grid import read_grid
-from fedapp.tools.compare.job import Driver
-from fedapp.tools.compare.overview import overview, tuning_overview
-from fedapp.tools.compare.search import budget, searched
-from fedapp.tools.compare.tuning import candidates, judge, tuning_grid, write_tuned
+from fedapp.tools.compare.tuning import (
+    budget,
+    candidates,
+    judge,
+    searched,
+    tuning_grid,
+    tuning_overview,
+    write_tuned,
+)
+from fedapp.tools.compare.work import Driver
 
 
 def compare(
@@ -43,11 +50,12 @@ def compare(
         return code
     if collection.results:
         # Only here: drawing takes long to import, and every cell's process imports this module.
-        from fedapp.tools.report.document import write_report
+        from fedapp.results.comparison.document import write_report
 
-        names = [setting.name for setting in grid.settings]
-        print(f"\n{overview(collection.results, names, list(grid.methods), len(grid.seeds))}")
-        print("\n".join(_told(collection, names)))
+        found = collection.record()
+        told = {name: telling(found.units(name)) for name in found.settings}
+        print(f"\n{overview(found)}")
+        print("\n".join(f"{name}: {in_words(of)}" for name, of in told.items() if of is not None))
         files += write_report(out)
     _say_files(out, files)
     return code
@@ -67,7 +75,7 @@ def tune(
 
     settings: of the grid's, to tune on, instead of those that its `tune` names; the tuned grid has
     these alone. values: what to try for every method, instead of the grid's `tune`
-    (`search.searched`).
+    (`tuning.searched`).
     The grid is written only when every candidate has its result.
     """
     grid = searched(read_grid(name, overrides, methods, settings=settings), values)
@@ -92,14 +100,6 @@ def tune(
 def folder_of(out: Path | None, name: str) -> Path:
     """Return the folder of a comparison: the one that is asked for, else of this name in yours."""
     return (out.expanduser() if out else runs_root() / name).absolute()
-
-
-def _told(collection: Collection, settings: Sequence[str]) -> list[str]:
-    """Return what each setting's numbers can tell, a line each."""
-    from fedapp.tools.compare.telling import in_words, telling, units_of  # scipy takes long
-
-    found = {name: telling(units_of(collection.sites, name)) for name in settings}
-    return [f"{name}: {in_words(told)}" for name, told in found.items() if told is not None]
 
 
 def _say_files(out: Path, files: Sequence[Path]) -> None:

@@ -1,21 +1,18 @@
 """What was run before: does it belong to this comparison, and can it be gone on with?"""
 
-import json
 from collections.abc import Sequence
-from typing import Any
-
-import yaml
 
 from fedapp.data.manifest import Manifest
 from fedapp.experiment.codehash import code_hash
-from fedapp.experiment.config import MACHINE_KEYS, to_plain
+from fedapp.experiment.config import to_plain
+from fedapp.experiment.resume import differences
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import RunError
 from fedapp.tools.compare.cells import Cell
 from fedapp.tools.compare.grid import MIX
 
 NAMED = 3
-"""Cells, or settings, named where there may be many."""
+"""Cells named where there may be many."""
 
 
 def check_cells(cells: Sequence[Cell]) -> list[str]:
@@ -72,34 +69,12 @@ def _changed(cell: Cell) -> str:
     if cell.parents:
         what = "other settings of the methods it asks"
     else:
-        what = "; ".join(_differences(cell)) or "another version of this software"
+        plain = to_plain(cell.experiment)
+        what = differences(cell.folder, plain) or "another version of this software"
     return (
         f"{cell.folder}: was run with other settings ({what}): give another --out, or remove that "
         "folder to run it again"
     )
-
-
-def _differences(cell: Cell) -> list[str]:
-    """Name the settings that a cell's folder was run with and that the grid gives otherwise."""
-    try:
-        old = _flat(yaml.safe_load((cell.folder / "config.yaml").read_bytes()))
-    except (OSError, yaml.YAMLError, AttributeError):
-        return ["its config.yaml cannot be read"]
-    new = _flat(json.loads(json.dumps(to_plain(cell.experiment))))
-    found = [
-        f"{key} {old.get(key)!r}, now {new.get(key)!r}"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and not {key, key.partition(".")[0]} & set(MACHINE_KEYS)
-    ]
-    return found[:NAMED] + ([f"{len(found) - NAMED} more"] if len(found) > NAMED else [])
-
-
-def _flat(plain: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in plain.items():
-        inner = value if isinstance(value, dict) else {"": value}
-        flat |= {f"{key}.{name}".rstrip("."): item for name, item in inner.items()}
-    return flat
 
 
 def _other_split(cell: Cell, manifest: object) -> bool:

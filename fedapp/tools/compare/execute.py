@@ -19,14 +19,14 @@ from fedapp.ground.disk import refused
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.ground.extras import needs
 from fedapp.ground.text import duration, percent, size
+from fedapp.results.comparison.record import VALIDATION
 from fedapp.tools.compare.board import Board
 from fedapp.tools.compare.cells import Cell, build_cells, runs_of
-from fedapp.tools.compare.collect import VALIDATION, Collection
+from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.earlier import check_cells
 from fedapp.tools.compare.grid import Grid
-from fedapp.tools.compare.job import Driver, Job
 from fedapp.tools.compare.runner import Runner, make_ready, remove_models
-from fedapp.tools.compare.work import do
+from fedapp.tools.compare.work import Driver, Job, do
 
 INTERRUPTED = 130
 """Exit code of what Ctrl-C ended."""

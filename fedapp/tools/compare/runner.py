@@ -17,7 +17,7 @@ from fedapp.ground.disk import refused
 from fedapp.tools.compare.board import Board
 from fedapp.tools.compare.cells import Cell
 from fedapp.tools.compare.earlier import can_resume
-from fedapp.tools.compare.job import Driver, Job
+from fedapp.tools.compare.work import Driver, Job
 
 POLL_S = 0.2
 PATIENCE_S = 30.0

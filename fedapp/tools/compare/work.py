@@ -4,22 +4,71 @@ Standard input stays open as long as the comparison runs: when it closes, whatev
 comparison, this process ends too. A run so cut loses at most its last round.
 """
 
+import json
 import os
 import signal
 import sys
 import threading
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, Literal, Self, TextIO
 
 from fedapp.drivers import flower_local
 from fedapp.drivers.loopback import run_loopback
 from fedapp.drivers.need import as_texts
-from fedapp.experiment.config import from_plain
+from fedapp.experiment.config import from_plain, to_plain
+from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.devices import torch_threads
 from fedapp.ground.errors import FedAppError
-from fedapp.tools.compare.features import write_latent
-from fedapp.tools.compare.job import Job
+from fedapp.tools.compare.cells import Cell
+from fedapp.tools.compare.final import write_latent
 from fedapp.tools.compare.mix import write_mix
+
+Driver = Literal["loopback", "flower"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell to finish; what is done already is left out.
+
+    run: the cell's folder. preset, overrides, experiment: the same experiment, as Flower takes it
+    and as `to_plain` gives it. digest: of the cell. parents: for Mix, run folder and experiment of
+    each that it asks. latent: write the features too.
+    """
+
+    run: str
+    preset: str
+    overrides: dict[str, Scalar]
+    experiment: dict[str, Any]
+    digest: str
+    parents: list[tuple[str, dict[str, Any]]]
+    driver: Driver
+    latent: bool
+
+    @classmethod
+    def of(cls, cell: Cell, driver: Driver, latent: bool) -> Self:
+        """Return the job that finishes a cell; a begun run goes on."""
+        resume = cell.state() == "begun"
+        runtime = replace(cell.experiment.runtime, resume=resume)
+        return cls(
+            run=str(cell.folder),
+            preset=cell.preset,
+            overrides={**cell.overrides, "runtime.resume": resume},
+            experiment=to_plain(replace(cell.experiment, runtime=runtime)),
+            digest=cell.digest,
+            parents=[(str(p.folder), to_plain(p.experiment)) for p in cell.parents],
+            driver=driver,
+            latent=latent,
+        )
+
+    def to_line(self) -> str:
+        """Return the job as a line of JSON."""
+        return json.dumps(asdict(self)) + "\n"
+
+    @classmethod
+    def from_line(cls, line: str) -> Self:
+        """Return the job that `to_line` wrote down."""
+        return cls(**json.loads(line))
 
 
 def do(job: Job) -> None:

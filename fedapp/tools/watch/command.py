@@ -10,8 +10,7 @@ from rich.live import Live
 from fedapp.experiment.records import Records
 from fedapp.experiment.runpaths import find_run
 from fedapp.ground.progress import Progress
-from fedapp.tools.watch.state import Row, Watched, look, warnings_of
-from fedapp.tools.watch.view import screen
+from fedapp.tools.watch.view import Row, Watched, look, screen, warnings_of
 
 EVERY_S = 1.0
 """Seconds between two looks."""
@@ -40,8 +39,8 @@ def watch(run: str, paper: bool, console: Console) -> int:
         )
         return STOPPED
     # torch comes with these, and a run that goes on needs the memory more.
-    from fedapp.server.endblock import end_block
-    from fedapp.server.paperblock import paper_block
+    from fedapp.results.endblock import end_block
+    from fedapp.results.paperblock import paper_block
 
     records = Records(folder)
     words = paper_block if paper else end_block

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from fedapp.results.statistics import paired_difference
 from fedapp.tools.advise.rule import MARGIN, advise
-from fedapp.tools.report.statistics import paired_difference
 
 SITES = range(12)
 ALONE = {k: 0.5 + 0.01 * (k % 3) for k in SITES}

@@ -9,9 +9,9 @@ import pytest
 
 from fedapp.data.manifest import Manifest
 from fedapp.ground.errors import RunError
+from fedapp.results.comparison.record import COLUMNS
 from fedapp.tools.compare.cells import Cell
-from fedapp.tools.compare.collect import COLUMNS, Collection
-from fedapp.tools.compare.overview import overview
+from fedapp.tools.compare.collect import Collection
 from tests.tools.compare.tiny import cells, grid, pretend_begun, pretend_done
 
 SUMMARY = {
@@ -311,57 +311,3 @@ def test_where_only_digests_are_known_they_are_compared_among_equal_labels(tmp_p
     found.write()
     (fault,) = found.split_faults()
     assert "um_pfssl: run on another split" in fault
-
-
-# --- the short table ------------------------------------------------------------------------------
-
-
-def result(
-    setting: str, method: str, accuracy: float | None, by: str = "validation"
-) -> dict[str, object]:
-    found = {"selected_test_accuracy": accuracy, "selected_by": by}
-    return {"setting": setting, "method": method, **found}
-
-
-def test_mean_and_sample_deviation_over_seeds():
-    results = [
-        result("a", "fixavg", 0.5), result("a", "fixavg", 0.6), result("a", "fixavg", 0.7),
-        result("b", "fixavg", 0.5), result("b", "fixavg", 0.6),
-        result("a", "um_pfssl", 0.25), result("b", "um_pfssl", None),
-    ]  # fmt: skip
-    lines = overview(results, ["a", "b"], ["fixavg", "um_pfssl"], 3).splitlines()
-    assert lines[1].split() == ["a", "b"]
-    assert lines[2].split() == ["fixavg", "60.0", "±", "10.0", "55.0", "±", "7.1", "(2)"]
-    assert lines[3].split() == ["um_pfssl", "25.0", "(1)", "-"]
-    assert len({line.find("±") for line in lines[2:3]}) == 1
-
-
-def test_steps_and_images_stand_beside_methods_and_below_settings():
-    """Means over cells: of 30 and 50 steps; who has none shows a dash."""
-    work = [{"steps_per_site": n, "images_per_site": 1000.0 * n} for n in (30.0, 50.0)]
-    results = [
-        {**result("a", "fixavg", 0.5), **work[0]}, {**result("a", "fixavg", 0.6), **work[1]},
-        result("a", "um_pfssl", 0.25),
-    ]  # fmt: skip
-    lines = overview(results, ["a"], ["fixavg", "um_pfssl"], 2).splitlines()
-    assert lines[1].split() == ["a", "steps", "a", "site", "images", "a", "site"]
-    assert lines[2].split()[-2:] == ["40", "40,000"] and lines[3].split()[-2:] == ["-", "-"]
-    settings = ["a", "b", "c"]
-    lines = overview(results, settings, ["fixavg", "um_pfssl"], 2).splitlines()
-    assert [line.split()[-2:] for line in lines[-2:]] == [["40", "-"], ["40,000", "-"]]
-
-
-def test_the_title_says_how_the_round_was_chosen():
-    last = [result("a", "fixavg", 0.5, "last round")]
-    assert "accuracy after the last round, %" in overview(last, ["a"], ["fixavg"], 1)
-    both = [*last, result("b", "fixavg", 0.5)]
-    title = "accuracy at the round chosen by validation or after the last round, %"
-    assert title in overview(both, ["a", "b"], ["fixavg"], 1)
-
-
-def test_the_longer_side_stands_in_rows():
-    settings = [f"nu={n}" for n in (1, 5, 10)]
-    lines = overview([result("nu=5", "um_pfssl", 0.5)], settings, ["um_pfssl"], 1).splitlines()
-    assert [line.split() for line in lines[1:]] == [
-        ["um_pfssl"], ["nu=1", "-"], ["nu=5", "50.0"], ["nu=10", "-"],
-    ]  # fmt: skip

@@ -21,12 +21,11 @@ from fedapp.drivers.need import Need
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import ConfigError, RunError
+from fedapp.results.comparison import document
 from fedapp.tools.compare import execute, runner
 from fedapp.tools.compare.command import compare
 from fedapp.tools.compare.execute import INTERRUPTED, _outcome
-from fedapp.tools.compare.job import Job
-from fedapp.tools.compare.work import do
-from fedapp.tools.report import document
+from fedapp.tools.compare.work import Job, do
 from tests.tools.compare.tiny import cells, grid_file, stand_in
 
 ROOT = Path(__file__).parents[3]

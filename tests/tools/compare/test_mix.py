@@ -13,11 +13,9 @@ from fedapp.ground.errors import RunError, StoreError
 from fedapp.learn.metrics import evaluation
 from fedapp.site.federation import federation_of
 from fedapp.tools.compare.cells import Cell
-from fedapp.tools.compare.features import four_sites
-from fedapp.tools.compare.final import FinalModels
-from fedapp.tools.compare.job import Job
+from fedapp.tools.compare.final import FinalModels, four_sites
 from fedapp.tools.compare.mix import ensemble
-from fedapp.tools.compare.work import do
+from fedapp.tools.compare.work import Job, do
 from tests.tools.compare.tiny import cells
 
 METHODS = ["fixavg", "fixprox", "fixbn", "lg_fedavg", "um_pfssl", "fedavg_sl", "mix"]

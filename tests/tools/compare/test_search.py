@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 from fedapp import cli
 from fedapp.ground.errors import ConfigError
 from fedapp.tools.compare import runner
-from fedapp.tools.compare.search import RATES, budget, searched, values_of
-from fedapp.tools.compare.tuning import candidates
+from fedapp.tools.compare.tuning import RATES, budget, candidates, searched, values_of
 from tests.tools.compare.tiny import grid, grid_file, stand_in
 
 KEY = "training.learning_rate"

@@ -14,8 +14,7 @@ from fedapp.tools.compare import runner
 from fedapp.tools.compare.cells import build_cells, runs_of
 from fedapp.tools.compare.command import tune
 from fedapp.tools.compare.grid import read_grid
-from fedapp.tools.compare.overview import tuning_overview
-from fedapp.tools.compare.tuning import candidates, judge, tuned, tuning_grid
+from fedapp.tools.compare.tuning import candidates, judge, tuned, tuning_grid, tuning_overview
 from tests.tools.compare.tiny import grid, grid_file, stand_in
 
 RATES = {"training.learning_rate": [0.01, 0.1]}

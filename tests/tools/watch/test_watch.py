@@ -15,8 +15,7 @@ from fedapp.experiment.atwork import SERVER, at_work
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.tools.watch import command
 from fedapp.tools.watch.command import watch
-from fedapp.tools.watch.state import Watched, look
-from fedapp.tools.watch.view import curve, screen
+from fedapp.tools.watch.view import Watched, curve, look, screen
 
 CONFIG = """\
 name: trial

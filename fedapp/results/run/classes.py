@@ -1,0 +1,270 @@
+"""Class by class: the images of each site, mistakes, and pseudo-labels.
+
+And whether a model knows when it may be wrong.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from fedapp.ground.text import count, percent
+from fedapp.learn.metrics import BINS, calibration_error, wilson
+from fedapp.messages.protocol import Evaluation
+from fedapp.results.layout import DASH, Table
+from fedapp.results.run.blocks import Block, Figure, over_rounds
+from fedapp.results.run.drawing import (
+    Bar,
+    Line,
+    Matrix,
+    bars,
+    line_chart,
+    matrix,
+    percents,
+)
+from fedapp.results.run.record import RunRecord, SiteRecord
+
+_CLASSES = (
+    "Share of each class among a site's labelled validation and test images, a row each; darker is "
+    "more. The server knows of no other labels. A row with few dark squares is a site that sees "
+    "few classes."
+)
+MOST_CLASSES, MOST_SITES = 40, 200
+"""Classes and sites of which a picture says anything."""
+CONFUSION, TRUST = "Mistakes", "Can its probabilities be trusted?"
+_UNMEASURED = "No site has labelled test images that were measured."
+_PAIRS = 10
+"""Mistakes that the table names, the most frequent first."""
+PSEUDO = "Pseudo-labels"
+_LABELS = (
+    "Labels that the models gave to unlabelled images, for sites to learn from: each site's last, "
+    "added up. Uncertainty is the entropy of the label's probabilities, 0 % sure and 100 % "
+    "undecided."
+)
+_KNOWN = " Striped: wrong, which only a simulation knows."
+Counts = Mapping[str, Sequence[int]]
+"""A `protocol.PseudoLabels` as sites.jsonl has it."""
+
+
+def class_mix(run: RunRecord) -> Block:
+    """Return the classes of all sites."""
+    title = "Class mix"
+    counts = {site.number: true_counts(site, len(run.classes)) for site in run.sites}
+    known = [site for site in run.sites if sum(counts[site.number])]
+    if not known:
+        return Block(title, _CLASSES, missing="No site has labelled images that were measured.")
+    for many, most, what in (
+        (len(run.classes), MOST_CLASSES, "classes"),
+        (len(known), MOST_SITES, "sites"),
+    ):
+        if many > most:
+            return Block(title, _CLASSES, missing=f"{many} {what} are too many for a picture.")
+    names = [site.name for site in known]
+    of = Matrix.of_counts(names, run.classes, [counts[site.number] for site in known])
+    lacking = sum(0 in counts[site.number] for site in known)
+    said = (
+        f"Images by site and class. {lacking} of {len(known)} sites have no image of some class "
+        "among these."
+    )
+    rows = [[site.name, *map(count, counts[site.number])] for site in known]
+    table = Table("Labelled validation and test images", ["Site", *run.classes], rows, labels=1)
+    return Block(title, _CLASSES, [Figure(matrix("Images", of, said), said, table)])
+
+
+def true_counts(site: SiteRecord, classes: int) -> list[int]:
+    """Return the numbers of a site's validation and test images by true class, [C]."""
+    total = [0] * classes
+    for part in ("val", "test"):
+        if (found := site.standing.latest.get(part)) is not None:
+            total = [n + sum(row) for n, row in zip(total, found.confusion, strict=True)]
+    return total
+
+
+def summed(evaluations: Sequence[Evaluation], classes: int) -> list[list[int]]:
+    """Return the sum of confusion matrices, [C][C], true class x predicted class."""
+    total = [[0] * classes for _ in range(classes)]
+    for found in evaluations:
+        for row, more in zip(total, found.confusion, strict=True):
+            row[:] = [a + b for a, b in zip(row, more, strict=True)]
+    return total
+
+
+def confusion(evaluations: Sequence[Evaluation], classes: Sequence[str]) -> Block:
+    """Return the confusion matrix over all these images, with the most frequent mistakes."""
+    reading = (
+        "Rows are the true classes, columns what the model said; numbers are test images, darker "
+        "is a larger share of the row. Right answers lie on the diagonal."
+    )
+    if not evaluations:
+        return Block(CONFUSION, reading, missing=_UNMEASURED)
+    total = summed(evaluations, len(classes))
+    pairs = [
+        (n, classes[i], classes[j], sum(row))
+        for i, row in enumerate(total)
+        for j, n in enumerate(row)
+        if n and i != j
+    ]
+    pairs.sort(key=lambda pair: -pair[0])
+    rows = [[true, said, f"{n} of {of}", percent(n / of)] for n, true, said, of in pairs[:_PAIRS]]
+    frequent = Table(
+        "Most frequent mistakes", ["True class", "Said", "Images", "Of the class, %"], rows
+    )
+    tables = [frequent] if rows else []
+    wrong = sum(n for n, *_ in pairs)
+    images = sum(map(sum, total))
+    said = f"{wrong} of {images} test images are named wrongly."
+    if len(classes) > MOST_CLASSES:
+        why = f"{len(classes)} classes are too many for a picture."
+        return Block(CONFUSION, reading, tables=tables, lines=[said], missing=why)
+    of = Matrix.of_counts(classes, classes, total)
+    numbers = [[name, *map(count, row)] for name, row in zip(classes, total, strict=True)]
+    table = Table("Confusion matrix", ["True class", *classes], numbers, labels=1)
+    picture = matrix("Test images", of, said, "predicted class", "true class")
+    return Block(CONFUSION, reading, [Figure(picture, said, table)], tables)
+
+
+def trust(evaluations: Sequence[Evaluation]) -> Block:
+    """Return the reliability diagram and what is right of the answers that are surest."""
+    reading = (
+        "Reliability: of answers given with some probability, how many are right; on the dashed "
+        "line the models are as sure as they should be, below it too sure. The other picture: how "
+        "many are right if only the surest answers are used and a person looks at the others."
+    )
+    if not evaluations:
+        return Block(TRUST, reading, missing=_UNMEASURED)
+    return Block(TRUST, reading, [_reliability(evaluations), _coverage(evaluations)])
+
+
+def _bins(evaluations: Sequence[Evaluation]) -> list[tuple[int, int, float]]:
+    """Return images, right ones and the sum of top probabilities of each bin, lowest first."""
+    counts = [sum(e.bin_count[b] for e in evaluations) for b in range(BINS)]
+    right = [sum(e.bin_correct[b] for e in evaluations) for b in range(BINS)]
+    sure = [sum(e.bin_confidence[b] for e in evaluations) for b in range(BINS)]
+    return list(zip(counts, right, sure, strict=True))
+
+
+def _reliability(evaluations: Sequence[Evaluation]) -> Figure:
+    filled = [(n, right, sure) for n, right, sure in _bins(evaluations) if n]
+    points = [(sure / n, right / n) for n, right, sure in filled]
+    ends = [(sure / n, wilson(right, n)) for n, right, sure in filled]
+    band = [(x, high) for x, (_, high) in ends] + [(x, low) for x, (low, _) in reversed(ends)]
+    error = calibration_error(evaluations)
+    said = (
+        f"Expected calibration error {percent(error)} points, of {sum(n for n, *_ in filled)} "
+        "images; the band is the 95 % interval of each of the 15 bins."
+    )
+    rows = [
+        [percent(sure / n), str(n), str(right), percent(right / n)] for n, right, sure in filled
+    ]
+    columns = ["Mean probability, %", "Images", "Right", "Right, %"]
+    picture = line_chart(
+        "Reliability",
+        [Line("right", points, "c0")],
+        percents("probability of the answer"),
+        percents(),
+        said,
+        [Line("", band, "c0")] if len(band) > 2 else (),
+        diagonal=True,
+    )
+    return Figure(picture, said, Table("Answers by their probability", columns, rows, labels=1))
+
+
+def coverage(evaluations: Sequence[Evaluation]) -> list[tuple[int, int]]:
+    """Return (images answered, right ones) where answers below a bin are left out, fewest first."""
+    filled = [(n, right) for n, right, _ in reversed(_bins(evaluations)) if n]
+    answered = accumulate(n for n, _ in filled)
+    right = accumulate(right for _, right in filled)
+    return list(zip(answered, right, strict=True))
+
+
+def _coverage(evaluations: Sequence[Evaluation]) -> Figure:
+    found = coverage(evaluations)
+    total = found[-1][0]
+    points = [(answered / total, right / answered) for answered, right in found]
+    half = next((right / n for n, right in found if 2 * n >= total), None)
+    said = (
+        f"Of all answers {percent(points[-1][1])} % are right; of the surest half or a little "
+        f"more, {percent(half) if half is not None else DASH} %."
+    )
+    rows = [
+        [f"{n} of {total}", percent(n / total), str(right), percent(right / n)]
+        for n, right in found
+    ]
+    columns = ["Answered", "Answered, %", "Right", "Right, %"]
+    picture = line_chart(
+        "Right among the surest answers",
+        [Line("right", points, "c0")],
+        percents("share of images answered"),
+        percents(),
+        said,
+    )
+    return Figure(picture, said, Table("Leaving the unsure to people", columns, rows, labels=1))
+
+
+def pseudo_labels(run: RunRecord) -> Block:
+    """Return the pseudo-labels of a run, or why they are not known."""
+    last = [found for site in run.sites if (found := latest(run, site.number))]
+    if not last:
+        why = (
+            "The run did not count pseudo-labels: its method makes none, or other ones in every "
+            "training step."
+            if run.history
+            else "This run did not record them (sites.jsonl)."
+        )
+        return Block(PSEUDO, _LABELS, _errors(run), missing=why)
+    return shown(last, run.classes, _errors(run))
+
+
+def latest(run: RunRecord, site: int) -> Counts | None:
+    """Return a site's counts of the last round in which it had pseudo-labels; None: never."""
+    found: list[dict[str, Any]] = [said["pseudo"] for _, said in run.said(site) if "pseudo" in said]
+    return found[-1] if found else None
+
+
+def shown(last: Sequence[Counts], classes: Sequence[str], more: Sequence[Figure] = ()) -> Block:
+    """Return the block of these counts, added up. more: figures that follow."""
+    known = all(counts["wrong_by_class"] or not sum(counts["by_class"]) for counts in last)
+    by_class, wrong_class = (_sum(last, key) for key in ("by_class", "wrong_by_class"))
+    by_bin, wrong_bin = (_sum(last, key) for key in ("by_uncertainty", "wrong_by_uncertainty"))
+    step = 100 // len(by_bin)
+    bins = [f"{step * i} to {step * (i + 1)} %" for i in range(len(by_bin))]
+    figures = [_counted("By uncertainty", bins, by_bin, wrong_bin if known else None)]
+    if len(classes) <= MOST_CLASSES:
+        figures.insert(0, _counted("By class", classes, by_class, wrong_class if known else None))
+    reading = _LABELS + (_KNOWN if known else " How many are wrong nobody knows at real sites.")
+    return Block(PSEUDO, reading, [*figures, *more])
+
+
+def _sum(every: Sequence[Counts], key: str) -> list[int]:
+    given = [counts[key] for counts in every if counts[key]]
+    return [sum(column) for column in zip(*given, strict=True)]
+
+
+def _counted(
+    title: str, names: Sequence[str], counts: Sequence[int], wrong: Sequence[int] | None
+) -> Figure:
+    given, rows = [], []
+    for i, (name, n) in enumerate(zip(names, counts, strict=True)):
+        bad = wrong[i] if wrong else 0
+        share = f", {percent(bad / n)} % wrong" if wrong and n else ""
+        given.append(Bar(name, [(n - bad, "c0"), (bad, "striped")], f"{n}{share}"))
+        rows.append([name, str(n), str(bad) if wrong else DASH])
+    total = sum(counts)
+    said = f"{total} pseudo-labels"
+    if wrong and total:
+        said += f", {sum(wrong)} of them wrong ({percent(sum(wrong) / total)} %)"
+    table = Table(f"Pseudo-labels {title.lower()}", ["", "Images", "Wrong"], rows, labels=1)
+    return Figure(bars(title, given, f"{title}: {said}."), f"{said}.", table)
+
+
+def _errors(run: RunRecord) -> list[Figure]:
+    found = [(r["round"], e) for r in run.rounds if (e := r.get("pseudo_label_error")) is not None]
+    if len(found) < 2:
+        return []
+    (first, began), (last, ended) = found[0], found[-1]
+    said = (
+        f"Wrong pseudo-labels: {percent(began)} % in round {first}, {percent(ended)} % in round "
+        f"{last}."
+    )
+    rows = [[str(number), percent(share)] for number, share in found]
+    picture = over_rounds(run, "Wrong by round", [Line("wrong", found, "c2")], said)
+    return [Figure(picture, said, Table("Wrong by round", ["Round", "%"], rows, labels=1))]

@@ -1,0 +1,174 @@
+"""The end of a run in plain words: counts beside shares, no letters of the paper."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedapp.methods.one_round import OneRound
+from fedapp.results.endblock import end_block
+
+SUMMARY: dict[str, Any] = {
+    "preset": "three_hospitals",
+    "method": "prior_shift",
+    "sites": 3,
+    "rounds": 20,
+    "seed": 0,
+    "wall_seconds": 102.4,
+    "mean_test_accuracy": {"final": 0.75, "best_by_validation": 0.8, "best_by_validation_round": 7},
+    "answers": {
+        "common": {"final": 0.7, "best_by_validation": 0.7, "best_by_validation_round": 3},
+        "alone": {"final": 0.6, "best_by_validation": 0.6, "best_by_validation_round": 3},
+    },
+    "pseudo_label_error": 0.123,
+    "models_sent": 300,
+    "models_up": 69,
+    "bytes_up": 2_000_000,
+    "bytes_down": 12_345_678,
+    "bytes_evaluation": 4_000,
+    "sites_without_test_images": [2],
+}
+
+
+def site(number: int, mu: float, start: float | None, end: float | None, **more: Any) -> Any:
+    return {"site": number, "mu": mu, "warmup_accuracy": start, "final_accuracy": end, **more}
+
+
+HOSPITALS = [
+    site(0, 0.5, 0.5, 0.6, name="north", train=100, labelled=50, test=10, alone_accuracy=0.8,
+         common_accuracy=0.5, by_validation_accuracy=0.7, classes=3, test_classes=2),
+    site(1, 0.05, 0.25, 0.75, name="south", train=200, labelled=10, test=40, alone_accuracy=0.5,
+         common_accuracy=0.7, by_validation_accuracy=0.8, classes=3, test_classes=3),
+    site(2, 0.9, None, None, name="west", train=10, labelled=9, test=0, classes=3, test_classes=0),
+]  # fmt: skip
+
+
+def test_the_whole_block_of_few_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 10 and 40 images: 5 + 10 right, 6 + 30, 7 + 32, 5 + 28, 8 + 20; Wilson, z = 1.96."""
+    monkeypatch.setenv("FEDAPP_OUT", str(tmp_path))
+    run = tmp_path / "trial"
+    (run / "models").mkdir(parents=True)
+    expected = f"""\
+three_hospitals: prior_shift, 3 sites, 20 rounds, seed 0, 1 min 42 s
+
+Right answers on the sites' own test images        right / of            %  sites' mean
+  after the warm-up                                   15 / 50         30.0         37.5
+  after round 20, the last                            36 / 50         72.0         75.0
+  after round 7, best on validation                   39 / 50         78.0         80.0
+  the server's average of all sites, at the end       33 / 50         66.0         70.0
+  each site's model trained alone, at the end         28 / 50         56.0         60.0
+
+By site, few labels first   labelled  warm-up, %    alone, %     last, %   right / of  95 % interval
+  south                     10 / 200        25.0        50.0        75.0      30 / 40   59.8 to 85.8
+  north                     50 / 100        50.0        80.0        60.0       6 / 10   31.3 to 83.2
+  west                        9 / 10           -           -           -  no test images
+
+Worse than alone    1 of 2 sites, in images: north -2 of 10
+Few test images     sites north (10): under 20, mostly chance
+Classes untested    sites north (1 of 3)
+Wrong pseudo-labels 12.3 % in the last round that could count them
+Sent                12.3 MB to sites, 2.0 MB to the server; 4.0 kB more to measure
+
+Files in {run}
+Pictures: fedapp report trial   the sites' models: fedapp site trial"""
+    assert end_block(SUMMARY, HOSPITALS, run) == expected
+
+
+def test_round_0_has_the_name_that_its_method_gives_it(tmp_path: Path) -> None:
+    """As long as "warm-up", so that all else stays in its column."""
+    before = end_block(SUMMARY, HOSPITALS, tmp_path)
+    summary = {**SUMMARY, "begins": "sol-ved"}
+    assert end_block(summary, HOSPITALS, tmp_path) == before.replace("warm-up", "sol-ved")
+    solved = end_block({**SUMMARY, "begins": OneRound.begins}, HOSPITALS, tmp_path)
+    assert "  after the solution  " in solved and "warm-up" not in solved
+
+
+def test_a_run_elsewhere_is_named_by_its_folder_and_a_servers_holds_no_models(
+    tmp_path: Path,
+) -> None:
+    text = end_block(SUMMARY, HOSPITALS, tmp_path)
+    assert text.endswith(f"\nPictures: fedapp report {tmp_path}")
+
+
+def test_the_last_round_that_is_the_best_stands_once() -> None:
+    mean = {**SUMMARY["mean_test_accuracy"], "best_by_validation_round": 20}
+    text = end_block({**SUMMARY, "mean_test_accuracy": mean}, HOSPITALS, Path("/r"))
+    assert "  after round 20, the last, best on validation " in text
+    assert text.count("after round") == 1
+
+
+def many(number: int, first: int = 0) -> list[Any]:
+    """Sites of 100 test images; the k-th gains k - 5 images, modulo 11."""
+    return [
+        site(k, k / number, 0.5, 0.5 + (k % 11 - 5) / 100, test=100, train=100, labelled=k)
+        for k in range(first, first + number)
+    ]
+
+
+def test_many_sites_are_grouped_by_their_labels() -> None:
+    text = end_block(SUMMARY, many(20), Path("/r"))
+    groups = re.findall(r"^  (\w.* labelled) +(\d+) +([\d.]+) +([\d.]+) +(.*)$", text, re.MULTILINE)
+    assert [(label, sites) for label, sites, *_ in groups] == [
+        ("under 10 % labelled", "2"),
+        ("10 to 50 % labelled", "9"),
+        ("over 50 % labelled", "9"),
+    ]
+    assert groups[0][2:] == ("50.0", "45.5", "91 / 200"), "sites 0 and 1: 45 and 46 of 100"
+    assert re.search(r"the tenth of sites that does worst +2 +50.0 +45.0\n", text)
+    assert "Better than warm-up 8 of 20 sites, in images: 10 +5 of 100, 9 +4 of 100, 8 +3" in text
+    assert "Worse than warm-up  10 of 20 sites, in images: 11 -5 of 100, 0 -5 of 100" in text
+
+
+def test_a_site_without_a_model_trained_alone_counts_with_a_guess() -> None:
+    """8 of 10 and, of three classes, 13 of 40 guessed: 21 of 50; the mean is the summary's."""
+    rows = [HOSPITALS[0], {**HOSPITALS[1], "alone_accuracy": None}, HOSPITALS[2]]
+    alone = {**SUMMARY["answers"]["alone"], "final": (0.8 + 1 / 3) / 2, "sites_without": 1}
+    text = end_block({**SUMMARY, "answers": {"alone": alone}}, rows, Path("/r"))
+    assert re.search(r"each site trained alone; 1 without: guesses +21 / 50 +42.0 +56.7\n", text)
+
+
+def test_nobody_is_worse() -> None:
+    rows = [site(0, 0.5, 0.5, 0.5, test=10), site(1, 0.5, 0.5, 0.6, test=10)]
+    text = end_block({**SUMMARY, "answers": {}}, rows, Path("/r"))
+    assert "Worse than warm-up  none of 2 sites\n" in text
+    assert "alone" not in text and "average" not in text
+
+
+def test_no_letter_of_the_paper_is_left() -> None:
+    for rows in (HOSPITALS, many(40)):
+        summary = {**SUMMARY, "cost_bound_models": 615.0, "cost_greedy_models": 20_000.0}
+        text = end_block(summary, rows, Path("/r"))
+        assert not re.search(r"\b(mu|std|decile|Eq\.|bound)\b", text)
+
+
+@pytest.mark.parametrize("number", [1, 9, 10, 11, 400])
+def test_it_fits_a_screen(number: int) -> None:
+    rows = [
+        {**row, "rounds_skipped": row["site"] % 7, "alone_accuracy": 0.5, "common_accuracy": 0.5,
+         "classes": 9, "test_classes": 3, "test": 19}
+        for row in many(number, first=0 if number <= 10 else 99_000)
+    ]  # fmt: skip
+    text = end_block(
+        {**SUMMARY, "sites_without_test_images": list(range(99_000, 99_100))}, rows, Path("/run")
+    )
+    lines = text.splitlines()
+    assert len(lines) <= 30
+    assert max(map(len, lines)) <= 100
+    assert text.isascii()
+
+
+@pytest.mark.parametrize(
+    "per_site",
+    [[], [site(0, 0.0, None, None)], [site(0, 1.0, 0.5, 0.5)], [{"site": 0, "mu": None}]],
+)
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_nothing_known(per_site: list[dict[str, Any]], rounds: int) -> None:
+    bare = {key: SUMMARY[key] for key in ("preset", "method", "sites", "seed")}
+    bare["rounds"] = rounds
+    for summary in (bare, {**dict.fromkeys(SUMMARY), **bare}):
+        for rows in (per_site, per_site * 11):
+            text = end_block(summary, rows, Path("/run"))
+            assert "None" not in text
+            assert "nan" not in text
+            assert len(text.splitlines()) <= 30
