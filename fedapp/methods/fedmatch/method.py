@@ -183,7 +183,7 @@ class FedMatch(Method[Sparse]):
         return state
 
     def _task(
-        self, rnd: Round, site: int, action: str, phase: int = 0, helpers: Sequence[ModelRef] = ()
+        self, rnd: Round, site: int, action: str, phase: int, helpers: Sequence[ModelRef] = ()
     ) -> Task:
         """Return a task that names sigma and psi; before the first psi it is sigma once more."""
         models: dict[str, Sequence[ModelRef]] = {**common(rnd, (PSI,))}
