@@ -202,5 +202,5 @@ def test_a_network_of_ones_own_that_is_changed_is_read_anew(tmp_path, monkeypatc
 
 
 def test_the_code_of_a_method_of_ones_own_is_among_what_a_site_reads():
-    given = {"preset": "digits_demo", "method.name": "tests.methods.own_method:Shy"}
+    given = {"preset": "digits_demo", "set": "method.name=tests.methods.own_method:Shy"}
     assert Path(__file__).parents[1] in inputs_of({}, given)

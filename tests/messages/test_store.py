@@ -358,6 +358,20 @@ def test_what_stays_spare_goes_with_the_next_removal(tmp_path: Path) -> None:
     assert models.get(b) == b"b"
 
 
+def test_a_file_that_cannot_be_set_aside_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = ModelStore(tmp_path)
+    digest = models.put(b"model")
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert models.keep_only((), reuse=True) == [digest]
+    assert list(tmp_path.rglob(f"{digest}*")) == []
+
+
 def test_a_write_over_a_spare_file_that_is_cut_leaves_no_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

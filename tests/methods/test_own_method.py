@@ -5,7 +5,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.experiment.config import from_plain, load_experiment, to_plain
 from fedapp.ground.errors import ConfigError
-from fedapp.methods import method_class
+from fedapp.methods import give, method_class
+from fedapp.methods.fedavg import FedAvg
 from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.flower.results import loopback, results, rows
 from tests.methods.own_method import Shy
@@ -64,3 +65,11 @@ def test_loopback_and_flower_give_the_same_bits(tmp_path, monkeypatch):
     experiment = shy(tmp_path / "flower")
     _, there = serve(experiment, MemoryGrid(sites({"preset": preset(experiment, tmp_path)}, 3)))
     assert results(here) == results(there.path)
+
+
+@pytest.mark.parametrize("made", [
+    3, dict, type("Named", (), {"name": "named"}), type("Nameless", (FedAvg,), {"name": None}),
+])  # fmt: skip
+def test_what_is_given_must_be_a_methods_class_with_a_name(made):
+    with pytest.raises(ConfigError, match="must be a class made from"):
+        give(made)
