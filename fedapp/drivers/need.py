@@ -79,8 +79,14 @@ def free_ram() -> int:
 
 
 def as_texts(overrides: Mapping[str, Scalar]) -> list[str]:
-    """Return overrides as `key=value` texts, as a command line has them."""
-    return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    """Return overrides as `key=value` texts, as a command line has them.
+
+    Quotes around a text keep it one; what is inside is read as it stands.
+    """
+    return [
+        f'{key}="{value}"' if isinstance(value, str) else f"{key}={json.dumps(value)}"
+        for key, value in overrides.items()
+    ]
 
 
 def start_measuring(preset: str, overrides: Mapping[str, Scalar]) -> subprocess.Popen[str]:

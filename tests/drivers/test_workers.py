@@ -3,8 +3,9 @@
 import pytest
 
 from fedapp.drivers import need as needs
-from fedapp.drivers.need import MIB, free_ram, measured, start_measuring
+from fedapp.drivers.need import MIB, as_texts, free_ram, measured, start_measuring
 from fedapp.drivers.workers import kept_parsed, measure
+from fedapp.experiment.config import parse_overrides
 from fedapp.learn import parsed
 from tests.small import small
 
@@ -44,3 +45,11 @@ def test_free_memory_heeds_the_containers_limit(tmp_path, monkeypatch, limit, ex
     monkeypatch.setattr(needs, "MEMORY", info)
     monkeypatch.setattr(needs, "GROUP", tmp_path)
     assert free_ram() == expected * 2**30
+
+
+def test_overrides_as_texts_are_read_as_they_were():
+    given = {
+        "data.root": "/data/Bücher\\new \"one\" 'two'", "runtime.run_name": "12", "split.bags": 3,
+        "training.learning_rate": 1e-4, "data.download": True, "data.window": "",
+    }  # fmt: skip
+    assert parse_overrides(as_texts(given)) == given
