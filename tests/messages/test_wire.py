@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedapp.ground.errors import ProtocolError
 from fedapp.messages import wire
-from fedapp.messages.protocol import Hello, Incoming, Missing, Origin
+from fedapp.messages.protocol import MAX_ENTRIES, Hello, Incoming, Missing, Origin
 
 D = "cd" * 32
 ORIGIN = Origin("run-1", "0" * 16, D)
@@ -57,6 +57,11 @@ MANY = RecordDict(
         "models": ArrayRecord({f"{k:064x}": ONE for k in range(129)}),
     }
 )
+
+
+def test_as_many_contents_as_are_allowed_are_read():
+    payloads = {f"{number:064x}": b"x" for number in range(MAX_ENTRIES)}
+    assert wire.read_answer(wire.write_answer(Incoming(ANSWER, payloads))).payloads == payloads
 
 
 @pytest.mark.parametrize(("records", "says"), [

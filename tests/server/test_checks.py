@@ -89,6 +89,10 @@ LIES = {
     "another site": ({"site": 1}, "answer of site 1"),
     "another round": ({"round": 4}, "for round 4"),
     "not offered": ({"helpers": (ScoredRef(ref(4), 1.0),)}, "was not offered"),
+    "a part of what is not new": (
+        {"parts": {"means": Part(ref(0).digest, "c" * 64)}},
+        "a part of its means, of which it names no new content",
+    ),
     "another version": ({"helpers": (ScoredRef(ref(1, 9), 1.0),)}, "was not offered"),
     "twice": ({"helpers": (ScoredRef(ref(1), 1.0),) * 2}, "names a site twice"),
     "itself": ({"helpers": (ScoredRef(ref(0), 1.0),)}, "or itself"),
