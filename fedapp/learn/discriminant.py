@@ -52,7 +52,7 @@ class Sums:
     def of(cls, labelled: Tensor, labels: Tensor, unlabelled: Tensor, classes: int) -> Self:
         """Return the sums over features [n, d] with labels int64 [n], and over others [m, d]."""
         known, other = labelled.double(), unlabelled.double()
-        by_class = torch.zeros(classes, known.shape[1], dtype=torch.float64, device=known.device)
+        by_class = known.new_zeros(classes, known.shape[1])
         by_class.index_add_(0, labels.to(known.device), known)
         return cls(
             torch.bincount(labels.cpu(), minlength=classes).double(),

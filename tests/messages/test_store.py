@@ -113,6 +113,9 @@ def test_what_is_known_to_be_whole_takes_bounded_memory(
     digests = [models.put(b"%d" % number) for number in range(5)]
     assert models.proved(digests[0])  # read once more, and now the last
     assert list(models._proved) == [digests[3], digests[4], digests[0]]
+    os.utime(file_of(tmp_path, digests[3]), (0, 0))
+    assert models.proved(digests[3])  # its times have changed: read, and the last again
+    assert list(models._proved) == [digests[4], digests[0], digests[3]]
 
 
 def test_memory_stays_within_its_bound_and_drops_the_least_used(
@@ -143,6 +146,8 @@ def test_content_above_the_bound_stays_on_disk(tmp_path: Path) -> None:
     assert models.memory_used == 0
     assert models.get(digest) == b"x" * 11
     assert models.memory_used == 0
+    models.put(b"x" * 10)
+    assert models.memory_used == 10
 
 
 def test_keep_only_collects_the_rest(tmp_path: Path) -> None:
