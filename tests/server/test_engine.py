@@ -251,6 +251,15 @@ def test_one_bad_site_is_skipped_named_and_counted(run, name):
     assert summary["mean_test_accuracy"]["final"] is not None
 
 
+def test_a_phase_counts_those_who_failed_as_done_with(run, monkeypatch):
+    said = []
+    monkeypatch.setattr(Progress, "phase", lambda self, *counts: said.append(counts))
+    refuses = tampering(next(iter(BAD.values()))[0])
+    run(tamper=refuses, rounds__num_rounds=1, rounds__sample_rate=1.0)
+    trained = [counts[1:] for counts in said if counts[0] == "train"]
+    assert trained == [(number, 5) for number in range(1, 6)]
+
+
 def test_what_was_never_sent_is_not_counted_as_sent(run):
     """Flower did not take site 2's task; or it did, and the site failed."""
     sent = []
