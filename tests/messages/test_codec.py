@@ -20,6 +20,7 @@ from fedapp.messages.codec import (
 )
 from fedapp.messages.protocol import ANSWERS as NAMES
 from fedapp.messages.protocol import (
+    MAX_SETTINGS,
     SCHEMA,
     Evaluation,
     Hello,
@@ -205,3 +206,8 @@ def test_a_task_refers_to_each_content_once_by_the_names_of_their_roles():
     task = Task(0, 1, "train", own, models)
     assert task.refs() == (own, first, second)
     assert replace(task, models=dict(reversed(models.items()))).refs() == task.refs()
+
+
+def test_as_many_settings_as_are_allowed_are_read():
+    hello = Hello({str(number): 1 for number in range(MAX_SETTINGS)})
+    assert decode_request(encode(hello)) == hello

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedapp.ground.errors import MAX_QUOTED, ProtocolError
 from fedapp.learn.params import from_bytes
-from fedapp.messages.codec import MAX_CONTAINERS, decode_answer, decode_request
-from fedapp.messages.protocol import MAX_SETTINGS, MODEL, Missing, ModelRef, ScoredRef
+from fedapp.messages.codec import MAX_CONTAINERS, decode_answer
+from fedapp.messages.protocol import MODEL, Missing, ModelRef, ScoredRef
 from fedapp.messages.protocol import SCHEMA as SCHEMA_VERSION
 from fedapp.methods.base import Round
 from fedapp.methods.um_pfssl.helperlists import HelperLists
@@ -52,12 +52,6 @@ MISSING = '{"site":1,"round":1,"digests":[]}'
 def test_heads_that_two_readers_could_read_differently_or_that_cost_much(data, says):
     with pytest.raises(ProtocolError, match=says):
         decode_answer(data)
-
-
-def test_as_many_settings_as_are_allowed_are_read():
-    settings = {str(number): 1 for number in range(MAX_SETTINGS)}
-    asked = decode_request(head(json.dumps({"settings": settings}), '"Hello"'))
-    assert asked.settings == settings
 
 
 def test_a_list_of_wrong_items_is_one_error():
