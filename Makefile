@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
-demo: $(STAMP) ## run UM-pFSSL on handwritten digits, 10 simulated sites (no download)
+demo: $(STAMP) ## the demo: handwritten digits, 10 simulated sites (no download)
 	@$(BIN)/python -m fedapp.drivers.flower_local digits_demo
 
 deploy-demo: $(STAMP) ## a server and three sites as real programs: TLS, a key per site (docs/DEPLOY.md)
