@@ -14,6 +14,7 @@ from client_app.resident.frames import Letter
 from client_app.resident.inputs import inputs_of, stamp_of
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import ProtocolError
+from fedapp.ground.ours import process_is_ours
 from fedapp.messages.codec import decode_origin, decode_request, encode
 from fedapp.messages.protocol import Hello, Incoming, Origin, Refusal, Request
 from fedapp.site.federation import bags_in_words, called
@@ -32,6 +33,7 @@ def answer(
 
     Raises FedAppError where the node cannot take part; what goes wrong in a task is an answer.
     """
+    process_is_ours()
     _speak()
     settings = request.settings if isinstance(request, Hello) else {}
     site, folder = open_site(run_config, node_config, origin, settings)

@@ -30,6 +30,7 @@ from fedapp.experiment.presetfiles import (
 )
 from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.ground.extras import needs
+from fedapp.ground.ours import process_is_ours
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -532,6 +533,7 @@ def list_sites(
 
 def main() -> None:
     """Entry point: what a person can mend is one line and exit code 2."""
+    process_is_ours()
     try:
         app()
     except FedAppError as error:
