@@ -32,13 +32,13 @@ print(first, faults())
 
 
 @pytest.fixture
-def is_ours(monkeypatch):
-    """A process that said so; its C library stays as it is."""
-    monkeypatch.setattr(ours.ctypes, "CDLL", lambda name: object())
+def is_hosts(monkeypatch):
+    """A process in which nobody has said that it is ours, as the tests do (`conftest`)."""
     process_is_ours.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(ours.ctypes, "CDLL", lambda name: pytest.fail("asked for the C library"))
+        yield
     process_is_ours()
-    yield
-    process_is_ours.cache_clear()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
@@ -49,14 +49,14 @@ def test_freed_memory_is_used_again():
     assert kept < given_back / 10
 
 
-def test_what_was_there_is_left_out_until_the_end(is_ours):
+def test_what_was_there_is_left_out_until_the_end():
     before = gc.get_threshold()
     with seldom_searched():
         assert gc.get_freeze_count() > 1000 and gc.get_threshold()[0] > before[0]
     assert gc.get_freeze_count() == 0 and gc.get_threshold() == before
 
 
-def test_garbage_of_a_run_is_found(is_ours):
+def test_garbage_of_a_run_is_found():
     class Circle:
         alive = 0
 
@@ -73,7 +73,7 @@ def test_garbage_of_a_run_is_found(is_ours):
         assert Circle.alive == 0
 
 
-def test_an_error_leaves_it_as_it_was(is_ours):
+def test_an_error_leaves_it_as_it_was():
     with pytest.raises(ZeroDivisionError), seldom_searched():
         raise ZeroDivisionError
     assert gc.get_freeze_count() == 0
@@ -92,13 +92,11 @@ def frozen_in_a_round(monkeypatch, tmp_path):
     return seen
 
 
-def test_a_run_is_one_such_time(is_ours, monkeypatch, tmp_path):
+def test_a_run_is_one_such_time(monkeypatch, tmp_path):
     assert min(frozen_in_a_round(monkeypatch, tmp_path)) > 1000
 
 
-def test_a_host_is_left_as_it_is(monkeypatch, tmp_path):
-    process_is_ours.cache_clear()
-    monkeypatch.setattr(ours.ctypes, "CDLL", lambda name: pytest.fail("asked for the C library"))
+def test_a_host_is_left_as_it_is(is_hosts, monkeypatch, tmp_path):
     thresholds = gc.get_threshold()
     gc.freeze()  # the host's own
     try:
