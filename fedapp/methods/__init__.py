@@ -22,6 +22,11 @@ def method_names() -> list[str]:
     return sorted(_modules(__path__, __name__))
 
 
+def learning_from(part: str) -> list[str]:
+    """Return the names of the methods that learn from a part of sites' data, sorted."""
+    return [name for name in method_names() if part in method_class(name).learns_from]
+
+
 def _modules(folders: Sequence[str], package: str) -> dict[str, str]:
     """Return the modules of methods in a package that lies in these folders, by method's name."""
     found: dict[str, str] = {}

@@ -345,7 +345,7 @@ def beginners(rnd: Round) -> Sequence[int]:
     """
     if not rnd.server_learns:
         return rnd.sites
-    return [k for k in rnd.sites if rnd.facts[k].labelled or rnd.facts[k].bagged]
+    return [k for k in rnd.sites if rnd.facts[k].supervised]
 
 
 def measurements(rnd: Round, beside: Sequence[str] = ()) -> list[Task]:

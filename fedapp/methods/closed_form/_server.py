@@ -152,8 +152,7 @@ def _learned(rnd: Round, name: str) -> Generator[Sequence[Task], Sequence[Reply]
         total: Params = {}
         for site, sums in sent(rnd, replies, role):
             facts = rnd.facts[site]
-            images = facts.labelled + facts.unlabelled + facts.bagged
-            if why := features.impossible(step, sums, images):
+            if why := features.impossible(step, sums, facts.training):
                 rnd.say(f"{facts.called}: its {role} are left out: {why}: {MEND}")
             else:
                 total = {n: of + total[n] if total else of for n, of in sums.items()}
