@@ -25,7 +25,7 @@ from fedapp.learn.params import Params, from_bytes, schema_of, to_bytes, weighte
 from fedapp.learn.prototypes import Prototypes, class_means, embedded, log_answers
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
-from fedapp.methods._prototypes import written
+from fedapp.methods.prototypes._prototypes import written
 from fedapp.methods.um_pfssl.relation import certainty, relation
 from fedapp.site.federation import federation_of
 

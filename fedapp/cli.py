@@ -162,8 +162,8 @@ def manifest(
         raise ConfigError("data.name = 'own': nobody deals the sites' images: there is no split")
     split.save(out)
     print(f"{out}: {len(split.site)} images, {split.num_clients} sites, digest {split.digest()}")
-    if split.bagged is not None:
-        print(split.bagged.in_words())
+    if split.particulars:
+        print(split.particulars)
 
 
 @app.command(rich_help_panel=LOOK)

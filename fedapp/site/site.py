@@ -101,14 +101,10 @@ class Site:
             site=self.data.site,
             inputs=self.inputs,
             classes=self.classes,
-            labelled=len(self.data.labels),
-            unlabelled=len(self.data.unlabelled),
-            val=len(self.data.val_labels),
-            test=len(self.data.test_labels),
             split_digest=self.split_digest,
             pool_key=read_key(self.store.root) if self.shares_pool else "",
             name=self.data.name,
-            bagged=self.data.bagged,
+            **self.data.counts,
         )
 
     def handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
