@@ -37,7 +37,7 @@ from fedapp.server.checkpoint import Checkpoint
 from fedapp.server.pool import ModelPool
 from fedapp.server.roundpool import RoundPool
 from fedapp.server.standings import Standings
-from fedapp.site import site
+from fedapp.site import holdings
 
 PARTS: dict[str, Sequence[tuple[Any, str]]] = {
     "network: training": [(_averaging, "descend")],
@@ -46,7 +46,7 @@ PARTS: dict[str, Sequence[tuple[Any, str]]] = {
     "average of models": [(RoundPool, "average")],
     "right answers counted": [(base, "evaluation")],
     "new model copied, looked through for NaN": [(base.SiteContext, "params")],
-    "upload as bytes": [(site, "to_bytes")],
+    "upload as bytes": [(holdings, "to_bytes")],
     "upload hashed": [(store.ModelStore, "_digest_of")],
     "upload written": [(store, "write_atomic")],
     "uploads brought to the disk": [(ModelPool, "settle")],

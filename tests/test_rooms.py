@@ -23,7 +23,7 @@ SERVERS_SIDE = ("fedapp.server", "server_app")
 """Nothing passes between the two but messages."""
 OWN_SITE = ("server_app.strategy", "fedapp.site.servers")
 """But for the server's own site, which is a site in the server's process."""
-WHOLE = {"docs", "flower", "deploy", "faults", "security", "golden", "mutants"}
+WHOLE = {"docs", "flower", "deploy", "faults", "security", "golden", "mutants", "outside"}
 """Folders of tests that run all rooms together; the others are named after a room."""
 MATHEMATICS = (
     "learn/uncertainty", "learn/pseudolabels", "learn/losses", "learn/training", "learn/metrics",

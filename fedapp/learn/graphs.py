@@ -19,7 +19,6 @@ What PyTorch asks of work that is recorded (its notes on CUDA, "CUDA Graphs") an
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -27,6 +26,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedapp.ground.errors import RunError, one_line
+from fedapp.learn.steps import Step
 
 USED_BEFORE = 3
 """Uses of a shape before it is recorded: libraries set themselves up in them."""
@@ -34,23 +34,6 @@ KEPT = 256
 """Graphs kept, the last used; a site's number of images is a shape of scoring."""
 
 Work = Callable[..., Tensor]
-Step = Callable[[], Tensor]
-
-
-@dataclass(frozen=True)
-class BatchStep:
-    """A training step that a GPU can record: `loss(*inputs)`, and nothing else goes into it.
-
-    loss: equal ones do the same. inputs: images as the network takes them, and what is known of
-    them.
-    """
-
-    loss: Callable[..., Tensor]
-    inputs: tuple[Tensor, ...]
-
-    def __call__(self) -> Tensor:
-        """Return the loss."""
-        return self.loss(*self.inputs)
 
 
 class Recorder(Protocol):
@@ -190,13 +173,13 @@ def recorded(
     sets the network's mode when its first step is asked for.
     """
     for step in steps:
-        if isinstance(step, BatchStep):
+        if step.recordable:
             loss = step.loss
 
-            def work(*inputs: Tensor, loss: Callable[..., Tensor] = loss) -> Tensor:
-                return take(BatchStep(loss, inputs))
+            def work(*batch: Tensor, loss: Callable[..., Tensor] = loss) -> Tensor:
+                return take(Step(loss, batch))
 
-            yield graphs.run((key(), loss), work, step.inputs)
+            yield graphs.run((key(), loss), work, step.batch)
         else:
             yield take(step)
 

@@ -1,33 +1,17 @@
 """The semi-supervised objective (paper, Eqs. 1, 4, 5), over mini-batches."""
 
-from dataclasses import dataclass
-
 import torch.nn.functional as F
-from torch import Tensor
-
-from fedapp.learn.networks.base import Network
+from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
-class JointLoss:
-    """`soft_target_loss` of a network's answers; equal where the network is the same one."""
-
-    model: Network
-
-    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Normalised inputs [n, ...], targets [n, C] -> a scalar."""
-        return soft_target_loss(self.model(inputs), targets)
+def joint_loss(network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """`soft_target_loss` of a network's answers to normalised inputs [n, ...]; targets [n, C]."""
+    return soft_target_loss(network(inputs), targets)
 
 
-@dataclass(frozen=True)
-class CrossEntropy:
-    """Cross entropy of a network's answers; equal where the network is the same one."""
-
-    model: Network
-
-    def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Normalised inputs [n, ...], labels int64 [n] -> a scalar."""
-        return F.cross_entropy(self.model(inputs), labels)
+def cross_entropy(network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Of a network's answers to normalised inputs [n, ...]; labels int64 [n]."""
+    return F.cross_entropy(network(inputs), labels)
 
 
 def soft_target_loss(logits: Tensor, targets: Tensor) -> Tensor:

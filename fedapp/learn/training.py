@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
 from types import MappingProxyType
 
 import torch
@@ -10,17 +9,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedapp.ground.settings import TrainSettings
-from fedapp.learn.graphs import BatchStep, recorded, state_of
-from fedapp.learn.losses import JointLoss, soft_target_loss
+from fedapp.learn.graphs import recorded, state_of
+from fedapp.learn.losses import joint_loss, soft_target_loss
 from fedapp.learn.networks.base import Network
 from fedapp.learn.sgd import Sgd
+from fedapp.learn.steps import Step, View, batches, paired, repeated
 from fedapp.learn.uncertainty import SCORING_BATCH, Normalise
 from fedapp.learn.worked import count
 
-Step = Callable[[], Tensor]
-"""Returns the loss of one mini-batch under the model as it is, a scalar with its graph."""
-View = Callable[[Tensor], Tensor]
-"""uint8 images -> uint8 images, a random view of each."""
+Penalty = Callable[[Sequence[Tensor]], Tensor]
+"""Of all parameters of a network, in their order: what is added to each mini-batch's loss."""
 LONGEST_GRADIENT = 20.0
 """L2 norm over all parameters to which a longer gradient is shortened (Pascanu et al. 2013).
 
@@ -29,55 +27,6 @@ batch norm divides by nearly nothing, and one such model wrecks the average (doc
 """
 SQUARES_KEPT, TINY = 0.9, 1e-7
 """Of RMSprop, as Keras has them: what a step keeps of the running squares, added to their root."""
-
-
-def batches(order: Tensor, size: int) -> Iterator[Tensor]:
-    """Split indices [n] into batches of equal length, to within one: at most `size`, at least two.
-
-    A last batch of what remains would hold two or three images, and batch norm over so few wrecks
-    the weights. Where n is 1 the batch has one image; 3 images at size 2 stay together.
-    """
-    count = min(-(-len(order) // size), max(len(order) // 2, 1))
-    yield from order.tensor_split(count) if len(order) else ()
-
-
-def repeated(epoch: Callable[[], Iterator[Step]], epochs: int, steps: int | None) -> Iterator[Step]:
-    """Yield the mini-batches of `epochs` passes or, unless `steps` is None, that many.
-
-    epoch: one pass in a new order; it may be empty.
-    """
-    if steps is None:
-        yield from chain.from_iterable(epoch() for _ in range(epochs))
-        return
-    while steps > 0:
-        before = steps
-        for step in islice(epoch(), steps):
-            yield step
-            steps -= 1
-        if steps == before:
-            return
-
-
-def paired(
-    labelled: int, total: int, size: int, shuffle: torch.Generator, device: torch.device
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch of mini-batches of both kinds of images: indices of labelled ones, of others.
-
-    Images 0 ... labelled - 1 have labels, the others up to `total` have none; there are both. The
-    larger part is cut into `batches` and seen once; the smaller gives as many images to each step,
-    or all that it has, and is seen as often as it takes.
-    """
-    lengths = (labelled, total - labelled)
-    largest = max(lengths)
-    take = [len(batch) for batch in batches(torch.arange(largest), size)]
-    parts = []
-    for start, length in zip((0, labelled), lengths, strict=True):
-        sizes = [min(n, length) for n in take]
-        rounds = -(-sum(sizes) // length)
-        order = torch.cat([torch.randperm(length, generator=shuffle) for _ in range(rounds)])
-        indices = (order[: sum(sizes)] + start).to(device, non_blocking=True)
-        parts.append(indices.split(sizes))
-    yield from zip(*parts, strict=True)
 
 
 def train(
@@ -100,24 +49,25 @@ def train(
     """
     count, size = len(images), settings.batch_size
     in_pairs = settings.batches == "paired" and 0 < labelled < count
-    mu, joint_loss = labelled / max(count, 1), JointLoss(model)
+    mu = labelled / max(count, 1)
 
-    def paired_loss(known: Tensor, other: Tensor) -> Tensor:
-        batch = torch.cat([known, other])
-        logits, wanted, border = model(normalise(view(images[batch]))), targets[batch], len(known)
+    def paired_loss(network: nn.Module, inputs: Tensor, wanted: Tensor, border: int) -> Tensor:
+        logits = network(inputs)
         loss_s = soft_target_loss(logits[:border], wanted[:border])
         loss_u = soft_target_loss(logits[border:], wanted[border:])
         return mu * loss_s + (1 - mu) * loss_u
 
+    def seen(batch: Tensor) -> tuple[Tensor, Tensor]:
+        return normalise(view(images[batch])), targets[batch]
+
     def epoch() -> Iterator[Step]:
         if in_pairs:
-            pairs = paired(labelled, count, size, shuffle, images.device)
-            yield from (partial(paired_loss, *pair) for pair in pairs)
+            for known, other in paired(labelled, count, size, shuffle, images.device):
+                yield Step(paired_loss, (*seen(torch.cat([known, other])), len(known)))
         else:
             order = torch.randperm(count, generator=shuffle)
             cut = batches(order.to(images.device, non_blocking=True), size)
-            for batch in cut:
-                yield BatchStep(joint_loss, (normalise(view(images[batch])), targets[batch]))
+            yield from (Step(joint_loss, seen(batch), recordable=True) for batch in cut)
 
     model.train()
     if count == 1:
@@ -129,7 +79,7 @@ def descend(
     model: nn.Module,
     steps: Iterable[Step],
     settings: TrainSettings,
-    penalty: Callable[[], Tensor] | None = None,
+    penalty: Penalty | None = None,
     squares: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> float | None:
     """Minimise each step's loss, plus `penalty`, in place by `settings.optimiser`.
@@ -149,14 +99,14 @@ def descend(
                 if name in squares:
                     state = {"step": torch.tensor(0.0), "square_avg": squares[name]}
                     optimiser.state[parameter] = state
-        take = partial(_take, parameters, optimiser, penalty)
+        take = partial(_take, model, parameters, optimiser, penalty)
         return _mean([take(step) for step in counted])
     with graphs.aside():
         key = (
             settings.optimiser, settings.learning_rate, settings.momentum, settings.weight_decay,
         )  # fmt: skip
         make = partial(_recordable, parameters, settings)
-        take = partial(_take, parameters, graphs.optimiser(key, make), None)
+        take = partial(_take, model, parameters, graphs.optimiser(key, make), None)
 
         def now() -> Hashable:
             return key, state_of(model)
@@ -175,15 +125,16 @@ def _mean(losses: list[Tensor]) -> float | None:
 
 
 def _take(
+    model: nn.Module,
     parameters: Sequence[nn.Parameter],
     optimiser: Optimizer | Sgd,
-    penalty: Callable[[], Tensor] | None,
+    penalty: Penalty | None,
     step: Step,
 ) -> Tensor:
     """Take a step; return its loss without the penalty, and without its graph."""
-    loss = step()
+    loss = step(model)
     optimiser.zero_grad()
-    (loss if penalty is None else loss + penalty()).backward()
+    (loss if penalty is None else loss + penalty(parameters)).backward()
     shorten(parameters)
     optimiser.step()
     return loss.detach()

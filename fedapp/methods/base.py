@@ -31,7 +31,8 @@ from fedapp.learn.ondevice import models_on
 from fedapp.learn.params import Params, Schema, all_finite, assign, schema_of, tensors_of, without
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.scores import ScoreStore
-from fedapp.learn.training import View, train
+from fedapp.learn.steps import View
+from fedapp.learn.training import train
 from fedapp.learn.worked import count
 from fedapp.messages.ledger import EVALUATION, MESSAGE
 from fedapp.messages.protocol import (

@@ -4,8 +4,8 @@ The same code runs at a hospital, in a simulated site and in the loopback driver
 """
 
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Protocol
 
@@ -15,20 +15,14 @@ from fedapp.data.augment import flips
 from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import deterministic, pick_dtype, torch_threads
-from fedapp.ground.errors import ConfigError, FedAppError, ProtocolError, StoreError, one_line, told
+from fedapp.ground.errors import ConfigError, FedAppError, StoreError, one_line, told
 from fedapp.learn.graphs import graphs_on
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import (
     Params,
     Schema,
-    digest_of,
-    from_bytes,
-    max_bytes,
     schema_of,
-    to_bytes,
-    without,
 )
-from fedapp.learn.parsed import PARSED
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.worked import Worked, counting
 from fedapp.messages.poolkey import read_key
@@ -38,12 +32,9 @@ from fedapp.messages.protocol import (
     MODEL,
     SERVER_SITE,
     STEPS,
-    Answer,
     Evaluation,
     Incoming,
     Missing,
-    ModelRef,
-    Part,
     Refusal,
     Reply,
     SiteFacts,
@@ -52,6 +43,7 @@ from fedapp.messages.protocol import (
 )
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import SiteContext, SiteReport, schemas
+from fedapp.site.holdings import Holdings
 from fedapp.site.privacy import Releases, privately
 from fedapp.site.private import MEMORY, PrivateParts, stored_schema
 
@@ -113,27 +105,28 @@ class Site:
         But for a StoreError of a shared store: a full disk there must end the run, not be taken for
         the refusal of one site after the other.
         """
+        runtime = self.experiment.runtime
         try:
-            runtime = self.experiment.runtime
             with torch_threads(runtime.threads), deterministic(runtime.deterministic):
-                return self._handle(task, payloads)
+                if missing := self._holdings.take_in(task, payloads):
+                    incoming = Incoming(Missing(task.site, task.round, missing))
+                else:
+                    incoming = self._answer(task, *self._done(task))
         except FedAppError as error:
             if isinstance(error, StoreError) and self.shares_pool:
                 raise
             log.warning("site %d, round %d: %s", task.site, task.round, one_line(error))
-            return Incoming(Refusal(task.site, task.round, told(error)))
+            incoming = Incoming(Refusal(task.site, task.round, told(error)))
         except Exception as error:  # the server must hear of it: silence would block the round
             log.exception("site %d failed in round %d", task.site, task.round)
-            return Incoming(Refusal(task.site, task.round, told(error)))
+            incoming = Incoming(Refusal(task.site, task.round, told(error)))
+        return incoming
 
-    def _handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
-        self._take_in(task, payloads)
-        missing = tuple(ref.digest for ref in task.refs() if not self._holds(ref))
-        if missing:
-            return Incoming(Missing(task.site, task.round, missing))
+    def _done(self, task: Task) -> tuple[SiteReport, SiteContext]:
+        """Do the method's rule; return what it reports, as it may leave the site."""
         context, lost = self.context(task)
         scored_before = self.scores.computed
-        with counting() as done:
+        with counting() as work:
             report = self.experiment.method.site_round(task, context)
         # A matter of the log: a round that is done again finds its scores in hand.
         if scored := self.scores.computed - scored_before:
@@ -142,26 +135,47 @@ class Site:
             self.keeper.take(task, report, context)
         if self.experiment.privacy.clip and task.site != SERVER_SITE:  # the server's stays with it
             report = self._privately(task, report, context)
-        return self._answer(task, report, context, _noted(done, lost))
+        return replace(report, metrics={**report.metrics, **_noted(work, lost)}), context
+
+    def _answer(self, task: Task, report: SiteReport, context: SiteContext) -> Incoming:
+        """Keep what is new; return what the server is told and sent."""
+        private = task.private
+        if report.params is not None or report.memory is not None:
+            own = {n: (report.params or context.kept)[n] for n in context.kept}
+            memory = context.memory if report.memory is None else report.memory
+            own |= {MEMORY + name: tensor for name, tensor in memory.items()}
+            private = self.private_parts.keep(own, task.private, task.round)
+        packed = self._holdings.pack(task, report, context.kept)
+        self.scores.keep_newest(SCORES_KEPT)
+        evaluations, equal = each_once(report.evaluations)
+        answer = Reply(
+            site=task.site,
+            round=task.round,
+            model=packed.contents.pop(MODEL, task.own.digest),
+            contents=packed.contents,
+            parts=packed.parts,
+            learned=report.learned,
+            helpers=report.helpers,
+            held=tuple(sorted(packed.held)),
+            private=private,
+            metrics=report.metrics,
+            evaluations=evaluations,
+            equal=equal,
+            pseudo=report.pseudo,
+        )
+        return Incoming(answer, packed.payloads)
 
     def context(self, task: Task) -> tuple[SiteContext, bool]:
         """Return what a rule works with in a task whose contents are in the store.
 
         And whether the site has lost what it keeps to itself, which then begins anew.
         """
-        network, kept = self._network, self._kept
-
-        def contents(ref: ModelRef) -> Params:
-            schema, owner = self._shared[ref.role], f"{ref.role} of site {ref.site}"
-            transport = self.experiment.transport
-            return PARSED.get(ref.digest, self.store.get, schema, owner, transport)
-
-        own, lost = self._own(task, network, kept)
+        own, lost = self._own(task)
         context = SiteContext(
             data=self._data,
-            model=network,
-            contents=contents,
-            kept={name: own[name] for name in kept},
+            model=self._network,
+            contents=self._holdings.read,
+            kept={name: own[name] for name in self._kept},
             memory={n.removeprefix(MEMORY): t for n, t in own.items() if n.startswith(MEMORY)},
             scores=self.scores,
             training=self.experiment.training,
@@ -189,9 +203,10 @@ class Site:
         return {}
 
     @cached_property
-    def _shared(self) -> dict[str, Schema]:
-        """The schema of what sites share, by role."""
-        return schemas(self.experiment.method, self._network)
+    def _holdings(self) -> Holdings:
+        experiment = self.experiment
+        shared = schemas(experiment.method, self._network)
+        return Holdings(self.store, self.shares_pool, shared, experiment.transport, self._initial)
 
     @cached_property
     def _kept(self) -> frozenset[str]:
@@ -213,14 +228,19 @@ class Site:
         graphs = self.experiment.runtime.graphs
         return _network(self.experiment.model, self.inputs, classes, device, precision, graphs)
 
-    def _own(self, task: Task, network: Network, kept: Collection[str]) -> tuple[Params, bool]:
+    def _initial(self) -> Params:
+        settings, classes = self.experiment.model, len(self.classes)
+        return initial_params(settings, self.inputs, classes, self.experiment.seed)
+
+    def _own(self, task: Task) -> tuple[Params, bool]:
         """Return what the site keeps to itself, and whether it had lost that."""
-        if (own := self.private_parts.load(task.private, self._stored)) is not None:
-            return own, False
-        w_0 = self._initial()
-        start = self.experiment.method.memory(network, w_0)
-        own = {n: w_0[n] for n in kept} | {MEMORY + n: tensor for n, tensor in start.items()}
-        return own, bool(task.private)
+        own = self.private_parts.load(task.private, self._stored)
+        lost = own is None and bool(task.private)
+        if own is None:
+            w_0 = self._initial()
+            start = self.experiment.method.memory(self._network, w_0)
+            own = {n: w_0[n] for n in self._kept} | {MEMORY + n: of for n, of in start.items()}
+        return own, lost
 
     def _privately(self, task: Task, report: SiteReport, context: SiteContext) -> SiteReport:
         """Clip and noise what leaves the site. Raises ConfigError where more than a model does."""
@@ -229,115 +249,10 @@ class Site:
                 f"privacy.clip covers whole models; method {self.experiment.method.name} sends "
                 f"{', '.join(report.contents) or 'parts of them'}: set privacy.clip to 0"
             )
-        if report.params is None:
-            return report
-        releases = Releases(self.private_parts.root.with_name("privacy"))
-        return privately(task, report, context, self.experiment.privacy, releases)
-
-    def _take_in(self, task: Task, payloads: Mapping[str, bytes]) -> None:
-        """Keep the contents that came along; where the task starts from w_0, make it."""
-        wanted = {ref.digest: ref for ref in task.refs()}
-        transport = self.experiment.transport
-        if not self.shares_pool:
-            PARSED.keep_only(self.store, wanted)
-        for digest, blob in payloads.items():
-            ref = wanted.get(digest)
-            schema = self._shared.get(ref.role) if ref else None
-            if not (ref and schema) or len(blob) > max_bytes(schema) or digest_of(blob) != digest:
-                raise ProtocolError(f"content {digest[:12]} from the server is not what it names")
-            owner = f"{ref.role} of site {ref.site} from the server"
-            PARSED.put(digest, from_bytes(blob, schema, owner, transport), schema, transport)
-            self.store.put(blob)
-        every = (task.own, *task.refs())  # a content of another role may be w_0 too
-        first = next((ref for ref in every if ref.version == 0), None)
-        if first is not None and not self.store.has(first.digest):
-            try:
-                w_0 = {n: t for n, t in self._initial().items() if n in self._shared[MODEL]}
-            except ConfigError as error:  # such as no weights file here: ask for the bytes
-                log.info("w_0 comes from the server: %s", error)
-                return
-            blob = to_bytes(w_0, transport)
-            if digest_of(blob) == first.digest:  # else another torch version: ask for the bytes
-                self.store.put(blob)
-
-    def _initial(self) -> Params:
-        settings, classes = self.experiment.model, len(self.classes)
-        return initial_params(settings, self.inputs, classes, self.experiment.seed)
-
-    def _holds(self, ref: ModelRef) -> bool:
-        """Whether the content is here and whole; a damaged file is removed by the store."""
-        try:
-            return self.store.proved(ref.digest)
-        except StoreError as error:
-            log.warning("%s; asking the server for it", error)
-            return False
-
-    def _answer(
-        self, task: Task, report: SiteReport, context: SiteContext, noted: Mapping[str, float]
-    ) -> Incoming:
-        digest, private = task.own.digest, task.private
-        keeps = {helper.model.digest for helper in report.helpers}
-        keeps |= {ref.digest for ref in report.holds}
-        if report.params is not None or report.memory is not None:
-            kept = context.kept
-            own = {n: (report.params or kept)[n] for n in kept}
-            memory = context.memory if report.memory is None else report.memory
-            own |= {MEMORY + name: tensor for name, tensor in memory.items()}
-            private = self.private_parts.keep(own, task.private, task.round)
-        if not self.shares_pool and (report.params is not None or report.contents):
-            bases = {sent.base.digest for sent in report.sent.values() if sent.base}
-            # Make room before the new ones come.
-            PARSED.keep_only(self.store, {digest, *keeps, *bases})
-        contents, parts, payloads = self._packed(task, report, context)
-        digest = contents.pop(MODEL, digest)
-        held = sorted({digest, *keeps, *contents.values()})
-        if not self.shares_pool:
-            PARSED.keep_only(self.store, held)
-        self.scores.keep_newest(SCORES_KEPT)
-        evaluations, equal = each_once(report.evaluations)
-        answer: Answer = Reply(
-            site=task.site,
-            round=task.round,
-            model=digest,
-            contents=contents,
-            parts=parts,
-            learned=report.learned,
-            helpers=report.helpers,
-            held=tuple(held),
-            private=private,
-            metrics={**report.metrics, **noted},
-            evaluations=evaluations,
-            equal=equal,
-            pseudo=report.pseudo,
-        )
-        return Incoming(answer, payloads)
-
-    def _packed(
-        self, task: Task, report: SiteReport, context: SiteContext
-    ) -> tuple[dict[str, str], dict[str, Part], dict[str, bytes]]:
-        """Store the new contents; return their digests and parts, by role, and what is sent."""
-        transport = self.experiment.transport
-        new = dict(report.contents)
-        if report.params is not None:  # first: a part of another role may be based on it
-            new = {MODEL: without(report.params, context.kept), **new}
-        named: dict[str, str] = {}
-        parts: dict[str, Part] = {}
-        payloads: dict[str, bytes] = {}
-        for role, tensors in new.items():
-            sent = report.sent.get(role)
-            came = {name: tensors[name] for name in sent.names} if sent else tensors
-            blob = to_bytes(came, transport)
-            digest = named[role] = self.store.put(blob)
-            if sent:
-                others = context.contents(sent.base) if sent.base else new[MODEL]
-                named[role] = self.store.put(to_bytes({**others, **came}, transport))
-            if role == MODEL and named[role] == task.own.digest:
-                continue
-            payloads[digest] = blob
-            if sent:
-                base = sent.base.digest if sent.base else named[MODEL]
-                parts[role] = Part(base, digest)
-        return named, parts, payloads
+        if report.params is not None:
+            releases = Releases(self.private_parts.root.with_name("privacy"))
+            report = privately(task, report, context, self.experiment.privacy, releases)
+        return report
 
 
 def _noted(done: Worked, lost: bool) -> dict[str, float]:

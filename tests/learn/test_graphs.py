@@ -16,12 +16,15 @@ from fedapp.data.sites import SiteData
 from fedapp.ground.rng import seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.graphs import USED_BEFORE, CudaRecorder, Graphs, graphs_on, state_of
-from fedapp.learn.losses import CrossEntropy
+from fedapp.learn.losses import cross_entropy
 from fedapp.learn.networks.resnet9 import ResNet9
-from fedapp.learn.objectives import Work, corrected, fixmatch, supervised, taught, two_views
+from fedapp.learn.objectives import Work, fixmatch, supervised, two_views
 from fedapp.learn.params import assign
+from fedapp.learn.steps import Step
 from fedapp.learn.training import descend, train
 from fedapp.learn.uncertainty import SCORING_BATCH, mc_probabilities, on_a_gpu
+from fedapp.methods.averaging.fixmatch_global import taught
+from fedapp.methods.recommended._corrected import corrected
 
 CPU = torch.device("cpu")
 SCALE = partial(normalise, mean=(0.3,), std=(0.35,))
@@ -222,7 +225,10 @@ OBJECTIVES = {
     "taught": (given_labels, True),
     "corrected": (soft_labels_of_some, True),
     "a loss of a method's own": (own_unlabelled_loss, False),
-    "another loss of labels": (lambda work: supervised(work, CrossEntropy(work.model)), False),
+    "another loss of labels": (
+        lambda work: supervised(work, lambda *given: cross_entropy(*given)),
+        False,
+    ),
 }
 
 
@@ -284,9 +290,8 @@ def test_recorded_scoring_gives_the_bits_of_plain_scoring():
 def test_a_penalty_is_never_recorded():
     recorder, model = StandIn(), network()
     model.graphs = Graphs(recorder)
-    weight = model.head.weight
-    steps = [lambda: weight.square().sum()] * 9
-    descend(model, steps, TrainSettings(), lambda: weight.abs().sum())
+    steps = [Step(lambda network: network.head.weight.square().sum(), (), recordable=True)] * 9
+    descend(model, steps, TrainSettings(), lambda weights: weights[-1].abs().sum())
     assert recorder.recorded == 0
 
 

@@ -57,7 +57,7 @@ def test_a_loss_that_is_cut_off_has_the_gradient_of_weight_0():
     at = work(4, 4, 1, size=8)
     [step] = list(fixmatch(at, lambda images: images, lambda images: images, 0.0, 0.0))
     head = at.model.head.weight
-    [ours] = torch.autograd.grad(step(), head)
+    [ours] = torch.autograd.grad(step(at.model), head)
     known, others = (at.normalise(part) for part in (at.data.labelled, at.data.unlabelled))
     logits = at.model(torch.cat([known, others, others]))
     strong = logits[8:].detach()

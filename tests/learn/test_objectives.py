@@ -1,6 +1,7 @@
 """Objectives with a pencil: supervised steps, FixMatch's two losses, and what an epoch holds."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -17,8 +18,8 @@ from fedapp.learn.objectives import (
     labelled_loss,
     pull,
     supervised,
-    taught,
 )
+from fedapp.methods.averaging.fixmatch_global import taught
 from tests.methods.conformance import data_of, digits_like
 
 NEVER, ALWAYS = 1.0, 0.0
@@ -70,8 +71,12 @@ def steps(job, views=None, confidence=ALWAYS, weight=1.0):
     return list(fixmatch(job, views.weak, views.strong, confidence, weight))
 
 
+def values(objective, job):
+    return [step(job.model).item() for step in objective(job)]
+
+
 def gradient(model, step):
-    return torch.autograd.grad(step(), list(model.parameters()))
+    return torch.autograd.grad(step(model), list(model.parameters()))
 
 
 def same(images, pool):
@@ -87,7 +92,7 @@ def test_a_supervised_step_is_the_mean_cross_entropy_of_its_batch():
     [step] = supervised(job)
     p = torch.softmax(job.model(scale(job.data.labelled)), dim=1).detach()
     by_hand = -sum(math.log(p[i, y]) for i, y in enumerate(job.data.labels.tolist())) / 4
-    assert step().item() == pytest.approx(by_hand, rel=1e-5)
+    assert step(job.model).item() == pytest.approx(by_hand, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,7 @@ def test_an_epoch_sees_every_labelled_image_once(count, sizes, monkeypatch):
     job, seen = work(labelled=count, epochs=2), []
     monkeypatch.setattr(job.model, "forward", lambda x: seen.append(x) or x.new_zeros(len(x), 3))
     for step in supervised(job):
-        step()
+        step(job.model)
     assert [len(x) for x in seen] == sizes * 2
     for epoch in (seen[: len(sizes)], seen[len(sizes) :]):
         found = same(torch.cat(epoch), scale(job.data.labelled)) if epoch else []
@@ -107,17 +112,17 @@ def test_an_epoch_sees_every_labelled_image_once(count, sizes, monkeypatch):
 def test_a_step_is_of_the_model_as_it_is_when_it_is_called():
     job = work()
     [step] = supervised(job)
-    before = step().item()
+    before = step(job.model).item()
     with torch.no_grad():
         job.model[1].weight.zero_()
-    assert step().item() == pytest.approx(math.log(3)) != before
+    assert step(job.model).item() == pytest.approx(math.log(3)) != before
 
 
 def test_steps_drawn_before_they_are_called_keep_their_own_batches():
     """A loop variable must not slip into every step."""
     job = work(labelled=8, size=4)
     first, second = supervised(job)
-    assert first().item() != second().item()
+    assert first(job.model).item() != second(job.model).item()
     with torch.no_grad():
         total = nn.functional.cross_entropy(job.model(scale(job.data.labelled)), job.data.labels)
     assert (first().item() + second().item()) / 2 == pytest.approx(total.item(), rel=1e-5)
@@ -201,7 +206,7 @@ def test_a_fixmatch_step_by_hand():
     log_weak = torch.log_softmax(job.model(scale(x_s // 2)), dim=1)
     loss_s = -sum(log_weak[i, y] for i, y in enumerate(job.data.labels)) / 2
     loss_u = -sum(log_strong[i, label[i]] for i in range(3) if top[i] >= 0.9) / 3
-    assert step().item() == pytest.approx((loss_s + 0.5 * loss_u).item(), rel=1e-5)
+    assert step(job.model).item() == pytest.approx((loss_s + 0.5 * loss_u).item(), rel=1e-5)
 
 
 def one_unsure():
@@ -269,7 +274,7 @@ def test_at_weight_zero_unlabelled_images_teach_nothing():
     job = work(labelled=3, unlabelled=4)
     [step] = steps(job, weight=0.0)
     alone = nn.functional.cross_entropy(job.model(scale(job.data.labelled)), job.data.labels)
-    assert step().item() == pytest.approx(alone.item(), rel=1e-5)
+    assert step(job.model).item() == pytest.approx(alone.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(("labelled", "unlabelled", "each"), [
@@ -317,7 +322,7 @@ def test_steps_of_an_epoch_are_equal_to_within_one_image_of_each_kind(labelled):
 def test_views_are_drawn_once_per_step_and_not_again_when_it_is_called_again():
     job, views = work(labelled=3, unlabelled=4), Views()
     [step] = steps(job, views)
-    assert step().item() == step().item()
+    assert step(job.model).item() == step(job.model).item()
     assert len(views.given["weak"]) == 2 and len(views.given["strong"]) == 1
 
 
@@ -328,14 +333,14 @@ def test_strong_views_are_made_of_unlabelled_images_alone():
 
 
 def test_with_all_labelled_and_views_that_change_nothing_it_is_supervised_bit_for_bit():
-    plain = [step().item() for step in supervised(work(labelled=9, epochs=3))]
-    fixed = [step().item() for step in steps(work(labelled=9, epochs=3), confidence=NEVER)]
+    plain = values(supervised, work(labelled=9, epochs=3))
+    fixed = values(partial(steps, confidence=NEVER), work(labelled=9, epochs=3))
     assert fixed == plain and len(plain) == 9
 
 
 def test_the_same_stream_gives_the_same_steps():
-    one = [step().item() for step in steps(work(labelled=5, unlabelled=9, epochs=2))]
-    assert one == [step().item() for step in steps(work(labelled=5, unlabelled=9, epochs=2))]
+    one = values(steps, work(labelled=5, unlabelled=9, epochs=2))
+    assert one == values(steps, work(labelled=5, unlabelled=9, epochs=2))
 
 
 # --- labels made once -----------------------------------------------------------------------------
@@ -351,10 +356,10 @@ def test_a_taught_step_by_hand():
     log_strong = torch.log_softmax(job.model(scale(255 - x_u)), dim=1)
     loss_s = -sum(log_weak[i, y] for i, y in enumerate(job.data.labels)) / 2
     loss_u = -(log_strong[0, 2] + log_strong[2, 1]) / 3
-    assert step().item() == pytest.approx((loss_s + 0.5 * loss_u).item(), rel=1e-5)
+    assert step(job.model).item() == pytest.approx((loss_s + 0.5 * loss_u).item(), rel=1e-5)
     with torch.no_grad():  # a network that changes does not change the labels
         job.model[1].weight.zero_()
-    assert step().item() == pytest.approx(math.log(3) * (1 + 0.5 * 2 / 3), rel=1e-5)
+    assert step(job.model).item() == pytest.approx(math.log(3) * (1 + 0.5 * 2 / 3), rel=1e-5)
 
 
 @pytest.mark.parametrize(("labelled", "unlabelled"), [(10, 3), (3, 10), (0, 6), (5, 0), (0, 0)])
@@ -413,5 +418,5 @@ def test_a_single_view_trains_with_frozen_batch_norm(labelled, unlabelled, objec
     model = Norm().eval()
     job = work(labelled, unlabelled, model=model)
     for step in supervised(job) if objective == "supervised" else steps(job):
-        step().backward()
+        step(model).backward()
     assert model.modes == [(True, norm_trains)]

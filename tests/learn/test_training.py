@@ -9,15 +9,8 @@ from fedapp.ground.rng import seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.losses import soft_target_loss
 from fedapp.learn.networks.resnet9 import ResNet9
-from fedapp.learn.training import (
-    LONGEST_GRADIENT,
-    batches,
-    descend,
-    paired,
-    recalibrate,
-    shortened,
-    train,
-)
+from fedapp.learn.steps import Step, batches, paired
+from fedapp.learn.training import LONGEST_GRADIENT, descend, recalibrate, shortened, train
 from fedapp.learn.uncertainty import SCORING_BATCH
 
 CPU = torch.device("cpu")
@@ -94,7 +87,7 @@ def test_a_long_gradient_is_shortened_and_an_ordinary_one_is_not(slope, moved):
     point = torch.nn.Linear(2, 1, bias=False)
     before, direction = point.weight.detach().clone(), torch.tensor([slope])
     settings = TrainSettings(learning_rate=0.1, momentum=0.0)
-    descend(point, [lambda: (point.weight * direction).sum()], settings)
+    descend(point, [Step(lambda network: (network.weight * direction).sum(), ())], settings)
     # (300, 400) is 500 long: shortened to (12, 16); a step of 0.1 times that
     torch.testing.assert_close(before - point.weight, torch.tensor([moved]))
 

@@ -18,7 +18,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from fedapp.data.augment import STRONG_VIEWS, weak
 from fedapp.data.sites import SiteData
@@ -28,7 +27,8 @@ from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work, fixmatch, supervised
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.server_optimizers import FedAdam, FedAvgM
-from fedapp.learn.training import Step, View, descend
+from fedapp.learn.steps import Step, View
+from fedapp.learn.training import Penalty, descend
 from fedapp.messages.protocol import (
     EVALUATE,
     MODEL,
@@ -115,7 +115,7 @@ class Averaging(Method[MethodState]):
         """
         site.load(task.own if task.own.version else task.models["server"][0])
 
-    def penalty(self, model: Network) -> Callable[[], Tensor] | None:
+    def penalty(self, model: Network) -> Penalty | None:
         """Return what is added to every mini-batch's loss; the network holds the server's model."""
         return None
 

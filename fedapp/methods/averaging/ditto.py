@@ -9,14 +9,13 @@ As in the authors' code, v_k sees the mini-batches of w, in the same order. So a
 the steps of FedAvg.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import nn
 
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.objectives import copies, pull, supervised
@@ -59,8 +58,8 @@ class Ditto(FromLabelled):
     def _own(self, task: Task, site: SiteContext) -> Params:
         """Train v_k with the draws of the common model, and return it."""
         site.load(task.models["server"][0])
-        weights: Sequence[Tensor] = list(site.model.parameters())
-        penalty = partial(pull, weights, copies(weights), self.attachment)
+        anchors = copies(site.model.parameters())
+        penalty = partial(pull, anchors=anchors, strength=self.attachment)
         assign(site.model, site.memory)
         with site.drawing(task):
             loss = descend(site.model, supervised(work_of(task, site)), site.training, penalty)

@@ -4,17 +4,16 @@ A site minimises F_k(w) + mu / 2 ||w - w_t||^2 (their Eq. 2), so its gradient ga
 at mu = 0 it is FedAvg. With `objective="fixmatch"` it is the paper's FixProx.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import copies, pull
+from fedapp.learn.training import Penalty
 from fedapp.methods.averaging._averaging import ByServerOptimizer
 
 
@@ -27,12 +26,11 @@ class FedProx(ByServerOptimizer):
     proximal: Annotated[float, Field(ge=0)] = 0.01
     """mu of the proximal term; their best values lie in 0.001 to 1."""
 
-    def penalty(self, model: Network) -> Callable[[], Tensor] | None:
+    def penalty(self, model: Network) -> Penalty | None:
         """mu / 2 ||w - w_t||^2 over all parameters, w_t being what the network holds now."""
         if not self.proximal:
             return None
-        weights = list(model.parameters())
-        return partial(pull, weights, copies(weights), self.proximal)
+        return partial(pull, anchors=copies(model.parameters()), strength=self.proximal)
 
 
 METHOD = FedProx

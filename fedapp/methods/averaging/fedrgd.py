@@ -32,7 +32,7 @@ from fedapp.ground.errors import ProtocolError
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.objectives import fixmatch, supervised
 from fedapp.learn.params import Schema, schema_of
-from fedapp.learn.training import Step
+from fedapp.learn.steps import Step
 from fedapp.messages.protocol import MODEL, SERVER_SITE, ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.averaging._averaging import (
     WARM_UP,

@@ -20,7 +20,7 @@ The authors' code is not public. What is not theirs:
 """
 
 import copy
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -60,10 +60,11 @@ class FedRoD(FromLabelled):
         counts = torch.bincount(site.data.labels.cpu(), minlength=site.data.num_classes)
         shift = class_mix(counts, torch.empty(0, len(counts))).log().to(site.device, torch.float32)
 
-        def loss_of(images: Tensor, labels: Tensor) -> Tensor:
-            features = site.model.embed(site.model.trunk(images))
-            common = site.model.classify(features)
-            return rod_loss(common, head(features.detach().float()), labels, shift)
+        def loss_of(networks: Any, images: Tensor, labels: Tensor) -> Tensor:
+            network, own = networks
+            features = network.embed(network.trunk(images))
+            personal = own(features.detach().float())
+            return rod_loss(network.classify(features), personal, labels, shift)
 
         both = nn.ModuleList([site.model, head])
         with site.drawing(task):

@@ -21,7 +21,7 @@ from fedapp.ground.settings import CLOSED, Count
 from fedapp.learn.objectives import supervised
 from fedapp.learn.params import Params, assign
 from fedapp.learn.pseudolabels import counted
-from fedapp.learn.training import Step
+from fedapp.learn.steps import Step
 from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
 from fedapp.methods.averaging._averaging import Averaging, work_of
 from fedapp.methods.base import MethodState, Round, SiteContext, SiteReport

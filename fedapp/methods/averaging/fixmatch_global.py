@@ -13,14 +13,17 @@ The warm-up is supervised, as of all methods.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass as plain
 from typing import ClassVar
 
+import torch
 from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
 
 from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED
-from fedapp.learn.objectives import supervised, taught
-from fedapp.learn.training import Step
+from fedapp.learn.objectives import Work, counted_loss, labelled_loss, pairs, supervised
+from fedapp.learn.steps import Step, View
 from fedapp.messages.protocol import Task
 from fedapp.methods.averaging._averaging import WARM_UP, WithPseudoLabels, work_of
 from fedapp.methods.base import SiteContext
@@ -45,6 +48,41 @@ class FixMatchGlobal(WithPseudoLabels):
         top, labels = answers.to(site.device).max(1)
         sure = top >= self.confidence
         return taught(work, *self.views(task, site), labels, sure, self.unlabelled_weight)
+
+
+@plain(frozen=True)
+class TaughtLoss:
+    """What a step of `taught` minimises; equal where the weight is."""
+
+    weight: float
+
+    def __call__(
+        self, network: nn.Module, views: Tensor, y: Tensor, y_u: Tensor, counts: Tensor
+    ) -> Tensor:
+        """Normalised views: weak ones of D_s, with labels y, then strong ones of D_u."""
+        logits, count = network(views), len(y)
+        loss = labelled_loss(logits[:count], y)
+        return loss + self.weight * counted_loss(logits[count:], y_u, counts)
+
+
+def taught(
+    work: Work, weak: View, strong: View, labels: Tensor, sure: Tensor, weight: float
+) -> Iterator[Step]:
+    """CE(D_s, weak views) + weight * mean over D_u of sure_i CE(strong view of i, labels_i).
+
+    labels: int64 [n_u], fixed pseudo-labels. sure: bool [n_u], those that count. Steps and epochs
+    are those of `objectives.two_views`, without the weak views of D_u.
+    """
+    data, loss = work.data, TaughtLoss(weight)
+    work.begin(len(data.labels) + len(data.unlabelled))
+
+    def epoch() -> Iterator[Step]:
+        for labelled, unlabelled in pairs(work):
+            x_s, y = weak(data.labelled[labelled]), data.labels[labelled]
+            views = work.normalise(torch.cat([x_s, strong(data.unlabelled[unlabelled])]))
+            yield Step(loss, (views, y, labels[unlabelled], sure[unlabelled]), recordable=True)
+
+    yield from work.passes(epoch)
 
 
 METHOD = FixMatchGlobal

@@ -18,7 +18,8 @@ from fedapp.ground.settings import CLOSED, Count, Positive
 from fedapp.learn.averages.base import Rule
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.server_optimizers import FedAvgM
-from fedapp.learn.training import Step, shortened
+from fedapp.learn.steps import Step
+from fedapp.learn.training import shortened
 from fedapp.learn.worked import count
 from fedapp.messages.protocol import Reply, Task
 from fedapp.methods.averaging._averaging import ByObjective, averaged
@@ -84,7 +85,7 @@ class PFedMe(ByObjective):
         """One mini-batch, in place; returns its loss before the first descent."""
         first = None
         for _ in range(self.inner_steps):
-            loss = step()
+            loss = step(site.model)
             count(steps=1)
             first = loss.detach() if first is None else first
             gradients = shortened(torch.autograd.grad(loss, theta))

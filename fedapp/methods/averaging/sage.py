@@ -33,7 +33,7 @@ from torch import Tensor
 from fedapp.data.parts import Part
 from fedapp.ground.settings import CLOSED, Positive
 from fedapp.learn.objectives import supervised, two_views
-from fedapp.learn.training import Step
+from fedapp.learn.steps import Step
 from fedapp.messages.protocol import Task
 from fedapp.methods.averaging._averaging import WARM_UP, WithPseudoLabels, work_of
 from fedapp.methods.base import SiteContext

@@ -5,7 +5,7 @@ nothing.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar
@@ -18,10 +18,12 @@ from torch import Tensor, nn
 from fedapp.data.parts import BAGS, LABELLED, Bags
 from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED
+from fedapp.learn.losses import cross_entropy
 from fedapp.learn.networks.base import Network
 from fedapp.learn.networks.parts import batch_norm_names
-from fedapp.learn.objectives import Work, copies, pull, supervised
-from fedapp.learn.training import Step
+from fedapp.learn.objectives import LabelledLoss, Work, copies, pull, supervised
+from fedapp.learn.steps import Step
+from fedapp.learn.training import Penalty
 from fedapp.messages.protocol import Reply, SiteFacts, Task
 from fedapp.methods.averaging._averaging import Averaging, work_of
 from fedapp.methods.base import SiteContext
@@ -48,15 +50,15 @@ class FromBags(Averaging):
         """Everything of every batch norm, if so set."""
         return batch_norm_names(model) if self.local_norms else frozenset()
 
-    def penalty(self, model: Network) -> Callable[[], Tensor] | None:
+    def penalty(self, model: Network) -> Penalty | None:
         """Return the proximal term and the L1 term, as far as set."""
-        weights = list(model.parameters())
-        terms: list[Callable[[], Tensor]] = []
+        terms: list[Penalty] = []
         if self.proximal:
-            terms.append(partial(pull, weights, copies(weights), self.proximal))
+            anchors = copies(model.parameters())
+            terms.append(partial(pull, anchors=anchors, strength=self.proximal))
         if self.l1:
-            terms.append(lambda: self.l1 * torch.stack([w.abs().sum() for w in weights]).sum())
-        return (lambda: torch.stack([term() for term in terms]).sum()) if terms else None
+            terms.append(lambda of: self.l1 * torch.stack([w.abs().sum() for w in of]).sum())
+        return (lambda of: torch.stack([term(of) for term in terms]).sum()) if terms else None
 
     def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
         """Mini-batches of what the site has: labelled images, then bags."""
@@ -68,9 +70,9 @@ class FromBags(Averaging):
             work = replace(work_of(task, site), steps=counts[1])  # draws begin anew
             yield from self.bag_steps(task, site, work)
 
-    def labelled_loss(self, site: SiteContext) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the loss of labelled images: normalised [n, ...] and labels [n] -> scalar."""
-        return lambda x, y: nn.functional.cross_entropy(site.model(x), y)
+    def labelled_loss(self, site: SiteContext) -> LabelledLoss:
+        """Return the loss of labelled images."""
+        return cross_entropy
 
     @abstractmethod
     def bag_steps(self, task: Task, site: SiteContext, work: Work) -> Iterator[Step]:

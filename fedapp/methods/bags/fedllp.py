@@ -5,7 +5,6 @@ to stay the same under the worst small change of an image.
 """
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Annotated, ClassVar
 
 import torch
@@ -16,8 +15,9 @@ from torch import Tensor
 from fedapp.data.parts import BAGS
 from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED
+from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work
-from fedapp.learn.training import Step
+from fedapp.learn.steps import Step
 from fedapp.messages.protocol import Task
 from fedapp.methods.bags._bagged import FromBags, bags_of
 from fedapp.methods.bags._losses import adversarial_loss, proportion_loss
@@ -50,18 +50,18 @@ class FedLLP(FromBags):
         members = bags.bag.argsort(stable=True).split(sizes)
         work.begin(max(sizes))
 
-        def loss(number: int) -> Tensor:
-            inputs = site.normalise(work.view(images[members[number]]))
-            logits = site.model(inputs)
-            total = proportion_loss(logits, bags.proportions[number])
+        def loss(network: Network, inputs: Tensor, wanted: Tensor) -> Tensor:
+            total = proportion_loss(network(inputs), wanted)
             if not self.vat:
                 return total
             start = torch.randn(inputs.shape, generator=directions).to(inputs)
-            return total + self.vat * adversarial_loss(site.model, inputs, self.radius, start)
+            return total + self.vat * adversarial_loss(network, inputs, self.radius, start)
 
         def epoch() -> Iterator[Step]:
-            order = torch.randperm(len(sizes), generator=work.shuffle)
-            yield from (partial(loss, number) for number in order.tolist() if sizes[number] > 1)
+            for number in torch.randperm(len(sizes), generator=work.shuffle).tolist():
+                if sizes[number] > 1:
+                    inputs = site.normalise(work.view(images[members[number]]))
+                    yield Step(loss, (inputs, bags.proportions[number]))
 
         return work.passes(epoch)
 

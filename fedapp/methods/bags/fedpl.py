@@ -9,19 +9,19 @@ norm needs two.
 """
 
 from collections.abc import Iterator
-from functools import partial
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedapp.data.parts import BAGS
 from fedapp.ground.rng import numpy_stream
 from fedapp.ground.settings import CLOSED
+from fedapp.learn.losses import cross_entropy
 from fedapp.learn.objectives import Work
-from fedapp.learn.training import Step, batches
+from fedapp.learn.steps import Step, batches
 from fedapp.messages.protocol import Task
 from fedapp.methods.averaging._averaging import WARM_UP
 from fedapp.methods.bags._bagged import FromBags, bags_of, shares_of
@@ -52,36 +52,33 @@ class FedPL(FromBags):
         work.begin(len(images))
         lambdas = numpy_stream(site.seed, "mix", task.when, site.data.site)
 
-        def warm_up(x: Tensor, y: Tensor) -> Tensor:
-            return F.cross_entropy(site.model(x), y)
-
         def epoch() -> Iterator[Step]:
             order = torch.randperm(len(images), generator=work.shuffle).to(images.device)
             for batch in batches(order, work.size):
                 x = site.normalise(work.view(images[batch]))
                 if task.action == WARM_UP:
-                    yield partial(warm_up, x, bag_label[batch])
+                    yield Step(cross_entropy, (x, bag_label[batch]))
                     continue
                 sure, label = labels_of(site, x)
                 if FEWEST <= int(sure.sum()) <= len(batch) - FEWEST:
                     share = lambdas.beta(BETA, BETA)
-                    yield partial(self._mixed, site, x, sure, label, share)
+                    yield Step(self._mixed, (x, sure, label, share))
 
         return work.passes(epoch)
 
     def _mixed(
-        self, site: SiteContext, x: Tensor, sure: Tensor, label: Tensor, share: float
+        self, network: nn.Module, x: Tensor, sure: Tensor, label: Tensor, share: float
     ) -> Tensor:
         """Return CE of the sure ones + `MIXED` times that of mixtures of sure and unsure ones."""
         plus, minus = sure.nonzero().flatten(), (~sure).nonzero().flatten()
         count = min(len(plus), len(minus))
         first, second = plus[:count], minus[:count]
-        logits = site.model(x[plus])
+        logits = network(x[plus])
         total = F.cross_entropy(logits, label[plus])
         if self.mix_logits:
-            blended = share * logits[:count] + (1 - share) * site.model(x[second])
+            blended = share * logits[:count] + (1 - share) * network(x[second])
         else:
-            blended = site.model(share * x[first] + (1 - share) * x[second])
+            blended = network(share * x[first] + (1 - share) * x[second])
         known = F.cross_entropy(blended, label[first])
         other = F.cross_entropy(blended, label[second])
         return total + MIXED * (share * known + (1 - share) * other)

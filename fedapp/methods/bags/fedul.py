@@ -9,8 +9,7 @@ different mixes can be averaged, those of sites with labels too, whose logits ar
 site knows its own mix, by its bags or its labels; `personal` puts it back (`learn.priors`).
 """
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -22,10 +21,10 @@ from fedapp.data.parts import BAGS
 from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.metrics import evaluation
-from fedapp.learn.objectives import Work
+from fedapp.learn.objectives import LabelledLoss, Work
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import class_mix, weighted
-from fedapp.learn.training import Step, batches
+from fedapp.learn.steps import Step, batches
 from fedapp.messages.protocol import Evaluation, Task
 from fedapp.methods.bags._bagged import FromBags, bags_of, shares_of
 from fedapp.methods.bags._losses import bag_loss, transition
@@ -55,25 +54,24 @@ class FedUL(FromBags):
         matrix = transition(bags.proportions, shares_of(bags), even)
         work.begin(len(images))
 
-        def loss(batch: Tensor) -> Tensor:
-            logits = site.model(site.normalise(work.view(images[batch])))
-            return bag_loss(logits, bags.bag[batch], matrix, self.double_softmax)
+        def loss(network: nn.Module, x: Tensor, bag: Tensor) -> Tensor:
+            return bag_loss(network(x), bag, matrix, self.double_softmax)
 
         def epoch() -> Iterator[Step]:
             order = torch.randperm(len(images), generator=work.shuffle).to(images.device)
             for batch in batches(order, work.size):
-                yield partial(loss, batch)
+                yield Step(loss, (site.normalise(work.view(images[batch])), bags.bag[batch]))
 
         return work.passes(epoch)
 
-    def labelled_loss(self, site: SiteContext) -> Callable[[Tensor, Tensor], Tensor]:
+    def labelled_loss(self, site: SiteContext) -> LabelledLoss:
         """Return cross entropy of logits + ln pi_k: classes are as frequent as among the labels.
 
         So the model itself answers as if all were equally frequent, as it does with bags.
         """
         shift = class_mix(labels_of_each(site.data), torch.empty(0, site.data.num_classes))
         added = shift.log().float().to(site.device)
-        return lambda x, y: nn.functional.cross_entropy(site.model(x) + added, y)
+        return lambda network, x, y: nn.functional.cross_entropy(network(x) + added, y)
 
     def measured(self, task: Task, site: SiteContext) -> dict[str, Evaluation]:
         """Measure the models; where it is set, what the site uses is the personal answer."""

@@ -5,12 +5,12 @@ Each step draws an episode anew. Without labels of a class its prototype comes f
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work
 from fedapp.learn.prototypes import (
     Distance,
@@ -22,7 +22,7 @@ from fedapp.learn.prototypes import (
     pseudo_labels,
     taught_loss,
 )
-from fedapp.learn.training import Step
+from fedapp.learn.steps import Step
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ def episodes(
             known = torch.cat([support, query]).to(data.labelled.device)
             images = torch.cat([data.labelled[known], data.unlabelled[other.to(known.device)]])
             answers = data.labels[known].split([len(support), len(query)])
-            yield partial(loss, work.normalise(work.view(images)), *answers)
+            yield Step(loss, (work.normalise(work.view(images)), *answers))
 
-    def loss(x: Tensor, support: Tensor, query: Tensor) -> Tensor:
-        embeddings = work.model.embed(work.model.trunk(x)).float()
+    def loss(network: Network, x: Tensor, support: Tensor, query: Tensor) -> Tensor:
+        embeddings = network.embed(network.trunk(x)).float()
         f_s, f_q, f_u = embeddings.split([len(support), len(query), size])
         own = class_means(f_s, support, data.num_classes)
         if teaching is None:

@@ -9,11 +9,11 @@ answer is the server's encoder with the mean of the helpers' prototypes.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
-from functools import partial
+from itertools import compress
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -37,7 +37,7 @@ from fedapp.learn.prototypes import (
     embedded,
     mean_of,
 )
-from fedapp.learn.training import descend
+from fedapp.learn.training import Penalty, descend
 from fedapp.messages.protocol import (
     EVALUATE,
     SERVER_SITE,
@@ -234,13 +234,18 @@ class WithPrototypes(Method[Helpers]):
         with by_prototypes(site.model, prototypes, self.distance):
             yield
 
-    def penalty(self, model: Network) -> Callable[[], Tensor] | None:
+    def penalty(self, model: Network) -> Penalty | None:
         """mu / 2 ||w - w_t||^2 over the encoder, w_t being what the network holds now."""
         if not self.proximal:
             return None
         head = head_names(model)  # without a gradient, not even one of 0, it stays as it is
-        weights = [weight for name, weight in model.named_parameters() if name not in head]
-        return partial(pull, weights, copies(weights), self.proximal)
+        encoder = [name not in head for name, _ in model.named_parameters()]
+        anchors = copies(compress(model.parameters(), encoder))
+
+        def pulled(parameters: Sequence[Tensor]) -> Tensor:
+            return pull(list(compress(parameters, encoder)), anchors, self.proximal)
+
+        return pulled
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """B unlabelled images, and the labelled ones of an episode, taken to be as many."""

@@ -34,7 +34,6 @@ from fedapp.ground.settings import CLOSED, Share
 from fedapp.learn.features import feature_class
 from fedapp.learn.metrics import evaluation, wilson
 from fedapp.learn.networks.base import Network, NetworkSettings
-from fedapp.learn.objectives import corrected
 from fedapp.learn.params import Params, Schema, assign
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import class_mix, mixed, mixture_weights, site_mix, weighted
@@ -66,6 +65,7 @@ from fedapp.methods.closed_form._contents import ACTIONS, FILTERS, SOLUTION, clo
 from fedapp.methods.closed_form._features import NO_FEATURES, FeatureNameOrNone, unfit_features
 from fedapp.methods.closed_form._server import MOST_GUESSES, solved
 from fedapp.methods.closed_form._site import ClosedSite
+from fedapp.methods.recommended._corrected import corrected
 from fedapp.methods.recommended._stack import (
     FIT,
     FITTED,

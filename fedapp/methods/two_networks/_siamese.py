@@ -24,7 +24,8 @@ from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import supervised
 from fedapp.learn.params import Params, Schema, assign, schema_of
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.training import Step, descend
+from fedapp.learn.steps import Step
+from fedapp.learn.training import descend
 from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Evaluation, Reply, SiteFacts, Task
 from fedapp.methods.averaging._averaging import WARM_UP, Averaging, work_of
 from fedapp.methods.base import Arrived, SiteContext, SiteReport

@@ -6,16 +6,16 @@ a second time through other views and another dropout sample.
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work
-from fedapp.learn.training import Step, View, batches, freeze_batch_norm
+from fedapp.learn.steps import Step, View, batches
+from fedapp.learn.training import freeze_batch_norm
 
 Distance = Literal["mse", "squared_norm", "kl"]
 """How far two answers are from each other, see `inconsistency`."""
@@ -77,7 +77,7 @@ def siamese(
     weight: beta in local epoch t, counted from before + 1. after: called with t once each step is
     taken. Without labelled images the loss is beta J (Eq. 8).
     """
-    data, online, epoch_now = work.data, work.model, before
+    data, epoch_now, itself = work.data, before, target is work.model
     images = torch.cat([data.labelled, data.unlabelled])
     labels = F.pad(data.labels, (0, len(data.unlabelled)), value=_UNKNOWN)
     again = torch.arange(len(data.labels)).repeat(work.labelled_repeat - 1)
@@ -87,13 +87,13 @@ def siamese(
     if len(images) == 1:
         freeze_batch_norm(target)
 
-    def loss(x: Tensor, seen: Tensor, y: Tensor, beta: float) -> Tensor:
+    def loss(online: nn.Module, x: Tensor, seen: Tensor, y: Tensor, beta: float) -> Tensor:
         logits = online(x)
         known = F.cross_entropy(logits, y, ignore_index=_UNKNOWN, reduction="sum") / len(y)
-        if not beta and target is online:  # a second pass would move its statistics twice
+        if not beta and itself:  # a second pass would move its statistics twice
             return known
         with torch.no_grad():  # without beta for the target's statistics: its weights go on
-            wanted = target(seen)
+            wanted = (online if itself else target)(seen)
         if not beta:
             return known
         return known + beta * unlike(wanted, logits)
@@ -106,7 +106,7 @@ def siamese(
         for batch in batches(order.to(images.device), work.size):
             x = work.normalise(work.view(images[batch]))
             seen = work.normalise(other(images[batch]))
-            yield partial(loss, x, seen, labels[batch], beta)
+            yield Step(loss, (x, seen, labels[batch], beta))
 
     for step in work.passes(epoch):
         yield step

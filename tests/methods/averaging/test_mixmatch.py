@@ -123,7 +123,7 @@ def taken(work, of):
     found = []
     weights = list(work.model.parameters())
     for step in of(work):
-        loss = step()
+        loss = step(work.model)
         found.append([loss.detach(), *torch.autograd.grad(loss, weights)])
     return found
 
@@ -151,9 +151,9 @@ def test_without_mixing_and_weight_the_unlabelled_images_teach_nothing():
     once = work(data_of(8, 8))
     torch.manual_seed(0)
     for step in steps_of(once, weight=0.0, alpha=0.0):
-        x, y, partners, shares = step.args
+        x, y, partners, shares = step.batch
         with torch.random.fork_rng():
-            found = step()
+            found = step(once.model)
         wanted = F.cross_entropy(once.model(x)[: len(y)], y)
         torch.testing.assert_close(found, wanted)
         assert torch.equal(shares, torch.ones(len(x))) and len(partners) == len(x) == 4 + 2 * 4
@@ -166,7 +166,7 @@ def test_a_step_has_all_views_of_an_unlabelled_image_under_one_label():
     once.model.register_forward_pre_hook(lambda _, given: seen.append(given[0].clone()))
     draws = torch.Generator().manual_seed(2)
     for step in steps_of(once, views=3, alpha=0.0, view=lambda x: weak(x, True, draws)):
-        step()
+        step(once.model)
     for before, after in zip(seen[::2], seen[1::2], strict=True):
         assert torch.equal(before, after)  # nothing mixed
         assert len(before) % 4 == 0
@@ -178,11 +178,11 @@ def test_each_view_has_the_guess_of_its_own_image():
     """Without mixing the loss is that of the guesses, those of a view after those of another."""
     once = replace(work(data_of(4, 4)), epochs=1)
     for step in steps_of(once, views=2, alpha=0.0):
-        x, y, _, _ = step.args
+        x, y, _, _ = step.batch
         guess = guessed(once.model(x)[4:].unflatten(0, (2, -1)), 0.5)
         targets = torch.cat([F.one_hot(y, 3).float(), guess, guess])
         wanted = mixmatch_loss(once.model(x), targets, 4, 1.0)
-        torch.testing.assert_close(step(), wanted)
+        torch.testing.assert_close(step(once.model), wanted)
         assert not torch.allclose(guess[0], guess[1], atol=1e-3)  # else the order shows nothing
 
 

@@ -38,8 +38,8 @@ def descend(method, rate, theta=None):
     """One mini-batch from w = W; returns theta, w and the loss that is reported."""
     theta = (W if theta is None else theta).clone().requires_grad_()
     w = W.clone()
-    site = SimpleNamespace(training=SimpleNamespace(learning_rate=rate))
-    loss = method.descend(lambda: theta @ A @ theta / 2 - B @ theta, [theta], [w], site)
+    site = SimpleNamespace(training=SimpleNamespace(learning_rate=rate), model=theta)
+    loss = method.descend(lambda theta: theta @ A @ theta / 2 - B @ theta, [theta], [w], site)
     return theta.detach(), w, loss
 
 

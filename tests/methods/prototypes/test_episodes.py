@@ -89,7 +89,7 @@ def test_a_pass_is_as_many_episodes_as_show_the_larger_part(labels, unlabelled, 
     given = work(labels, unlabelled)
     steps = list(episodes(given, SHAPE, "euclidean", teaching(given) if taught else None))
     assert len(steps) == count
-    assert all(step().isfinite() for step in steps)
+    assert all(step(given.model).isfinite() for step in steps)
 
 
 def test_the_steps_are_as_many_as_are_to_be():
@@ -124,14 +124,14 @@ def test_one_step_by_hand():
     wanted = -log_answers(embedding(data.labelled[query]), own, "squared")[
         [0, 1], data.labels[query]
     ].mean() + 0.3 * taught_loss(log_answers(f_u, own, "squared"), targets.detach(), counts)
-    assert torch.allclose(step(), wanted, atol=1e-6)
+    assert torch.allclose(step(given.model), wanted, atol=1e-6)
 
 
 def test_no_gradient_flows_into_the_targets():
     given = work([], 4)
     by = teaching(given)
     [step] = episodes(given, SHAPE, "euclidean", by)
-    step().backward()
+    step(given.model).backward()
     found = [p.grad.clone() for p in given.model.parameters() if p.grad is not None]
     f = given.model.embed(given.model.trunk(SCALE(given.data.unlabelled)))
     answers = log_answers(f, by.prototypes, "euclidean").exp()
@@ -148,6 +148,6 @@ def test_classes_without_a_label_are_masked_or_filled():
     """Of one class alone the answer is sure, its loss 0; with helpers the others count."""
     given = work([1, 1, 1])
     [step] = episodes(given, SHAPE, "euclidean", None)
-    assert step().item() == 0
+    assert step(given.model).item() == 0
     [step] = episodes(given, SHAPE, "euclidean", teaching(given))
-    assert step().item() > 0.1
+    assert step(given.model).item() > 0.1

@@ -14,12 +14,12 @@ from fedapp.ground.errors import ProtocolError
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model, initial_params
-from fedapp.learn.objectives import corrected
 from fedapp.learn.priors import class_mix, weighted
 from fedapp.learn.training import descend
 from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.averaging._averaging import work_of
 from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.methods.recommended._corrected import corrected
 from fedapp.methods.recommended.prior_shift import SURE, PriorShift, Taught, deciding
 from tests.methods.conformance import (
     ODD,
@@ -198,7 +198,7 @@ def steps_of(known, kept, site_settings):
     site.load(SERVER)
     taught = Taught(EVEN, torch.arange(kept), torch.full((kept, 3), 1 / 3), 1.0)
     for step in steps_over(taught, site):
-        views, labels, soft, *_ = step.inputs
+        views, labels, soft, *_ = step.batch
         assert len(views) == len(labels) + len(soft)
         assert (labels.max(1).values == 1).all() and torch.allclose(soft, torch.tensor(1 / 3))
         seen.append((len(labels), len(soft)))

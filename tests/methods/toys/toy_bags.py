@@ -5,11 +5,11 @@ from typing import ClassVar
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedapp.data.parts import BAGS, Bags
 from fedapp.ground.settings import CLOSED
-from fedapp.learn.training import Step, repeated
+from fedapp.learn.steps import Step, repeated
 from fedapp.messages.protocol import Reply, SiteFacts, Task
 from fedapp.methods.averaging._averaging import Averaging, budget_of
 from fedapp.methods.base import SiteContext
@@ -25,19 +25,20 @@ class ToyBags(Averaging):
 
     def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
         part = site.data.parts[BAGS]
-        bags, model = part.supervision, site.model.train()
+        bags = part.supervision
         assert isinstance(bags, Bags)
         wanted = bags.proportions.float().to(site.device)
+        site.model.train()
 
-        def step(number: int) -> Tensor:
-            images = part.inputs[bags.bag == number]
-            mean = torch.softmax(model(site.normalise(images)), 1).mean(0)
-            return -(wanted[number] * mean.clamp_min(1e-6).log()).sum()
+        def loss(network: nn.Module, inputs: Tensor, wanted: Tensor) -> Tensor:
+            mean = torch.softmax(network(inputs), 1).mean(0)
+            return -(wanted * mean.clamp_min(1e-6).log()).sum()
 
         def epoch() -> Iterator[Step]:
             sizes = torch.bincount(bags.bag.cpu(), minlength=len(wanted))
             for number in (sizes > 1).nonzero().flatten().tolist():
-                yield lambda number=number: step(number)
+                images = part.inputs[bags.bag == number]
+                yield Step(loss, (site.normalise(images), wanted[number]))
 
         return repeated(epoch, *budget_of(task, site.training))
 

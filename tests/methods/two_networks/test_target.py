@@ -102,7 +102,7 @@ def losses(work, target, weight=lambda epoch: 0.5, before=0, distance="mse", rat
     unlike = partial(inconsistency, distance=distance)
     optimiser = torch.optim.SGD(work.model.parameters(), lr=rate or 1e-9)
     for step in siamese(work, target, lambda x: x, unlike, weight, before, seen.append):
-        loss = step()
+        loss = step(work.model)
         found.append(loss.item())
         if rate:
             optimiser.zero_grad()
@@ -172,7 +172,7 @@ def test_each_network_has_a_view_of_its_own_and_learns_its_own_statistics(pair):
     work = work_of(3, 2, online, size=8, view=lambda images: 255 - images)
     step = next(siamese(work, target, lambda images: images // 2, squares, lambda t: 1.0, 0, print))
     before = [int(network.state_dict()["stem.norm.num_batches_tracked"]) for network in pair]
-    step()
+    step(online)
     after = [int(network.state_dict()["stem.norm.num_batches_tracked"]) for network in pair]
     assert [b - a for a, b in zip(before, after, strict=True)] == [1, 1]
     order = torch.randperm(5, generator=torch.Generator().manual_seed(7))
@@ -190,7 +190,7 @@ def test_with_labels_alone_and_no_weight_it_is_cross_entropy_but_for_rounding(pa
     optimiser = torch.optim.SGD(pair[1].parameters(), lr=0.1)
     for step in supervised(work_of(6, 0, pair[1])):
         optimiser.zero_grad()
-        step().backward()
+        step(pair[1]).backward()
         optimiser.step()
     for name, tensor in pair[1].state_dict().items():
         torch.testing.assert_close(mine[name], tensor, rtol=1e-5, atol=1e-6)

@@ -61,7 +61,7 @@ def test_a_step_by_hand_and_each_network_has_a_view_of_its_own():
     work = Work(student, data, lambda images: images.float() / 255, 8, 1, shuffle)
     after = []
     steps = mean_teacher(work, teacher, weak, 0.5, 0.3, lambda: after.append(1))
-    loss = next(steps)().item()
+    loss = next(steps)(student).item()
     assert not after and not list(steps) and after == [1]
     assert [(which, training) for which, training, _ in seen] == [(False, True), (True, True)]
     known, other, again = views

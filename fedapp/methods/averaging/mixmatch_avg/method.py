@@ -21,7 +21,7 @@ from fedapp.data.sites import SiteData
 from fedapp.ground.rng import numpy_stream
 from fedapp.ground.settings import CLOSED, Count, Positive
 from fedapp.learn.objectives import supervised
-from fedapp.learn.training import Step
+from fedapp.learn.steps import Step
 from fedapp.messages.protocol import Task
 from fedapp.methods.averaging._averaging import WARM_UP, Averaging, work_of
 from fedapp.methods.averaging.mixmatch_avg.mixmatch import mixing, mixmatch

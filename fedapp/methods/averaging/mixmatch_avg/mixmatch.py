@@ -4,16 +4,15 @@ Written for n labelled images and m unlabelled ones, A views of each of the latt
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedapp.learn.objectives import Work, labelled_loss, pairs
 from fedapp.learn.prototypes import sharpened
-from fedapp.learn.training import Step, View
+from fedapp.learn.steps import Step, View
 
 Mixing = Callable[[int], tuple[Tensor, Tensor]]
 """A number of images -> their partners, a permutation int64 [n], and `shares`, [n]."""
@@ -70,18 +69,18 @@ def mixmatch(
     weak: makes a view. views: A >= 1 for each image of D_u; its guessed label is that of all of
     them. Labels are guessed with dropout and by batch statistics, as the loss is taken.
     """
-    data, model = work.data, work.model
+    data = work.data
     work.begin(len(data.labels) + views * len(data.unlabelled))
 
-    def loss(x: Tensor, y: Tensor, partners: Tensor, shares: Tensor) -> Tensor:
+    def loss(network: nn.Module, x: Tensor, y: Tensor, partners: Tensor, shares: Tensor) -> Tensor:
         known, targets = len(y), F.one_hot(y, data.num_classes).float()
         if len(x) > known:
             # Labelled images go through as well: a batch of one view has no batch statistics.
             with torch.no_grad():
-                logits = model(x)[known:]
+                logits = network(x)[known:]
             guess = guessed(logits.unflatten(0, (views, -1)), temperature)
             targets = torch.cat([targets, guess.repeat(views, 1)])
-        logits = model(mixed(x, partners, shares))
+        logits = network(mixed(x, partners, shares))
         return mixmatch_loss(logits, mixed(targets, partners, shares), known, weight)
 
     def epoch() -> Iterator[Step]:
@@ -90,6 +89,6 @@ def mixmatch(
             seen = [weak(data.labelled[labelled]), *(weak(x_u) for _ in range(views))]
             x = work.normalise(torch.cat(seen))
             partners, shares = (drawn.to(x.device) for drawn in mix(len(x)))
-            yield partial(loss, x, data.labels[labelled], partners, shares)
+            yield Step(loss, (x, data.labels[labelled], partners, shares))
 
     yield from work.passes(epoch)

@@ -27,7 +27,6 @@ import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import fields, replace
-from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -44,7 +43,7 @@ from fedapp.ground.settings import CLOSED, Count, NonNegative, Share
 from fedapp.learn.objectives import pairs
 from fedapp.learn.params import Params, Schema, assign, schema_of
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.training import Step
+from fedapp.learn.steps import Step
 from fedapp.messages.protocol import EVALUATE, MODEL, SERVER_SITE, ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.averaging._averaging import WARM_UP, beginners, common, measurements, work_of
 from fedapp.methods.base import (
@@ -255,7 +254,7 @@ class FedMatch(Method[Sparse]):
         answers = self._asked(task, site, sigma)
         with site.drawing(task):
             both = Decomposed(site.model, sigma, psi, replace(site.training, learning_rate=rate))
-            losses = [step() for step in self._steps(task, site, both, answers)]
+            losses = [step(site.model) for step in self._steps(task, site, both, answers)]
         if not losses:
             return SiteReport()
         loss = site.finite(torch.stack(losses).mean().item(), task)
@@ -319,7 +318,8 @@ class FedMatch(Method[Sparse]):
     ) -> Iterator[Step]:
         """Yield mini-batches: of labelled images for sigma, then of others for psi.
 
-        Steps are those of `objectives.two_views`; in the warm-up, of labelled images alone.
+        Steps are those of `objectives.two_views`; in the warm-up, of labelled images alone. Each
+        takes its two steps down as its loss is asked for.
         """
         work = replace(work_of(task, site), labelled_repeat=self.labelled_repeat)
         data = site.data
@@ -331,11 +331,11 @@ class FedMatch(Method[Sparse]):
         passes = len(work.data.labels), 2 * len(work.data.unlabelled)  # each by itself
         work.begin(min(filter(None, passes), default=0))
 
-        def step(labelled: Tensor, unlabelled: Tensor) -> Tensor:
+        def taken(network: nn.Module, labelled: Tensor, unlabelled: Tensor) -> Tensor:
             total = torch.zeros((), device=site.device)
             if len(labelled):
                 x = site.normalise(work.view(data.labelled[labelled]))
-                loss = F.cross_entropy(site.model(x), data.labels[labelled])
+                loss = F.cross_entropy(network(x), data.labels[labelled])
                 both.learn_sigma(loss, self.labelled_weight)
                 total += self.labelled_weight * loss.detach()
             if len(unlabelled):
@@ -343,13 +343,13 @@ class FedMatch(Method[Sparse]):
                 if teaches:
                     x = data.unlabelled[unlabelled]
                     views = site.normalise(torch.cat([x, strong(x, site.flip, draws)]))
-                    plain, seen = site.model(views).chunk(2)
+                    plain, seen = network(views).chunk(2)
                     taught = unlabelled_loss(plain, seen, answers[:, unlabelled], *weights)
                     total += taught.detach()
                 both.learn_psi(taught, self.l1, self.l2)
             return total
 
-        return work.passes(lambda: (partial(step, *pair) for pair in pairs(work)))
+        return work.passes(lambda: (Step(taken, pair) for pair in pairs(work)))
 
     def _rate(self, site: SiteContext) -> Params:
         """Return how the site's learning rate stands after this visit; see `patience`."""

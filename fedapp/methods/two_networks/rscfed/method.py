@@ -34,7 +34,8 @@ from fedapp.ground.settings import CLOSED, Count, Positive, Share
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import supervised
 from fedapp.learn.params import Params, assign, weighted_mean
-from fedapp.learn.training import Step, descend
+from fedapp.learn.steps import Step
+from fedapp.learn.training import descend
 from fedapp.messages.protocol import EVALUATE, SERVER_SITE, ModelRef, Reply, Task
 from fedapp.methods.averaging._averaging import (
     WARM_UP,

@@ -5,15 +5,15 @@ image, the network another; the network is to answer as the teacher does, but mo
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work, labelled_loss, pairs
 from fedapp.learn.prototypes import sharpened
-from fedapp.learn.training import Step, View, freeze_batch_norm
+from fedapp.learn.steps import Step, View
+from fedapp.learn.training import freeze_batch_norm
 
 
 def taught_squares(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
@@ -40,13 +40,13 @@ def mean_teacher(
     teacher: another network than `work.model`. after: called once each step is taken; it is to
     bring the teacher along. Steps and epochs are those of `objectives.two_views`.
     """
-    data, student = work.data, work.model
+    data = work.data
     work.begin(len(data.labels) + len(data.unlabelled))
     teacher.train()
     if len(data.unlabelled) == 1:
         freeze_batch_norm(teacher)
 
-    def loss(x: Tensor, y: Tensor, seen: Tensor) -> Tensor:
+    def loss(student: nn.Module, x: Tensor, y: Tensor, seen: Tensor) -> Tensor:
         logits, count = student(x), len(y)
         total = labelled_loss(logits[:count], y)
         if not len(seen):
@@ -59,7 +59,7 @@ def mean_teacher(
         for labelled, unlabelled in pairs(work):
             x_u = data.unlabelled[unlabelled]
             x = work.normalise(torch.cat([weak(data.labelled[labelled]), weak(x_u)]))
-            yield partial(loss, x, data.labels[labelled], work.normalise(weak(x_u)))
+            yield Step(loss, (x, data.labels[labelled], work.normalise(weak(x_u))))
 
     for step in work.passes(epoch):
         yield step
