@@ -1,7 +1,7 @@
 """Which of a run's models should a site keep? `docs/research/keeping.md` has what came out.
 
 `python -m bench.keeping record OUT [METHOD ...]` runs every method x alpha x seed below, of the
-size of conf/sweeps/results_fashion_mnist.yaml, and writes down what every answer that a site has
+size of the sweep results_fashion_mnist, and writes down what every answer that a site has
 after every round says of its validation images, and what it is worth on `TRUTH` images of the
 site's own class mix that nobody else has seen. `python -m bench.keeping rules OUT` prints, for each
 rule, what the model that it keeps is worth.
