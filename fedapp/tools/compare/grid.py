@@ -253,10 +253,13 @@ def read_grid(
     Raises ConfigError, a line for each problem.
     """
     shipped = sweeps()
-    path = shipped.get(name) or yaml_path(name)
+    if name in shipped:
+        file, (said, origin) = shipped[name], _shipped(name, shipped[name])
+        return grid_of(said, name, origin, file.parent, given, methods, seeds, settings)
+    path = yaml_path(name)
     plain: Mapping[str, Any] = {} if path is None else read_yaml(path)
-    inside = [own for own, file in shipped.items() if path and file == path.absolute()]
-    if path is not None and name not in shipped and path.stem not in (inside or [path.stem]):
+    inside = [own for own, its in shipped.items() if path and its == path.absolute()]
+    if path is not None and path.stem not in (inside or [path.stem]):
         raise ConfigError(f"{source_of(path)}: holds several grids: name one: {', '.join(inside)}")
     if path is None and name not in presets():
         hint = nearest(name, [*shipped, *presets()])
@@ -272,11 +275,16 @@ def read_grid(
         origin, plain = f"preset {name}", {"preset": anywhere(name), "methods": list(methods)}
     else:
         origin = source_of(path)
-        if name in shipped and name in plain:
-            origin = f"{origin}: {name}"
-            plain = one_of(plain, name, origin)
-    called = name if name in shipped else path.stem
-    return grid_of(plain, called, origin, path.parent, given, methods, seeds, settings)
+    return grid_of(plain, path.stem, origin, path.parent, given, methods, seeds, settings)
+
+
+def _shipped(name: str, path: Path) -> tuple[Mapping[str, Any], str]:
+    """Return what a grid of conf/sweeps says, and what errors call it."""
+    plain, origin = read_yaml(path), source_of(path)
+    if "methods" in plain:
+        return plain, origin
+    origin = f"{origin}: {name}"
+    return one_of(plain, name, origin), origin
 
 
 def grid_of(
