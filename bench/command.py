@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,8 +21,14 @@ def carry_out(main: Callable[..., None]) -> None:
     try:
         typer.run(main)
     except FedAppError as error:
-        print(f"{sys.modules[main.__module__].__spec__.name}: {error}", file=sys.stderr)
+        print(f"{called()}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def called() -> str:
+    """Return what this process's program is called, such as bench.peers."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).name
 
 
 def several(text: str) -> list[str]:

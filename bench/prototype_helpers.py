@@ -38,9 +38,10 @@ from matplotlib.figure import Figure
 from bench.command import Overrides, Seeds, carry_out
 from bench.labelling import relations, travelling
 from bench.measure import spread
-from bench.prototypes import Preset, carry, experiment_of, marked
+from bench.prototypes import Preset, experiment_of, keep, marked
 from bench.record import Cells, Row
-from bench.runs import finished, scale
+from bench.runs import codes, finished, kept_runs, scale
+from fedapp.experiment.config import parse_overrides
 from fedapp.experiment.experiment import Experiment
 from fedapp.learn.networks import build_model
 from fedapp.learn.params import to_bytes, weighted_mean
@@ -217,20 +218,19 @@ def drawn(found: Mapping[tuple[str, int], Mapping[str, Any]], title: str) -> Fig
 
 def main(preset: Preset, overrides: Overrides = None, seeds: Seeds = 3) -> None:
     """Run what has not been run; write down and draw."""
-    carry(
-        "prototype-helpers",
-        preset,
-        overrides,
-        lambda given: {
-            (way, seed): experiment_of(preset, given, METHOD, seed)
-            for seed in range(seeds)
-            for way in WAYS
-        },
-        lambda case, experiment: measured(case[0], experiment),
-        rows_of,
-        drawn,
-        lambda found: {"mean by round, %": by_round(found)},
+    given = parse_overrides(overrides or [])
+    cases = {
+        (way, seed): experiment_of(preset, given, METHOD, seed)
+        for seed in range(seeds)
+        for way in WAYS
+    }
+    found = kept_runs(
+        f"prototype-helpers-{preset}", given, cases, lambda case, one: measured(case[0], one)
     )
+    first = cases[MODELS, 0]
+    figure = drawn(found, f"{first.data.name}, {first.split.num_clients} sites")
+    notes = {"seeds": seeds, "runs by code": codes(found), "mean by round, %": by_round(found)}
+    keep("prototype-helpers", preset, first, rows_of(found), figure, notes)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ related models, and at how many sites, of all seeds, more and fewer are. A run t
 done again: the same command goes on where it was cut.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
@@ -117,52 +117,35 @@ def marked(
     axes.plot(across, up, marker, mfc="none", color=colour, ms=4.5, alpha=0.7)
 
 
-def carry(
+def keep(
     bench: str,
     preset: str,
-    overrides: Sequence[str] | None,
-    experiments: Callable[[Mapping[str, Scalar]], Mapping[tuple[str, int], Experiment]],
-    make: Callable[[tuple[str, int], Experiment], dict[str, Any]],
-    table: Callable[[Mapping[Any, Any]], list[Row]],
-    picture: Callable[[Mapping[Any, Any], str], Figure],
-    notes: Callable[[Mapping[Any, Any]], Mapping[str, object]] = lambda _: {},
+    first: Experiment,
+    rows: Sequence[Row],
+    figure: Figure,
+    notes: Mapping[str, object],
 ) -> None:
-    """Run what has not been run; write the table down and draw the picture.
-
-    experiments: by what is run and seed, from the settings of this call.
-    """
-    given = parse_overrides(overrides or [])
-    cases = experiments(given)
-    found = kept_runs(f"{bench}-{preset}", given, cases, make)
-    first = next(iter(cases.values()))
-    data, seeds = first.data.name, len({seed for _, seed in cases})
-    common = {"seeds": seeds, "runs by code": codes(found), **notes(found)}
-    save(f"{bench}-{preset}-{data}", table(found), common)
-    path = PICTURES / f"{bench}-{data}.png"
-    path.write_bytes(png(picture(found, f"{data}, {first.split.num_clients} sites")))
-    print(path)
+    """Write the table down and the picture; first: any of the runs."""
+    save(f"{bench}-{preset}-{first.data.name}", rows, notes)
+    picture = PICTURES / f"{bench}-{first.data.name}.png"
+    picture.write_bytes(png(figure))
+    print(picture)
 
 
 def main(preset: Preset, overrides: Overrides = None, seeds: Seeds = 3) -> None:
     """Run what has not been run; draw and write down."""
-    carry(
-        "prototypes",
-        preset,
-        overrides,
-        lambda given: {
-            (method, seed): experiment_of(preset, given, method, seed)
-            for seed in range(seeds)
-            for method in METHODS
-        },
-        lambda _, experiment: measured(experiment),
-        lambda found: rows_of(sites_of(found)),
-        lambda found, title: drawn(sites_of(found), title),
-    )
-
-
-def sites_of(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> dict[tuple[str, int], Measured]:
-    """Return what is known of each run's sites."""
-    return {case: result["sites"] for case, result in found.items()}
+    given = parse_overrides(overrides or [])
+    cases = {
+        (method, seed): experiment_of(preset, given, method, seed)
+        for seed in range(seeds)
+        for method in METHODS
+    }
+    found = kept_runs(f"prototypes-{preset}", given, cases, lambda _, one: measured(one))
+    results = {case: result["sites"] for case, result in found.items()}
+    first = next(iter(cases.values()))
+    figure = drawn(results, f"{first.data.name}, {first.split.num_clients} sites")
+    notes = {"seeds": seeds, "runs by code": codes(found)}
+    keep("prototypes", preset, first, rows_of(results), figure, notes)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from bench.command import called
 from fedapp.experiment.codehash import code_hash
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def save(
         return
     content = {
         "name": name,
-        "command": _command(),
+        "command": shlex.join(["python", "-m", called(), *sys.argv[1:]]),
         "machine": machine(),
         "versions": versions(),
         "code": code_hash()[1],
@@ -94,12 +95,6 @@ def show(title: str, rows: Sequence[Row]) -> None:
 
 def _cell(value: str | float | int | None) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _command() -> str:
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    name = spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).name
-    return shlex.join(["python", "-m", name, *sys.argv[1:]])
 
 
 def _processor() -> str:

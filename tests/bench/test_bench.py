@@ -73,7 +73,7 @@ def test_an_error_of_a_benchmark_is_one_line(monkeypatch, capsys):
     with pytest.raises(SystemExit) as left:
         command.carry_out(main)
     assert left.value.code == 2
-    assert capsys.readouterr().err == f"{__name__}: no such thing: give another\n"
+    assert capsys.readouterr().err == f"{command.called()}: no such thing: give another\n"
 
 
 def test_cases_take_turns_and_warm_ups_do_not_count():
