@@ -27,10 +27,10 @@ from fedapp.data.datasets import load_dataset
 from fedapp.data.inputs import normalise
 from fedapp.ground.rng import torch_stream
 from fedapp.ground.settings import DataSettings
-from fedapp.learn.discriminant import Classes, Sums, added
 from fedapp.learn.features import build_features
 from fedapp.learn.features.base import FeatureMap, LearnedFeatures
 from fedapp.learn.features.patches import Patches
+from fedapp.methods.closed_form._discriminant import Classes, Sums, added
 
 LAMBDAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 TEST = 10_000

@@ -31,14 +31,14 @@ from bench.runs import scale
 from fedapp.data.shift import shifted
 from fedapp.data.sites import SiteData
 from fedapp.experiment.config import load_experiment
-from fedapp.learn.calibration import bounded
-from fedapp.learn.discriminant import Classes, Sums, added
 from fedapp.learn.features import build_features
 from fedapp.learn.overfeatures import Head, mapped
 from fedapp.learn.priors import class_mix, mean_mix, site_mix
-from fedapp.methods._answers import deciding
-from fedapp.methods._closed.contents import OWN_WEIGHTS, RIDGES, TEMPERATURES, WORST
-from fedapp.methods._closed.server import BEFORE, LEAD
+from fedapp.methods.closed_form._answers import deciding
+from fedapp.methods.closed_form._calibration import bounded
+from fedapp.methods.closed_form._contents import OWN_WEIGHTS, RIDGES, TEMPERATURES, WORST
+from fedapp.methods.closed_form._discriminant import Classes, Sums, added
+from fedapp.methods.closed_form._server import BEFORE, LEAD
 from fedapp.site.federation import federation_of
 
 SIZE = {

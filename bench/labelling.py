@@ -20,7 +20,7 @@ from fedapp.learn.metrics import predict
 from fedapp.learn.params import Params, to_bytes, weighted_mean
 from fedapp.learn.prototypes import Prototypes, class_means, embedded, log_answers
 from fedapp.messages.protocol import SERVER_SITE
-from fedapp.methods._prototypes import written
+from fedapp.methods.prototypes._prototypes import written
 from fedapp.methods.um_pfssl.relation import certainty, relation
 
 TOP = 4

@@ -29,7 +29,8 @@ from bench.peers.problem import Problem, write
 from bench.record import Cells, save
 from fedapp.drivers import loopback
 from fedapp.messages import store
-from fedapp.methods import _averaging, base
+from fedapp.methods import base
+from fedapp.methods.averaging import _averaging
 from fedapp.server import engine, phases
 from fedapp.server.checkpoint import Checkpoint
 from fedapp.server.pool import ModelPool

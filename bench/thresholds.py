@@ -28,12 +28,12 @@ from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.settings import CLOSED
-from fedapp.learn.episodes import Teaching
 from fedapp.learn.prototypes import Prototypes, embedded, log_answers, pseudo_labels
 from fedapp.messages.protocol import Task
 from fedapp.methods import give
 from fedapp.methods.base import SiteContext
-from fedapp.methods.flexproto import FlexProto
+from fedapp.methods.prototypes._episodes import Teaching
+from fedapp.methods.prototypes.flexproto import FlexProto
 
 DATA = {"rare": "digits as often as in SVHN", "crowded": "parts of others beside them too"}
 DIGITS: dict[str, tuple[int, ...]] = {"all": tuple(range(10)), "1s": (1,), "9s": (9,)}

@@ -12,11 +12,13 @@ from client_app.node import alone, open_site
 from client_app.refusals import refusal_of
 from client_app.resident.frames import Letter
 from client_app.resident.inputs import inputs_of, stamp_of
+from fedapp.data.sites import particulars
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import ProtocolError
+from fedapp.ground.ours import process_is_ours
 from fedapp.messages.codec import decode_origin, decode_request, encode
 from fedapp.messages.protocol import Hello, Incoming, Origin, Refusal, Request
-from fedapp.site.federation import bags_in_words, called
+from fedapp.site.federation import called
 
 log = logging.getLogger("flwr")
 
@@ -32,11 +34,12 @@ def answer(
 
     Raises FedAppError where the node cannot take part; what goes wrong in a task is an answer.
     """
+    process_is_ours()
     _speak()
     settings = request.settings if isinstance(request, Hello) else {}
     site, folder = open_site(run_config, node_config, origin, settings)
     if isinstance(request, Hello):
-        if said := bags_in_words(site.data):
+        if said := particulars([site.data]):
             log.info("%s: %s", called(site.data), said)
         return Incoming(site.facts())
     if request.site != (here := site.data.site):

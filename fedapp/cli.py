@@ -30,6 +30,7 @@ from fedapp.experiment.presetfiles import (
 )
 from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.ground.extras import needs
+from fedapp.ground.ours import process_is_ours
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -161,8 +162,8 @@ def manifest(
         raise ConfigError("data.name = 'own': nobody deals the sites' images: there is no split")
     split.save(out)
     print(f"{out}: {len(split.site)} images, {split.num_clients} sites, digest {split.digest()}")
-    if split.bagged is not None:
-        print(split.bagged.in_words())
+    if split.particulars:
+        print(split.particulars)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -532,6 +533,7 @@ def list_sites(
 
 def main() -> None:
     """Entry point: what a person can mend is one line and exit code 2."""
+    process_is_ours()
     try:
         app()
     except FedAppError as error:

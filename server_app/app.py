@@ -12,6 +12,7 @@ from fedapp.experiment.config import experiment_digest, flower_words, load_run_c
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runlock import sole_server
 from fedapp.ground.errors import FedAppError
+from fedapp.ground.ours import process_is_ours
 from fedapp.messages.protocol import Origin
 from server_app.strategy import PoolStrategy
 
@@ -36,6 +37,7 @@ def _say_once(error: FedAppError) -> None:
 
 
 def _run(grid: Grid, context: Context) -> None:
+    process_is_ours()
     experiment = load_run_config(context.run_config)
     path, code = code_hash()
     log.info("server code %s (%s)", path, code)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from fedapp.ground.ours import process_is_ours
+
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
@@ -17,6 +19,7 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Results of CPU convolutions depend on the number of threads; two workers share the machine.
     torch.set_num_threads(1)
+    process_is_ours()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

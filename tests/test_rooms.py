@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fedapp.methods import method_class, method_names
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("fedapp", "server_app", "client_app", "bench")
 ROOMS = (
@@ -26,11 +28,17 @@ WHOLE = {"docs", "flower", "deploy", "faults", "security", "golden", "mutants"}
 MATHEMATICS = (
     "learn/uncertainty", "learn/pseudolabels", "learn/losses", "learn/training", "learn/metrics",
     "learn/changes", "learn/averages/base", "learn/averages/filtered", "learn/server_optimizers",
-    "learn/priors", "learn/bags", "learn/keeping", "learn/prototypes",
-    "learn/episodes", "learn/consensus", "learn/mixmatch", "models/conformal",
-    "models/choose",
-    "methods/um_pfssl/relation", "methods/um_pfssl/costs",
+    "learn/priors", "learn/keeping", "learn/prototypes", "models/conformal", "models/choose",
+    "methods/um_pfssl/relation", "methods/um_pfssl/costs", "methods/bags/_losses",
+    "methods/prototypes/_episodes", "methods/two_networks/rscfed/consensus",
+    "methods/averaging/mixmatch_avg/mixmatch", "methods/closed_form/_discriminant",
+    "methods/closed_form/_calibration",
 )  # fmt: skip
+FAMILIES = {
+    "averaging": (), "um_pfssl": (), "bags": ("averaging",), "prototypes": ("averaging",),
+    "two_networks": ("averaging",), "closed_form": (), "recommended": ("averaging", "closed_form"),
+}  # fmt: skip
+"""Of methods, with those that they build on."""
 FLOWER = {
     "fedapp.messages.wire", "fedapp.tools.deploy.roster", "fedapp.tools.deploy.superlink",
     "fedapp.tools.node.supernode",
@@ -140,12 +148,24 @@ def test_the_mathematics_does_no_input_or_output():
 
 
 def test_a_method_knows_neither_flower_nor_another_method():
-    methods = {name for name in below("fedapp.methods") if not name.split(".")[2].startswith("_")}
-    for name in methods - {"fedapp.methods.base"}:
-        reached = {n.split(".")[2] for n in IMPORTS[name] if n.startswith("fedapp.methods.")}
-        known = {"base", name.split(".")[2]}
-        assert {part for part in reached if not part.startswith("_")} <= known, name
+    """It knows its own files, `base`, and what families share in files that begin with `_`."""
+    methods = {method_class(name).__module__.removesuffix(".method") for name in method_names()}
+    for name in below("fedapp.methods"):
+        others = {one for one in methods if name != one and not name.startswith(f"{one}.")}
+        known = [i for i in IMPORTS[name] for one in others if i == one or i.startswith(f"{one}.")]
+        assert not known, name
         assert not IMPORTS[name] & FLOWER, name
+
+
+def test_families_build_on_each_other_in_one_order():
+    for name in below("fedapp.methods"):
+        parts = [each.split(".") for each in IMPORTS[name] if each.startswith("fedapp.methods.")]
+        reached = {each[2] for each in parts if each[2] in FAMILIES}
+        family = name.split(".")[2]
+        if family in FAMILIES:
+            assert reached <= {family, *FAMILIES[family]}, name
+        else:
+            assert not reached, name
 
 
 def test_flower_is_imported_where_it_is_named():

@@ -13,9 +13,9 @@ from fedapp.experiment.runpaths import out_root
 from fedapp.learn.params import Params, from_bytes, schema_of
 from fedapp.messages.protocol import SERVER_SITE, Reply, Task
 from fedapp.messages.store import ModelStore
-from fedapp.methods._averaging import averaged
+from fedapp.methods.averaging._averaging import averaged
+from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.base import MethodState, Round
-from fedapp.methods.fedavg import FedAvg
 
 RUN = "run"
 

@@ -13,7 +13,8 @@ from safetensors.numpy import save
 
 from fedapp.data.bagged import Bagged
 from fedapp.ground.disk import write_atomic
-from fedapp.ground.errors import DataError
+from fedapp.ground.errors import ConfigError, DataError
+from fedapp.ground.settings import SplitSettings
 from fedapp.messages.protocol import SERVER_SITE
 
 TRAIN, VAL, TEST = 0, 1, 2
@@ -87,6 +88,30 @@ class Manifest:
     def bags(self) -> int:
         """Bags of each site; 0: the split has none."""
         return self.bagged.bags if self.bagged else 0
+
+    @property
+    def particulars(self) -> str:
+        """What sites know of their samples beside labels, in words; empty: nothing."""
+        return self.bagged.in_words() if self.bagged else ""
+
+    @property
+    def made(self) -> str:
+        """The setting that its bags come of, as an error of them begins; empty: it has none."""
+        return f"split.bags = {self.bags}: " if self.bags else ""
+
+    def check_settings(self, split: SplitSettings) -> None:
+        """Check that a saved split is as the settings say. Raises ConfigError."""
+        reserved = bool((self.site == SERVER_SITE).any())
+        for key, value, differ, has in (
+            ("bags", split.bags, self.bags != split.bags, f"has {self.bags} bags per site"),
+            ("server_share", split.server_share, reserved != bool(split.server_share),
+             f"has {'' if reserved else 'no '}images for the server"),
+        ):  # fmt: skip
+            if differ:
+                raise ConfigError(
+                    f"split.manifest {split.manifest}: {has}, but split.{key} = {value}; use the "
+                    "preset it was made with"
+                )
 
     def digest(self) -> str:
         """Return the SHA-256 over everything, in hex; the same on every machine."""

@@ -13,6 +13,8 @@ LABELLED, UNLABELLED, BAGS, VAL, TEST = PARTS = ("labelled", "unlabelled", "bags
 """Every part that there is; a site that was dealt no bags has no part of that name."""
 TRAINING = (LABELLED, UNLABELLED, BAGS)
 """Parts to learn from; the others are to measure by."""
+SPECIAL = {BAGS: "images in bags"}
+"""Parts that a site is refused for where its method cannot learn from them, in words."""
 
 
 @dataclass(frozen=True, eq=False)

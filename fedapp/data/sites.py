@@ -1,15 +1,16 @@
 """What one site may touch: its data by parts, and an audit of the labels that it may not see."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from fedapp.data.bags import in_words
 from fedapp.data.inputs import UNKNOWN
-from fedapp.data.parts import BAGS, LABELLED, PARTS, TEST, TRAINING, UNLABELLED, VAL, Part
+from fedapp.data.parts import BAGS, LABELLED, PARTS, TEST, TRAINING, UNLABELLED, VAL, Bags, Part
 from fedapp.ground.errors import DataError
 
 
@@ -126,6 +127,17 @@ class SiteData:
         return len(self.parts.get(BAGS, ()))
 
     @property
+    def counts(self) -> dict[str, int]:
+        """How many inputs each part has, as `SiteFacts` names them."""
+        return {
+            "labelled": len(self.labels),
+            "unlabelled": len(self.unlabelled),
+            "val": len(self.val_labels),
+            "test": len(self.test_labels),
+            "bagged": self.bagged,
+        }
+
+    @property
     def mu(self) -> float:
         """mu_k = |D_s| / (|D_s| + |D_u|), in [0, 1]; 0.0 where there are no training images."""
         total = len(self.labelled) + len(self.unlabelled)
@@ -163,3 +175,10 @@ class SiteData:
     def with_parts(self, **parts: Part) -> "SiteData":
         """Return the same data with other parts in the place of those named."""
         return replace(self, parts={**self.parts, **parts})
+
+
+def particulars(every: Sequence[SiteData]) -> str:
+    """Say what sites know of their inputs' classes beside labels: their bags; empty: nothing."""
+    known = [data.parts[BAGS].supervision for data in every if data.bagged]
+    tables = [bags.filled.cpu() for bags in known if isinstance(bags, Bags)]
+    return in_words(tables) if tables else ""

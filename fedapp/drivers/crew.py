@@ -22,6 +22,7 @@ from fedapp.data.memory import in_memory
 from fedapp.drivers.loopback import Loopback, carried
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ConfigError, FedAppError, RunError
+from fedapp.ground.ours import process_is_ours
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import decode_request, encode
 from fedapp.messages.protocol import Incoming, Outgoing, Task
@@ -163,6 +164,7 @@ class _Worker:
 
 def _work(line: Connection, place: Workplace) -> None:
     """Do tasks until nobody gives any."""
+    process_is_ours()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives them
     threading.Thread(target=_end_with_parent, daemon=True).start()
     store, sites = ModelStore(place.pool), dict[int, Site]()

@@ -118,7 +118,7 @@ def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Ro
             with ExitStack() as open_until_the_end:
 
                 def transport(run: Assembly) -> Loopback:
-                    if said := federation.bags_in_words(experiment.split.num_clients):
+                    if said := federation.particulars(experiment.split.num_clients):
                         run.progress.note(said)
                     carrier = carrier_of(
                         experiment, federation, run.store, folder.sites_root, keeps

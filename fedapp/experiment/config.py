@@ -48,7 +48,7 @@ from fedapp.ground.settings import (
 )
 from fedapp.learn.averages import rule_names
 from fedapp.learn.networks import DEFAULT_NETWORK, network_class, network_names
-from fedapp.methods import method_class, method_names
+from fedapp.methods import learning_from, method_class, method_names
 
 MACHINE_KEYS = (
     "name", "runtime", "data.root", "data.download", "split.manifest", "model.weights",
@@ -335,7 +335,7 @@ def _bag_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
     split, method = parts["split"], parts["method"]
     if not split.bags or BAGS in method.learns_from:
         return []
-    able = [name for name in method_names() if BAGS in method_class(name).learns_from]
+    able = learning_from(BAGS)
     remedy = "leave it out" + (f" or choose {' or '.join(able)}" if able else "")
     rule = f"{method.name} cannot learn from bags"
     return [origin.problem("split.bags", split.bags, rule, remedy)]

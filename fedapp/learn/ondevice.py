@@ -1,12 +1,12 @@
 """Models kept on a GPU by their content: many sites of a round load the same ones."""
 
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from fedapp.ground.recent import Recent
 from fedapp.learn.params import Params
 
 CARDS_SHARE = 32
@@ -20,26 +20,22 @@ class OnDevice:
     """
 
     def __init__(self, device: torch.device, budget: int) -> None:
-        self._device, self._budget = device, budget
-        self._models: OrderedDict[str, Params] = OrderedDict()
-        self.used = 0
+        self._device, self._models = device, Recent[Params](budget)
+
+    @property
+    def used(self) -> int:
         """Bytes of tensors that are kept now, at most `budget`."""
+        return self._models.used
 
     def get(self, digest: str, read: Callable[[], Params]) -> Params:
         """Return the model of this digest on the device; where it is not there, read and copy it.
 
         read: returns its tensors on the CPU, checked.
         """
-        if digest in self._models:
-            self._models.move_to_end(digest)
-            return self._models[digest]
+        if (known := self._models.get(digest)) is not None:
+            return known
         params = {name: sent(tensor, self._device) for name, tensor in read().items()}
-        size = _size(params)
-        if size <= self._budget:
-            self._models[digest] = params
-            self.used += size
-            while self.used > self._budget:
-                self.used -= _size(self._models.popitem(last=False)[1])
+        self._models.put(digest, params, sum(tensor.nbytes for tensor in params.values()))
         return params
 
 
@@ -63,7 +59,3 @@ def models_on(device: torch.device) -> OnDevice:
 def budget_of(device: torch.device) -> int:
     """Return the bytes of a GPU's memory that a process keeps models in."""
     return int(torch.cuda.get_device_properties(device).total_memory) // CARDS_SHARE
-
-
-def _size(params: Params) -> int:
-    return sum(tensor.nbytes for tensor in params.values())

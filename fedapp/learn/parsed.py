@@ -4,13 +4,13 @@ A content has one meaning, so what was checked once need not be checked again. K
 process: server and sites share it where they are one process.
 """
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from fedapp.ground.recent import Recent
 from fedapp.ground.settings import TransportSettings
 from fedapp.learn.params import Params, Schema, from_bytes
+from fedapp.messages.store import ModelStore
 
 MEMORY = 512 * 2**20
 """Most bytes of tensors that are kept."""
@@ -21,7 +21,6 @@ class _Known:
     params: Params
     schema: Schema
     transport: TransportSettings
-    size: int
 
 
 class Parsed:
@@ -31,14 +30,12 @@ class Parsed:
     """
 
     def __init__(self, memory: int = MEMORY) -> None:
-        self._memory, self._used = memory, 0
-        self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._lock = threading.Lock()
+        self._known = Recent[_Known](memory)
 
     @property
     def used(self) -> int:
         """Bytes of tensors that are kept now, at most `memory`."""
-        return self._used
+        return self._known.used
 
     def get(
         self,
@@ -52,11 +49,9 @@ class Parsed:
 
         read: returns the content of a digest, having compared the two.
         """
-        with self._lock:
-            known = self._known.get(digest)
-            if known and known.schema == schema and known.transport == transport:
-                self._known.move_to_end(digest)
-                return dict(known.params)
+        known = self._known.get(digest)
+        if known and known.schema == schema and known.transport == transport:
+            return dict(known.params)
         params = from_bytes(read(digest), schema, owner, transport)
         self.put(digest, params, schema, transport)
         return params
@@ -66,26 +61,17 @@ class Parsed:
     ) -> None:
         """Keep a model that `from_bytes` made of the content of this digest."""
         size = sum(tensor.nbytes for tensor in params.values())
-        if size > self._memory:
-            return
-        with self._lock:
-            if known := self._known.pop(digest, None):
-                self._used -= known.size
-            self._known[digest] = _Known(dict(params), schema, transport, size)
-            self._used += size
-            while self._used > self._memory:
-                self._used -= self._known.popitem(last=False)[1].size
+        self._known.put(digest, _Known(dict(params), schema, transport), size)
 
-    def forget(self, digests: Iterable[str]) -> None:
-        """Keep none of these any longer; those that are not known are passed over.
+    def keep_only(
+        self, store: ModelStore, digests: Collection[str], *, reuse: bool = False
+    ) -> None:
+        """Let a store keep these contents only (`ModelStore.keep_only`), and forget what goes.
 
-        For contents that nobody will ask for again. Models of earlier rounds would otherwise fill
-        all of `memory`, each in memory that the system must first clear.
+        Models of earlier rounds would otherwise fill all of `memory`, each in memory that the
+        system must first clear.
         """
-        with self._lock:
-            for digest in digests:
-                if known := self._known.pop(digest, None):
-                    self._used -= known.size
+        self._known.drop(store.keep_only(digests, reuse=reuse))
 
 
 PARSED = Parsed()

@@ -387,6 +387,16 @@ class SiteFacts:
         return self.name or str(self.site)
 
     @property
+    def training(self) -> int:
+        """All images to learn from."""
+        return self.labelled + self.unlabelled + self.bagged
+
+    @property
+    def supervised(self) -> bool:
+        """Whether it knows something of the classes of those."""
+        return self.labelled + self.bagged > 0
+
+    @property
     def mu(self) -> float:
         """|D_s| / (|D_s| + |D_u|) (Eq. 2); 0 without training images."""
         return self.labelled / max(self.labelled + self.unlabelled, 1)

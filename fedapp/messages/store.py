@@ -5,13 +5,13 @@ import logging
 import os
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from fedapp.ground.disk import TEMPORARY, is_stale, make_durable, write_atomic
 from fedapp.ground.errors import StoreError
+from fedapp.ground.recent import Recent
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,7 @@ class ModelStore:
     def __init__(self, root: Path, memory_bytes: int = 256 * 2**20) -> None:
         self.root = root
         self._folder = str(root)
-        self._memory_bytes = memory_bytes
-        self._memory: OrderedDict[str, bytes] = OrderedDict()
-        self._memory_used = 0
+        self._memory = Recent[bytes](memory_bytes)
         self._proved: dict[str, _State] = {}
         """Files whose bytes this process has compared with their name, or written itself."""
         self._spare: list[str] = []
@@ -54,7 +52,7 @@ class ModelStore:
     @property
     def memory_used(self) -> int:
         """Bytes of content in memory now, at most `memory_bytes`."""
-        return self._memory_used
+        return self._memory.used
 
     def put(self, blob: bytes, *, durable: bool = False) -> str:
         """Keep a content and return its digest; one that is there already is not written again.
@@ -71,7 +69,7 @@ class ModelStore:
             self._note_proved(digest, _state(path))
         elif durable:
             make_durable([Path(path)])
-        self._remember(digest, blob)
+        self._memory.put(digest, blob, len(blob))
         return digest
 
     def settle(self, digests: Collection[str]) -> None:
@@ -88,12 +86,10 @@ class ModelStore:
         Raises StoreError where it is absent or damaged. A damaged file is removed, so that `has`
         says False from then on and the content can be put again.
         """
-        with self._lock:
-            if digest in self._memory:
-                self._memory.move_to_end(digest)
-                return self._memory[digest]
+        if (known := self._memory.get(digest)) is not None:
+            return known
         blob = self._read(digest)
-        self._remember(digest, blob)
+        self._memory.put(digest, blob, len(blob))
         return blob
 
     def proved(self, digest: str) -> bool:
@@ -109,7 +105,8 @@ class ModelStore:
         with self._lock:
             if digest in self._memory or self._proved.get(digest) == before:
                 return True
-        self._remember(digest, self._read(digest))
+        blob = self._read(digest)
+        self._memory.put(digest, blob, len(blob))
         self._note_proved(digest, before)
         return True
 
@@ -137,9 +134,8 @@ class ModelStore:
         """
         keep, removed = set(digests), []
         self._clear_spare(again=reuse)
+        self._memory.keep_only(keep)
         with self._lock:
-            for digest in self._memory.keys() - keep:
-                self._memory_used -= len(self._memory.pop(digest))
             for digest in self._proved.keys() - keep:
                 del self._proved[digest]
         kept = {f"{digest}{ENDING}" for digest in keep}
@@ -187,10 +183,9 @@ class ModelStore:
 
         On one machine server and sites share a store: what a site has put, the server puts next.
         """
-        with self._lock:
-            last = next(reversed(self._memory), None)
-            if last is not None and self._memory[last] is blob:
-                return last
+        last = self._memory.last
+        if last is not None and last[1] is blob:
+            return last[0]
         return hashlib.sha256(blob).hexdigest()
 
     def _path(self, digest: str) -> str:
@@ -261,17 +256,6 @@ class ModelStore:
                 self._proved[digest] = state
                 if len(self._proved) > MOST_PROVED:
                     del self._proved[next(iter(self._proved))]
-
-    def _remember(self, digest: str, blob: bytes) -> None:
-        with self._lock:
-            if len(blob) > self._memory_bytes:
-                return
-            if digest not in self._memory:
-                self._memory[digest] = blob
-                self._memory_used += len(blob)
-            self._memory.move_to_end(digest)
-            while self._memory_used > self._memory_bytes:
-                self._memory_used -= len(self._memory.popitem(last=False)[1])
 
 
 def _names(folder: str | Path) -> list[str]:

@@ -1,9 +1,11 @@
-"""Methods by name: `fedapp/methods/<name>.py`, or a package, holds one and offers `METHOD`.
+"""Methods by name, each in the folder of its family: `<family>/<name>.py` offers `METHOD`.
 
-A method of one's own is named `package.module:Class` (docs/WRITE_A_METHOD.md).
+A method of several files is a package `<name>` whose `method.py` offers it. What begins with `_` is
+shared by methods. A method of one's own is named `package.module:Class` (docs/WRITE_A_METHOD.md).
 """
 
 import pkgutil
+from collections.abc import Sequence
 from dataclasses import is_dataclass
 from importlib import import_module
 from typing import Any
@@ -16,9 +18,30 @@ _GIVEN: dict[str, type[Method[Any]]] = {}
 
 
 def method_names() -> list[str]:
-    """Return every method's name, sorted: the modules of this package but `base` and `_private`."""
-    files = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name for name in files if name != "base" and not name.startswith("_"))
+    """Return every method's name, sorted."""
+    return sorted(_modules(__path__, __name__))
+
+
+def learning_from(part: str) -> list[str]:
+    """Return the names of the methods that learn from a part of sites' data, sorted."""
+    return [name for name in method_names() if part in method_class(name).learns_from]
+
+
+def _modules(folders: Sequence[str], package: str) -> dict[str, str]:
+    """Return the modules of methods in a package that lies in these folders, by method's name."""
+    found: dict[str, str] = {}
+    for module in pkgutil.iter_modules(folders):
+        name, dotted = module.name, f"{package}.{module.name}"
+        if name == "base" or name.startswith("_"):
+            continue
+        inside = [f"{folder}/{name}" for folder in folders]
+        if not module.ispkg:
+            found[name] = dotted
+        elif "method" in {one.name for one in pkgutil.iter_modules(inside)}:
+            found[name] = f"{dotted}.method"
+        else:
+            found |= _modules(inside, dotted)
+    return found
 
 
 def give(method: type[Method[Any]]) -> str:
@@ -40,19 +63,19 @@ def give(method: type[Method[Any]]) -> str:
 def method_class(name: str) -> type[Method[Any]]:
     """Return the class that was given, that is named `package.module:Class`, or a file's `METHOD`.
 
-    The file is `fedapp/methods/<name>.py`. Raises ConfigError where there is no such method.
+    Raises ConfigError where there is no such method.
     """
     if name in _GIVEN:
         return _GIVEN[name]
     if ":" in name:
         return _own(name)
-    if name not in method_names():
-        raise ConfigError(f"no such method; {nearest(name, method_names())}")
-    offered = getattr(import_module(f"{__name__}.{name}"), "METHOD", None)
+    modules = _modules(__path__, __name__)
+    if name not in modules:
+        raise ConfigError(f"no such method; {nearest(name, sorted(modules))}")
+    offered = getattr(import_module(modules[name]), "METHOD", None)
     if not (isinstance(offered, type) and issubclass(offered, Method) and offered.name == name):
         raise ConfigError(
-            f"fedapp/methods/{name}.py must offer METHOD, a class made from Method whose "
-            f'`name` is "{name}"'
+            f'{modules[name]} must offer METHOD, a class made from Method whose `name` is "{name}"'
         )
     return offered
 

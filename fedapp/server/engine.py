@@ -8,10 +8,9 @@ from typing import Any
 
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
-from fedapp.ground.allocator import keep_freed_memory
 from fedapp.ground.devices import torch_threads
 from fedapp.ground.errors import ConfigError, RunError, StoreError
-from fedapp.ground.garbage import seldom_searched
+from fedapp.ground.ours import seldom_searched
 from fedapp.ground.progress import Progress
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.averages import rule_of
@@ -56,7 +55,6 @@ class Engine:
 
     def run(self) -> Row:
         """Run warm-up and rounds, or the rest of them; return the summary."""
-        keep_freed_memory()
         # Checking and averaging models is memory's work; beside busy sites more threads only wait
         # for each other: 0.48 s instead of 0.05 to check a model of 26 MB.
         with torch_threads(1), seldom_searched():

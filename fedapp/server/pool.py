@@ -168,7 +168,7 @@ class ModelPool:
 
         more_come: uploads that can be written over the files of what goes; not so at a run's end.
         """
-        PARSED.forget(self.store.keep_only(self._named(also), reuse=more_come))
+        PARSED.keep_only(self.store, self._named(also), reuse=more_come)
 
     def _named(self, also: Collection[str]) -> set[str]:
         return {record.digest for record in self._records.values()} | set(also)

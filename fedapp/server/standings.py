@@ -190,7 +190,7 @@ class Standings:
                 "site": number,
                 **({"name": site.facts.name} if site.facts.name else {}),
                 "mu": round(site.facts.mu, 6),
-                "train": site.facts.labelled + site.facts.unlabelled + site.facts.bagged,
+                "train": site.facts.training,
                 "labelled": site.facts.labelled,
                 "val": site.facts.val,
                 "test": site.facts.test,

@@ -6,7 +6,7 @@ own`), or given in memory.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from fedapp.data.bags import in_words
 from fedapp.data.datasets import data_root, load_dataset
 from fedapp.data.dealt import Dealt
 from fedapp.data.manifest import Manifest
@@ -23,8 +22,8 @@ from fedapp.data.memory import GivenSites, given, in_memory
 from fedapp.data.own import OwnSites, Place, simulated_places
 from fedapp.data.own.deal import RULE as DEAL_RULE
 from fedapp.data.partition import partition
-from fedapp.data.parts import BAGS, Bags
-from fedapp.data.sites import SiteData
+from fedapp.data.parts import SPECIAL
+from fedapp.data.sites import SiteData, particulars
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError, DataError
@@ -32,7 +31,7 @@ from fedapp.ground.settings import OWN, DataSettings, SplitSettings, window_ends
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
-from fedapp.methods import method_class, method_names
+from fedapp.methods import learning_from
 from fedapp.models.maker import Maker
 from fedapp.site.keeping import KeptModel
 from fedapp.site.private import PrivateParts
@@ -81,7 +80,7 @@ class Federation:
         """Return a site that works on its part of the data. keeps: its models for use; or not.
 
         Raises ConfigError where it has labels to learn from, and the server alone is to have some,
-        and where its images lie in bags, and the method cannot learn from any. Raises DataError
+        and where it has data of a kind that the method cannot learn from. Raises DataError
         where it cannot learn from these.
         """
         data = self.dealt.site(number)
@@ -90,14 +89,15 @@ class Federation:
                 f"split.labels = 'none': {called(data)} has {len(data.labels)} labelled images to "
                 "learn from: take their labels away, or give them to 'val' or 'test'"
             )
-        if data.bagged and BAGS not in experiment.method.learns_from:
-            able = [name for name in method_names() if BAGS in method_class(name).learns_from]
-            raise ConfigError(
-                f"method.name = {experiment.method.name!r}: {called(data)} has images in bags, of "
-                f"which it cannot learn: choose {' or '.join(able)}"
-            )
+        for part in SPECIAL.keys() - experiment.method.learns_from:
+            if len(data.parts.get(part, ())):
+                name, able = experiment.method.name, " or ".join(learning_from(part))
+                raise ConfigError(
+                    f"method.name = {name!r}: {called(data)} has {SPECIAL[part]}, of which it "
+                    f"cannot learn: choose {able}"
+                )
         if wrong := experiment.method.unlearnable(data):
-            made = f"split.bags = {split.bags}: " if (split := experiment.split).bags else ""
+            made = self.manifest.made if self.manifest else ""
             raise DataError(f"{made}{called(data)}: {': '.join(wrong)}")
         site = Site(
             experiment=experiment,
@@ -115,9 +115,9 @@ class Federation:
         maker = Maker(keeps.run, experiment, facts := site.facts(), self.are_images)
         return replace(site, keeper=KeptModel(keeps.root / facts.folder, maker))
 
-    def bags_in_words(self, sites: int) -> str:
-        """Say what bags the first so many sites have, as they are told of them; empty: none."""
-        return _in_words([self.dealt.site(k) for k in range(sites)])
+    def particulars(self, sites: int) -> str:
+        """Say what the first so many sites know of their data beside labels; empty: nothing."""
+        return particulars([self.dealt.site(k) for k in range(sites)])
 
 
 def federation_of(
@@ -150,17 +150,6 @@ def federation_of(
 def called(data: SiteData) -> str:
     """Return what a person is told the site is."""
     return f"site {data.site} ({data.name})" if data.name else f"site {data.site}"
-
-
-def bags_in_words(data: SiteData) -> str:
-    """Say what bags a site has; empty: none."""
-    return _in_words([data])
-
-
-def _in_words(every: Sequence[SiteData]) -> str:
-    known = [data.parts[BAGS].supervision for data in every if data.bagged]
-    tables = [bags.filled.cpu() for bags in known if isinstance(bags, Bags)]
-    return in_words(tables) if tables else ""
 
 
 @lru_cache(maxsize=1)
@@ -215,7 +204,7 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
                 f"split.manifest {split.manifest}: deals to {manifest.num_clients} sites, but "
                 f"split.num_clients = {split.num_clients}; use the preset it was made with"
             )
-        _check_extras(manifest, split)
+        manifest.check_settings(split)
     else:
         manifest = partition(pool.labels, split, seed, data.name)
     manifest = manifest.showing(split.labels)
@@ -228,21 +217,6 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
         split.prior_noise,
     )
     return Federation(dealt, pool.classes, manifest, manifest.digest(), pool.are_images)
-
-
-def _check_extras(manifest: Manifest, split: SplitSettings) -> None:
-    """Raise ConfigError where a saved split and the settings disagree on bags or server data."""
-    reserved = bool((manifest.site == SERVER_SITE).any())
-    for key, value, differ, has in (
-        ("bags", split.bags, manifest.bags != split.bags, f"has {manifest.bags} bags per site"),
-        ("server_share", split.server_share, reserved != bool(split.server_share),
-         f"has {'' if reserved else 'no '}images for the server"),
-    ):  # fmt: skip
-        if differ:
-            raise ConfigError(
-                f"split.manifest {split.manifest}: {has}, but split.{key} = {value}; use the "
-                "preset it was made with"
-            )
 
 
 def _check_views(experiment: Experiment, federation: Federation) -> None:

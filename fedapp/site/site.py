@@ -14,7 +14,6 @@ import torch
 from fedapp.data.augment import flips
 from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
-from fedapp.ground.allocator import keep_freed_memory
 from fedapp.ground.devices import deterministic, pick_dtype, torch_threads
 from fedapp.ground.errors import ConfigError, FedAppError, ProtocolError, StoreError, one_line, told
 from fedapp.learn.graphs import graphs_on
@@ -102,14 +101,10 @@ class Site:
             site=self.data.site,
             inputs=self.inputs,
             classes=self.classes,
-            labelled=len(self.data.labels),
-            unlabelled=len(self.data.unlabelled),
-            val=len(self.data.val_labels),
-            test=len(self.data.test_labels),
             split_digest=self.split_digest,
             pool_key=read_key(self.store.root) if self.shares_pool else "",
             name=self.data.name,
-            bagged=self.data.bagged,
+            **self.data.counts,
         )
 
     def handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
@@ -118,7 +113,6 @@ class Site:
         But for a StoreError of a shared store: a full disk there must end the run, not be taken for
         the refusal of one site after the other.
         """
-        keep_freed_memory()
         try:
             runtime = self.experiment.runtime
             with torch_threads(runtime.threads), deterministic(runtime.deterministic):
@@ -245,7 +239,7 @@ class Site:
         wanted = {ref.digest: ref for ref in task.refs()}
         transport = self.experiment.transport
         if not self.shares_pool:
-            PARSED.forget(self.store.keep_only(wanted))
+            PARSED.keep_only(self.store, wanted)
         for digest, blob in payloads.items():
             ref = wanted.get(digest)
             schema = self._shared.get(ref.role) if ref else None
@@ -293,12 +287,12 @@ class Site:
         if not self.shares_pool and (report.params is not None or report.contents):
             bases = {sent.base.digest for sent in report.sent.values() if sent.base}
             # Make room before the new ones come.
-            PARSED.forget(self.store.keep_only({digest, *keeps, *bases}))
+            PARSED.keep_only(self.store, {digest, *keeps, *bases})
         contents, parts, payloads = self._packed(task, report, context)
         digest = contents.pop(MODEL, digest)
         held = sorted({digest, *keeps, *contents.values()})
         if not self.shares_pool:
-            PARSED.forget(self.store.keep_only(held))
+            PARSED.keep_only(self.store, held)
         self.scores.keep_newest(SCORES_KEPT)
         evaluations, equal = each_once(report.evaluations)
         answer: Answer = Reply(

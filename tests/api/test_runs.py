@@ -9,7 +9,7 @@ from torch import nn
 import fedapp
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.settings import CLOSED
-from fedapp.methods.local_only import LocalOnly
+from fedapp.methods.averaging.local_only import LocalOnly
 
 ROWS, LABELS = load_digits(return_X_y=True)
 SHORT = {"rounds.num_rounds": 1, "training.local_steps": 3}

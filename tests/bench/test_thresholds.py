@@ -9,7 +9,7 @@ from bench import street_numbers
 from bench.street_numbers import APART, SHARES
 from bench.thresholds import DATA, RULES, by_class, experiment_of, rows_of, share
 from fedapp.data.sites import Audit
-from fedapp.methods.flexproto import FlexProto
+from fedapp.methods.prototypes.flexproto import FlexProto
 
 
 def test_the_shares_are_all_of_the_images_and_1_is_most_frequent():

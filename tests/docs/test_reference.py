@@ -48,7 +48,7 @@ def test_a_method_has_its_presets_and_settings():
     [fedprox] = [part for part in text.split("\n## ") if part.startswith("fedprox\n")]
     assert "their Eq. 2" in fedprox and "`method.preset=fixprox`: FixProx" in fedprox
     assert "| `method.proximal` | number, ≥ 0 |" in fedprox
-    assert "```{py:class} FedProx\n:module: fedapp.methods.fedprox\n" in fedprox
+    assert "```{py:class} FedProx\n:module: fedapp.methods.averaging.fedprox\n" in fedprox
     [alone] = [part for part in text.split("\n## ") if part.startswith("local_only\n")]
     assert "It has no settings of its own." in alone
 

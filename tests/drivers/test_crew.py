@@ -16,7 +16,7 @@ from fedapp.ground.errors import ConfigError, RunError
 from fedapp.ground.processes import alive
 from fedapp.messages.protocol import INITIAL_SITE, ModelRef, Outgoing, Task
 from fedapp.messages.store import ModelStore
-from fedapp.methods.ditto import Ditto
+from fedapp.methods.averaging.ditto import Ditto
 from fedapp.site.federation import federation_of
 from tests.small import small
 

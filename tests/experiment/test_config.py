@@ -358,8 +358,9 @@ def test_machine_keys_exist():
 
 def test_methods_are_the_files_of_the_package():
     folder = Path(__file__).parents[2] / "fedapp" / "methods"
-    files = {path.stem for path in folder.glob("[!_]*")} - {"base"}
-    assert set(method_names()) == files
+    offering = [path for path in folder.rglob("*.py") if "\nMETHOD = " in path.read_text()]
+    files = {path.parent.name if path.stem == "method" else path.stem for path in offering}
+    assert set(method_names()) == files and len(files) == len(offering)
     assert {method_class(name).name for name in method_names()} == files
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedapp.experiment.config import load_experiment
-from fedapp.methods.fedsiam_pi import FedSiamPi
+from fedapp.methods.two_networks.fedsiam_pi import FedSiamPi
 from fedapp.tools.compare.grid import read_grid
 from tests.flower.results import loopback
 from tests.golden.numbers import SHRUNK

@@ -10,7 +10,7 @@ from fedapp.data.own import Place
 from fedapp.ground.errors import ConfigError
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
-from fedapp.methods.fedavg import FedAvg
+from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.site.federation import federation_of
 from fedapp.site.servers import servers_site
 from tests.flower.grids import MemoryGrid, preset, serve, sites

@@ -11,7 +11,7 @@ from fedapp.experiment.config import load_experiment
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model
 from fedapp.learn.params import digest_of
-from fedapp.methods.fedbn import FedBN
+from fedapp.methods.averaging.fedbn import FedBN
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.models.description import TENSORS, read_description
 from fedapp.models.model import load_model

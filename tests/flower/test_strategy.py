@@ -26,7 +26,7 @@ from fedapp.messages.protocol import (
 )
 from fedapp.messages.store import ModelStore
 from fedapp.server.assembly import Assembly
-from server_app import introductions, post, strategy
+from server_app import carrier, introductions, post
 from tests.flower.grids import COMMAND, MemoryGrid, node, preset, serve, sites
 from tests.flower.results import loopback, results, rows
 from tests.small import small
@@ -156,7 +156,7 @@ def test_no_more_models_are_under_way_than_there_is_room_for(
     federation, whole, apart, monkeypatch, limit
 ):
     experiment, grid = federation()
-    monkeypatch.setattr(strategy.PoolStrategy, "_models_at_once", lambda self, outbox: limit)
+    monkeypatch.setattr(carrier.GridCarrier, "_models_at_once", lambda self, outbox: limit)
     _, folder = serve(experiment, grid)
     assert results(folder.path) == whole
     for push in grid.pushes[1:]:
@@ -168,7 +168,7 @@ def test_no_more_models_are_under_way_than_there_is_room_for(
 def test_few_messages_are_under_way_to_sites_beside_the_pool(federation, whole, monkeypatch):
     experiment, grid = federation()
     monkeypatch.setattr(introductions, "AT_ONCE", 2)
-    monkeypatch.setattr(strategy, "AT_ONCE", 2)
+    monkeypatch.setattr(carrier, "AT_ONCE", 2)
     _, folder = serve(experiment, grid)
     assert results(folder.path) == whole
     assert max(map(len, grid.pushes)) == 2
@@ -180,7 +180,7 @@ def test_nodes_that_do_not_say_who_they_are_hold_up_the_others_for_a_while_only(
 ):
     experiment, grid = federation(rounds__hello_s=60.0)
     monkeypatch.setattr(introductions, "AT_ONCE", 2)
-    monkeypatch.setattr(strategy, "AT_ONCE", 2)
+    monkeypatch.setattr(carrier, "AT_ONCE", 2)
     silent = [node for node, _ in zip(grid.nodes, range(2), strict=False)]
     grid.nodes |= dict.fromkeys(silent, lambda message: None)
     summary, _ = serve(experiment, grid)
@@ -192,7 +192,7 @@ def test_room_is_counted_in_the_models_own_size(federation):
     _, folder = serve(experiment, grid)
     origin = Origin("x", "0" * 16, "0" * 64)
     run = Assembly(experiment, folder, ModelStore(folder.pool_root), Progress())
-    made = strategy.PoolStrategy(experiment, origin, folder, COMMAND).use(grid, run)
+    made = carrier.GridCarrier(grid, origin, COMMAND, run)
     digest = run.store.put(bytes(2**20))
     task = Task(0, 1, "train", ModelRef(0, 0, digest))
     assert made._models_at_once([Outgoing(task, b"", (digest, "f" * 64))]) == 3

@@ -18,7 +18,7 @@ from fedapp.learn.averages.filtered import AWAY, agreement, products
 from fedapp.learn.averages.median import median
 from fedapp.learn.changes import length, rough_length, times
 from fedapp.learn.params import weighted_mean
-from fedapp.methods.fedavg import FedAvg
+from fedapp.methods.averaging.fedavg import FedAvg
 from tests.small import small
 
 RULES = ("bounded", "median")

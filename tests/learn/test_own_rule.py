@@ -9,7 +9,7 @@ from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.learn.averages import rule_names, rule_of
 from fedapp.learn.averages.base import Memory
-from fedapp.methods.fedavg import FedAvg
+from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.server.pool import RULE, ModelPool
 from tests.methods.conformance import play, toy
 from tests.methods.test_resuming import Stop, cut_at

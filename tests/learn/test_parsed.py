@@ -7,6 +7,7 @@ from fedapp.ground.errors import ProtocolError
 from fedapp.ground.settings import TransportSettings
 from fedapp.learn.params import digest_of, schema_of, to_bytes
 from fedapp.learn.parsed import Parsed
+from fedapp.messages.store import ModelStore
 
 PLAIN = TransportSettings()
 
@@ -63,24 +64,6 @@ def test_what_is_refused_is_not_kept():
     assert shelf.asked == 2 and parsed.used == 0
 
 
-def test_the_last_used_stay_within_the_memory():
-    """Three models of 16 bytes in 40: the one not asked for goes."""
-    contents = [content(value) for value in (1, 2, 3)]
-    parsed, shelf = Parsed(memory=40), Shelf(*(blob for _, blob, _ in contents))
-
-    def ask(number):
-        digest, _, schema = contents[number]
-        parsed.get(digest, shelf, schema, "it", PLAIN)
-
-    for number in (0, 1, 0, 2):
-        ask(number)
-    assert shelf.asked == 3 and parsed.used == 32
-    ask(0)
-    assert shelf.asked == 3
-    ask(1)
-    assert shelf.asked == 4
-
-
 def test_one_larger_than_the_memory_is_not_kept():
     digest, blob, schema = content(1, size=100)
     parsed, shelf = Parsed(memory=40), Shelf(blob)
@@ -88,22 +71,14 @@ def test_one_larger_than_the_memory_is_not_kept():
     assert parsed.used == 0
 
 
-def test_the_same_content_twice_counts_once():
-    digest, _, schema = content(1)
-    parsed = Parsed()
-    params = {"w": torch.ones(4)}
-    parsed.put(digest, params, schema, PLAIN)
-    parsed.put(digest, params, schema, PLAIN)
-    assert parsed.used == 16
-
-
-def test_what_is_forgotten_is_read_again_and_gives_its_memory_back():
+def test_what_a_store_lets_go_is_forgotten_and_gives_its_memory_back(tmp_path):
     contents = [content(value) for value in (1, 2)]
     (first, _, schema), (second, _, _) = contents
-    parsed, shelf = Parsed(), Shelf(*(blob for _, blob, _ in contents))
+    parsed, store = Parsed(), ModelStore(tmp_path)
+    shelf = Shelf(*(store.put(blob) and blob for _, blob, _ in contents))
     for digest in (first, second):
         parsed.get(digest, shelf, schema, "it", PLAIN)
-    parsed.forget([first, "never known"])
+    parsed.keep_only(store, {second})
     assert parsed.used == 16
     for digest in (second, first):
         parsed.get(digest, shelf, schema, "it", PLAIN)

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from fedapp.learn.worked import Worked, count, counting
-from fedapp.methods.fedavg import FedAvg
-from fedapp.methods.fedmatch import FedMatch
-from fedapp.methods.local_only import LocalOnly
-from fedapp.methods.pfedme import PFedMe
-from fedapp.methods.prior_shift import PriorShift
+from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.methods.averaging.local_only import LocalOnly
+from fedapp.methods.averaging.pfedme import PFedMe
+from fedapp.methods.recommended.prior_shift import PriorShift
+from fedapp.methods.two_networks.fedmatch.method import FedMatch
 from fedapp.methods.um_pfssl.method import UmPfssl
 from tests.methods.conformance import Deal, named, play, toy
 

@@ -13,10 +13,10 @@ from fedapp.learn.networks import initial_params
 from fedapp.learn.sgd import Sgd
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods import method_class, method_names
-from fedapp.methods.fedavg import FedAvg
-from fedapp.methods.local_only import LocalOnly
-from fedapp.methods.pfedme import PFedMe
-from fedapp.methods.prior_shift import PriorShift
+from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.methods.averaging.local_only import LocalOnly
+from fedapp.methods.averaging.pfedme import PFedMe
+from fedapp.methods.recommended.prior_shift import PriorShift
 from fedapp.methods.um_pfssl.method import UmPfssl
 from tests.methods.conformance import (
     PIXELS,

@@ -6,7 +6,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedapp.experiment.config import from_plain, load_experiment, to_plain
 from fedapp.ground.errors import ConfigError
 from fedapp.methods import give, method_class
-from fedapp.methods.fedavg import FedAvg
+from fedapp.methods.averaging.fedavg import FedAvg
 from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.flower.results import loopback, results, rows
 from tests.methods.own_method import Shy

@@ -11,20 +11,20 @@ from typing import ClassVar
 
 import pytest
 
-from fedapp.methods._averaging import averaged
-from fedapp.methods.fedavg import FedAvg
-from fedapp.methods.fedbn import FedBN
-from fedapp.methods.fedper import FedPer
-from fedapp.methods.fedrgd import FedRgd
-from fedapp.methods.fedsem import FedSem
-from fedapp.methods.fedsiam_d import FedSiamD
-from fedapp.methods.fedsiam_pi import FedSiamPi
-from fedapp.methods.flexproto import FlexProto
-from fedapp.methods.lg_fedavg import LgFedAvg
-from fedapp.methods.mixmatch_avg import MixMatchAvg
-from fedapp.methods.pfedme import PFedMe
-from fedapp.methods.prior_shift import PriorShift
-from fedapp.methods.rscfed import RscFed
+from fedapp.methods.averaging._averaging import averaged
+from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.methods.averaging.fedbn import FedBN
+from fedapp.methods.averaging.fedper import FedPer
+from fedapp.methods.averaging.fedrgd import FedRgd
+from fedapp.methods.averaging.fedsem import FedSem
+from fedapp.methods.averaging.lg_fedavg import LgFedAvg
+from fedapp.methods.averaging.mixmatch_avg.method import MixMatchAvg
+from fedapp.methods.averaging.pfedme import PFedMe
+from fedapp.methods.prototypes.flexproto import FlexProto
+from fedapp.methods.recommended.prior_shift import PriorShift
+from fedapp.methods.two_networks.fedsiam_d import FedSiamD
+from fedapp.methods.two_networks.fedsiam_pi import FedSiamPi
+from fedapp.methods.two_networks.rscfed.method import RscFed
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.server.pool import ModelPool
 from tests.methods.conformance import play, play_in_one_store, toy
@@ -148,7 +148,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from dataclasses import replace
-from fedapp.methods.{module} import METHOD
+from {module} import METHOD
 from tests.methods.conformance import play_in_one_store, toy
 from tests.methods.test_resuming import WARM_UP
 from fedapp.site.site import Site
@@ -177,8 +177,8 @@ play_in_one_store(toy(METHOD(), Path(sys.argv[1]), **WARM_UP))
 ])  # fmt: skip
 def test_a_killed_process_resumes_to_the_same_bits(tmp_path, method, cut):
     """cut: round, phase and action, in which the second site is the last to end its work."""
-    module = method.__module__.rpartition(".")[2]
-    command = [sys.executable, "-c", KILLED.format(module=module, cut=cut), str(tmp_path)]
+    code = KILLED.format(module=method.__module__, cut=cut)
+    command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], env=os.environ, check=False)
     assert done.returncode == -signal.SIGKILL
     experiment = toy(method(), tmp_path, **WARM_UP)

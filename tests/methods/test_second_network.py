@@ -18,10 +18,10 @@ from fedapp.learn.networks.resnet18 import ResNet18Settings
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.store import ModelStore
 from fedapp.methods import method_class, method_names
-from fedapp.methods.fedavg import FedAvg
-from fedapp.methods.fedbn import FedBN
-from fedapp.methods.fedper import FedPer
-from fedapp.methods.lg_fedavg import LgFedAvg
+from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.methods.averaging.fedbn import FedBN
+from fedapp.methods.averaging.fedper import FedPer
+from fedapp.methods.averaging.lg_fedavg import LgFedAvg
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
 from tests.methods.conformance import (

@@ -98,7 +98,10 @@ def tests_of(drawn: Drawn, reached: dict[str, dict[str, Any]]) -> tuple[list[str
     line that few others have. At the end the others of their files: what a fixture of several tests
     calls, it calls for the first.
     """
-    wanted, own = f"{drawn.file}:{drawn.mutant.function}", f"test_{Path(drawn.file).name}"
+    wanted, own = (
+        f"{drawn.file}:{drawn.mutant.function}",
+        f"test_{Path(drawn.file).name.lstrip('_')}",
+    )
     line = (ROOT / drawn.file).read_text().splitlines()[drawn.mutant.line - 1]
     every = {_file(name) for name in reached}
     told = telling(_words(line), {file: _words((ROOT / file).read_text()) for file in every})

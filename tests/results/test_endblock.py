@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedapp.methods.one_round import OneRound
+from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.results.endblock import end_block
 
 SUMMARY: dict[str, Any] = {

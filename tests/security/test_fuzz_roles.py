@@ -19,7 +19,7 @@ from fedapp.messages.codec import decode_answer, encode
 from fedapp.messages.protocol import MODEL, SERVER_SITE, Incoming, Part, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods import method_class
-from fedapp.methods._prototypes import PROTOTYPES, read
+from fedapp.methods.prototypes._prototypes import PROTOTYPES, read
 from fedapp.server.engine import Engine
 from tests.methods.test_toys import TOYS
 from tests.security.mutations import BYTES, HEAD_CASES, counts, damaged, fuzz, spoilt_head

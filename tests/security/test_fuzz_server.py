@@ -41,7 +41,7 @@ from fedapp.messages.store import ModelStore
 from fedapp.server.assembly import Assembly
 from fedapp.server.checks import agreed
 from fedapp.server.engine import Engine
-from server_app.strategy import PoolStrategy
+from server_app.carrier import GridCarrier
 from tests.flower.grids import COMMAND, MemoryGrid, origin_of
 from tests.security.mutations import (
     BYTES,
@@ -93,11 +93,10 @@ class Server:
         quiet = SimpleNamespace(
             note=self.log.append, phase=lambda *a: None, started=lambda *a: None
         )
-        origin = origin_of(self.experiment, self.folder.path.name)
         store = ModelStore(self.folder.pool_root)
         self.run = Assembly(self.experiment, self.folder, store, quiet)
-        self.strategy = PoolStrategy(self.experiment, origin, self.folder, COMMAND)
-        self.engine = Engine(self.experiment, self.strategy, self.folder, store, quiet)
+        carrier = self.carrier()
+        self.engine = Engine(self.experiment, carrier, self.folder, store, quiet)
         self.facts = [
             SiteFacts(
                 k,
@@ -147,12 +146,17 @@ class Server:
     def message(self, answer, *blobs):
         return wire.write_answer(Incoming(answer, {digest_of(blob): blob for blob in blobs}))
 
+    def carrier(self):
+        origin = origin_of(self.experiment, self.folder.path.name)
+        return GridCarrier(self.grid, origin, COMMAND, self.run)
+
     def begin(self, answers):
         """Introduce the two nodes, which answer so; return what the engine will believe."""
         for node, records in zip((100, 101), answers, strict=True):
             self.grid.nodes[node] = lambda message, r=records: Message(r, reply_to=message)
-        self.strategy.use(self.grid, self.run)
-        introduced, misfit = self.strategy.introduce(), self.experiment.model.misfit
+        self.engine.carrier = self.carrier()
+        introduced = self.engine.carrier.introduce()
+        misfit = self.experiment.model.misfit
         facts = agreed(introduced, 2, self.experiment.data, self.log.append, misfit)
         self.state = self.engine._prepare(facts)
         return facts
@@ -297,8 +301,8 @@ def test_malformed_introductions(server, examples):
             assert 1 <= len(found.classes) <= 1000
             assert max(found.labelled, found.unlabelled, found.val, found.test) < 2**31
             assert found.pool_key == "" and decode_answer(encode(found)) == found
-        assert not server.strategy._sites.neighbours
-        return 100 not in map(server.strategy._sites.nodes.get, (0, 1))
+        assert not server.engine.carrier._sites.neighbours
+        return 100 not in map(server.engine.carrier._sites.nodes.get, (0, 1))
 
     try:
         fuzz(

@@ -23,7 +23,7 @@ from fedapp.messages import wire
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import Incoming, ModelRef, Reply, Task
 from fedapp.messages.store import ModelStore
-from fedapp.methods.pfedme import PFedMe
+from fedapp.methods.averaging.pfedme import PFedMe
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
 from fedapp.site.privacy import Releases, epsilon, length, normal, upload

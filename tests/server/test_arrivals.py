@@ -10,8 +10,8 @@ from fedapp.ground.errors import MAX_QUOTED
 from fedapp.ground.settings import DataSettings
 from fedapp.messages.protocol import SiteFacts
 from fedapp.messages.store import ModelStore
+from fedapp.methods.averaging.local_only import LocalOnly
 from fedapp.methods.base import MethodState
-from fedapp.methods.local_only import LocalOnly
 from fedapp.server.arrivals import Arrivals
 from fedapp.server.checks import kind_of
 from fedapp.server.pool import ModelPool

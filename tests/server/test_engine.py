@@ -29,7 +29,7 @@ from fedapp.messages.protocol import (
     SiteFacts,
 )
 from fedapp.messages.store import ModelStore
-from fedapp.methods.fedavg import FedAvg
+from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
 from fedapp.site.private import PrivateParts

@@ -11,10 +11,10 @@ from fedapp.ground.progress import Progress
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import Incoming, Refusal
 from fedapp.messages.store import ModelStore
-from fedapp.methods.fedavg import FedAvg
-from fedapp.methods.fedper import FedPer
-from fedapp.methods.lg_fedavg import LgFedAvg
-from fedapp.methods.local_only import LocalOnly
+from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.methods.averaging.fedper import FedPer
+from fedapp.methods.averaging.lg_fedavg import LgFedAvg
+from fedapp.methods.averaging.local_only import LocalOnly
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.server.engine import Engine
 from fedapp.server.phases import NOT_HERE

@@ -25,7 +25,7 @@ from fedapp.messages.protocol import (
     Task,
 )
 from fedapp.messages.store import ModelStore
-from fedapp.methods.local_only import LocalOnly
+from fedapp.methods.averaging.local_only import LocalOnly
 from fedapp.server.engine import Engine
 from tests.small import small
 

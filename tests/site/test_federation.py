@@ -16,9 +16,9 @@ from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE, Task
 from fedapp.messages.store import ModelStore
+from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.methods.averaging.local_only import LocalOnly
 from fedapp.methods.base import Method, SiteContext, SiteReport
-from fedapp.methods.fedavg import FedAvg
-from fedapp.methods.local_only import LocalOnly
 from fedapp.site.federation import federation_of
 from fedapp.site.private import PrivateParts
 from tests.small import SMALL, small

@@ -1,3 +1,1 @@
-from fedapp.methods.um_pfssl.method import UmPfssl
-
-METHOD = UmPfssl
+"""UM-pFSSL: every site chooses helpers among its peers (docs/reference/equations.md)."""

@@ -329,3 +329,6 @@ def _trained(rnd: Round) -> Sequence[int]:
 def _strangers(site: int, helpers: Sequence[ModelRef], peers: Peers) -> Strangers:
     """Return the trained peers that are not on a site's list."""
     return peers.but({site, *(ref.site for ref in helpers)})
+
+
+METHOD = UmPfssl

@@ -87,12 +87,8 @@ def _standing(site: int, models: Sequence[FinalModels], federation: Federation) 
         site=site,
         inputs=data.inputs,
         classes=federation.classes,
-        labelled=len(data.labels),
-        unlabelled=len(data.unlabelled),
-        val=len(data.val_labels),
-        test=len(data.test_labels),
         split_digest=federation.digest,
-        bagged=data.bagged,
+        **data.counts,
     )
     latest = {}
     for part in ("val", "test"):

@@ -20,6 +20,7 @@ from fedapp.experiment.config import from_plain, to_plain
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.devices import torch_threads
 from fedapp.ground.errors import FedAppError
+from fedapp.ground.ours import process_is_ours
 from fedapp.tools.compare.cells import Cell
 from fedapp.tools.compare.final import write_latent
 from fedapp.tools.compare.mix import write_mix
@@ -91,6 +92,7 @@ def do(job: Job) -> None:
 
 def main() -> None:
     """Entry point: where it fails, the last line that begins with "error:" says why."""
+    process_is_ours()
     # Nobody else may read it: Flower's programs inherit standard input.
     words = os.fdopen(os.dup(0), encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

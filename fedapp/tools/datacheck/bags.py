@@ -11,7 +11,7 @@ from fedapp.data.own import Listing
 from fedapp.data.own.deal import TRAIN
 from fedapp.data.parts import BAGS
 from fedapp.experiment.experiment import Experiment
-from fedapp.methods import method_class, method_names
+from fedapp.methods import learning_from
 from fedapp.tools.datacheck.findings import Finding, fault, note, shown
 
 HARD = 100.0
@@ -39,9 +39,10 @@ def findings_of_bags(
         return []
     found = []
     if experiment and BAGS not in experiment.method.learns_from:
-        able = [name for name in method_names() if BAGS in method_class(name).learns_from]
         what = f"images in bags, but method.name = {experiment.method.name!r} does not use them"
-        found.append(fault(what, f"have the preset's method changed to {' or '.join(able)}"))
+        found.append(
+            fault(what, f"have the preset's method changed to {' or '.join(learning_from(BAGS))}")
+        )
     dealt = zip(listing.entries, parts, strict=True)
     filled = {entry.bag for entry, part in dealt if entry.bag and part == TRAIN}
     if filled < set(listing.bags) and (wrong := too_little(_proportions(listing, filled))):

@@ -12,8 +12,8 @@ from fedapp.experiment.config import experiment_digest, load_experiment
 from fedapp.experiment.presetfiles import method_presets, presets, sweeps
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ConfigError
-from fedapp.methods._bagged import FromBags
-from fedapp.methods.fedsiam_d import FedSiamD
+from fedapp.methods.bags._bagged import FromBags
+from fedapp.methods.two_networks.fedsiam_d import FedSiamD
 from fedapp.tools.compare.cells import build_cells, runs_of
 from fedapp.tools.compare.grid import MIX, labels_of, read_grid, seeds_of
 from fedapp.tools.compare.gridfile import one_of

@@ -21,8 +21,8 @@ from fedapp.learn.networks import build_model
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.learn.priors import class_mix, weighted
 from fedapp.messages.store import ModelStore
-from fedapp.methods.fedavg import FedAvg
-from fedapp.methods.prior_shift import SURE, PriorShift
+from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.methods.recommended.prior_shift import SURE, PriorShift
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.server.peers import finished_run
 from fedapp.tools.onboard.command import show

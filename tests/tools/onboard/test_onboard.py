@@ -15,8 +15,8 @@ from fedapp.ground.errors import ConfigError, RunError
 from fedapp.ground.progress import Progress
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.messages.store import ModelStore
-from fedapp.methods.fedavg import FedAvg
-from fedapp.methods.fedper import FedPer
+from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.methods.averaging.fedper import FedPer
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.models.model import load_model
 from fedapp.server.peers import finished_run

@@ -1,0 +1,58 @@
+"""LocalOnly: no federation. Each site trains on its own labelled images, in the same cohorts.
+
+The reference that a federated method must beat: same epochs, nothing sent to peers. The warm-up has
+as many parts as that of methods that average, each with an optimiser of its own. So it is, bit for
+bit, the model that `prior_shift` trains alone.
+"""
+
+import math
+from collections.abc import Generator, Sequence
+from statistics import fmean
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from fedapp.ground.settings import CLOSED
+from fedapp.messages.protocol import Reply, Task
+from fedapp.methods.averaging._averaging import WARM_UP, parts_of, trained_alone
+from fedapp.methods.base import Method, MethodState, Round, SiteContext, SiteReport, warm_ups
+
+
+@dataclass(frozen=True, config=CLOSED)
+class LocalOnly(Method[MethodState]):
+    """No hyper-parameters of its own."""
+
+    name: ClassVar[str] = "local_only"
+    joins_at: ClassVar[float] = math.inf
+
+    def server_round(
+        self, state: MethodState, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
+        """Let the cohort train; in round 0 everybody warms up."""
+        if rnd.number == 0:
+            yield warm_ups(rnd)
+        else:
+            yield [rnd.task(site, "train") for site in sorted(rnd.cohort)]
+        return state
+
+    def welcome(self, rnd: Round) -> Sequence[Task]:
+        """The warm-up of sites that come late."""
+        return warm_ups(rnd)
+
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Train on D_s; a site without labels stays as it is, one with an earlier run's too."""
+        warming_up = task.action == WARM_UP
+        site.load(task.own)
+        parts = [] if warming_up and task.own.version else parts_of(task, site.training)
+        losses = [loss for part in parts if (loss := trained_alone(part, site)) is not None]
+        if not losses:
+            return SiteReport(evaluations=site.evaluate("val", "test") if warming_up else {})
+        return SiteReport(
+            site.params(),
+            learned=True,
+            metrics={"loss": fmean(losses)},
+            evaluations=site.evaluate("val", "test"),
+        )
+
+
+METHOD = LocalOnly

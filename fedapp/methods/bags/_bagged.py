@@ -1,0 +1,104 @@
+"""What methods that learn from bags have in common: any average, two penalties, sites of any kind.
+
+Sites may differ in what they know: some have labels, some bags with class proportions, some
+nothing.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from fedapp.data.parts import BAGS, LABELLED, Bags
+from fedapp.data.sites import SiteData
+from fedapp.ground.settings import CLOSED
+from fedapp.learn.networks.base import Network
+from fedapp.learn.networks.parts import batch_norm_names
+from fedapp.learn.objectives import Work, copies, pull, supervised
+from fedapp.learn.training import Step
+from fedapp.messages.protocol import Reply, SiteFacts, Task
+from fedapp.methods.averaging._averaging import Averaging, work_of
+from fedapp.methods.base import SiteContext
+
+
+@dataclass(frozen=True, kw_only=True, config=CLOSED)
+class FromBags(Averaging):
+    """A method made from this says what a site with bags minimises (`bag_steps`)."""
+
+    learns_from: ClassVar[frozenset[str]] = frozenset({BAGS, LABELLED})
+
+    proximal: Annotated[float, Field(ge=0)] = 0.0
+    """mu of FedProx's term, mu / 2 ||w - w_t||^2; 0: FedAvg."""
+    local_norms: bool = False
+    """Batch norms stay at home, as in FedBN."""
+    l1: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the sum of all parameters' absolute values."""
+
+    def weight(self, facts: SiteFacts, reply: Reply) -> float:
+        """Return how many images a site learned from."""
+        return facts.bagged + facts.labelled
+
+    def kept_private(self, model: nn.Module) -> frozenset[str]:
+        """Everything of every batch norm, if so set."""
+        return batch_norm_names(model) if self.local_norms else frozenset()
+
+    def penalty(self, model: Network) -> Callable[[], Tensor] | None:
+        """Return the proximal term and the L1 term, as far as set."""
+        weights = list(model.parameters())
+        terms: list[Callable[[], Tensor]] = []
+        if self.proximal:
+            terms.append(partial(pull, weights, copies(weights), self.proximal))
+        if self.l1:
+            terms.append(lambda: self.l1 * torch.stack([w.abs().sum() for w in weights]).sum())
+        return (lambda: torch.stack([term() for term in terms]).sum()) if terms else None
+
+    def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
+        """Mini-batches of what the site has: labelled images, then bags."""
+        whole, data = work_of(task, site), site.data
+        counts = shared(whole.steps, len(data.labels), data.bagged)
+        if len(data.labels):
+            yield from supervised(replace(whole, steps=counts[0]), self.labelled_loss(site))
+        if data.bagged:
+            work = replace(work_of(task, site), steps=counts[1])  # draws begin anew
+            yield from self.bag_steps(task, site, work)
+
+    def labelled_loss(self, site: SiteContext) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return the loss of labelled images: normalised [n, ...] and labels [n] -> scalar."""
+        return lambda x, y: nn.functional.cross_entropy(site.model(x), y)
+
+    @abstractmethod
+    def bag_steps(self, task: Task, site: SiteContext, work: Work) -> Iterator[Step]:
+        """Yield the mini-batches of a site with bags; work: how to go through its images."""
+
+
+def shared(steps: int | None, labelled: int, bagged: int) -> tuple[int | None, int | None]:
+    """Return how many of a task's mini-batches are of labelled images, and how many of bags.
+
+    By the numbers of images; of two and more each kind that there is has at least one. None: the
+    passes decide.
+    """
+    if steps is None:
+        return None, None
+    first = round(steps * labelled / max(labelled + bagged, 1))
+    if labelled and bagged and steps > 1:
+        first = min(max(first, 1), steps - 1)
+    return first, steps - first
+
+
+def bags_of(data: SiteData) -> Bags:
+    """Return the bags of a site that has some."""
+    known = data.parts[BAGS].supervision
+    assert isinstance(known, Bags), "a part of bags"
+    return known
+
+
+def shares_of(bags: Bags) -> Tensor:
+    """Return pibar, each bag's share of the site's bagged inputs: float64 [M], sums to 1."""
+    sizes = torch.bincount(bags.bag, minlength=len(bags.proportions)).double()
+    return sizes / sizes.sum()

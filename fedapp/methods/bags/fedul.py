@@ -1,0 +1,127 @@
+"""FedUL (Lu et al. 2022): sites know no label at all, only the class proportions of their bags.
+
+A bag's number is the surrogate label. The network answers eta = P(y | x); a fixed layer makes it
+Q = P(bag | x) (`_losses.transition`, their Theorem 1), whose cross entropy is minimised. The
+layer is dropped where the model is used: by their Theorem 4 eta is what labels would have taught.
+
+pi, how often classes are to occur where the model answers, is even: then models of sites with
+different mixes can be averaged, those of sites with labels too, whose logits are shifted for it. A
+site knows its own mix, by its bags or its labels; `personal` puts it back (`learn.priors`).
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import ClassVar
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from fedapp.data.bags import too_little
+from fedapp.data.parts import BAGS
+from fedapp.data.sites import SiteData
+from fedapp.ground.settings import CLOSED
+from fedapp.learn.metrics import evaluation
+from fedapp.learn.objectives import Work
+from fedapp.learn.predictors import Predictor
+from fedapp.learn.priors import class_mix, weighted
+from fedapp.learn.training import Step, batches
+from fedapp.messages.protocol import Evaluation, Task
+from fedapp.methods.bags._bagged import FromBags, bags_of, shares_of
+from fedapp.methods.bags._losses import bag_loss, transition
+from fedapp.methods.base import SiteContext
+
+
+@dataclass(frozen=True, config=CLOSED)
+class FedUL(FromBags):
+    """Its one switch, and those of all methods that learn from bags."""
+
+    name: ClassVar[str] = "fedul"
+
+    personal: bool = False
+    """A site multiplies the common answer by its own class mix."""
+    double_softmax: bool = False
+    """As the authors' code: Q is taken for logits. Its probabilities are then wrong."""
+
+    def unlearnable(self, data: SiteData) -> tuple[str, str] | None:
+        """Return whether a site's bags do not tell its classes apart, as their Theorem 4 needs."""
+        return too_little(bags_of(data).filled.cpu()) if data.bagged else None
+
+    def bag_steps(self, task: Task, site: SiteContext, work: Work) -> Iterator[Step]:
+        """Cross entropy of Q."""
+        bags, images = bags_of(site.data), site.data.parts[BAGS].inputs
+        classes = site.data.num_classes
+        even = torch.full((classes,), 1 / classes, dtype=torch.float64, device=site.device)
+        matrix = transition(bags.proportions, shares_of(bags), even)
+        work.begin(len(images))
+
+        def loss(batch: Tensor) -> Tensor:
+            logits = site.model(site.normalise(work.view(images[batch])))
+            return bag_loss(logits, bags.bag[batch], matrix, self.double_softmax)
+
+        def epoch() -> Iterator[Step]:
+            order = torch.randperm(len(images), generator=work.shuffle).to(images.device)
+            for batch in batches(order, work.size):
+                yield partial(loss, batch)
+
+        return work.passes(epoch)
+
+    def labelled_loss(self, site: SiteContext) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return cross entropy of logits + ln pi_k: classes are as frequent as among the labels.
+
+        So the model itself answers as if all were equally frequent, as it does with bags.
+        """
+        shift = class_mix(labels_of_each(site.data), torch.empty(0, site.data.num_classes))
+        added = shift.log().float().to(site.device)
+        return lambda x, y: nn.functional.cross_entropy(site.model(x) + added, y)
+
+    def measured(self, task: Task, site: SiteContext) -> dict[str, Evaluation]:
+        """Measure the models; where it is set, what the site uses is the personal answer."""
+        results = super().measured(task, site)
+        if self.personal:
+            self._load(task, site)
+            mix = self._mix(site)
+            for part in ("val", "test"):
+                images, labels = site.labelled_part(part)
+                answers = weighted(site.predicted(images), mix).float()
+                results[part] = evaluation(answers, labels)
+        return results
+
+    def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
+        """Return the model that is used, with the class mix that its answers are multiplied by."""
+        if not self.personal:
+            return super().used(task, site)
+        self._load(task, site)
+        mix = self._mix(site)
+        return {self.answer: Predictor(site.params(), class_mix=mix)}
+
+    def _load(self, task: Task, site: SiteContext) -> None:
+        if self.answer == "common":
+            site.load(task.models["server"][0])
+        else:
+            self.load_tuned(task, site)
+
+    def _mix(self, site: SiteContext) -> Tensor:
+        """Return the site's class mix; without labels and bags from the loaded model's answers."""
+        return own_mix(site.data, site.predicted(site.data.unlabelled))
+
+
+def labels_of_each(data: SiteData) -> Tensor:
+    """Return how many labelled inputs of each class a site has, float64 [C]."""
+    return torch.bincount(data.labels.cpu(), minlength=data.num_classes).double()
+
+
+def own_mix(data: SiteData, answers: Tensor) -> Tensor:
+    """Return a site's class mix pi_k, float64 [C]: from its bags and labels, else from answers.
+
+    answers: as `class_mix` takes them.
+    """
+    counts = labels_of_each(data)
+    if data.bagged:
+        known = bags_of(data)
+        sizes = torch.bincount(known.bag.cpu(), minlength=len(known.proportions)).double()
+        counts = counts + sizes @ known.proportions.cpu().double()
+    return class_mix(counts, answers)
+
+
+METHOD = FedUL

@@ -1,0 +1,114 @@
+"""Calibration of one or more answers, together, from sums over sites' validation images.
+
+The calibrated answer is softmax(sum_m a_m z_m + ln pi_k): z_m are the logits of answer m, a_m its
+weight (one over its temperature), pi_k the site's class mix. With one answer it is temperature
+scaling (Guo et al. 2017); a maximises the likelihood of the labels, less a quadratic penalty. The
+penalised likelihood is concave, and its value, gradient and curvature are sums over images: sites
+send these, and the server takes Newton's steps.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from fedapp.methods.closed_form._discriminant import NEVER
+
+PENALTY = 1.0
+"""Half of it times the square of each weight's change, relative to the weight that it starts from,
+is taken off the log-likelihood."""
+FAR = 30.0
+"""How far below an image's other logits that of a class is taken that nobody has images of."""
+MOST_CHANGED = 0.8
+"""Of a weight by one step, in its own size."""
+
+
+def bounded(logits: Tensor) -> Tensor:
+    """Return logits [n, C], those of classes that nobody has images of `FAR` below the others."""
+    never = logits <= NEVER / 64  # it may have been divided by a temperature
+    least = logits.masked_fill(never, torch.inf).amin(1, keepdim=True)
+    return torch.where(never & least.isfinite(), least - FAR, logits)
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """Sums over images at weights a [M]; all float64.
+
+    images, right: how many, and how many are answered right. loglik: sum of log-likelihoods.
+    gradient: [M]. curvature: [M, M], minus the matrix of second derivatives.
+    """
+
+    images: float
+    right: float
+    loglik: float
+    gradient: Tensor
+    curvature: Tensor
+
+    @classmethod
+    def of(cls, logits: Sequence[Tensor], labels: Tensor, mix: Tensor, weights: Tensor) -> Self:
+        """Return the sums over n >= 0 images.
+
+        logits: M answers [n, C]. labels: int64 [n]. mix: [C], above 0. weights: [M].
+        """
+        z = torch.stack([bounded(one.double()) for one in logits])
+        z = z - z.mean(2, keepdim=True)  # the same answer, and smaller numbers
+        scores = torch.einsum("m,mnc->nc", weights.double(), z) + mix.double().log()
+        logs = torch.log_softmax(scores, dim=1)
+        p, rows = logs.exp(), torch.arange(len(labels))
+        expected = (p * z).sum(2)  # [M, n]
+        apart = z - expected[..., None]  # [M, n, C]
+        return cls(
+            float(len(labels)),
+            float((scores.argmax(1) == labels).sum()),
+            float(logs[rows, labels].sum()),
+            (z[:, rows, labels] - expected).sum(1),
+            torch.einsum("mnc,knc->mk", p * apart, apart),
+        )
+
+    def __add__(self, other: "Fit") -> "Fit":
+        return Fit(
+            self.images + other.images,
+            self.right + other.right,
+            self.loglik + other.loglik,
+            self.gradient + other.gradient,
+            self.curvature + other.curvature,
+        )
+
+    def step(self, weights: Tensor, start: Tensor) -> Tensor:
+        """Return the weights after one of Newton's steps, from those that the sums are at.
+
+        weights, start: [M], above 0, float64. start: the weights that the penalty pulls to. No
+        weight changes by more than `MOST_CHANGED` of itself: far from the maximum Newton's own step
+        leaps off, and a weight must stay above 0.
+        """
+        scale = PENALTY / start**2
+        slope = self.gradient - (weights - start) * scale
+        curvature, most = self.curvature + torch.diag(scale), MOST_CHANGED * weights
+        moved, free = torch.zeros_like(weights), torch.ones(len(weights), dtype=torch.bool)
+        while bool(free.any()):
+            left = slope[free] - curvature[free][:, ~free] @ moved[~free]
+            moved[free] = torch.linalg.solve(curvature[free][:, free], left)
+            farthest = int((moved.abs() / most * free).argmax())
+            if moved[farthest].abs() <= most[farthest]:
+                break
+            # It goes as far as it may, and the others where they are best then.
+            moved[farthest] = moved[farthest].clamp(-most[farthest], most[farthest])
+            free[farthest] = False
+        return weights + moved
+
+    def to_numbers(self) -> Tensor:
+        """Return all of it in a row, float64 [3 + M + M^2]."""
+        first = torch.tensor([self.images, self.right, self.loglik], dtype=torch.float64)
+        return torch.cat([first, self.gradient, self.curvature.flatten()])
+
+    @classmethod
+    def from_numbers(cls, numbers: Tensor) -> Self:
+        """Return what `to_numbers` wrote."""
+        size = (math.isqrt(4 * len(numbers) - 11) - 1) // 2  # of M^2 + M + 3 numbers
+        images, right, loglik = numbers[:3].tolist()
+        return cls(
+            images, right, loglik, numbers[3 : 3 + size], numbers[3 + size :].view(size, size)
+        )

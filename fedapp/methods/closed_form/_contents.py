@@ -1,0 +1,163 @@
+"""What travels for the closed form: contents by role, their schemas, and what they say."""
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedapp.learn.features import LearnedFeatures
+from fedapp.learn.networks.base import Network
+from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Head
+from fedapp.learn.params import Params, Schema, schema_of
+from fedapp.messages.protocol import COUNT, ModelRef, Task
+from fedapp.methods.closed_form._discriminant import (
+    Classes,
+    classes_schema,
+    guesses_schema,
+    sums_schema,
+)
+from fedapp.methods.closed_form._features import FROZEN, features_for
+
+FILTERS, FIRST, NEXT = "filters", "patches", "clusters"
+"""Roles of features that are learned: what the server makes, and sites' sums for it.
+
+Of a frozen network's features the first is w_0 itself: no bytes travel for it that do not anyway.
+"""
+SUMS, GUESSES, VOTES, OWN_VOTES = "sums", "guesses", "votes", "own_votes"
+"""Roles of what sites send."""
+GRID, SOLUTION = "grid", "solution"
+"""Roles of what the server makes of it."""
+LEARN, VOTE, GUESS = "learn", "vote", "guess"
+ACTIONS = (LEARN, COUNT, VOTE, GUESS)
+"""Of a site's tasks, in their order."""
+STEP = "step"
+"""Number in a task: which exchange of features that are learned."""
+RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""lambda, in mean eigenvalues of the covariance within classes."""
+TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""What logits are divided by."""
+OWN_WEIGHTS = (0.0, 3.0, 10.0, 30.0, 100.0)
+"""How many times more a site's own labelled images count."""
+PRIOR = "prior"
+NUMBERS = RIDGE, TEMPERATURE, OWN_WEIGHT, GUESSED = "ridge", "temperature", "own_weight", "guessed"
+"""Names of a solution's tensors, beside those of `Classes` and of the head."""
+LOGLIK = "loglik"
+"""Name of the votes: for each candidate, summed over a site's deciding validation images."""
+WORST = -20.0
+"""Least log-likelihood of a validation image: none decides by itself. Classes that nobody has a
+labelled image of always have it, and so decide nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What the server makes of all sums, as it travels.
+
+    classes: means and covariance. weight [C, d], bias [C]: the common head, calibrated. prior: [C],
+    as of `mean_mix`. ridge: what is added to each eigenvalue. temperature: of all heads.
+    own_weight: how many times more a site's own labelled images count. guessed: how many times the
+    classes of unlabelled images were guessed for it.
+    """
+
+    classes: Classes
+    weight: Tensor
+    bias: Tensor
+    prior: Tensor
+    ridge: float
+    temperature: float
+    own_weight: float = 0.0
+    guessed: float = 0.0
+
+    @property
+    def common(self) -> Head:
+        """The head that is everybody's."""
+        return self.weight, self.bias
+
+    def to_params(self) -> Params:
+        """Return it as it travels."""
+        numbers = (self.ridge, self.temperature, self.own_weight, self.guessed)
+        return {
+            **self.classes.to_params(),
+            **flat(self.weight, self.bias),
+            PRIOR: self.prior.float(),
+            **{name: torch.tensor([value]) for name, value in zip(NUMBERS, numbers, strict=True)},
+        }
+
+    @classmethod
+    def from_params(cls, params: Params) -> "Solution":
+        """Return what `to_params` wrote."""
+        return cls(
+            Classes.from_params(params),
+            params[HEAD_WEIGHT].view(len(params[HEAD_BIAS]), -1),
+            params[HEAD_BIAS],
+            params[PRIOR].double(),
+            *(float(params[name]) for name in NUMBERS),
+        )
+
+    def head(self, features: Tensor, labels: Tensor, weight: float) -> Head:
+        """Return a site's head: its labelled images, [n, d] and int64 [n], count more."""
+        if not (weight and len(labels)):
+            return self.common
+        found = self.classes.with_own(features, labels, weight).head(self.ridge)
+        return self._calibrated(*found)
+
+    def alone(self, features: Tensor, labels: Tensor) -> Head:
+        """Return the head from a site's own labelled images, n >= 1, and from nobody else's."""
+        nobody = Classes.none(*self.weight.shape)
+        return self._calibrated(*nobody.with_own(features, labels, 1.0).head(self.ridge))
+
+    def _calibrated(self, weight: Tensor, bias: Tensor) -> Head:
+        return (weight / self.temperature).float(), (bias / self.temperature).float()
+
+
+def flat(weight: Tensor, bias: Tensor) -> Params:
+    """Return heads as they travel: float32, as vectors, like `Sums.to_params`."""
+    return {HEAD_WEIGHT: weight.float().flatten(), HEAD_BIAS: bias.float().flatten()}
+
+
+def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
+    """Return the schemas of all that travels, by role, for features of this name."""
+    features, classes = features_for(name, network), network.head.out_features
+    size, each, heads = features.size, torch.float32, len(RIDGES)
+    found: dict[str, Schema] = {
+        SUMS: sums_schema(classes, size),
+        GUESSES: guesses_schema(classes, size),
+        GRID: {
+            HEAD_WEIGHT: ((heads * classes * size,), each),
+            HEAD_BIAS: ((heads * classes,), each),
+        },
+        SOLUTION: {
+            **classes_schema(classes, size),
+            HEAD_WEIGHT: ((classes * size,), each),
+            HEAD_BIAS: ((classes,), each),
+            PRIOR: ((classes,), each),
+            **{name: ((1,), each) for name in NUMBERS},
+        },
+        VOTES: {LOGLIK: ((heads * len(TEMPERATURES),), each)},
+        OWN_VOTES: {LOGLIK: ((len(OWN_WEIGHTS),), each)},
+    }
+    if isinstance(features, LearnedFeatures):
+        found |= {FIRST: features.sum_schema(0), NEXT: features.sum_schema(1)}
+        found[FILTERS] = schema_of(features.state_dict())
+    if name == FROZEN:
+        found[FILTERS] = schema_of(network.state_dict())
+    return found
+
+
+def voted_on(models: Container[str]) -> str:
+    """Return the role of the votes on what a task names: a grid of heads, or a solution."""
+    return VOTES if GRID in models else OWN_VOTES
+
+
+def owed(task: Task) -> str:
+    """Return the role that a task of the closed form asks for; empty: it is another task."""
+    if task.action == LEARN:
+        return NEXT if task.numbers[STEP] else FIRST
+    if task.action == VOTE:
+        return voted_on(task.models)
+    return {COUNT: SUMS, GUESS: GUESSES}.get(task.action, "")
+
+
+def lasting(task: Task) -> tuple[ModelRef, ...]:
+    """Return the contents of a task that the closed form's later tasks name again."""
+    return tuple(ref for role in (SOLUTION, FILTERS) for ref in task.models.get(role, ()))

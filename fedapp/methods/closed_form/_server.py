@@ -1,0 +1,183 @@
+"""The server's side of the closed form: it asks for sums, adds and solves."""
+
+import math
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedapp.ground.errors import RunError
+from fedapp.learn.features import LearnedFeatures, build_features
+from fedapp.learn.params import Params
+from fedapp.learn.priors import mean_mix
+from fedapp.messages.protocol import COUNT, SERVER_SITE, ModelRef, Reply, Task
+from fedapp.methods.base import Round
+from fedapp.methods.closed_form._checks import MEND
+from fedapp.methods.closed_form._contents import (
+    FILTERS,
+    FIRST,
+    GRID,
+    GUESS,
+    GUESSES,
+    LEARN,
+    LOGLIK,
+    NEXT,
+    OWN_WEIGHTS,
+    RIDGES,
+    SOLUTION,
+    STEP,
+    SUMS,
+    TEMPERATURES,
+    VOTE,
+    Solution,
+    flat,
+    voted_on,
+)
+from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, added
+from fedapp.methods.closed_form._features import FROZEN
+
+LIKELY_RIDGE, LIKELY_TEMPERATURE = 1.0, 2.0
+"""lambda and temperature where no validation image says anything."""
+LEAD = 2.0
+"""By how much a weight of own images must be likelier than none: e^2 times, whatever the images.
+And by how much less likely the first guesses may be: nearly always they are right to be made."""
+MOST_GUESSES = 8
+"""How often classes of unlabelled images are guessed where nobody says otherwise. It ends sooner
+where labels become no likelier: with many labels after one or two."""
+BEFORE = (
+    torch.tensor(
+        [
+            [
+                -(math.log(t / LIKELY_TEMPERATURE) ** 2) / 2 - math.log10(r / LIKELY_RIDGE) ** 2 / 2
+                for t in TEMPERATURES
+            ]
+            for r in RIDGES
+        ]
+    )
+    .flatten()
+    .double()
+)
+"""What speaks for each lambda and temperature before any image votes: log-normal."""
+NONE_FIRST = torch.tensor([0.0] + [-LEAD] * (len(OWN_WEIGHTS) - 1), dtype=torch.float64)
+"""The same for each weight of a site's own images."""
+
+
+def solved(
+    rnd: Round, name: str, own: bool, guesses: int
+) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
+    """Ask for the sums of all sites that have sent none, and solve where some came.
+
+    name: of the features. own: whether a site's own images may count more. guesses: how often the
+    classes of unlabelled images are guessed at most. Returns what tasks name: the server's newest
+    solution, and the filters, where these are learned. Raises RunError where no
+    site has sent sums, or none has a labelled image.
+    """
+    fresh = [site for site in rnd.everybody if not rnd.pool.has(site, SUMS)]
+    if rnd.common_fixed or not fresh:
+        return _named(rnd)
+    if not rnd.pool.has(SERVER_SITE, FILTERS):
+        yield from _learned(rnd, name)
+    lent = {FILTERS: [rnd.pool.common(FILTERS)]} if rnd.pool.has(SERVER_SITE, FILTERS) else {}
+    replies = yield [rnd.task(site, COUNT, 0, {}, **lent) for site in fresh]
+    senders = [site for site in rnd.everybody if rnd.pool.has(site, SUMS)]
+    if not senders:
+        raise RunError("no site has sent sums, and the closed form is made of them: see above why")
+    if not replies:
+        return _named(rnd)
+    labels: list[Tensor] = []
+
+    def sums_of(site: int) -> Sums:
+        sums = Sums.from_params(rnd.pool.read(rnd.pool.latest(site, SUMS)))
+        labels.append(sums.counts)
+        return sums
+
+    total = added(map(sums_of, senders))
+    if not total.counts.sum():
+        raise RunError(
+            "no site has a labelled image, and the closed form needs some: label images at one "
+            "site at least"
+        )
+    prior = mean_mix(torch.stack(labels))
+    solution, likely = yield from _solution(rnd, total, prior, lent)
+    for number in range(guesses if total.images > total.counts.sum() else 0):
+        newest = rnd.pool.put(solution.to_params(), SOLUTION)
+        replies = yield [rnd.task(k, GUESS, 0, {}, solution=[newest], **lent) for k in senders]
+        every = [Guesses.from_params(of) for _, of in sent(rnd, replies, GUESSES)]
+        guessed = total.with_guesses(sum(every[1:], every[0])) if every else total
+        other, its = yield from _solution(rnd, guessed, prior, lent)
+        if its <= likely - (0.0 if number else LEAD):
+            break
+        solution, likely = replace(other, guessed=number + 1.0), its
+    newest = rnd.pool.put(solution.to_params(), SOLUTION)
+    if own:
+        best, _ = yield from elected(rnd, NONE_FIRST, {SOLUTION: [newest], **lent})
+        rnd.pool.put(replace(solution, own_weight=OWN_WEIGHTS[best]).to_params(), SOLUTION)
+    return _named(rnd)
+
+
+def _solution(
+    rnd: Round, sums: Sums, prior: Tensor, lent: Mapping[str, Sequence[ModelRef]]
+) -> Generator[Sequence[Task], Sequence[Reply], tuple[Solution, float]]:
+    """Return what sums of all sites make with the best lambda and temperature, and how likely.
+
+    prior: as of `mean_mix`. lent: what tasks name beside.
+    """
+    classes = Classes.of(sums)
+    weights, biases = classes.heads(RIDGES)
+    grid = rnd.pool.put(flat(weights, biases), GRID)
+    best, likely = yield from elected(rnd, BEFORE, {GRID: [grid], **lent})
+    ridge, place = divmod(best, len(TEMPERATURES))
+    t, level = TEMPERATURES[place], classes.level(RIDGES[ridge])
+    return Solution(classes, weights[ridge] / t, biases[ridge] / t, prior, level, t), likely
+
+
+def _named(rnd: Round) -> dict[str, list[ModelRef]]:
+    made = (SOLUTION, FILTERS)
+    return {role: [rnd.pool.common(role)] for role in made if rnd.pool.has(SERVER_SITE, role)}
+
+
+def _learned(rnd: Round, name: str) -> Generator[Sequence[Task], Sequence[Reply], None]:
+    """Learn the features from the sums of all sites, where these are to be learned."""
+    if name == FROZEN:
+        rnd.pool.put(rnd.pool.read(rnd.pool.common()), FILTERS)
+        return
+    features = build_features(name, rnd.facts[rnd.sites[0]].inputs)
+    if not isinstance(features, LearnedFeatures):
+        return
+    for step in range(features.exchanges()):
+        ref, role = rnd.pool.put(features.state_dict(), FILTERS), NEXT if step else FIRST
+        tasks = [rnd.task(k, LEARN, 0, {STEP: step}, filters=[ref]) for k in rnd.everybody]
+        replies = yield tasks
+        total: Params = {}
+        for site, sums in sent(rnd, replies, role):
+            facts = rnd.facts[site]
+            if why := features.impossible(step, sums, facts.training):
+                rnd.say(f"{facts.called}: its {role} are left out: {why}: {MEND}")
+            else:
+                total = {n: of + total[n] if total else of for n, of in sums.items()}
+        if total:
+            features.learned(step, total)
+    rnd.pool.put(features.state_dict(), FILTERS)
+
+
+def elected(
+    rnd: Round, before: Tensor, models: Mapping[str, Sequence[ModelRef]]
+) -> Generator[Sequence[Task], Sequence[Reply], tuple[int, float]]:
+    """Let all sites vote; return the number of the likeliest candidate, and its log-likelihood.
+
+    Of equal ones it is the first. before: [N], what is added to each one's log-likelihood of all
+    sites' labels: where few images can vote, or all candidates answer them, it decides. models:
+    what the task names: the candidates are of a grid, or of a solution.
+    """
+    replies = yield [rnd.task(site, VOTE, 0, {}, **models) for site in rnd.sites]
+    every = [votes[LOGLIK].double() for _, votes in sent(rnd, replies, voted_on(models))]
+    total = torch.stack([before, *every]).sum(0)
+    return int(total.argmax()), float(total.max())
+
+
+def sent(rnd: Round, replies: Sequence[Reply], role: str) -> Iterator[tuple[int, Params]]:
+    """Yield what was sent of a role, with the site; what did not come is not missed."""
+    for reply in replies:
+        if role in reply.contents:
+            yield reply.site, rnd.pool.read(rnd.pool.latest(reply.site, role))

@@ -1,0 +1,211 @@
+"""A site's side of the closed form: it counts, votes, and answers."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL
+from fedapp.learn.features import FeatureMap, LearnedFeatures
+from fedapp.learn.metrics import evaluation
+from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Form, Head, answers_over, mapped
+from fedapp.learn.params import Params
+from fedapp.learn.predictors import Predictor
+from fedapp.learn.priors import class_mix, site_mix, weighted
+from fedapp.learn.uncertainty import SCORING_BATCH
+from fedapp.messages.protocol import COUNT, Evaluation, Task
+from fedapp.methods.base import SiteContext, SiteReport
+from fedapp.methods.closed_form._answers import counts, deciding
+from fedapp.methods.closed_form._calibration import bounded
+from fedapp.methods.closed_form._contents import (
+    FILTERS,
+    GRID,
+    GUESS,
+    LEARN,
+    LOGLIK,
+    OWN_WEIGHTS,
+    RIDGES,
+    SOLUTION,
+    STEP,
+    TEMPERATURES,
+    WORST,
+    Solution,
+    owed,
+)
+from fedapp.methods.closed_form._discriminant import Guesses, Sums
+from fedapp.methods.closed_form._features import FROZEN, features_for
+
+MOST_KEPT = 2**22
+"""Numbers of a site's features that are kept from task to task; more are computed anew."""
+
+_READ: dict[str, Solution] = {}
+"""The solution that this process read last, by digest: all its sites ask for the same."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClosedSite:
+    """A site's side of the closed form.
+
+    name: of the features. map: these, ready for the site's device. made: what they depend on.
+    own_mix: whether answers are times the site's class mix.
+    """
+
+    site: SiteContext
+    name: str
+    map: FeatureMap
+    made: str
+    own_mix: bool
+
+    @classmethod
+    def of(cls, name: str, task: Task, site: SiteContext, own_mix: bool = True) -> "ClosedSite":
+        """Return it for features of this name, with what the task names of them."""
+        filters = task.models.get(FILTERS, ())
+        if name == FROZEN:
+            site.load(filters[0])  # and not the site's own model, which learns
+        features = features_for(name, site.model)
+        if filters and name != FROZEN:
+            features.load_state_dict(site.contents(filters[0]))
+        made = name + "".join(ref.digest for ref in filters)
+        return cls(site, name, features, made, own_mix)
+
+    def answer(self, task: Task) -> SiteReport:
+        """Do a task of the closed form."""
+        if task.action == LEARN:
+            found = self.patches(int(task.numbers[STEP]))
+        elif task.action == COUNT:
+            found = self.sums().to_params()
+        elif task.action == GUESS:
+            found = self.guesses(task).to_params()
+        else:
+            found = self.votes(task)
+        return SiteReport(contents={owed(task): found})
+
+    def patches(self, step: int) -> Params:
+        """Return the sums of patches of all the site's training images."""
+        assert isinstance(self.map, LearnedFeatures)
+        found: Params = {}
+        for images in self.site.data.training:
+            for batch in images.split(SCORING_BATCH):
+                more = self.map.sums(step, self.site.normalise(batch))
+                found = {name: of + found.get(name, 0) for name, of in more.items()}
+        return {name: of.cpu() for name, of in found.items()}
+
+    def sums(self) -> Sums:
+        """Return the sums over the site's training images."""
+        data = self.site.data
+        known, other = self.features(LABELLED), self.features(UNLABELLED)
+        return Sums.of(known, data.labels, other, data.num_classes)
+
+    def guesses(self, task: Task) -> Guesses:
+        """Return the sums over the unlabelled images, in the classes that the solution says."""
+        answers, mix = self._unlabelled(self.solution(task))
+        return Guesses.of(self.features(UNLABELLED).cpu(), weighted(answers, mix))
+
+    def votes(self, task: Task) -> Params:
+        """Return how likely the candidates make the labels of the deciding validation images."""
+        chosen = deciding(self.site)
+        labels = self.site.data.val_labels.cpu()[chosen]
+        seen = self.features(VAL).cpu()[chosen].double()
+        mix, rows = self.mix_alone().log(), torch.arange(len(labels))
+        loglik = []
+        for weight, bias in self.candidates(task):
+            logits = bounded(seen @ weight.double().T + bias.double())
+            logs = torch.log_softmax(logits + mix, dim=1)
+            loglik.append(logs[rows, labels].clamp_min(WORST).sum())
+        return {LOGLIK: torch.stack(loglik).float()}
+
+    def candidates(self, task: Task) -> Iterator[Head]:
+        """Yield a head for every lambda and temperature of a grid that the task names.
+
+        Or, of a solution, for every weight of the site's own labelled images.
+        """
+        if GRID in task.models:
+            grid = self.site.contents(task.models[GRID][0])
+            biases = grid[HEAD_BIAS].view(len(RIDGES), -1)
+            heads = zip(grid[HEAD_WEIGHT].view(*biases.shape, -1), biases, strict=True)
+            yield from ((weight / t, bias / t) for weight, bias in heads for t in TEMPERATURES)
+        else:
+            solution, known = self.solution(task), self.known()
+            yield from (solution.head(*known, weight) for weight in OWN_WEIGHTS)
+
+    def solution(self, task: Task) -> Solution:
+        """Return the solution that a task names."""
+        ref = task.models[SOLUTION][0]
+        if ref.digest not in _READ:
+            _READ.clear()
+            _READ[ref.digest] = Solution.from_params(self.site.contents(ref))
+        return _READ[ref.digest]
+
+    def known(self) -> tuple[Tensor, Tensor]:
+        """Return the features of the labelled images, [n, d], and the labels, on the CPU."""
+        return self.features(LABELLED).cpu(), self.site.data.labels.cpu()
+
+    def head(self, task: Task) -> Head:
+        """Return the site's own head, its labelled images counting more as the solution says.
+
+        It is solved once for a solution.
+        """
+        kept, of = self.site.features, self.made + task.models[SOLUTION][0].digest
+        if (of, HEAD_WEIGHT) not in kept:
+            solution = self.solution(task)
+            kept[of, HEAD_WEIGHT], kept[of, HEAD_BIAS] = solution.head(
+                *self.known(), solution.own_weight
+            )
+        return kept[of, HEAD_WEIGHT], kept[of, HEAD_BIAS]
+
+    def mix(self, solution: Solution) -> Tensor:
+        """Return the site's class mix [C], from the common answers to its unlabelled images too."""
+        return self._unlabelled(solution)[1]
+
+    def _unlabelled(self, solution: Solution) -> tuple[Tensor, Tensor]:
+        """Return the common answers to the unlabelled images [n, C], and the class mix [C]."""
+        [answers] = answers_over(solution.common, [self.features(UNLABELLED)])
+        return answers, site_mix(counts(self.site), answers, solution.prior)
+
+    def mix_alone(self) -> Tensor:
+        """Return the class mix [C] as the site's labels alone say it."""
+        return class_mix(counts(self.site), torch.empty(0, self.site.data.num_classes))
+
+    def every(self, task: Task) -> dict[str, tuple[Head, Tensor]]:
+        """Return the head of each answer that the site has, and the class mix [C] it is times.
+
+        "alone": from the site's own labelled images; absent at a site without any.
+        """
+        solution, labels = self.solution(task), self.site.data.labels
+        mix, labels_mix = self.mix(solution), self.mix_alone()
+        if not self.own_mix:
+            mix = labels_mix = torch.full_like(mix, 1 / len(mix))
+        found = {"common": (solution.common, mix), "tuned": (self.head(task), mix)}
+        if len(labels):
+            found["alone"] = solution.alone(*self.known()), labels_mix
+        return found
+
+    def measured(self, task: Task, names: Mapping[str, str]) -> dict[str, Evaluation]:
+        """Measure answers of `every` on both parts; names: under which name each goes."""
+        found, results = self.every(task), {}
+        sets = [self.features(part) for part in (VAL, TEST)]
+        for answer, name in names.items():
+            if answer not in found:
+                continue
+            head, mix = found[answer]
+            for part, plain in zip((VAL, TEST), answers_over(head, sets), strict=True):
+                labels = self.site.labelled_part(part)[1]
+                results[f"{part}_{name}"] = evaluation(weighted(plain, mix).float(), labels)
+        return results
+
+    def predictor(self, answer: str, task: Task) -> Predictor:
+        """Return what gives an answer of `every`."""
+        head, mix = self.every(task)[answer]
+        form = Form(self.name)
+        return Predictor(form.params(head, self.map), 1.0, mix, form=form)
+
+    def features(self, part: str) -> Tensor:
+        """Return the features of a part's images, float32 [n, d], on the site's device."""
+        kept, key = self.site.features, (self.made, part)
+        if key in kept:
+            return kept[key]
+        found = mapped(self.map, self.site.data.parts[part].inputs, self.site.normalise)
+        if found.numel() + sum(one.numel() for one in kept.values()) <= MOST_KEPT:
+            kept[key] = found
+        return found

@@ -1,0 +1,155 @@
+"""One round: class statistics of fixed features, solved in closed form; no network is trained.
+
+Sites send sums, the server adds them and solves (`_discriminant`); since sums are added, that
+solution is the one of all images in one place, whatever the split. Then sites guess the classes of
+their unlabelled images, each by its own class mix, and class means are made of these too; from here
+on the split matters (`guesses`). A site answers with the common head, or with one in which its own
+labelled images count more where all sites' validation images want that, times its own mix of
+classes (`learn.priors`). The features are fixed, by name (`learn.features`), and so all of it takes
+seconds.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic import NonNegativeInt
+from pydantic.dataclasses import dataclass
+from torch import nn
+
+from fedapp.ground.settings import CLOSED
+from fedapp.learn.features import DEFAULT_FEATURES, feature_class
+from fedapp.learn.networks.base import Network, NetworkSettings
+from fedapp.learn.params import Schema
+from fedapp.learn.predictors import Predictor
+from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
+from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext, SiteReport
+from fedapp.methods.closed_form._checks import check_closed, check_owed
+from fedapp.methods.closed_form._contents import (
+    FILTERS,
+    SOLUTION,
+    Solution,
+    closed_schemas,
+    lasting,
+)
+from fedapp.methods.closed_form._features import FeatureName, unfit_features
+from fedapp.methods.closed_form._server import MOST_GUESSES, solved
+from fedapp.methods.closed_form._site import ClosedSite
+
+
+@plain_dataclass(frozen=True)
+class Solved(MethodState):
+    """What was chosen, for people to read."""
+
+    ridge: float = 0.0
+    temperature: float = 0.0
+    own_weight: float = 0.0
+    guessed: float = 0.0
+
+    def in_summary(self) -> Mapping[str, float]:
+        """lambda, temperature, the weight of own images, how often classes were guessed."""
+        return {
+            "closed_ridge": self.ridge,
+            "closed_temperature": self.temperature,
+            "closed_own_weight": self.own_weight,
+            "closed_guessed": self.guessed,
+        }
+
+
+@dataclass(frozen=True, config=CLOSED)
+class OneRound(Method[Solved]):
+    """Fields are the method's hyper-parameters."""
+
+    name: ClassVar[str] = "one_round"
+    state: ClassVar[type[MethodState]] = Solved
+    begins: ClassVar[str] = "solution"
+    starts_common: ClassVar[bool] = True
+    common_roles: ClassVar[tuple[str, ...]] = (SOLUTION, FILTERS)
+
+    features: FeatureName = DEFAULT_FEATURES
+    """Fixed features of an input, by name: docs/research/features.md."""
+    answer: Literal["common", "tuned"] = "tuned"
+    """What a site uses: the common head, or the one in which its own images count more."""
+    guesses: NonNegativeInt = MOST_GUESSES
+    """How often sites guess the classes of their unlabelled images at most, for class means of all
+    images. 0: class means are of labelled images alone, and the common answer is the same whatever
+    the split."""
+    own_mix: bool = True
+    """Answers are times the site's own mix of classes. False: all classes are taken for equally
+    frequent, where the images to be answered are of another mix than the site's."""
+
+    # --- server -----------------------------------------------------------------------------------
+
+    def server_round(
+        self, state: Solved, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], Solved]:
+        """Solve where sums of new sites came; let every site measure."""
+        lent = yield from solved(rnd, self.features, self.answer == "tuned", self.guesses)
+        yield [rnd.task(site, EVALUATE, 0, {}, **lent) for site in rnd.sites]
+        found = Solution.from_params(rnd.pool.read(lent[SOLUTION][0]))
+        return Solved(found.ridge, found.temperature, found.own_weight, found.guessed)
+
+    def needs_mean(self) -> str:
+        """Sums are added."""
+        return "it adds sums of sites, and averages no models"
+
+    def needs_labels(self) -> str:
+        """The server's own images are in the sums."""
+        return ""
+
+    def needs_unclipped(self) -> str:
+        """Clipping and noise cover models alone."""
+        return "it sends sums, and no models"
+
+    def roles(self, model: nn.Module) -> Mapping[str, Schema]:
+        """Sums, votes, and what the server makes of them."""
+        assert isinstance(model, Network)
+        return closed_schemas(self.features, model)
+
+    def check_reply(self, task: Task, reply: Reply, facts: SiteFacts) -> None:
+        """Refuse an answer without what was asked for."""
+        check_owed(task, reply)
+
+    def check_contents(
+        self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
+    ) -> None:
+        """Refuse sums that no images of this site have."""
+        check_closed(arrived, facts)
+
+    def unfit(self, model: NetworkSettings) -> str:
+        """Whether the features can be had of it."""
+        return unfit_features(self.features, model)
+
+    def misfit(self, inputs: tuple[int, ...]) -> str:
+        """Whether the features take such inputs."""
+        return feature_class(self.features).misfit(inputs)
+
+    # --- site -------------------------------------------------------------------------------------
+
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Count and vote, or measure; once, since a solution stays."""
+        closed = self._closed(task, site)
+        if task.action != EVALUATE:
+            return replace(closed.answer(task), holds=lasting(task))
+        known = (task.models[SOLUTION][0].digest,)
+        if known not in site.evaluated:
+            results = closed.measured(task, {name: name for name in ("common", "tuned", "alone")})
+            results |= {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
+            site.evaluated.clear()
+            site.evaluated[known] = results
+        return SiteReport(evaluations=site.evaluated[known], holds=lasting(task))
+
+    def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
+        """Return the answer that is used."""
+        return self.single(self.answer, task, site)
+
+    def single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
+        """Return one head over the features, times a class mix."""
+        return {answer: self._closed(task, site).predictor(answer, task)}
+
+    def _closed(self, task: Task, site: SiteContext) -> ClosedSite:
+        return ClosedSite.of(self.features, task, site, self.own_mix)
+
+
+METHOD = OneRound

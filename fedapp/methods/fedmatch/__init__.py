@@ -1,3 +1,0 @@
-from fedapp.methods.fedmatch.method import FedMatch
-
-METHOD = FedMatch

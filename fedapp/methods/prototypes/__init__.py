@@ -1,0 +1,1 @@
+"""Sites send class prototypes, by which others label their images (docs/PROTOTYPES.md)."""

@@ -1,0 +1,34 @@
+"""ProtoFSSL (Kim et al. 2022): sites teach each other by class prototypes.
+
+An unlabelled image's target is the mean of what the helpers' prototypes answer, sharpened. No
+answer is left out. Distances are means of squared differences.
+"""
+
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from fedapp.ground.settings import CLOSED, Positive
+from fedapp.learn.prototypes import Distance, Prototypes
+from fedapp.methods.base import SiteContext
+from fedapp.methods.prototypes._prototypes import WithPrototypes
+
+
+@dataclass(frozen=True, kw_only=True, config=CLOSED)
+class ProtoFSSL(WithPrototypes):
+    """Fields are the method's hyper-parameters."""
+
+    name: ClassVar[str] = "protofssl"
+
+    distance: Distance = "mean_squared"
+    """From an embedding to a prototype."""
+    temperature: Positive = 0.5
+    """T: a helper answer's probabilities are sharpened to the power 1 / T."""
+
+    def thresholds(self, lent: Prototypes, site: SiteContext) -> Tensor:
+        """0: every answer passes."""
+        return lent.centres.new_zeros(lent.centres.shape[1])
+
+
+METHOD = ProtoFSSL

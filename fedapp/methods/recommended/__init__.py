@@ -1,0 +1,1 @@
+"""What we recommend: prior shift, with the closed form beside the model."""

@@ -1,0 +1,167 @@
+"""A network's answer and the closed form's, multiplied: how far to trust each is fitted by sums.
+
+The logits of both are added, each times a weight; the weights maximise the likelihood of the labels
+of all sites' validation images (`learn.calibration`). They err on other images, so that the product
+is better than either (docs/research/one_round.md).
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedapp.data.parts import VAL
+from fedapp.ground.errors import DIVERGED, ProtocolError, RunError
+from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, SCALE, Form, OverFeatures
+from fedapp.learn.params import Params, Schema, all_finite, tensors_of
+from fedapp.learn.predictors import Predictor
+from fedapp.learn.uncertainty import SCORING_BATCH, features_of
+from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
+from fedapp.methods.base import Arrived, Round, SiteContext
+from fedapp.methods.closed_form._answers import deciding
+from fedapp.methods.closed_form._calibration import Fit
+from fedapp.methods.closed_form._checks import MEND
+from fedapp.methods.closed_form._contents import SOLUTION
+from fedapp.methods.closed_form._discriminant import COUNTS
+from fedapp.methods.closed_form._server import sent
+from fedapp.methods.closed_form._site import ClosedSite
+
+STACK, FITTED = "stack", "fitted"
+"""Roles: the weights that the server sends, and the sums that sites answer with."""
+FIT = "fit"
+"""Action of a task that asks for them."""
+WEIGHTS, NUMBERS = "weights", "numbers"
+START = (0.2, 0.8)
+"""Weights before anything is fitted, and what the penalty pulls to: network, closed form."""
+FIRST_STEPS = 3
+"""Newton's steps in round 0; one in each later round, from where the last one ended."""
+
+
+def stack_schemas() -> dict[str, Schema]:
+    """Return the schemas of all that travels, by role."""
+    size = len(START)
+    return {
+        STACK: {WEIGHTS: ((size,), torch.float32)},
+        FITTED: {NUMBERS: ((3 + size + size * size,), torch.float64)},
+    }
+
+
+def put_stack(rnd: Round, weights: Sequence[float]) -> ModelRef:
+    """Make these weights the server's newest."""
+    return rnd.pool.put({WEIGHTS: torch.tensor(weights)}, STACK)
+
+
+def fitted(
+    rnd: Round,
+    weights: tuple[float, ...],
+    network: ModelRef,
+    lent: Mapping[str, Sequence[ModelRef]],
+) -> Generator[Sequence[Task], Sequence[Reply], tuple[float, ...]]:
+    """Take Newton's steps from these weights, for the newest network; return the next ones.
+
+    lent: what tasks of the closed form name.
+    """
+    for _ in range(1 if rnd.number else FIRST_STEPS):
+        models = {**lent, "server": [network], STACK: [put_stack(rnd, weights)]}
+        replies = yield [rnd.task(site, FIT, 0, {}, **models) for site in rnd.sites]
+        every = [Fit.from_numbers(of[NUMBERS]) for _, of in sent(rnd, replies, FITTED)]
+        if sum(fit.images for fit in every):
+            now, start = (torch.tensor(w, dtype=torch.float64) for w in (weights, START))
+            # As they travel: what the server knows and what sites use are the same numbers.
+            weights = tuple(sum(every[1:], every[0]).step(now, start).float().tolist())
+    return weights
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked:
+    """A site's network and closed form, ready to answer together; the network is the context's."""
+
+    closed: ClosedSite
+    network: OverFeatures
+
+    @classmethod
+    def of(cls, features: str, task: Task, site: SiteContext) -> "Stacked":
+        """Load what a task names: the server's network, the solution and the stack."""
+        closed = ClosedSite.of(features, task, site)
+        stack = site.contents(task.models[STACK][0])
+        weight, bias = closed.head(task)
+        site.load(task.models["server"][0])
+        joint = OverFeatures(closed.map, site.data.num_classes, site.model).to(site.device).eval()
+        ours = tensors_of(joint)
+        with torch.no_grad():
+            ours[SCALE].copy_(stack[WEIGHTS][0])
+            ours[HEAD_WEIGHT].copy_(stack[WEIGHTS][1] * weight)
+            ours[HEAD_BIAS].copy_(stack[WEIGHTS][1] * bias)
+        return cls(closed, joint)
+
+    @torch.inference_mode()
+    def predicted(self, part: str) -> Tensor:
+        """Return the probabilities of a part's images, float32 [n, C], on the CPU.
+
+        To the bit what the whole network answers to the images (`metrics.predict`).
+        """
+        site, fixed, found = self.closed.site, self.closed.features(part), []
+        images = site.data.parts[part].inputs
+        for start in range(0, len(images), SCORING_BATCH):
+            batch = slice(start, start + SCORING_BATCH)
+            others = features_of(site.model, images[batch], site.normalise)
+            found.append(torch.softmax(self.network.tail((fixed[batch], *others)), dim=1).cpu())
+        answers = torch.cat([torch.empty(0, site.data.num_classes), *found])
+        if not all_finite(answers):
+            raise RunError(f"site {site.data.site}: the model answers NaN; {DIVERGED}")
+        return answers
+
+    def predictor(self, mix: Tensor, weight: float) -> Predictor:
+        """Return it as one network, times a class mix."""
+        params = {name: t.detach().cpu().clone() for name, t in tensors_of(self.network).items()}
+        return Predictor(params, weight, mix, form=Form(self.closed.name, beside=True))
+
+
+@torch.inference_mode()
+def fit_of(features: str, task: Task, site: SiteContext) -> Params:
+    """Return a site's sums at the stack that the task names, as they travel.
+
+    Of images of classes that the closed form knows: the others it cannot answer at any weight.
+    """
+    closed = ClosedSite.of(features, task, site)
+    stack = site.contents(task.models[STACK][0])
+    weight, bias = closed.head(task)
+    chosen = deciding(site)
+    known = site.contents(task.models[SOLUTION][0])[COUNTS] > 0
+    chosen = chosen[known[site.data.val_labels.cpu()[chosen]]]
+    labels, mix = site.data.val_labels.cpu()[chosen], closed.mix_alone()
+    other = closed.features(VAL).cpu()[chosen] @ weight.T + bias
+    site.load(task.models["server"][0])
+    images = site.data.val[chosen.to(site.device)]
+    fit = Fit.of([_logits(site, images), other], labels, mix, stack[WEIGHTS])
+    return {NUMBERS: fit.to_numbers()}
+
+
+def _logits(site: SiteContext, images: Tensor) -> Tensor:
+    """Return the context's model's logits, float32 [n, C], on the CPU."""
+    model, found = site.model.eval(), [torch.empty(0, site.data.num_classes)]
+    for batch in images.split(SCORING_BATCH) if len(images) else ():
+        found.append(model.tail(features_of(model, batch, site.normalise)).cpu())
+    return torch.cat(found)
+
+
+def check_fitted(arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
+    """Refuse sums that no validation images have. Raises ProtocolError."""
+    if STACK in arrived:
+        raise ProtocolError(f"sent a {STACK}, which the server alone makes: {MEND}")
+    if FITTED not in arrived:
+        return
+    fit = Fit.from_numbers(arrived[FITTED].whole[NUMBERS])
+    if not 0 <= fit.right <= fit.images <= facts.val or fit.loglik > 0:
+        raise ProtocolError(
+            f"fitted: of {fit.images:g} images, {fit.right:g} right, log-likelihood "
+            f"{fit.loglik:g}; the site has {facts.val} validation images: {MEND}"
+        )
+    curvature, slack = fit.curvature, 1e-6 * (float(fit.curvature.trace().abs()) + 1)
+    if bool(((curvature - curvature.T).abs() > slack).any()) or int(
+        torch.linalg.cholesky_ex(curvature + slack * torch.eye(len(curvature))).info
+    ):
+        raise ProtocolError(f"fitted: its curvature is not positive semi-definite: {MEND}")
+    if not fit.images and bool(fit.gradient.any()):
+        raise ProtocolError(f"fitted: of 0 images, and yet it has a gradient: {MEND}")

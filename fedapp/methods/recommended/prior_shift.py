@@ -1,0 +1,425 @@
+"""Prior shift: what is common is learned in common, the class mix stays at home.
+
+Sites share p(x | y); what differs is how often each class occurs (label shift). So one model is
+averaged, in which every site's loss is corrected by its own class mix pi_k (logits + ln pi_k), and
+a site answers with that model's answer times pi_k (`learn.priors`). pi_k is estimated from the
+site's labels and, by EM, from its unlabelled images, and stays at the site. With a closed form
+the numbers of its labelled images of each class leave it, and how many unlabelled ones it guesses.
+
+Where sites differ in their images too, the common answer is wrong. So a site has up to three
+answers: the common one, that of the model that it trained last, and that of a model that it trained
+alone. It trusts each as far as its own validation images say (`priors.mixture_weights`).
+
+The closed form of all sites' images (`methods.one_round`) may be a part of the common answer: its
+logits and the model's are added, with weights that all sites' validation images decide
+(`_stack`). It errs on other images than the model, and needs no training.
+
+Pseudo-labels are the common answers. They count by how often such answers are right: sites count
+it on validation images, the server adds the counts up and sends them along.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
+from typing import ClassVar, Literal, Self
+
+import torch
+from pydantic import NonNegativeInt
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from fedapp.data.parts import TEST, UNLABELLED, VAL
+from fedapp.ground.errors import ProtocolError
+from fedapp.ground.settings import CLOSED, Share
+from fedapp.learn.features import feature_class
+from fedapp.learn.metrics import evaluation, wilson
+from fedapp.learn.networks.base import Network, NetworkSettings
+from fedapp.learn.objectives import corrected
+from fedapp.learn.params import Params, Schema, assign
+from fedapp.learn.predictors import Predictor
+from fedapp.learn.priors import class_mix, mixed, mixture_weights, site_mix, weighted
+from fedapp.learn.pseudolabels import counted
+from fedapp.learn.training import descend
+from fedapp.messages.protocol import (
+    EVALUATE,
+    MODEL,
+    ONE_ROUND,
+    SERVER_SITE,
+    ModelRef,
+    Reply,
+    SiteFacts,
+    Task,
+)
+from fedapp.methods.averaging._averaging import WARM_UP, averaged, trained_alone, work_of
+from fedapp.methods.base import (
+    Arrived,
+    Method,
+    MethodState,
+    Round,
+    SiteContext,
+    SiteReport,
+    check_counts,
+)
+from fedapp.methods.closed_form._answers import counts, deciding
+from fedapp.methods.closed_form._checks import check_closed, check_owed
+from fedapp.methods.closed_form._contents import ACTIONS, FILTERS, SOLUTION, closed_schemas, lasting
+from fedapp.methods.closed_form._features import NO_FEATURES, FeatureNameOrNone, unfit_features
+from fedapp.methods.closed_form._server import MOST_GUESSES, solved
+from fedapp.methods.closed_form._site import ClosedSite
+from fedapp.methods.recommended._stack import (
+    FIT,
+    FITTED,
+    STACK,
+    START,
+    Stacked,
+    check_fitted,
+    fit_of,
+    fitted,
+    put_stack,
+    stack_schemas,
+)
+
+SURE = ("sure_right", "sure_total")
+"""Names of what sites count of sure answers."""
+SHARED = 10
+"""Images that all sites' count of right pseudo-labels stands for beside a site's own count."""
+
+
+@plain_dataclass(frozen=True)
+class Sure(MethodState):
+    """Sure answers of all sites to validation images: those that are right, and all.
+
+    Sites count their own in metrics of these names. stack: the weights of network and closed form.
+    """
+
+    sure_right: float = 0.0
+    sure_total: float = 0.0
+    stack: tuple[float, ...] = START
+
+
+@dataclass(frozen=True, config=CLOSED)
+class PriorShift(Method[Sure]):
+    """Fields are the method's hyper-parameters."""
+
+    name: ClassVar[str] = "prior_shift"
+    state: ClassVar[type[MethodState]] = Sure
+    starts_common: ClassVar[bool] = True
+    common_roles: ClassVar[tuple[str, ...]] = (MODEL, SOLUTION, FILTERS)
+
+    answer: Literal["common", "tuned", "mixture"] = "mixture"
+    """What a site uses: the common model, its own after training, or a mixture of what it has."""
+    alone: bool = True
+    """Each site also trains a model alone, on its labelled images, as one more answer."""
+    pseudo_labels: bool = True
+    """False, an ablation: sites learn from their labelled images alone."""
+    confidence: Share = 0.8
+    """Least probability of a pseudo-label."""
+    weigh: bool = True
+    """Pseudo-labels count by how often they are right, 2 q - 1; False: as much as labels."""
+    closed: FeatureNameOrNone = NO_FEATURES
+    """Features of the closed form that answers with the common model, by name; none: the model
+    answers by itself, and no sums leave a site."""
+    guesses: NonNegativeInt = MOST_GUESSES
+    """How often sites guess the classes of unlabelled images for the closed form, at most."""
+
+    # --- server -----------------------------------------------------------------------------------
+
+    def server_round(
+        self, state: Sure, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], Sure]:
+        """Average; let every site measure, and add up how often sure answers are right."""
+        numbers = {name: getattr(state, name) for name in SURE}
+        lent: dict[str, list[ModelRef]] = {}
+        if self.closed != NO_FEATURES:
+            lent = yield from self._lent(state, rnd)
+        newest = yield from averaged(rnd, self.weight, numbers=numbers, lent=lent)
+        stack = state.stack
+        if lent:
+            if not rnd.common_fixed:
+                stack = yield from fitted(rnd, stack, newest, lent)
+            lent[STACK] = [put_stack(rnd, stack)]
+        replies = yield [
+            rnd.task(site, EVALUATE, 0, {}, server=[newest], **lent) for site in rnd.sites
+        ]
+        if rnd.common_fixed:  # what the sites that made it counted holds on; a new one knows little
+            return state
+        sure = {name: sum(r.metrics.get(name, 0) for r in replies) for name in SURE}
+        return Sure(**sure, stack=stack)
+
+    def _lent(
+        self, state: Sure, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
+        """Solve the closed form where sums came; before any training, let sites measure it."""
+        lent = yield from solved(rnd, self.closed, True, self.guesses)
+        if not rnd.number:
+            replies = yield [rnd.task(site, EVALUATE, 0, {}, **lent) for site in rnd.sites]
+            found = [r.evaluations.get(f"test_{ONE_ROUND}") for r in replies]
+            tested = [one.accuracy for one in found if one and one.accuracy is not None]
+            if tested:
+                mean = 100 * sum(tested) / len(tested)
+                rnd.say(f"the closed form, before any training: {mean:.1f} % right, sites' mean")
+        return {**lent, STACK: [put_stack(rnd, state.stack)]}
+
+    def needs_labels(self) -> str:
+        """Pseudo-labels do without, unless they are to count by how often they are right."""
+        if not self.pseudo_labels:
+            return super().needs_labels()
+        return "its sites count which pseudo-labels are right: set method.weigh=false" * self.weigh
+
+    def weight(self, facts: SiteFacts, reply: Reply) -> float:
+        """What the site says that it learned from, pseudo-labels by their weight."""
+        said = reply.metrics.get("learned_from", 0.0)
+        return min(max(said, 0.0), facts.labelled + facts.unlabelled)
+
+    def needs_unclipped(self) -> str:
+        """Clipping and noise cover models alone."""
+        none = self.closed == NO_FEATURES
+        return "" if none else "it sends sums beside models (method.closed=none: it does not)"
+
+    def roles(self, model: nn.Module) -> Mapping[str, Schema]:
+        """What the closed form and the stack send, where there is a closed form."""
+        assert isinstance(model, Network)
+        if self.closed == NO_FEATURES:
+            return {}
+        return {**closed_schemas(self.closed, model), **stack_schemas()}
+
+    def check_reply(self, task: Task, reply: Reply, facts: SiteFacts) -> None:
+        """Refuse an answer that lacks what was asked for, or counts more than there is."""
+        if (said := reply.metrics.get("learned_from", 0)) < 0:
+            raise ProtocolError(f"metric learned_from = {said:g}; must not be negative")
+        most = reply.metrics.get("sure_total", 0)
+        check_counts(reply.metrics, {"sure_total": facts.val, "sure_right": most})
+        check_owed(task, reply, {FIT: FITTED})
+
+    def check_contents(
+        self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
+    ) -> None:
+        """Refuse sums that no images of this site have."""
+        check_closed(arrived, facts)
+        check_fitted(arrived, facts)
+
+    def unfit(self, model: NetworkSettings) -> str:
+        """Whether the closed form's features can be had of it."""
+        return unfit_features(self.closed, model)
+
+    def misfit(self, inputs: tuple[int, ...]) -> str:
+        """Whether the closed form's features take such inputs."""
+        return "" if self.closed == NO_FEATURES else feature_class(self.closed).misfit(inputs)
+
+    # --- site -------------------------------------------------------------------------------------
+
+    def memory(self, model: nn.Module, w_0: Params) -> Params:
+        """The model that a site trains alone, from w_0 on."""
+        return dict(w_0) if self.alone else {}
+
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Do a task; keep what later ones name again."""
+        asked_again = task.models["server"] if task.action == FIT else ()  # to measure it
+        return replace(self._done(task, site), holds=(*lasting(task), *asked_again))
+
+    def _done(self, task: Task, site: SiteContext) -> SiteReport:
+        """Measure, or learn: the common model and the site's own; or count for the closed form."""
+        if task.action == EVALUATE:
+            return self._report(task, site) if "server" in task.models else self._first(task, site)
+        if task.action == FIT:
+            return SiteReport(contents={FITTED: fit_of(self.closed, task, site)})
+        if task.action in ACTIONS:
+            return ClosedSite.of(self.closed, task, site).answer(task)
+        data = site.data
+        taught = Taught.nothing(counts(site))
+        metrics: dict[str, float] = {}
+        pseudo = None
+        if self.pseudo_labels and task.action != WARM_UP and len(data.unlabelled):
+            taught = self._taught(task, site)
+            pseudo = counted(taught.soft, data.audit, taught.kept)
+            if data.audit is not None:
+                wrong, total = data.audit.pseudo_label_errors(taught.soft.argmax(1), taught.kept)
+                metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}
+        site.load(task.models["server"][0])
+        with site.drawing(task):
+            steps = corrected(
+                work_of(task, site), taught.kept, taught.soft, taught.worth, taught.mix
+            )
+            loss = descend(site.model, steps, site.training)
+        if loss is None:  # no images to learn from
+            return SiteReport()
+        params = site.params()
+        learned_from = len(data.labels) + taught.worth * len(taught.kept)
+        metrics |= {"loss": site.finite(loss, task), "learned_from": learned_from}
+        alone = self._trained_alone(task, site)
+        return SiteReport(params, learned=True, metrics=metrics, memory=alone, pseudo=pseudo)
+
+    def _taught(self, task: Task, site: SiteContext) -> "Taught":
+        """Return what the common model says of the site's unlabelled images."""
+        mix, [unlabelled, val] = self._common(task, site, UNLABELLED, VAL)
+        worth = self._worth(val, task, site) if self.weigh else 1.0
+        kept = (unlabelled.max(1).values >= self.confidence) & (worth > 0)
+        return Taught(mix, kept.nonzero().flatten(), unlabelled[kept].float(), worth)
+
+    def _worth(self, val: Tensor, task: Task, site: SiteContext) -> float:
+        """Return 2 q - 1, at least 0: how much more often a pseudo-label helps than it harms.
+
+        q is the share of right ones, at its lower end (one standard deviation): the site's own
+        count and, as `SHARED` images, that of all sites.
+        """
+        right, total = self._sure(val, site)
+        all_right, everything = (task.numbers.get(name, 0.0) for name in SURE)
+        share = min(everything, SHARED)
+        low, _ = wilson(right + share * all_right / max(everything, 1), total + share, z=1)
+        return max(2 * low - 1, 0.0)
+
+    def _sure(self, answers: Tensor, site: SiteContext) -> tuple[int, int]:
+        """Count the sure answers to validation images that are right, and all sure ones."""
+        chosen = deciding(site)
+        top, label = answers[chosen].max(1)
+        sure = top >= self.confidence
+        right = label == site.data.val_labels.cpu()[chosen]
+        return int((right & sure).sum()), int(sure.sum())
+
+    def _trained_alone(self, task: Task, site: SiteContext) -> Params | None:
+        """Train the site's own model on its labelled images, and return it; not at the server."""
+        if not self.alone or not len(site.data.labels) or task.site == SERVER_SITE:
+            return None
+        assign(site.model, site.memory)
+        trained_alone(task, site)
+        return site.params()
+
+    def _first(self, task: Task, site: SiteContext) -> SiteReport:
+        """Measure the closed form by itself, and what it is worth from the site's images alone."""
+        names = {"tuned": ONE_ROUND} if self.alone else {"tuned": ONE_ROUND, "alone": "alone"}
+        return SiteReport(evaluations=ClosedSite.of(self.closed, task, site).measured(task, names))
+
+    def _report(self, task: Task, site: SiteContext) -> SiteReport:
+        """Measure every answer that the site has, and the one that it uses."""
+        _, [val, test] = self._answers(task, site, VAL, TEST)
+        every = [("val", name, a) for name, a in val.items()]
+        every += [("test", name, a) for name, a in test.items()]
+        results = {
+            f"{part}_{name}": evaluation(answers.float(), site.labelled_part(part)[1])
+            for part, name, answers in every
+        }
+        sure = dict(zip(SURE, self._sure(val["common"], site), strict=True))
+        val = self._chosen(val)
+        test = {name: test[name] for name in val}
+        for part, answers in (
+            ("val", self._held_out(val, site)),
+            ("test", mixed(list(test.values()), self._trust(val, site, deciding(site)))),
+        ):
+            results[part] = evaluation(answers.float(), site.labelled_part(part)[1])
+        return SiteReport(metrics=sure, evaluations=results)
+
+    def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
+        """Return the common model, the tuned one and the one trained alone, as far as used."""
+        mix, [found] = self._answers(task, site, VAL)
+        val = self._chosen(found)
+        trust = self._trust(val, site, deciding(site)).tolist()
+        return {
+            name: self._predictor(name, task, site, weight, mix)
+            for name, weight in zip(val, trust, strict=True)
+        }
+
+    def single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
+        """Return the common or the tuned model times the site's class mix, or the one alone.
+
+        Or the closed form's by itself, and the one alone where that is the closed form's.
+        """
+        if answer == ONE_ROUND or (answer == "alone" and not self.alone):
+            of = "tuned" if answer == ONE_ROUND else answer
+            return {answer: ClosedSite.of(self.closed, task, site).predictor(of, task)}
+        return {answer: self._predictor(answer, task, site, 1.0, self.mix(task, site))}
+
+    def _predictor(
+        self, answer: str, task: Task, site: SiteContext, weight: float, mix: Tensor
+    ) -> Predictor:
+        """Return the network of an answer that the site has; the one alone takes no class mix."""
+        if answer == "alone":
+            return Predictor(site.memory, weight)
+        if answer == "common" and self.closed != NO_FEATURES:
+            return Stacked.of(self.closed, task, site).predictor(mix, weight)
+        ref = task.models["server"][0] if answer == "common" else task.own
+        return Predictor(site.contents(ref), weight, mix)
+
+    def _chosen(self, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return those of a site's answers that it uses."""
+        if self.answer == "mixture":
+            return dict(answers)
+        name = self.answer if self.answer in answers else "common"
+        return {name: answers[name]}
+
+    def _answers(
+        self, task: Task, site: SiteContext, *parts: str
+    ) -> tuple[Tensor, list[dict[str, Tensor]]]:
+        """Return the site's class mix [C] and every answer [n, C] that it has to each part."""
+        mix, common = self._common(task, site, *parts)
+        answers = [{"common": found} for found in common]
+        sets = [site.data.parts[part].inputs for part in parts]
+        if task.own.version and self.answer != "common":
+            site.load(task.own)
+            for found, plain in zip(answers, site.predicted_each(sets), strict=True):
+                found["tuned"] = weighted(plain, mix)
+        if self.alone and task.private and len(site.data.labels):
+            assign(site.model, site.memory)
+            for found, plain in zip(answers, site.predicted_each(sets), strict=True):
+                found["alone"] = plain.double()
+        return mix, answers
+
+    def _common(self, task: Task, site: SiteContext, *parts: str) -> tuple[Tensor, list[Tensor]]:
+        """Return the site's class mix [C], and the common answers times it to its parts' inputs."""
+        wanted = dict.fromkeys((UNLABELLED, *parts))
+        if self.closed == NO_FEATURES:
+            site.load(task.models["server"][0])
+            sets = [site.data.parts[part].inputs for part in wanted]
+            plain = dict(zip(wanted, site.predicted_each(sets), strict=True))
+            mix = class_mix(counts(site), plain[UNLABELLED])
+        else:
+            stacked = Stacked.of(self.closed, task, site)
+            plain = {part: stacked.predicted(part) for part in wanted}
+            prior = stacked.closed.solution(task).prior
+            mix = site_mix(counts(site), plain[UNLABELLED], prior)
+        return mix, [weighted(plain[part], mix) for part in parts]
+
+    def mix(self, task: Task, site: SiteContext) -> Tensor:
+        """Return the site's class mix [C], the task naming the common model."""
+        return self._common(task, site)[0]
+
+    def _trust(self, val: Mapping[str, Tensor], site: SiteContext, chosen: Tensor) -> Tensor:
+        """Return the weight of each answer [M], from these validation images and one for each."""
+        labels = site.data.val_labels.cpu()[chosen]
+        given = [answers[chosen, labels] for answers in val.values()]
+        return mixture_weights(torch.stack(given, dim=1), torch.ones(len(val)))
+
+    def _held_out(self, val: Mapping[str, Tensor], site: SiteContext) -> Tensor:
+        """Return the used answers to all validation images [n, C].
+
+        An image's own label decides nothing about its answer: each half of those that decide is
+        answered as the other half says.
+        """
+        chosen = deciding(site)
+        answers = mixed(list(val.values()), self._trust(val, site, chosen))
+        for one, other in ((chosen[::2], chosen[1::2]), (chosen[1::2], chosen[::2])):
+            part = [found[one] for found in val.values()]
+            answers[one] = mixed(part, self._trust(val, site, other))
+        return answers
+
+
+@plain_dataclass(frozen=True)
+class Taught:
+    """What a site learns beside its labels, all on the CPU.
+
+    mix: its class mix [C]. kept: int64 [m], which of D_u have a pseudo-label. soft: float32 [m, C],
+    the pseudo-labels. worth: how much one counts, in labels.
+    """
+
+    mix: Tensor
+    kept: Tensor
+    soft: Tensor
+    worth: float
+
+    @classmethod
+    def nothing(cls, counts: Tensor) -> Self:
+        """Return what a site learns from labels alone, so many of each class [C]."""
+        none = torch.empty(0, len(counts))
+        return cls(class_mix(counts, none), torch.empty(0, dtype=torch.int64), none, 0.0)
+
+
+METHOD = PriorShift

@@ -1,0 +1,35 @@
+"""FedSiam-Pi (Long et al.): the target is the online network itself, seen a second time.
+
+Both passes have views and dropout of their own; no gradient flows through the second. One network
+travels, as in FedAvg: tau = 0 and alpha = 0 of FedSiam.
+"""
+
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from fedapp.ground.settings import CLOSED
+from fedapp.messages.protocol import EVALUATE, Task
+from fedapp.methods.base import SiteContext, SiteReport
+from fedapp.methods.two_networks._siamese import Siamese
+
+
+@dataclass(frozen=True, kw_only=True, config=CLOSED)
+class FedSiamPi(Siamese):
+    """No hyper-parameters beside those of all FedSiam."""
+
+    name: ClassVar[str] = "fedsiam_pi"
+
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Train the one network, or measure it."""
+        if task.action == EVALUATE or self.by_labels(task):
+            return super().site_round(task, site)
+        site.load(task.models["server"][0])
+        loss, memory = self.learned(task, site, site.model, None)
+        if loss is None:  # no images to learn from
+            return SiteReport()
+        metrics = {"loss": site.finite(loss, task)}
+        return SiteReport(site.params(), learned=True, metrics=metrics, memory=memory)
+
+
+METHOD = FedSiamPi

@@ -1,0 +1,201 @@
+"""RSCFed (Liang et al. 2022): random sub-consensus models, and a mean teacher at every site.
+
+In a round the server draws M subsets of the cohort, each for itself. All members begin with the
+server's model w. A subset's models are averaged, each with the weight
+
+    n_k exp(-s d_k / n_k),  d_k = sum over tensors of ||w_k - wbar||,  wbar = sum n_k w_k / sum n_k
+
+(`consensus`); the new w is the mean of the M averages. A site drawn twice learns twice from
+the same w; its teacher goes on.
+
+A site minimises CE(D_s) + lambda ||softmax(student) - sharpened teacher||^2 (`teacher`). Its
+teacher follows after step t by alpha = min(1 - 1 / (t + 1), alpha_max), where t counts from 0 over
+all of the site's rounds; before the site's first step the teacher is w.
+
+- DEVIATION: sites have labelled and unlabelled images, and minimise both losses at once. In the
+  paper a site has the one or the other.
+- DEVIATION: a labelled site counts as any other; in the authors' code, 36 times as much.
+- DEVIATION: subsets are drawn of the round's cohort; where all sites take part, of all.
+- DEVIATION: optimiser, warm-up and the longest gradient are those of all methods here.
+"""
+
+import copy
+from collections.abc import Generator, Iterator, Sequence
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import nn
+
+from fedapp.data.augment import weak
+from fedapp.data.sites import SiteData
+from fedapp.ground.settings import CLOSED, Count, Positive, Share
+from fedapp.learn.networks.base import Network
+from fedapp.learn.objectives import supervised
+from fedapp.learn.params import Params, assign, weighted_mean
+from fedapp.learn.training import Step, descend
+from fedapp.messages.protocol import EVALUATE, SERVER_SITE, ModelRef, Reply, Task
+from fedapp.methods.averaging._averaging import (
+    WARM_UP,
+    Averaging,
+    averaged,
+    common,
+    measurements,
+    work_of,
+)
+from fedapp.methods.base import MethodState, Round, SiteContext, SiteReport
+from fedapp.methods.two_networks._target import decay, follow
+from fedapp.methods.two_networks.rscfed.consensus import distance_to, reweighted
+from fedapp.methods.two_networks.rscfed.teacher import mean_teacher
+
+STEPS, TEACHER = "steps", "teacher."
+"""What a site remembers: steps so far, and its teacher's weights under this prefix."""
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+
+
+@dataclass(frozen=True, kw_only=True, config=CLOSED)
+class RscFed(Averaging):
+    """Fields are the paper's hyper-parameters, defaults the authors' code's."""
+
+    name: ClassVar[str] = "rscfed"
+
+    subsets: Count = 3
+    """M, sub-consensus models of a round."""
+    subset_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Share of the cohort in each, one site or more: 5 of 10, 2 of 5."""
+    distance_scale: NonNegativeFloat = 100.0
+    """s, where a member of the subset has labels; 0: weights by numbers of images alone."""
+    distance_scale_unlabelled: NonNegativeFloat = 1e4
+    """s, where none has."""
+    consistency_weight: NonNegativeFloat = 0.02
+    """lambda."""
+    temperature: Positive = 0.5
+    """T, of the teacher's answers; below 1 they become surer."""
+    largest_decay: Share = 0.999
+    """alpha_max, of the teacher."""
+
+    @property
+    def needs_images(self) -> bool:
+        """Of weak views."""
+        return True
+
+    def needs_labels(self) -> str:
+        """Sites learn from their teachers."""
+        return ""
+
+    def needs_mean(self) -> str:
+        """A site may be a member twice, and the subsets' weights are the method."""
+        return "a site is in several subsets, so it would vote on itself, and their weights be lost"
+
+    def images_per_step(self, batch_size: int, data: SiteData) -> int:
+        """A labelled and an unlabelled image for each of a batch."""
+        return 2 * batch_size
+
+    def memory(self, model: nn.Module, w_0: Params) -> Params:
+        """The teacher, and the steps so far."""
+        teacher = {f"{TEACHER}{name}": w_0[name] for name, _ in model.named_parameters()}
+        return {**teacher, STEPS: torch.zeros((), dtype=torch.int64)}
+
+    # --- server -----------------------------------------------------------------------------------
+
+    def server_round(
+        self, state: MethodState, rnd: Round
+    ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
+        """Average sub-consensus models, drawn subset by subset; the warm-up is all methods'."""
+        if rnd.number == 0:
+            yield from averaged(rnd, self.weight)
+        else:
+            yield from self._consensus(rnd)
+        yield measurements(rnd)
+        return state
+
+    def _consensus(self, rnd: Round) -> Generator[Sequence[Task], Sequence[Reply], None]:
+        parts: list[tuple[float, ModelRef]] = []
+        for phase, sites in enumerate(self.drawn(rnd)):
+            replies = yield [rnd.task(k, "train", phase, {}, **common(rnd)) for k in sites]
+            parts += self.weighed(rnd, [reply for reply in replies if reply.learned])
+        if rnd.common_fixed:
+            return
+        if parts:
+            rnd.pool.average(parts)
+        if rnd.server_learns:
+            yield [rnd.task(SERVER_SITE, "train", 0, {}, **common(rnd))]
+
+    def drawn(self, rnd: Round) -> list[list[int]]:
+        """Return the members of each subset, ascending; drawn by (seed, round, subset)."""
+        cohort = sorted(rnd.cohort)
+        size = max(round(self.subset_share * len(cohort)), 1)
+        return [
+            sorted(rnd.stream("subset", m).choice(cohort, size, replace=False).tolist())
+            for m in range(self.subsets)
+        ]
+
+    def weighed(self, rnd: Round, learned: Sequence[Reply]) -> list[tuple[float, ModelRef]]:
+        """Return the newest models of a subset's members with their weights, which sum to 1.
+
+        Nothing, where nobody learned.
+        """
+        counts = [self.weight(rnd.facts[reply.site], reply) for reply in learned]
+        if not sum(counts):
+            return []
+        refs = [rnd.pool.latest(reply.site) for reply in learned]
+        models = ((n, rnd.pool.read(ref)) for n, ref in zip(counts, refs, strict=True))
+        mean = weighted_mean(models, rnd.pool.read(rnd.pool.common()))
+        labelled = any(rnd.facts[reply.site].labelled for reply in learned)
+        scale = self.distance_scale if labelled else self.distance_scale_unlabelled
+        distances = (distance_to(mean, rnd.pool.read(ref)) for ref in refs)
+        return list(zip(reweighted(counts, distances, scale), refs, strict=True))
+
+    # --- site -------------------------------------------------------------------------------------
+
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Train the network beside the site's teacher; warm up or measure as all methods do."""
+        if task.action in (EVALUATE, WARM_UP):
+            return super().site_round(task, site)
+        site.load(task.models["server"][0])
+        teacher, done = self._teacher(site)
+
+        def bring_along() -> None:
+            nonlocal done
+            follow(teacher, site.model, decay(done, self.largest_decay))
+            done += 1
+
+        draws = site.stream("augment", task)
+        with site.drawing(task):
+            steps = mean_teacher(
+                work_of(task, site),
+                teacher,
+                lambda images: weak(images, site.flip, draws),
+                self.temperature,
+                self.consistency_weight,
+                bring_along,
+            )
+            loss = descend(site.model, steps, site.training)
+        if loss is None:  # no images to learn from
+            return SiteReport()
+        weights = {f"{TEACHER}{n}": w.detach().cpu() for n, w in teacher.named_parameters()}
+        return SiteReport(
+            site.params(),
+            learned=True,
+            metrics={"loss": site.finite(loss, task)},
+            memory={**weights, STEPS: torch.tensor(done)},
+        )
+
+    def _teacher(self, site: SiteContext) -> tuple[Network, int]:
+        """Return the site's teacher and its steps so far; before the first: the server's model.
+
+        The network holds that model, whose batch-norm statistics the teacher has in any case.
+        """
+        teacher, steps = copy.deepcopy(site.model), int(site.memory[STEPS])
+        if steps:
+            weights = {n: site.memory[f"{TEACHER}{n}"] for n, _ in teacher.named_parameters()}
+            assign(teacher, {**teacher.state_dict(), **weights})
+        return teacher, steps
+
+    def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
+        """Cross entropy on D_s: what the warm-up minimises."""
+        return supervised(work_of(task, site))
+
+
+METHOD = RscFed

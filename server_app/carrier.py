@@ -1,0 +1,152 @@
+"""The engine's transport over a Flower grid: tasks to the nodes, their answers back."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedapp.experiment.config import shared_settings
+from fedapp.ground.errors import StoreError, one_line
+from fedapp.learn.params import digest_of
+from fedapp.messages import wire
+from fedapp.messages.poolkey import make_key
+from fedapp.messages.protocol import (
+    Hello,
+    Incoming,
+    Origin,
+    Outgoing,
+    Refusal,
+    Reply,
+    SiteFacts,
+    Task,
+)
+from fedapp.server.assembly import Assembly
+from fedapp.server.phases import Fetch
+from server_app.introductions import Introductions
+from server_app.post import AT_ONCE, NOT_SENT, Post, parsed
+
+
+class GridCarrier:
+    """Carries one run's messages by a grid (`fedapp.server.phases.Carrier`).
+
+    everybody: the command that simulates all sites, said to whoever starts fewer.
+    """
+
+    def __init__(self, grid: Grid, origin: Origin, everybody: str, run: Assembly) -> None:
+        key = make_key(run.folder.pool_root)
+        self._origin = replace(origin, pool=digest_of(key.encode()))
+        self._store, self._settings = run.store, run.experiment
+        self._post = Post(grid, run.experiment.rounds.deadline_s)
+        self._sites = Introductions(
+            self._post,
+            run.experiment,
+            wire.write_request(self._origin, Hello(shared_settings(run.experiment)), {}),
+            key,
+            run.progress.note,
+            everybody,
+        )
+
+    def introduce(self) -> Sequence[SiteFacts]:
+        """Ask every node who it is; note which node is which site.
+
+        Raises RunError where there is no node, or where every one that answers refuses.
+        """
+        return self._sites.at_start()
+
+    def newcomers(self) -> Sequence[SiteFacts]:
+        """Return the sites whose nodes have come, or come back, since the last call."""
+        return self._sites.since()
+
+    def leave_out(self, site: int) -> None:
+        """Have a site's node asked again at a later call of `newcomers`."""
+        self._sites.leave_out(site)
+
+    def exchange(
+        self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
+    ) -> Iterator[tuple[int, Incoming]]:
+        """Push a phase's tasks, yield answers as they come, stop at the deadline.
+
+        They go in one push where `runtime.in_flight_mib` allows, else as answers make room.
+        """
+        limit = self._models_at_once(outbox)
+        queue, flying, lost = deque(outbox), dict[int, Outgoing](), list[tuple[Task, str]]()
+
+        def more() -> list[Message]:
+            messages: list[Message] = []
+            while not messages and (wave := self._wave(queue, flying.values(), limit)):
+                for out in wave:
+                    try:
+                        messages.append(self._message(out, fetch))
+                    except StoreError as error:  # a damaged content, which only its sites need
+                        lost.append((out.task, f"the server lost a model it needs: {error}"))
+                    else:
+                        flying[self._sites.nodes[out.task.site]] = out
+            return messages
+
+        for message, reply in self._post.replies(more, deadline_s):
+            task = flying.pop(message.metadata.dst_node_id).task
+            yield task.site, _unsent(task, NOT_SENT) if reply is None else self._read(task, reply)
+        for task, reason in lost:
+            yield task.site, _unsent(task, reason)
+        for out in queue:
+            yield out.task.site, _unsent(out.task, "not sent: the round's time was over")
+
+    def _models_at_once(self, outbox: Sequence[Outgoing]) -> int:
+        """Return how many models `runtime.in_flight_mib` has room for."""
+        digests = {digest for out in outbox for digest in (out.task.own.digest, *out.attach)}
+        known = [self._store.size(digest) for digest in digests if self._store.has(digest)]
+        return self._settings.runtime.in_flight_mib * 2**20 // max(known, default=1)
+
+    def _wave(
+        self, queue: deque[Outgoing], flying: Iterable[Outgoing], limit: int
+    ) -> list[Outgoing]:
+        """Take from the queue what there is room for beside what is under way; one, if nothing is.
+
+        A model that goes to several sites counts once; each task brings one back.
+        """
+        under_way = list(flying)
+        away = [out for out in under_way if out.task.site not in self._sites.neighbours]
+        models = {digest for out in away for digest in out.attach}
+        back, near, wave = len(away), len(under_way) - len(away), list[Outgoing]()
+        while queue:
+            if queue[0].task.site in self._sites.neighbours:
+                near += 1
+                if near > AT_ONCE:
+                    break
+            else:
+                models |= set(queue[0].attach)
+                back += 1
+                if back > 1 and len(models) + back > limit:
+                    break
+            wave.append(queue.popleft())
+        return wave
+
+    def _message(self, out: Outgoing, fetch: Fetch) -> Message:
+        """Return a task as a message, with the contents that its site can neither hold nor read."""
+        travels = () if out.task.site in self._sites.neighbours else out.attach
+        payloads = {digest: fetch(digest) for digest in travels}
+        records = wire.pack_request(self._origin, out.head, payloads)
+        return self._post.message(self._sites.nodes[out.task.site], "train.task", records)
+
+    def _read(self, task: Task, reply: Message) -> Incoming:
+        """Parse the answer to a task."""
+        incoming = parsed(reply)
+        answer = incoming.answer
+        if isinstance(answer, Reply) and task.site in self._sites.neighbours:
+            return self._with_upload(task, answer, incoming.head_bytes)
+        return incoming
+
+    def _with_upload(self, task: Task, reply: Reply, head_bytes: int) -> Incoming:
+        """Read a neighbour's new contents where it put them: in the pool."""
+        try:
+            uploads = reply.uploads(task.own.digest)
+            payloads = {digest: self._store.get(digest) for digest in uploads.values()}
+        except StoreError as error:
+            return Incoming(Refusal(task.site, task.round, f"its new model is not there: {error}"))
+        return Incoming(reply, payloads, head_bytes)
+
+
+def _unsent(task: Task, reason: str) -> Incoming:
+    return Incoming(Refusal(task.site, task.round, one_line(reason)), sent=False)

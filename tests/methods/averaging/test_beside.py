@@ -1,0 +1,148 @@
+"""Tensors that a site has of its own beside those it shares: at home, by content, as it left them.
+
+The methods here are FedAvg and FedBN whose sites keep a head of their own beside the shared one; it
+grows by 1 whenever they train.
+"""
+
+from dataclasses import replace
+
+import pytest
+from pydantic.dataclasses import dataclass
+
+from fedapp.ground.settings import CLOSED
+from fedapp.learn.networks.parts import head_names
+from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.methods.averaging.fedbn import FedBN
+from tests.methods.conformance import Deal, load, named, play, play_in_one_store, toy
+
+HEAD = "memory.head.weight"
+
+
+class Beside:
+    """Mixed into a method."""
+
+    def memory(self, model, w_0):
+        return {name: w_0[name] for name in head_names(model)}
+
+    def site_round(self, task, site):
+        report = super().site_round(task, site)
+        if report.params is None:
+            return report
+        return replace(report, memory={name: t + 1 for name, t in site.memory.items()})
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Shared(Beside, FedAvg):
+    pass
+
+
+@dataclass(frozen=True, config=CLOSED)
+class WithNorms(Beside, FedBN):
+    pass
+
+
+BOTH = [Shared(), WithNorms()]
+PHASES = {"training__warmup_epochs": 2, "training__warmup_rounds": 2}
+
+
+def grown(played, exchange):
+    """By how much a site's own head has grown since w_0."""
+    part = load(exchange.private)
+    assert part.keys() == played.kept() | {HEAD, "memory.head.bias"}
+    change = part[HEAD] - played.w_0()["head.weight"]
+    assert (change - change.mean()).abs().max() < 1e-5
+    return round(change.mean().item())
+
+
+@named(BOTH)
+def test_it_starts_from_w_0_and_is_what_the_last_training_made_of_it(tmp_path, method):
+    played = play(toy(method, tmp_path, **PHASES))
+    assert all(not row["skipped"] for row in played.rows())
+    for site in range(3):
+        trained = [e for e in played.seen if e.task.site == site and e.incoming.payloads]
+        assert [grown(played, e) for e in trained] == [1, 2, 3, 4]
+
+
+@named(BOTH)
+def test_no_message_holds_it(tmp_path, method):
+    played = play(toy(method, tmp_path, **PHASES))
+    parts = [load(e.private) for e in played.seen if e.private]
+    secrets = {part[name].numpy().tobytes() for part in parts for name in (HEAD,)}
+    assert len(secrets) == 4  # w_0's has grown four times
+    for exchange in played.seen:
+        for blob in (*exchange.down.values(), *exchange.incoming.payloads.values()):
+            assert load(blob).keys() == played.w_0().keys() - played.kept()
+        sent = [*exchange.down.values(), *exchange.incoming.payloads.values(), *exchange.heads]
+        assert not any(secret in message for message in sent for secret in secrets)
+        assert not any(b"memory." in message for message in sent)
+
+
+@named(BOTH)
+def test_a_site_that_does_not_train_keeps_it_as_it_is(tmp_path, method):
+    """It only measures, is not of the cohort, or has nothing to learn from."""
+    deals = (Deal(9, 0), Deal(8, 0), Deal(0, 5))
+    played = play(toy(method, tmp_path, deals, rounds__num_rounds=3, rounds__sample_rate=0.3))
+    known = dict.fromkeys(range(3), "")
+    for exchange in played.seen:
+        site = exchange.task.site
+        assert exchange.task.private == known[site]
+        changed = exchange.reply.private != known[site]
+        assert changed == bool(exchange.incoming.payloads)
+        known[site] = exchange.reply.private
+    assert known[2] == "" and known[0] and known[1]
+    times = {
+        k: sum(bool(e.incoming.payloads) for e in played.seen if e.task.site == k) for k in known
+    }
+    assert {k: grown(played, played.of(3, "evaluate")[k]) for k in (0, 1)} == {
+        k: times[k] for k in (0, 1)
+    }
+
+
+class Stop(Exception):
+    """Stands for a power cut."""
+
+
+@named(BOTH)
+@pytest.mark.parametrize("cut", [(0, 1, 1), (1, 0, 1), (2, 0, 2)])
+def test_a_run_that_is_cut_and_resumed_has_the_same(tmp_path, method, cut):
+    """Also where sites had gone on: it belongs to the round that is resumed. cut: round, phase,
+    site."""
+
+    def tamper(task, incoming):
+        if (task.round, task.phase, task.site) == cut and task.action != "evaluate":
+            raise Stop
+        return incoming
+
+    experiment = toy(method, tmp_path, **PHASES)
+    with pytest.raises(Stop):
+        play(experiment, tamper)
+    resumed = play(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
+    whole = play(toy(method, tmp_path, name="whole", **PHASES))
+    assert resumed.records() == whole.records() and resumed.rows() == whole.rows()
+    assert [grown(whole, e) for e in resumed.of(2, "evaluate")] == [4, 4, 4]
+
+
+@named(BOTH)
+def test_where_the_disk_lost_it_it_starts_again_from_w_0_and_the_log_says_so(
+    tmp_path, method, caplog
+):
+    def lose(task, incoming):
+        if (task.site, task.round, task.action) == (1, 1, "evaluate"):
+            for path in (tmp_path / "run/remote/site-1/private").rglob("*.safetensors"):
+                path.unlink()
+        return incoming
+
+    played = play(toy(method, tmp_path, **PHASES), lose)
+    assert [row["skipped"] for row in played.rows()] == [{}] * 3
+    assert "the site begins it anew" in caplog.text
+    assert [grown(played, e) for e in played.of(2, "evaluate")] == [4, 1, 4]
+
+
+def test_sites_in_the_servers_own_store_have_it_on_disks_of_their_own(tmp_path):
+    one = play(toy(Shared(), tmp_path, name="wire"))
+    two = play_in_one_store(toy(Shared(), tmp_path, name="loopback"))
+    assert one.records() == two.records()
+    pool = [load(path.read_bytes()) for path in two.folder.pool_root.rglob("*.safetensors")]
+    assert pool and all(part.keys() == two.w_0().keys() for part in pool)
+    parts = [load(path.read_bytes()) for path in two.folder.sites_root.rglob("*.safetensors")]
+    assert parts and all(HEAD in part for part in parts)

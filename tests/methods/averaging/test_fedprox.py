@@ -1,0 +1,141 @@
+"""FedProx: the proximal term's gradient is mu (w - w_t), and nothing else is added to FedAvg."""
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from fedapp.learn.networks import build_model, initial_params
+from fedapp.learn.objectives import distance
+from fedapp.messages.protocol import ModelRef, Task
+from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.methods.averaging.fedprox import FedProx
+from tests.methods.conformance import (
+    PIXELS,
+    assert_close,
+    assert_same,
+    context,
+    data_of,
+    descent_by_hand,
+    play,
+    site_data,
+    toy,
+    trainable,
+)
+
+W_T = ModelRef(-2, 1, "a" * 64)
+TASK = Task(0, 1, "train", ModelRef(0, 0, "b" * 64), {"server": (W_T,)})
+START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
+WEIGHTS = trainable(build_model(PIXELS, (1, 8, 8), 3))
+
+
+def trained(method, **training):
+    site = context(data_of(labelled=6), START, **training)
+    report = method.site_round(TASK, site)
+    return report.params, report.metrics["loss"]
+
+
+def test_the_gradient_of_half_mu_times_the_distance_is_mu_times_the_difference():
+    """By finite differences: d/dw_i of mu / 2 ||w - a||^2."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 3), (4,))
+    w = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+    a = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+    mu, h = 0.7, 1e-6
+    assert distance(w, a).item() == pytest.approx(
+        sum(((x - y) ** 2).sum().item() for x, y in zip(w, a, strict=True))
+    )
+    for tensor, anchor in zip(w, a, strict=True):
+        flat, target = tensor.view(-1), anchor.view(-1)
+        for i in range(len(flat)):
+            flat[i] += h
+            above = mu / 2 * distance(w, a).item()
+            flat[i] -= 2 * h
+            below = mu / 2 * distance(w, a).item()
+            flat[i] += h
+            slope = (above - below) / (2 * h)
+            assert slope == pytest.approx(mu * (flat[i] - target[i]).item(), abs=1e-6)
+
+
+def test_no_distance_no_pull():
+    w = torch.ones(3, requires_grad=True)
+    distance([w], [torch.ones(3)]).backward()
+    assert w.grad.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("mu", [0.01, 1.0, 7.0])
+def test_after_two_steps_the_pull_is_the_whole_difference_to_fedavg(mu):
+    """The first step starts at w_t and feels no pull; the second feels mu (w_1 - w_t).
+
+    So w_2(FedAvg) - w_2(FedProx) = rate mu (w_1 - w_t), whatever the loss is.
+    """
+    rate = 0.1
+    w_1, _ = trained(FedAvg(), local_epochs=1, learning_rate=rate)
+    plain, _ = trained(FedAvg(), local_epochs=2, learning_rate=rate)
+    pulled, _ = trained(FedProx(proximal=mu), local_epochs=2, learning_rate=rate)
+    for name in WEIGHTS:
+        torch.testing.assert_close(
+            plain[name] - pulled[name],
+            rate * mu * (w_1[name] - START[name]),
+            rtol=1e-3,
+            atol=1e-6,
+        )
+    assert any((plain[n] - pulled[n]).abs().max() > 1e-4 * mu for n in WEIGHTS)
+
+
+def test_statistics_of_batch_norm_are_not_pulled():
+    plain, _ = trained(FedAvg(), local_epochs=1)
+    pulled, _ = trained(FedProx(proximal=5.0), local_epochs=1)
+    assert_same(pulled, plain)  # after one step: not even the weights
+
+
+def test_many_steps_by_hand(tmp_path):
+    """Momentum carries the pull on; the anchor stays the server's model of the round."""
+    mu = 2.0
+    changes = {"training__batch_size": 64, "training__local_epochs": 4, "model__dropout": 0.0}
+    experiment = toy(FedProx(proximal=mu), tmp_path, rounds__num_rounds=1, **changes)
+    played = play(experiment)
+
+    def pull(now, start):
+        return {name: mu * (now[name].detach() - start[name]) for name in now}
+
+    for number, action, steps in ((0, "warmup", 1), (1, "train", 4)):
+        for exchange in played.of(number, action):
+            data = site_data(experiment, exchange.task.site)
+            by_hand = descent_by_hand(
+                experiment, played.server(exchange), data.labelled, data.labels, steps, pull
+            )
+            floats = {n: t for n, t in by_hand.items() if t.is_floating_point()}
+            assert_close(exchange.upload, floats, atol=1e-4)
+
+
+@pytest.mark.parametrize("objective", ["supervised", "fixmatch"])
+def test_without_pull_it_is_fedavg_bit_for_bit(tmp_path, objective):
+    plain = play(toy(FedAvg(objective=objective), tmp_path, name="fedavg"))
+    zero = play(toy(FedProx(objective=objective, proximal=0.0), tmp_path, name="fedprox"))
+    assert zero.records() == plain.records()
+    some = play(toy(FedProx(objective=objective, proximal=0.5), tmp_path, name="pulled"))
+    assert some.records() != plain.records()
+
+
+def test_a_strong_pull_holds_the_site_at_the_servers_model():
+    """rate mu = 0.5: every step halves the way back."""
+
+    def moved(mu):
+        params, _ = trained(FedProx(proximal=mu), local_epochs=20)
+        return sum(((params[n] - START[n]) ** 2).sum().item() for n in WEIGHTS) ** 0.5
+
+    far, near, held = moved(0.0), moved(1.0), moved(5.0)
+    assert held < near < far and held < far / 2
+
+
+def test_the_loss_that_is_reported_is_without_the_pull():
+    """At two steps: the mean of the losses at w_t and at w_1, which mu does not change."""
+    _, plain = trained(FedAvg(), local_epochs=2)
+    _, pulled = trained(FedProx(proximal=7.0), local_epochs=2)
+    assert pulled == plain
+
+
+@pytest.mark.parametrize("bad", [{"proximal": -0.1}, {"mu": 1.0}, {"confidence": 1.5}])
+def test_hyper_parameters_are_checked(bad):
+    with pytest.raises((ValidationError, TypeError)):
+        FedProx(**bad)

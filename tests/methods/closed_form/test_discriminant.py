@@ -1,0 +1,377 @@
+"""Discriminant analysis from sums: by hand, beside scikit-learn's, and the same for any split."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from fedapp.learn.params import schema_of
+from fedapp.methods.closed_form._discriminant import (
+    LEAST_RIDGE,
+    NEVER,
+    Classes,
+    Guesses,
+    Sums,
+    added,
+    classes_schema,
+    guesses_schema,
+    packed,
+    shares_of_all,
+    sums_schema,
+    unpacked,
+)
+
+EMPTY = torch.empty(0, 2)
+
+
+def drawn(count, size=5, classes=3, seed=0):
+    """Features no longer than 1 around a mean for each class, and labels; every class occurs."""
+    stream = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % classes
+    means = torch.randn(classes, size, generator=stream)
+    x = means[labels] + torch.randn(count, size, generator=stream)
+    return x / x.norm(dim=1, keepdim=True).clamp_min(1), labels
+
+
+def sums_of(x, labels, known, classes=3):
+    """Sums where only the first `known` images have labels."""
+    return Sums.of(x[:known], labels[:known], x[known:], classes)
+
+
+def logits(head, x):
+    weight, bias = head
+    return x.double() @ weight.T + bias
+
+
+# --- sums -----------------------------------------------------------------------------------------
+
+
+def test_sums_by_hand():
+    """Labelled (1, 2) and (3, -1), of classes 1 and 1 of three; unlabelled (0, 2)."""
+    found = Sums.of(
+        torch.tensor([[1.0, 2], [3, -1]]), torch.tensor([1, 1]), torch.tensor([[0.0, 2]]), 3
+    )
+    assert found.counts.tolist() == [0, 2, 0] and found.images == 3
+    assert found.by_class.tolist() == [[0, 0], [4, 1], [0, 0]]
+    assert found.total.tolist() == [4, 3]
+    assert found.second.tolist() == [[10, -1], [-1, 9]]
+    # Less (4, 1) (4, 1)^T / 2 and (0, 2) (0, 2)^T.
+    torch.testing.assert_close(found.unexplained, torch.tensor([[2, -3], [-3, 4.5]]).double())
+    counts, sums = found.by_group
+    assert counts.tolist() == [0, 2, 0, 1] and sums.tolist() == [[0, 0], [4, 1], [0, 0], [0, 2]]
+
+
+def test_sums_travel_as_vectors_of_their_schema():
+    """Matrices may travel as float16, which such sums would not survive."""
+    x, labels = drawn(20)
+    sums = sums_of(x, labels, 12)
+    params = sums.to_params()
+    assert schema_of(params) == sums_schema(3, 5)
+    assert all(tensor.dim() == 1 for tensor in params.values())
+    again = Sums.from_params(params)
+    for name in ("counts", "by_class", "total", "second"):
+        torch.testing.assert_close(getattr(again, name), getattr(sums, name), rtol=1e-6, atol=1e-6)
+    assert again.images == 20 and torch.equal(again.counts, sums.counts)
+
+
+def test_guesses_by_hand():
+    """(1, 2) is of class 0 at a quarter, (3, -1) surely of class 1; nobody is of class 2."""
+    found = Guesses.of(
+        torch.tensor([[1.0, 2], [3, -1]]), torch.tensor([[0.25, 0.75, 0], [0, 1, 0]])
+    )
+    assert found.counts.tolist() == [0.25, 1.75, 0]
+    assert found.by_class.tolist() == [[0.25, 0.5], [3.75, 0.5], [0, 0]]
+    params = found.to_params()
+    assert schema_of(params) == guesses_schema(3, 2)
+    again = Guesses.from_params(params)
+    assert torch.equal(again.counts, found.counts)
+    assert torch.equal((again + found).by_class, 2 * found.by_class)
+
+
+def test_guesses_that_are_sure_and_right_are_labels():
+    x, labels = drawn(60)
+    guesses = Guesses.of(x[20:], torch.nn.functional.one_hot(labels[20:]))
+    guessed, known = sums_of(x, labels, 20).with_guesses(guesses), sums_of(x, labels, 60)
+    for one, other in zip(Classes.of(guessed).head(0.1), Classes.of(known).head(0.1), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_of_no_image_there_is_nothing_to_guess():
+    x, labels = drawn(30)
+    nothing = Guesses.of(x[:0], torch.empty(0, 3))
+    sums = sums_of(x, labels, 12)
+    again = sums.with_guesses(nothing)
+    assert torch.equal(again.counts, sums.counts) and torch.equal(again.by_class, sums.by_class)
+
+
+def test_classes_travel_likewise():
+    x, labels = drawn(20)
+    found = Classes.of(sums_of(x, labels, 12))
+    params = found.to_params()
+    assert schema_of(params) == classes_schema(3, 5)
+    assert all(tensor.dim() == 1 for tensor in params.values())
+    again = Classes.from_params(params)
+    torch.testing.assert_close(again.means, found.means, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(again.within, found.within, rtol=1e-6, atol=1e-7)
+    assert again.images == found.images and torch.equal(again.counts, found.counts)
+
+
+def test_the_upper_triangle_is_the_matrix():
+    square = torch.tensor([[1.0, 2, 3], [2, 4, 5], [3, 5, 6]], dtype=torch.float64)
+    assert packed(square).tolist() == [1, 2, 3, 4, 5, 6]
+    assert torch.equal(unpacked(packed(square), 3), square)
+
+
+def test_true_sums_leave_no_negative_eigenvalue():
+    for known in (0, 1, 9, 20):
+        x, labels = drawn(20)
+        assert torch.linalg.eigvalsh(sums_of(x, labels, known).unexplained).min() > -1e-12
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_the_federations_sums_are_the_pools(data):
+    """Any images to any site, in any order; sites without labels, without images. 1e-12: rounding
+    of 40 sums of numbers below 1 in float64; 1e-5 where every site's travel as float32."""
+    x, labels = drawn(40)
+    sites = data.draw(st.lists(st.integers(0, 4), min_size=40, max_size=40))
+    known = data.draw(st.lists(st.booleans(), min_size=40, max_size=40))
+    known[0] = True
+    order = data.draw(st.permutations(range(5)))
+    site, has = torch.tensor(sites), torch.tensor(known)
+    pooled = Sums.of(x[has], labels[has], x[~has], 3)
+    parts = [
+        Sums.of(x[(site == k) & has], labels[(site == k) & has], x[(site == k) & ~has], 3)
+        for k in order
+    ]
+    sent = added(Sums.from_params(part.to_params()) for part in parts)
+    for found, atol in ((added(parts), 1e-12), (sent, 1e-5)):
+        assert torch.equal(found.counts, pooled.counts) and found.images == pooled.images == 40
+        for name in ("by_class", "total", "second"):
+            torch.testing.assert_close(
+                getattr(found, name), getattr(pooled, name), rtol=0, atol=atol
+            )
+        mine, theirs = (Classes.of(sums).heads([1.0]) for sums in (found, pooled))
+        torch.testing.assert_close(mine[0], theirs[0], rtol=1e3 * atol, atol=1e4 * atol)
+
+
+# --- classes and heads ----------------------------------------------------------------------------
+
+
+def test_two_classes_by_hand():
+    """Class 0: (1, 0), (3, 0); class 1: (0, 1), (0, 5). Means (2, 0) and (0, 3), covariance within
+    diag(2, 8) / 4 = diag(.5, 2). With ridge .5 P = diag(1, .4); m^T P x - m^T P m / 2 is
+    2 x - 2 and 1.2 y - 1.8, less x + 0.6 y - 0.95 in both, that of the means' middle (1, 1.5)."""
+    x = torch.tensor([[1.0, 0], [3, 0], [0, 1], [0, 5]])
+    found = Classes.of(Sums.of(x, torch.tensor([0, 0, 1, 1]), EMPTY, 2))
+    assert found.means.tolist() == [[2, 0], [0, 3]] and found.images == 4
+    torch.testing.assert_close(found.within, torch.tensor([[0.5, 0], [0, 2]]).double())
+    weight, bias = found.head(0.5)
+    torch.testing.assert_close(weight, torch.tensor([[1, -0.6], [-1, 0.6]]).double())
+    torch.testing.assert_close(bias, torch.tensor([-1.05, -0.85]).double())
+    # lambda times the mean eigenvalue, 1.25.
+    [again], [biases] = found.heads([0.4])
+    torch.testing.assert_close(again, weight)
+    torch.testing.assert_close(biases, bias)
+
+
+def test_it_is_scikit_learns_with_equal_priors():
+    """As many images of each class: scikit-learn weighs covariances by the priors. Its logits
+    differ by the same number in all classes."""
+    x, labels = drawn(300)
+    weight, bias = Classes.of(Sums.of(x, labels, x[:0], 3)).head(1e-12)
+    theirs = LinearDiscriminantAnalysis(solver="lsqr", priors=[1 / 3] * 3)
+    theirs.fit(x.double().numpy(), labels.numpy())
+    found = logits((weight, bias), x).numpy()
+    wanted = x.double().numpy() @ theirs.coef_.T + theirs.intercept_
+    centred = [each - each.mean(1, keepdims=True) for each in (found, wanted)]
+    np.testing.assert_allclose(*centred, atol=1e-8)
+    probabilities = torch.softmax(torch.tensor(found), 1).numpy()
+    np.testing.assert_allclose(probabilities, theirs.predict_proba(x.double().numpy()), atol=1e-8)
+
+
+def test_equal_priors_whatever_the_counts():
+    """Gaussians of one shape: with the class means and covariance that it found, by the formula."""
+    x, labels = drawn(60)
+    keep = torch.cat([torch.arange(0, 60, 3), torch.tensor([1, 4, 2])])
+    found = Classes.of(Sums.of(x[keep], labels[keep], x[30:], 3))
+    precision = torch.linalg.inv(found.within + 0.1 * torch.eye(5))
+    apart = x.double()[:, None] - found.means
+    wanted = -torch.einsum("ncd,de,nce->nc", apart, precision, apart) / 2
+    mine = logits(found.head(0.1), x)
+    torch.testing.assert_close(torch.softmax(mine, 1), torch.softmax(wanted, 1))
+
+
+@pytest.mark.parametrize("ridge", [0.001, 0.3, 30.0])
+def test_many_heads_are_each_the_one(ridge):
+    x, labels = drawn(40)
+    found = Classes.of(sums_of(x, labels, 25))
+    weights, biases = found.heads([7.0, ridge])
+    weight, bias = found.head(found.level(ridge))
+    torch.testing.assert_close(weights[1], weight, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(biases[1], bias, rtol=1e-9, atol=1e-9)
+    again = Classes.from_params(found.to_params()).head(found.level(ridge))
+    torch.testing.assert_close(again[0], weight, rtol=1e-3, atol=1e-3)
+
+
+def test_a_greater_ridge_tends_to_the_nearest_mean():
+    """P tends to a multiple of the identity: logits are m^T x - |m|^2 / 2, up to a scale."""
+    x, labels = drawn(40)
+    found = Classes.of(sums_of(x, labels, 25))
+    nearest = torch.cdist(x.double(), found.means).argmin(1)
+    assert torch.equal(logits(found.head(1e6), x).argmax(1), nearest)
+
+
+def test_unlabelled_images_move_the_covariance_and_not_the_means():
+    x, labels = drawn(40)
+    alone, more = Classes.of(sums_of(x[:10], labels[:10], 10)), Classes.of(sums_of(x, labels, 10))
+    torch.testing.assert_close(alone.means, more.means)
+    assert not torch.allclose(alone.within, more.within, atol=1e-3)
+    assert (alone.images, more.images) == (10, 40)
+
+
+def test_of_other_mixes_negative_eigenvalues_are_cut():
+    """Labelled: classes at (-1, 0) and (1, 0), equally frequent; unlabelled: class 0 alone. The
+    variance of all, 0.25 + ..., is less than that between classes, 1."""
+    known = torch.tensor([[-1.0, 0], [1, 0]])
+    other = torch.tensor([[-1.0, 0.1], [-1, -0.1]] * 10)
+    sums = Sums.of(known, torch.tensor([0, 1]), other, 2)
+    found = Classes.of(sums)
+    spread = sums.second / 22 - (sums.total / 22).outer(sums.total / 22)
+    assert spread[0, 0] < 1  # what is left has an eigenvalue below 0
+    assert torch.linalg.eigvalsh(found.within).min() > -1e-12
+    assert found.spectrum[0].min() >= 0
+    torch.testing.assert_close(
+        found.spectrum[0], torch.tensor([0, 0.01 * 20 / 22], dtype=torch.float64)
+    )
+    assert all(tensor.isfinite().all() for tensor in found.heads([0.001, 1.0]))
+
+
+def test_a_class_that_nobody_has_is_never_the_answer():
+    x, labels = drawn(40)
+    few = Classes.of(Sums.of(x, labels, x[:0], 3))
+    found = Classes.of(Sums.of(x, labels, x[:0], 5))
+    torch.testing.assert_close(found.within, few.within)
+    for mine, theirs in ((found.head(0.1), few.head(0.1)), (
+        [each[0] for each in found.heads([0.1])], [each[0] for each in few.heads([0.1])]
+    )):  # fmt: skip
+        assert mine[1][3:].tolist() == [NEVER, NEVER] and not mine[0][3:].any()
+        torch.testing.assert_close(logits(mine, x)[:, :3], logits(theirs, x))
+        assert not torch.softmax(logits(mine, x), 1)[:, 3:].any()
+
+
+def test_not_even_where_all_images_of_a_class_are_alike():
+    """Nothing lies between these classes' images: logits are as large as they can be."""
+    x = torch.eye(4)[:3] * 0.9
+    found = Classes.of(Sums.of(x, torch.arange(3), x[:0], 4))
+    assert found.level(30.0) == pytest.approx(LEAST_RIDGE)
+    for head in ([each[0] for each in found.heads([0.001])], found.head(found.level(0.001))):
+        asked = torch.cat([x, torch.eye(4)[3:], torch.zeros(1, 4), -x])
+        answers = logits(head, asked).argmax(1)
+        assert answers[:3].tolist() == [0, 1, 2] and answers.max() < 3
+
+
+def test_one_class_answers_that_class():
+    x, _ = drawn(10)
+    found = Classes.of(Sums.of(x, torch.ones(10, dtype=torch.int64), x[:0], 3))
+    for head in ([each[0] for each in found.heads([1.0])], found.head(1.0)):
+        torch.testing.assert_close(
+            torch.softmax(logits(head, x), 1), torch.tensor([[0.0, 1, 0]] * 10).double()
+        )
+
+
+def test_one_image_and_two():
+    for count in (1, 2):
+        x, labels = drawn(count)
+        found = Classes.of(Sums.of(x, labels, x[:0], 3))
+        head = found.head(found.level(1.0))
+        assert logits(head, x).argmax(1).tolist() == labels.tolist()
+
+
+# --- a site's own images count more ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight", [1, 3, 10])
+def test_means_are_those_of_repeated_images(weight):
+    x, labels = drawn(40)
+    own, its = x[:7], labels[:7]
+    found = Classes.of(sums_of(x, labels, 25)).with_own(own, its, float(weight))
+    repeated = (
+        torch.cat([x[:25], own.repeat(weight, 1)]),
+        torch.cat([labels[:25], its.repeat(weight)]),
+    )
+    wanted = Classes.of(Sums.of(*repeated, x[:0], 3))
+    torch.testing.assert_close(found.means, wanted.means)
+    torch.testing.assert_close(found.counts, wanted.counts)
+    assert found.images == 40 + 7 * weight
+
+
+def test_the_covariance_of_own_images_by_hand():
+    """All: 2 images, means 0 and 2, within 1. Own: 3 of class 0, weight 2: its mean is
+    (1 x 0 + 2 x 3) / 3 = 2, which the own image lies 1 from: (2 x 1 + 2 x 1^2) / 4."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    means = torch.tensor([[0.0], [2.0]]).double()
+    every = Classes(torch.ones(2, dtype=torch.float64), means, one, 2.0)
+    found = every.with_own(torch.tensor([[3.0]]), torch.tensor([0]), 2.0)
+    assert found.means.tolist() == [[2], [2]] and found.counts.tolist() == [3, 1]
+    assert found.within.tolist() == [[1]] and found.images == 4
+
+
+def test_a_great_weight_tends_to_the_site_alone():
+    """Where it has all classes; of one that it lacks it keeps everybody's mean."""
+    x, labels = drawn(60)
+    own, its = x[:12], labels[:12]
+    alone = Classes.none(3, 5).with_own(own, its, 1.0)
+    great = Classes.of(sums_of(x, labels, 40)).with_own(own, its, 1e9)
+    torch.testing.assert_close(great.means, alone.means, rtol=0, atol=1e-6)
+    torch.testing.assert_close(great.within, alone.within, rtol=0, atol=1e-6)
+    for mine, theirs in zip(great.head(0.1), alone.head(0.1), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
+
+
+def test_alone_is_the_analysis_of_ones_own_labelled_images():
+    x, labels = drawn(12)
+    alone = Classes.none(3, 5).with_own(x, labels, 1.0)
+    plain = Classes.of(Sums.of(x, labels, x[:0], 3))
+    torch.testing.assert_close(alone.means, plain.means)
+    torch.testing.assert_close(alone.within, plain.within)
+
+
+def test_alone_knows_no_class_that_it_lacks():
+    x, _ = drawn(4)
+    weight, bias = Classes.none(3, 5).with_own(x, torch.tensor([0, 2, 0, 2]), 1.0).head(0.1)
+    assert bias[1] == NEVER and not weight[1].any() and (bias[[0, 2]] > NEVER).all()
+
+
+def test_a_small_weight_changes_nothing():
+    x, labels = drawn(40)
+    every = Classes.of(sums_of(x, labels, 25))
+    found = every.with_own(x[:7], labels[:7], 1e-12)
+    torch.testing.assert_close(found.means, every.means)
+    torch.testing.assert_close(found.within, every.within)
+
+
+# --- the share of each class among all images -----------------------------------------------------
+
+
+def test_shares_are_those_under_which_the_means_meet_the_mean_of_all():
+    """Means 3 above and 1 below the mean of all: a quarter and three quarters."""
+    apart, spread = torch.tensor([[3.0], [-1.0]]).double(), torch.ones(1, 1).double()
+    assert shares_of_all(apart, spread).tolist() == pytest.approx([0.25, 0.75], abs=1e-6)
+
+
+def test_a_share_is_never_negative_and_one_class_has_all():
+    spread = torch.ones(1, 1).double()
+    assert shares_of_all(torch.tensor([[1.0], [2.0]]).double(), spread).tolist() == [1, 0]
+    assert shares_of_all(torch.tensor([[5.0]]).double(), spread).tolist() == [1]
+
+
+def test_another_mix_among_the_labels_leaves_nothing_between_classes_in_the_covariance():
+    """Every image lies on its class's point. Of the labels nine in ten are of the first class, of
+    all images half: by the labels' shares most of the distance would be taken for spread within."""
+    points = torch.tensor([[0.5, 0.0], [0.0, 0.5]])
+    labels = torch.tensor([0] * 9 + [1])
+    found = Classes.of(Sums.of(points[labels], labels, points[1:].repeat(8, 1), 2))
+    assert float(found.within.abs().max()) < 1e-4

@@ -1,0 +1,539 @@
+"""One round: the same solution for any split, sites that lack something, resumed, joined."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from fedapp.data.inputs import normalise
+from fedapp.data.parts import Part
+from fedapp.drivers.loopback import Loopback
+from fedapp.experiment.config import load_experiment
+from fedapp.experiment.runfolder import open_run
+from fedapp.ground.errors import ConfigError, RunError
+from fedapp.ground.progress import Progress
+from fedapp.learn.features import build_features
+from fedapp.learn.metrics import evaluation
+from fedapp.learn.networks import build_model
+from fedapp.learn.networks.mlp import MLPSettings
+from fedapp.learn.networks.resnet9 import ResNet9Settings
+from fedapp.learn.predictors import answer_of
+from fedapp.learn.priors import site_mix, weighted
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Task
+from fedapp.messages.store import ModelStore
+from fedapp.methods.closed_form._contents import (
+    COUNT,
+    FILTERS,
+    GRID,
+    GUESS,
+    LEARN,
+    OWN_WEIGHTS,
+    RIDGES,
+    SOLUTION,
+    TEMPERATURES,
+    VOTE,
+    Solution,
+)
+from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, added
+from fedapp.methods.closed_form._server import (
+    BEFORE,
+    LIKELY_RIDGE,
+    LIKELY_TEMPERATURE,
+    MOST_GUESSES,
+)
+from fedapp.methods.closed_form.one_round import OneRound
+from fedapp.server.engine import Engine
+from fedapp.server.pool import ModelPool
+from fedapp.site.federation import federation_of
+from tests.methods.conformance import Deal, Wire, play, play_in_one_store, site_data, toy
+from tests.methods.test_resuming import Stop, cut_at
+
+HOG = OneRound()
+DEALS = (Deal(30, 20, 12, 12), Deal(24, 0, 12, 12), Deal(0, 25, 12, 12), Deal(12, 20, 0, 12),
+         Deal(2, 0, 6, 12))  # fmt: skip
+"""Of few labels, of none, without unlabelled images, without validation images, of two images."""
+ONCE = {"rounds__num_rounds": 1}
+
+
+def normalised(data, images):
+    return normalise(images, data.mean, data.std)
+
+
+def content(played, role, site=SERVER_SITE):
+    """The newest content of a role in a finished run's pool."""
+    plain = played.folder.load_checkpoint()["pool"]
+    pool = ModelPool.from_plain(ModelStore(played.folder.pool_root), plain)
+    return load(pool.get(pool.latest(site, role).digest))
+
+
+def solution(played):
+    return Solution.from_params(content(played, SOLUTION))
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    return play(toy(HOG, tmp_path_factory.mktemp("one_round"), DEALS))
+
+
+# --- the solution ---------------------------------------------------------------------------------
+
+
+def test_the_solution_is_that_of_all_images_in_one_place(tmp_path):
+    """Its means, its covariance and its head, but for float32; where no class is guessed."""
+    played = play(toy(OneRound(guesses=0), tmp_path, DEALS))
+    features = build_features("hog", (1, 8, 8))
+    every = [site_data(played.experiment, site) for site in range(len(DEALS))]
+    known, other = (
+        torch.cat([features.of(normalised(data, data.parts[part].inputs)) for data in every])
+        for part in ("labelled", "unlabelled")
+    )
+    labels = torch.cat([data.labels for data in every])
+    wanted = Classes.of(Sums.of(known, labels, other, 10))
+    found = solution(played)
+    torch.testing.assert_close(found.classes.means, wanted.means, rtol=0, atol=1e-6)
+    torch.testing.assert_close(found.classes.within, wanted.within, rtol=0, atol=1e-6)
+    ridge = found.ridge / float(wanted.within.diagonal().mean())
+    assert min(abs(ridge / one - 1) for one in RIDGES) < 1e-4
+    assert found.temperature in TEMPERATURES and found.own_weight in OWN_WEIGHTS
+    weight, bias = wanted.head(found.ridge)
+    scale = float(weight.abs().max()) / found.temperature
+    torch.testing.assert_close(
+        found.weight.double(), weight / found.temperature, rtol=1e-3, atol=1e-3 * scale
+    )
+    torch.testing.assert_close(found.bias.double(), bias / found.temperature, rtol=1e-3, atol=0.01)
+
+
+@pytest.mark.parametrize("likelier", [(0, -1.9, -1.8, -1.8), (0, -2.1), (0, 5, 4.9)])
+def test_class_means_are_of_guesses_as_long_as_labels_become_likelier(
+    tmp_path, monkeypatch, likelier
+):
+    """The first guesses may make labels less likely by e^2, later ones must make them likelier.
+
+    Means by hand, from each site's images in one place: guessed by the solution before, and by the
+    site's own class mix.
+    """
+    elections = iter(likelier)
+
+    def elected(rnd, before, models):
+        yield []
+        return int(before.argmax()), next(elections)
+
+    monkeypatch.setattr("fedapp.methods.closed_form._server.elected", elected)
+    played = play(toy(OneRound(answer="common"), tmp_path, DEALS, **ONCE))
+    assert next(elections, None) is None
+    sites = [site_data(played.experiment, site) for site in range(len(DEALS))]
+    build = build_features("hog", (1, 8, 8)).of
+    known, other = (
+        [build(normalised(data, data.parts[part].inputs)) for data in sites]
+        for part in ("labelled", "unlabelled")
+    )
+    labels = [data.labels for data in sites]
+    sums = [Sums.of(*of, 10) for of in zip(known, labels, other, strict=True)]
+    total = guessed = added(sums)
+    found, rounds = solution(played), len(likelier) - 2
+    assert found.guessed == rounds == played.summary["closed_guessed"]
+    for _ in range(rounds):
+        heads = Classes.of(guessed).heads([LIKELY_RIDGE])
+        weight, bias = (of[0] / LIKELY_TEMPERATURE for of in heads)
+        again = []
+        for features, of in zip(other, sums, strict=True):
+            answers = torch.softmax(features.double() @ weight.T + bias, dim=1)
+            mix = site_mix(of.counts, answers, found.prior)
+            again.append(Guesses.of(features, weighted(answers, mix)))
+        guessed = total.with_guesses(sum(again[1:], again[0]))
+    torch.testing.assert_close(found.classes.counts, guessed.counts, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found.classes.means, Classes.of(guessed).means, rtol=0, atol=1e-4)
+    known_alone = Classes.of(total).means
+    assert bool((found.classes.means - known_alone).abs().max() > 1e-2) == (rounds > 0)
+
+
+def test_without_unlabelled_images_there_is_nothing_to_guess(tmp_path):
+    played = play(toy(HOG, tmp_path, [Deal(30, 0, 12, 12), Deal(24, 0, 12, 12)]))
+    assert solution(played).guessed == 0 and not played.of(0, GUESS)
+
+
+@pytest.mark.parametrize("features", ["hog", "patches"])
+def test_any_dealing_of_the_same_images_has_the_same_solution(tmp_path, features, monkeypatch):
+    """One site with all of them, or three: a toy deals the images in order. Filters are learned
+    from the same sums, to the bit. Chosen by hand: votes are by the sites' own mixes."""
+    monkeypatch.setattr("fedapp.methods.closed_form._server.elected", nobody_votes)
+    method = OneRound(features=features, answer="common", guesses=0)
+    found = []
+    for name, cut in (("one", (60,)), ("three", (7, 33, 20)), ("two", (0, 60))):
+        deals = [Deal(0, count, 0, 0) for count in cut[:-1]] + [Deal(0, cut[-1], 0, 6)]
+        experiment = toy(method, tmp_path / name, deals, **ONCE)
+        federation = dealt_alike(federation_of(experiment), cut)
+        found.append(run_over(experiment, federation))
+    first, *others = found
+    for other in others:
+        if features == "patches":
+            mine, theirs = content(first, FILTERS), content(other, FILTERS)
+            assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+        one, two = solution(first), solution(other)
+        torch.testing.assert_close(one.classes.means, two.classes.means, rtol=0, atol=1e-6)
+        torch.testing.assert_close(one.classes.within, two.classes.within, rtol=0, atol=1e-6)
+        torch.testing.assert_close(one.weight, two.weight, rtol=1e-3, atol=0.01)
+
+
+def nobody_votes(rnd, before, models):
+    yield []
+    return int(before.argmax()), float(before.max())
+
+
+def dealt_alike(federation, cut):
+    """The pool of 60 images with labels on every other one, cut into sites' shares."""
+    whole = torch.cat([federation.dealt.site(k).unlabelled for k in range(len(cut))])
+    order = whole.flatten(1).float() @ torch.arange(64.0)
+    whole, shares = whole[order.argsort()], []
+    labels = torch.arange(60) % 10
+    start = 0
+    for site, count in enumerate(cut):
+        some = torch.arange(start, start + count)
+        known = some[some % 2 == 0]
+        data = federation.dealt.site(site)
+        shares.append(
+            data.with_parts(
+                labelled=Part(whole[known], labels[known]),
+                unlabelled=Part(whole[some[some % 2 == 1]]),
+            )
+        )
+        start += count
+    return shares
+
+
+def run_over(experiment, shares):
+    """Run with sites of this data."""
+    folder = open_run(experiment, federation_of(experiment).manifest)
+    wire = Wire(experiment, folder.path / "remote")
+    for k, data in enumerate(shares):
+        wire._sites[k] = replace(wire._sites[k], data=replace(data, audit=None))
+    store = ModelStore(folder.pool_root)
+    with Progress() as progress:
+        engine = Engine(experiment, wire, folder, store, progress, Ledger())
+        engine.run()
+    return type("Run", (), {"folder": folder, "experiment": experiment})()
+
+
+class Shuffled(Loopback):
+    """Answers come in another order than they were asked for."""
+
+    def exchange(self, outbox, fetch, deadline_s):
+        return reversed(list(super().exchange(outbox, fetch, deadline_s)))
+
+
+def test_the_order_of_replies_does_not_matter(tmp_path):
+    records = []
+    for carrier in (Loopback, Shuffled):
+        experiment = toy(HOG, tmp_path, DEALS, name=carrier.__name__, **ONCE)
+        federation = federation_of(experiment)
+        folder = open_run(experiment, federation.manifest)
+        store = ModelStore(folder.pool_root)
+        transport = carrier(experiment, federation, store, folder.sites_root)
+        with Progress() as progress:
+            Engine(experiment, transport, folder, store, progress, Ledger()).run()
+        records.append(folder.load_checkpoint())
+    assert records[0]["pool"] == records[1]["pool"]
+    sites = [record["state"]["standings"]["sites"] for record in records]
+    assert sites[0] == sites[1]
+
+
+def test_sites_that_share_the_servers_store_give_the_same_numbers(tmp_path, played):
+    other = play_in_one_store(toy(HOG, tmp_path, DEALS))
+    assert other.rows() == played.rows() and other.records() == played.records()
+
+
+def test_half_precision_of_models_does_not_reach_the_sums(tmp_path, played):
+    """`transport.precision=float16` halves matrices; what the closed form sends is of vectors."""
+    half = play(toy(HOG, tmp_path, DEALS, transport__precision="float16"))
+    assert not any(row["skipped"] for row in half.rows())
+    one, two = content(half, SOLUTION), content(played, SOLUTION)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+# --- what a site answers --------------------------------------------------------------------------
+
+
+def test_it_is_better_than_chance_and_its_answers_are_named(played):
+    [row] = [row for row in played.rows() if row["round"] == 0]
+    assert row["mean_test_accuracy_common"] > 0.6
+    for exchange in played.of(0, EVALUATE):
+        names = {"common", "tuned"} | ({"alone"} if DEALS[exchange.task.site].labelled else set())
+        wanted = {f"{part}_{name}" for part in ("val", "test") for name in names}
+        assert exchange.reply.evaluations.keys() == wanted | {"val", "test"}
+        found = exchange.reply.evaluations
+        assert found["test"] == found["test_tuned"] and found["val"] == found["val_tuned"]
+
+
+def test_the_common_answer_by_hand(played):
+    """Softmax of the head over the features times the site's mix."""
+    features, found = build_features("hog", (1, 8, 8)), solution(played)
+    for exchange in played.of(0, EVALUATE):
+        data = site_data(played.experiment, exchange.task.site)
+        [one] = predictors(played, exchange.task.site, "common").values()
+        z = features.of(normalised(data, data.test)) @ found.weight.T + found.bias
+        wanted = evaluation(weighted(torch.softmax(z, 1), one.class_mix).float(), data.test_labels)
+        assert exchange.reply.evaluations["test_common"].confusion == wanted.confusion
+
+
+def test_the_answer_that_is_used_is_the_one_named(tmp_path):
+    played = play(toy(OneRound(answer="common"), tmp_path, DEALS, **ONCE))
+    assert all(GRID in e.task.models for e in played.seen if e.task.action == VOTE)
+    assert solution(played).own_weight == 0
+    for exchange in played.of(0, EVALUATE):
+        found = exchange.reply.evaluations
+        assert found["test"] == found["test_common"]
+
+
+@pytest.mark.parametrize("answer", ["common", "tuned"])
+def test_without_the_sites_mix_all_classes_are_equally_frequent(tmp_path, answer):
+    """The head decides by itself, whatever classes the site has."""
+    played = play(toy(OneRound(answer=answer, own_mix=False), tmp_path, DEALS, **ONCE))
+    features, found = build_features("hog", (1, 8, 8)), solution(played)
+    for exchange in played.of(0, EVALUATE):
+        data = site_data(played.experiment, exchange.task.site)
+        [one] = predictors(played, exchange.task.site).values()
+        torch.testing.assert_close(one.class_mix, torch.full((10,), 0.1, dtype=torch.float64))
+        if answer == "common":
+            z = features.of(normalised(data, data.test)) @ found.weight.T + found.bias
+            wanted = evaluation(torch.softmax(z, 1), data.test_labels)
+            assert exchange.reply.evaluations["test"].confusion == wanted.confusion
+
+
+def context_of(played, site):
+    """A site of a finished run, which works on its pool, and the server's newest contents."""
+    experiment = played.experiment
+    federation = federation_of(experiment)
+    store = ModelStore(played.folder.pool_root)
+    pool = ModelPool.from_plain(store, played.folder.load_checkpoint()["pool"])
+    models = {
+        role: (pool.latest(SERVER_SITE, role),)
+        for role in (SOLUTION, FILTERS)
+        if (SERVER_SITE, role) in pool.contents
+    }
+    task = Task(site, 1, EVALUATE, pool.latest(site), models)
+    transport = Loopback(experiment, federation, store, played.folder.sites_root)
+    context, _ = transport._sites[site].context(task)
+    return task, context
+
+
+def predictors(played, site, answer=None):
+    task, context = context_of(played, site)
+    method = played.experiment.method
+    return method.used(task, context) if answer is None else method.single(answer, task, context)
+
+
+@pytest.mark.parametrize("answer", [None, "common", "alone"])
+def test_the_model_to_be_used_answers_as_measured(played, answer):
+    """To the bit, up to the sums of confidence."""
+    for exchange in played.of(1, EVALUATE):
+        data = site_data(played.experiment, exchange.task.site)
+        if answer == "alone" and not len(data.labels):
+            continue
+        found = predictors(played, exchange.task.site, answer)
+        networks = [
+            (one.load_into(build_model(played.experiment.model, (1, 8, 8), 10)), one)
+            for one in found.values()
+        ]
+        answers = answer_of(networks, data.test, partial(normalised, data))
+        name = f"test_{answer}" if answer else "test"
+        assert evaluation(answers, data.test_labels) == exchange.reply.evaluations[name]
+
+
+# --- rounds, newcomers, resumed runs --------------------------------------------------------------
+
+
+def test_a_second_round_changes_nothing_and_sends_no_sums(played):
+    first, second, third = (row for row in played.rows())
+    for row in (second, third):
+        assert {k: v for k, v in row.items() if "accuracy" in k and k in first} == {
+            k: v for k, v in first.items() if "accuracy" in k and k in row
+        }
+    assert [e.task.action for e in played.seen if e.task.round] == [EVALUATE] * 10
+    assert len({str(row["mean_test_accuracy_tuned"]) for row in played.rows()}) == 1
+    later = [e for e in played.seen if e.task.round]
+    assert not any(e.down or e.incoming.payloads for e in later)  # they kept the solution
+
+
+def test_every_site_is_asked_once_for_each(played):
+    """They vote on each solution, those by guesses too, and at last on the weight of own images."""
+    asked = Counter((e.task.action, e.task.site) for e in played.seen if not e.task.round)
+    guesses = min(int(solution(played).guessed) + 1, MOST_GUESSES)  # the last made none likelier
+    times = {COUNT: 1, GUESS: guesses, VOTE: 1 + guesses + 1, EVALUATE: 1}
+    assert asked == {(action, site): n for action, n in times.items() for site in range(5)}
+
+
+def test_a_newcomers_sums_are_added(tmp_path, capsys):
+    from tests.server.test_joining import Late
+
+    def run(name, comes):
+        experiment = toy(HOG, tmp_path, DEALS, name=name)
+        federation = federation_of(experiment)
+        folder = open_run(experiment, federation.manifest)
+        store = ModelStore(folder.pool_root)
+        transport = Late(experiment, federation, store, folder.sites_root, comes)
+        with Progress() as progress:
+            Engine(experiment, transport, folder, store, progress, Ledger()).run()
+        transport.folder = folder
+        return transport
+
+    early, late = run("early", {}), run("late", {3: 1, 2: 2})
+    counted = [(t.round, t.site) for t, _ in late.seen if t.action == COUNT]
+    assert counted == [(0, 0), (0, 1), (0, 4), (1, 3), (2, 2)]
+    voted = [(t.round, t.site) for t, _ in late.seen if t.action == VOTE and GRID in t.models]
+    assert voted[-5:] == [(2, site) for site in range(5)]  # all of them, on the new sums
+    assert content(early, SOLUTION).keys() == content(late, SOLUTION).keys()
+    for name, tensor in content(late, SOLUTION).items():
+        torch.testing.assert_close(tensor, content(early, SOLUTION)[name])
+
+
+@pytest.mark.parametrize("cut", [(0, COUNT, 2), (0, VOTE, 1), (0, VOTE, 5 + 3), (0, EVALUATE, 2),
+                                 (1, EVALUATE, 3)])  # fmt: skip
+def test_a_run_cut_anywhere_resumes_to_the_same_bits(tmp_path, played, cut):
+    experiment = toy(HOG, tmp_path, DEALS)
+    with pytest.raises(Stop):
+        play(experiment, cut_at(*cut))
+    again = play(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
+    assert again.rows() == played.rows() and again.records() == played.records()
+
+
+# --- sites that lack something --------------------------------------------------------------------
+
+
+def test_nobody_has_labels(tmp_path):
+    deals = (Deal(0, 9), Deal(0, 5))
+    with pytest.raises(RunError, match=r"no site has a labelled image.*label images at") as found:
+        play(toy(HOG, tmp_path, deals))
+    assert "\n" not in str(found.value)
+
+
+def test_nobody_sends_sums(tmp_path):
+    def refuse(task, incoming):
+        return None
+
+    with pytest.raises(RunError, match="no site has sent sums") as found:
+        play(toy(HOG, tmp_path, rounds__min_reply_share=0.0, rounds__deadline_s=1.0), refuse)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("deals", [
+    (Deal(12, 0, 6, 6), Deal(0, 0, 0, 6)),              # a site without training images
+    (Deal(12, 0, 0, 6), Deal(0, 3, 0, 6)),              # nobody has validation images
+    (Deal(1, 0, 2, 3), Deal(0, 1, 2, 3)),               # an image each
+    (Deal(1, 0, 0, 1),),                                # one image and nothing else
+], ids=["without training images", "without validation", "an image each", "one image"])  # fmt: skip
+def test_sites_that_lack_something_take_part(tmp_path, deals):
+    played = play(toy(HOG, tmp_path, deals, **ONCE))
+    assert not any(row["skipped"] for row in played.rows())
+    assert len(played.of(0, EVALUATE)) == len(deals)
+    if not any(deal.val for deal in deals):
+        ridge, place = divmod(int(BEFORE.argmax()), len(TEMPERATURES))
+        found = solution(played)
+        assert found.temperature == TEMPERATURES[place] == 2 and RIDGES[ridge] == 1
+        assert found.own_weight == 0
+
+
+def test_a_class_that_nobody_has_labelled_decides_nothing(tmp_path):
+    """Before, such an image cost more the lower the temperature, and alone decided upon it."""
+    found = []
+    for extra in (0, 1):
+        experiment = toy(
+            OneRound(answer="common"), tmp_path / str(extra), (Deal(40, 0, 30, 6),), **ONCE
+        )
+        data = federation_of(experiment).dealt.site(0)
+        seen, val = data.labels != 7, data.val_labels != 7
+        labels = data.val_labels[val]
+        images = data.val[val]
+        if extra:
+            labels, images = torch.cat([labels, torch.tensor([7])]), torch.cat([images, images[:1]])
+        share = data.with_parts(
+            labelled=Part(data.labelled[seen], data.labels[seen]), val=Part(images, labels)
+        )
+        found.append(solution(run_over(experiment, [share])))
+    assert (found[0].temperature, found[0].ridge) == (found[1].temperature, found[1].ridge)
+
+
+# --- other features -------------------------------------------------------------------------------
+
+
+def test_filters_are_learned_first(tmp_path):
+    played = play(toy(OneRound(features="patches"), tmp_path, DEALS, **ONCE))
+    features = build_features("patches", (1, 8, 8))
+    asked = [
+        e.task.numbers["step"] for e in played.seen if e.task.action == LEARN and not e.task.site
+    ]
+    assert asked == list(range(features.exchanges()))
+    assert not any(row["skipped"] for row in played.rows())
+    assert {e.task.round for e in played.seen if e.task.action == LEARN} == {0}
+    [row] = [row for row in played.rows() if row["round"] == 0]
+    assert row["mean_test_accuracy_common"] > 0.4
+    start, filters = features.state_dict(), content(played, FILTERS)
+    assert all(not torch.equal(filters[name], start[name]) for name in start)
+    assert_measured_again(played)
+
+
+def assert_measured_again(played):
+    for exchange in played.of(1, EVALUATE):
+        data = site_data(played.experiment, exchange.task.site)
+        [one] = predictors(played, exchange.task.site).values()
+        network = one.load_into(build_model(played.experiment.model, data.inputs, 10))
+        answers = answer_of([(network, one)], data.test, partial(normalised, data))
+        assert evaluation(answers, data.test_labels) == exchange.reply.evaluations["test"]
+
+
+@pytest.mark.parametrize("model", [ResNet9Settings(width=2), MLPSettings()], ids=["conv", "linear"])
+def test_features_of_a_frozen_network_are_those_of_w_0(tmp_path, model):
+    """Without weights the config refuses it; w_0's own will do here. No byte travels for it."""
+    deals = (*DEALS, Deal(10, 70, 40, 45))
+    played = play(toy(OneRound(features="network"), tmp_path, deals, model=model, **ONCE))
+    assert not any(row["skipped"] for row in played.rows())
+    w_0 = played.w_0()
+    assert all(torch.equal(content(played, FILTERS)[name], of) for name, of in w_0.items())
+    task, _ = context_of(played, 0)
+    assert task.models[FILTERS][0].digest == task.own.digest
+    assert not any(task.own.digest in e.down for e in played.seen)
+    assert_measured_again(played)
+
+
+# --- refused --------------------------------------------------------------------------------------
+
+
+def refused(*overrides):
+    given = dict(one.split("=") for one in ("method.preset=one_round", *overrides))
+    with pytest.raises(ConfigError) as found:
+        load_experiment("digits_demo", {k: int(v) if v.isdigit() else v for k, v in given.items()})
+    lines = str(found.value).splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_a_frozen_network_without_weights_is_refused():
+    says = refused("method.features=network")
+    assert "the features network need a trained network: set model.weights" in says
+
+
+@pytest.mark.parametrize("rule", ["median", "bounded", "filtered"])
+def test_another_average_is_refused(rule):
+    assert "it adds sums of sites, and averages no models" in refused(f"rounds.robust={rule}")
+
+
+def test_unknown_features_are_refused():
+    assert "no such features" in refused("method.features=hogg")
+
+
+@pytest.mark.parametrize(("inputs", "says"), [
+    ((20,), "takes images of 1 to 4 channels; use the features network"),
+    ((1, 4, 4), "takes images of 8 to 1024 pixels a side"),
+    ((1, 1, 1), "takes images of 8 to 1024 pixels a side"),
+    ((5, 9, 9), "takes images of 1 to 4 channels"),
+])  # fmt: skip
+@pytest.mark.parametrize("features", ["hog", "patches", "both"])
+def test_inputs_that_do_not_fit_are_refused_by_name(inputs, says, features):
+    assert says in OneRound(features=features).misfit(inputs)
+
+
+def test_inputs_that_fit():
+    assert not OneRound().misfit((3, 32, 32)) and not OneRound(features="network").misfit((7,))

@@ -1,0 +1,234 @@
+"""Prior shift with the closed form: what both answer together, and how their weights are fitted."""
+
+from functools import partial
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from fedapp.data.inputs import normalise
+from fedapp.drivers.loopback import Loopback
+from fedapp.learn.features import build_features
+from fedapp.learn.metrics import evaluation, predict
+from fedapp.learn.networks import build_model
+from fedapp.learn.priors import class_mix, site_mix, weighted
+from fedapp.messages.protocol import EVALUATE, ONE_ROUND, SERVER_SITE, Task
+from fedapp.messages.store import ModelStore
+from fedapp.methods.closed_form._answers import counts, deciding
+from fedapp.methods.closed_form._calibration import Fit
+from fedapp.methods.closed_form._contents import ACTIONS, FILTERS, SOLUTION, Solution
+from fedapp.methods.recommended._stack import FIRST_STEPS, FIT, FITTED, NUMBERS, STACK, START
+from fedapp.methods.recommended.prior_shift import PriorShift
+from fedapp.server.pool import ModelPool
+from fedapp.site.federation import federation_of
+from tests.methods.closed_form.test_closed_checks import nothing, spoil, twice
+from tests.methods.conformance import SMALL, Deal, play, site_data, toy
+
+DEALS = (Deal(30, 20, 12, 12), Deal(24, 0, 12, 12), Deal(0, 25, 12, 12), Deal(6, 20, 0, 12))
+METHOD = PriorShift(closed="hog", alone=False, answer="common", confidence=0.3)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    return play(toy(METHOD, tmp_path_factory.mktemp("stacked"), DEALS))
+
+
+def pool_of(played):
+    store = ModelStore(played.folder.pool_root)
+    return store, ModelPool.from_plain(store, played.folder.load_checkpoint()["pool"])
+
+
+def at_the_end(played, site):
+    """The task to measure what a run ended with, and the site that has it."""
+    store, pool = pool_of(played)
+    models = {
+        "server" if role == "model" else role: (pool.latest(SERVER_SITE, role),)
+        for whose, role in pool.contents
+        if whose == SERVER_SITE
+    }
+    task = Task(site, 3, EVALUATE, pool.latest(site), models)
+    transport = Loopback(played.experiment, federation_of(played.experiment), store,
+                         played.folder.sites_root)  # fmt: skip
+    return task, transport._sites[site].context(task)[0]
+
+
+def content(played, role):
+    store, pool = pool_of(played)
+    return load(store.get(pool.latest(SERVER_SITE, role).digest))
+
+
+def logits_by_hand(played, site, images, stack):
+    """a_1 times the network's, a_2 times the closed form's own head's, and a number a class."""
+    data = site_data(played.experiment, site)
+    x = normalise(images, data.mean, data.std)
+    network = build_model(played.experiment.model, (1, 8, 8), 10).eval()
+    network.load_state_dict(content(played, "model"))
+    features, solution = (
+        build_features("hog", (1, 8, 8)),
+        Solution.from_params(content(played, SOLUTION)),
+    )
+    own = normalise(data.labelled, data.mean, data.std)
+    weight, bias = solution.head(features.of(own), data.labels, solution.own_weight)
+    with torch.no_grad():
+        first, second = network(x), features.of(x) @ weight.T + bias
+    a, b = stack["weights"]
+    return a * first + b * second, solution
+
+
+def test_the_common_answer_is_that_of_both_by_hand(played):
+    stack = content(played, STACK)
+    assert not torch.equal(stack["weights"], torch.tensor(START))
+    for exchange in played.of(2, EVALUATE):
+        site = exchange.task.site
+        data = site_data(played.experiment, site)
+        other, solution = logits_by_hand(played, site, data.unlabelled, stack)
+        labelled = torch.bincount(data.labels, minlength=10)
+        mix = site_mix(labelled, torch.softmax(other, 1), solution.prior)
+        z, _ = logits_by_hand(played, site, data.test, stack)
+        wanted = evaluation(weighted(torch.softmax(z, 1), mix).float(), data.test_labels)
+        found = exchange.reply.evaluations["test_common"]
+        assert found.confusion == wanted.confusion
+        assert found.bin_confidence == pytest.approx(wanted.bin_confidence, abs=1e-4)
+
+
+@pytest.mark.parametrize("site", range(4))
+def test_the_model_to_be_used_answers_as_measured(played, site):
+    task, context = at_the_end(played, site)
+    [one] = METHOD.used(task, context).values()
+    network = one.load_into(build_model(played.experiment.model, (1, 8, 8), 10))
+    data = site_data(played.experiment, site)
+    plain = predict(network, data.test, partial(normalise, mean=data.mean, std=data.std))
+    [last] = [e for e in played.of(2, EVALUATE) if e.task.site == site]
+    found = evaluation(one.times_mix(plain).float(), data.test_labels)
+    assert found == last.reply.evaluations["test"]
+
+
+def test_pseudo_labels_are_the_answers_of_both(played):
+    task, context = at_the_end(played, 0)
+    taught = METHOD._taught(task, context)
+    z, solution = logits_by_hand(played, 0, context.data.unlabelled, content(played, STACK))
+    mix = site_mix(counts(context), torch.softmax(z, 1), solution.prior)
+    wanted = weighted(torch.softmax(z, 1), mix)
+    torch.testing.assert_close(taught.mix, mix, rtol=1e-4, atol=1e-5)
+    assert len(taught.kept)
+    torch.testing.assert_close(taught.soft, wanted[taught.kept].float(), rtol=1e-3, atol=1e-4)
+
+
+# --- the fit --------------------------------------------------------------------------------------
+
+
+def test_newtons_steps_are_some_in_round_0_and_one_in_each_later_round(played):
+    for number in range(3):
+        asked = [e.task.site for e in played.of(number, FIT)]
+        assert asked == list(range(4)) * (1 if number else FIRST_STEPS)
+
+
+def test_a_sites_sums_by_hand(played):
+    """Of the deciding validation images, at the weights that its task names."""
+    stacks = {digest: blob for e in played.seen for digest, blob in e.down.items()}
+    asked = played.of(2, FIT)
+    sums = [
+        Fit.from_numbers(load(next(iter(e.incoming.payloads.values())))[NUMBERS]) for e in asked
+    ]
+    stack = load(stacks[asked[0].task.models[STACK][0].digest])
+    for exchange, found in zip(asked, sums, strict=True):
+        _, context = at_the_end(played, exchange.task.site)
+        chosen = deciding(context)
+        z, _ = logits_by_hand(played, exchange.task.site, context.data.val[chosen], stack)
+        mix = class_mix(counts(context), torch.empty(0, 10))
+        labels = context.data.val_labels[chosen]
+        logs = torch.log_softmax(z.double() + mix.log(), 1)[torch.arange(len(labels)), labels]
+        assert found.images == len(chosen)
+        assert found.loglik == pytest.approx(float(logs.sum()), rel=1e-4, abs=1e-4)
+    # And one of Newton's steps from there is what the tasks after it name.
+    weights = sum(sums[1:], sums[0]).step(stack["weights"].double(), torch.tensor(START).double())
+    torch.testing.assert_close(content(played, STACK)["weights"], weights.float())
+
+
+def test_without_validation_images_the_weights_stay_what_they_were(tmp_path):
+    deals = tuple(deal._replace(val=0) for deal in DEALS[:2])
+    played = play(toy(METHOD, tmp_path, deals, rounds__num_rounds=1))
+    assert content(played, STACK)["weights"].tolist() == pytest.approx(START)
+
+
+def test_the_fit_raises_what_is_right(played):
+    """The likelihood of the deciding images at round 0's last step, against that at the start."""
+    first = played.of(0, FIT)
+    values = [
+        sum(Fit.from_numbers(load(next(iter(e.incoming.payloads.values())))[NUMBERS]).loglik
+            for e in first[4 * step : 4 * step + 4])
+        for step in range(FIRST_STEPS)
+    ]  # fmt: skip
+    assert values[-1] > values[0]
+
+
+def test_the_closed_form_is_measured_before_any_training(played):
+    early = [e for e in played.of(0, EVALUATE) if "server" not in e.task.models]
+    assert [e.task.site for e in early] == [0, 1, 2, 3]
+    for exchange in early:
+        assert f"test_{ONE_ROUND}" in exchange.reply.evaluations
+        assert ("test_alone" in exchange.reply.evaluations) == bool(DEALS[exchange.task.site][0])
+
+
+# --- a frozen network's features ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("site", [0, 3])
+def test_a_frozen_networks_features_stay_those_of_w_0(tmp_path, site):
+    """The sites' own networks learn; the solution is over features of w_0."""
+    method = PriorShift(closed="network", alone=False, answer="common", confidence=0.3)
+    played = play(toy(method, tmp_path, DEALS))
+    task, context = at_the_end(played, site)
+    assert task.own.version  # it has learned
+    [one] = method.single(ONE_ROUND, task, context).values()
+    w_0 = played.w_0()
+    assert all(torch.equal(one.params[f"map.network.{name}"], of) for name, of in w_0.items())
+    assert all(torch.equal(content(played, FILTERS)[name], of) for name, of in w_0.items())
+    [early] = [
+        e for e in played.of(0, EVALUATE)
+        if e.task.site == site and "server" not in e.task.models
+    ]  # fmt: skip
+    network, data = one.load_into(build_model(SMALL, (1, 8, 8), 10)), context.data
+    plain = predict(network, data.test, context.normalise)
+    found = evaluation(one.times_mix(plain).float(), data.test_labels)
+    assert found == early.reply.evaluations[f"test_{ONE_ROUND}"]
+
+
+# --- without it -----------------------------------------------------------------------------------
+
+
+def test_without_a_closed_form_nothing_of_it_is_sent(tmp_path):
+    method = PriorShift()
+    assert method.closed == "none" and not method.roles(build_model(SMALL, (1, 8, 8), 10))
+    played = play(toy(method, tmp_path, DEALS, rounds__num_rounds=1))
+    assert not {e.task.action for e in played.seen} & {*ACTIONS, FIT}
+    for exchange in played.seen:
+        assert not exchange.reply.contents and not exchange.task.models.keys() - {"server"}
+
+
+# --- bad answers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    (twice, "fitted: "), (nothing, None),
+], ids=["twice", "nothing"])  # fmt: skip
+def test_bad_fitted_sums_are_left_out_and_the_others_go_on(tmp_path, change, says):
+    experiment = toy(METHOD, tmp_path, DEALS, rounds__num_rounds=1)
+    played = play(experiment, spoil(FIT, change))
+    for row in played.rows():
+        assert row["sites_evaluated"] == 4
+        if says:
+            assert row["skipped"].keys() == {"1"} and row["skipped"]["1"].startswith(says)
+    assert FITTED in played.engine._schemas
+
+
+def test_the_newest_model_comes_once_for_the_fit_and_to_be_measured(played):
+    """It is named by both, and by the steps of round 0 again; its bytes come with the first."""
+    for number in (0, 1, 2):
+        for site in range(len(DEALS)):
+            both = [*played.of(number, FIT), *played.of(number, EVALUATE)]
+            asked = [e for e in both if e.task.site == site and "server" in e.task.models]
+            assert len(asked) > 1
+            newest = asked[0].task.models["server"][0].digest
+            assert all(e.task.models["server"][0].digest == newest for e in asked)
+            assert sum(newest in e.down for e in asked) <= 1
