@@ -4,19 +4,20 @@ Each tensor below is one of the model that a hostile site trained (w) or of the 
 started from and the server knows (w_0): the server's own, or with UM-pFSSL the site's last.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from safetensors.torch import load
 from torch import Tensor
 
+from bench.runs import Through
 from fedapp.data.parts import Part
 from fedapp.data.sites import SiteData
 from fedapp.ground.rng import torch_stream
 from fedapp.learn.params import Params, digest_of, to_bytes
-from fedapp.messages.protocol import Incoming, Outgoing, Reply, SiteFacts, Task
-from fedapp.server.phases import Carrier, Fetch
+from fedapp.messages.protocol import Incoming, Outgoing, Reply, Task
+from fedapp.server.phases import Fetch
 from fedapp.site.federation import Federation, Sites
 
 NOBODY = "nobody"
@@ -36,14 +37,13 @@ BIAS = 20.0
 
 
 @dataclass
-class Hostile:
+class Hostile(Through):
     """A transport by which some sites' uploads are changed, so that every check still passes.
 
     A reply names the digest of the changed model, as a hostile program would. What a site says of
     its images, and its evaluations, stay true.
     """
 
-    carrier: Carrier
     sites: Collection[int]
     attack: str
     seed: int
@@ -51,21 +51,9 @@ class Hostile:
     """By round and site: accuracy of each part that it measured, in [0, 1]."""
     _first: dict[int, Params] = field(default_factory=dict)
 
-    def introduce(self) -> Sequence[SiteFacts]:
-        """Return every site's facts."""
-        return self.carrier.introduce()
-
-    def newcomers(self) -> Sequence[SiteFacts]:
-        """Return the sites that came since the last call."""
-        return self.carrier.newcomers()
-
-    def leave_out(self, site: int) -> None:
-        """Take note that a site cannot take part."""
-        self.carrier.leave_out(site)
-
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
-    ) -> Iterable[tuple[int, Incoming]]:
+    ) -> Iterator[tuple[int, Incoming]]:
         """Carry the tasks and answers; change the uploads of hostile sites."""
         tasks = {outgoing.task.site: outgoing.task for outgoing in outbox}
         for asked, incoming in self.carrier.exchange(outbox, fetch, deadline_s):

@@ -8,41 +8,33 @@ torchvision's RandAugment.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
+from typing import Any
 
 import torch
-import typer
 from torch import Tensor, nn
 from torchvision.transforms.v2 import RandAugment
 
-from bench.measure import side_by_side
-from bench.record import Row, save
+from bench.command import Quick, carry_out
+from bench.measure import beside, side_by_side
+from bench.record import save
 from bench.workload import Workload, workload
 from fedapp.data.augment import strong, weak
 
 BASE = "forward and backward"
 
 
-def main(quick: Annotated[bool, typer.Option("--quick", help="toy sizes")] = False) -> None:
+def main(quick: Quick = False) -> None:
     """Measure and save the table."""
     data, widths, repetitions = ("digits", (2,), 1) if quick else ("fashion_mnist", (8, 32), 15)
     works = [workload(data, width, 64) for width in widths]
-    save("augment", [row for work in works for row in rows_of(work, repetitions)])
+    rows = [row for work in works for row in rows_of(work, repetitions)]
+    save("augment", rows, quick=quick)
 
 
-def rows_of(work: Workload, repetitions: int) -> list[Row]:
+def rows_of(work: Workload, repetitions: int) -> list[dict[str, Any]]:
     """Time the views and a training step's passes; return their rows."""
     times = side_by_side(ways_of(work), repetitions)
-    return [
-        {
-            "width": work.width,
-            "images": len(work.images),
-            "way": name,
-            **taken.row(),
-            **taken.over(times[BASE]),
-        }
-        for name, taken in times.items()
-    ]
+    return beside(times, BASE, width=work.width, images=len(work.images))
 
 
 def ways_of(work: Workload) -> dict[str, Callable[[], Tensor]]:
@@ -72,4 +64,4 @@ def one_by_one(images: Tensor) -> Tensor:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

@@ -21,6 +21,7 @@ import torch
 import typer
 from torch import Tensor
 
+from bench.command import carry_out, several
 from bench.record import Cells, Row, save
 from fedapp.data.datasets import load_dataset
 from fedapp.data.inputs import normalise
@@ -29,22 +30,12 @@ from fedapp.ground.settings import DataSettings
 from fedapp.learn.features import build_features
 from fedapp.learn.features.base import FeatureMap, LearnedFeatures
 from fedapp.learn.features.patches import Patches
+from fedapp.methods.closed_form._discriminant import Classes, Sums, added
 
 LAMBDAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 TEST = 10_000
 Parts = dict[str, tuple[Tensor, Tensor]]
 """Images as they are stored, and labels, by "train", "validation", "test"."""
-
-
-@dataclass
-class Sums:
-    """What everybody's sums say of the features: [C], [C, d], [], [d], [d, d], float64."""
-
-    counts: Tensor
-    by_class: Tensor
-    images: int
-    total: Tensor
-    products: Tensor
 
 
 @dataclass(frozen=True)
@@ -92,55 +83,34 @@ def learn(features: LearnedFeatures, data: Data) -> float:
     return time.process_time() - began
 
 
-def right(
-    of: Callable[[Tensor], Tensor], data: Data, size: int, seed: int
-) -> tuple[float, float, float]:
+def right(of: Callable[[Tensor], Tensor], data: Data, seed: int) -> tuple[float, float, float]:
     """Return the share of right test answers, %, the chosen lambda, and the share at lambda 1."""
     count = len(data.parts["train"][1])
     labelled = torch.zeros(count, dtype=torch.bool)
     labelled[torch.randperm(count, generator=torch_stream(seed, "labelled"))[: count // 2]] = True
-    d, classes = size, data.classes
-    sums = Sums(
-        torch.zeros(classes).double(), torch.zeros(classes, d).double(), count,
-        torch.zeros(d).double(), torch.zeros(d, d).double(),
-    )  # fmt: skip
-    done = 0
+    pieces, done = [], 0
     for x, labels in data.pieces("train"):
-        found = of(x)
-        known = labelled[done : done + len(x)]
+        found, known = of(x), labelled[done : done + len(x)]
+        pieces.append(Sums.of(found[known], labels[known], found[~known], data.classes))
         done += len(x)
-        wide = found.double()
-        sums.counts += torch.bincount(labels[known], minlength=classes)
-        sums.by_class.index_add_(0, labels[known], wide[known])
-        sums.total += wide.sum(0)
-        sums.products += (found.T @ found).double()
-    answers = {part: [(of(x), y) for x, y in data.pieces(part)] for part in ("validation", "test")}
-    scores = {part: _shares(sums, pieces) for part, pieces in answers.items()}
-    best = max(range(len(LAMBDAS)), key=scores["validation"].__getitem__)
-    return scores["test"][best], LAMBDAS[best], scores["test"][LAMBDAS.index(1)]
+    weights, biases = heads(added(pieces))
+    shares = {}
+    for part in ("validation", "test"):
+        x = torch.cat([of(images) for images, _ in data.pieces(part)]).double()
+        answers = (x @ weights.transpose(1, 2) + biases[:, None]).argmax(2)
+        shares[part] = 100 * (answers == data.parts[part][1]).double().mean(1)
+    best = int(shares["validation"].argmax())
+    test = shares["test"].tolist()
+    return test[best], LAMBDAS[best], test[LAMBDAS.index(1)]
 
 
-def _shares(sums: Sums, pieces: list[tuple[Tensor, Tensor]]) -> list[float]:
-    """Return the share of right answers for each lambda, %."""
-    shares: list[float] = []
-    means, values, vectors = _solved(sums)
-    x = torch.cat([found for found, _ in pieces]).double() @ vectors
-    labels = torch.cat([label for _, label in pieces])
-    for factor in LAMBDAS:
-        weights = means / (values + factor * values.mean())
-        logits = x @ weights.T - (weights * means).sum(1) / 2
-        shares.append(100 * float((logits.argmax(1) == labels).double().mean()))
-    return shares
-
-
-def _solved(sums: Sums) -> tuple[Tensor, Tensor, Tensor]:
-    """Return class means in the eigenvectors' terms, eigenvalues from 0 on, eigenvectors."""
+def heads(sums: Sums) -> tuple[Tensor, Tensor]:
+    """Return a head for each lambda; a class's share is what it has of the labelled images."""
     mean = sums.total / sums.images
-    covariance = sums.products / sums.images - mean.outer(mean)
     means, shares = sums.by_class / sums.counts[:, None], sums.counts / sums.counts.sum()
     apart = means - shares @ means
-    values, vectors = torch.linalg.eigh(covariance - (apart.T * shares) @ apart)
-    return means @ vectors, values.clamp_min(0), vectors
+    within = sums.second / sums.images - mean.outer(mean) - (apart.T * shares) @ apart
+    return Classes(sums.counts, means, within, sums.images).heads(LAMBDAS)
 
 
 def rows_of(data: Data, wanted: set[str], seed: int) -> Iterator[Row]:
@@ -153,10 +123,9 @@ def rows_of(data: Data, wanted: set[str], seed: int) -> Iterator[Row]:
         began = time.process_time()
         both(maps, some)
         taken = time.process_time() - began
-        size = sum(features.size for features in maps)
-        share, factor, at_one = right(partial(both, maps), data, size, seed)
+        share, factor, at_one = right(partial(both, maps), data, seed)
         cells: Cells = {"features": name, "right, %": round(share, 1), "lambda": factor}
-        cells |= {"at lambda 1": round(at_one, 1), "d": size}
+        cells |= {"at lambda 1": round(at_one, 1), "d": sum(each.size for each in maps)}
         cells["s / 1,000 to learn"] = round(learned / thousands, 2)
         cells["s / 1,000"] = round(taken / len(some) * 1000, 2)
         return cells
@@ -199,11 +168,11 @@ def main(
     found = data_of(settings, images, seed)
     count = sum(len(found.parts[part][1]) for part in ("train", "validation"))
     rows = []
-    for row in rows_of(found, set(features.split(",")), seed):
+    for row in rows_of(found, set(several(features)), seed):
         print(*row.values(), flush=True)
         rows.append(row)
     save(f"features-{data}-{found.inputs[-1]}-{count}", rows, {"images": count, "seed": seed})
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

@@ -6,28 +6,23 @@ labels, through the audit) of the four best on its unlabelled images, beside a r
 four truly best, and the mean rank correlation of score and accuracy.
 """
 
-import json
-import sys
 from statistics import fmean
+from typing import Annotated
 
+import typer
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from fedapp.data.inputs import normalise
-from fedapp.data.sites import SiteData
-from fedapp.drivers.loopback import run_loopback
+from bench.command import Overrides, carry_out
+from bench.runs import Run, finished, scale
 from fedapp.experiment.config import load_experiment, parse_overrides
-from fedapp.experiment.experiment import Experiment
-from fedapp.ground.devices import pick_device, pick_dtype, torch_threads
+from fedapp.ground.devices import pick_device
 from fedapp.ground.rng import seeded
 from fedapp.learn.metrics import predict
-from fedapp.learn.networks import build_model
-from fedapp.learn.params import from_bytes, schema_of
+from fedapp.learn.params import digest_of
 from fedapp.learn.uncertainty import mc_probabilities
-from fedapp.messages.store import ModelStore
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.methods.um_pfssl.relation import certainty, relation
-from fedapp.site.federation import federation_of
 
 TOP = 4
 SCORES = (
@@ -52,20 +47,14 @@ def scores(rows: Tensor, accuracy: float | None, mu: float) -> dict[str, float]:
     return dict(zip(SCORES, values, strict=True))
 
 
-def main() -> None:
+def main(
+    preset: Annotated[str, typer.Argument(help="such as fashion_mnist_small")],
+    overrides: Overrides = None,
+) -> None:
     """Warm up, rank, print."""
-    overrides = parse_overrides([*sys.argv[2:], "rounds.num_rounds=0"])
-    experiment = load_experiment(sys.argv[1], overrides)
-    _, folder = run_loopback(experiment)
-    pool = json.loads((folder / "checkpoint.json").read_text())["pool"]
-    peers = {int(k): digest for k, (version, digest, _) in pool.items() if version}
-    store = ModelStore(folder / "pool")
-    with torch_threads(experiment.runtime.threads):
-        measured = [
-            table
-            for k in range(experiment.split.num_clients)
-            if (table := at_site(experiment, k, peers, store)) is not None
-        ]
+    given = parse_overrides([*(overrides or []), "rounds.num_rounds=0"])
+    with finished(load_experiment(preset, given)) as run:
+        measured = [table for k in run.sites if (table := at_site(run, k)) is not None]
     for label, low, high in (("all sites", 0, 1.1), ("mu < 0.1", 0, 0.1)):
         group = [table for table in measured if low <= table["mu"] < high]
         print(f"\n{label}: {len(group)}")
@@ -75,37 +64,24 @@ def main() -> None:
             print(f"  {name:26} {fmean(t[name] for t in group):.3f}{tail}")
 
 
-def at_site(
-    experiment: Experiment, site: int, peers: dict[int, str], store: ModelStore
-) -> dict[str, float] | None:
+def at_site(run: Run, site: int) -> dict[str, float] | None:
     """Return the true accuracy that each way of choosing reaches at a site; None without D_u."""
-    federation = federation_of(experiment)
-    device = pick_device(experiment.runtime.device)
-    data: SiteData = federation.dealt.site(site)
+    experiment, data, scaled = run.experiment, run.data(site), scale(run.data(site))
     if not len(data.unlabelled) or data.audit is None:
         return None
-    dtype = pick_dtype(experiment.runtime.precision, device)
-    inputs = data.inputs
-    model = build_model(experiment.model, inputs, len(federation.classes), dtype)
-    schema = schema_of(model.state_dict())
-    model.to(device)
-
-    def scale(images: Tensor) -> Tensor:
-        return normalise(images, data.mean, data.std)
-
-    method = experiment.method
+    method, device = experiment.method, pick_device(experiment.runtime.device)
     assert isinstance(method, UmPfssl)
     truth: list[float] = []
     found: dict[str, list[float]] = {name: [] for name in SCORES}
-    for peer, digest in sorted(peers.items()):
-        if peer == site:
+    for peer in run.sites:
+        if peer == site or not run.trained(peer):
             continue
-        model.load_state_dict(from_bytes(store.get(digest), schema, f"site {peer}"))
-        with seeded(device, experiment.seed, "score", site, digest):
-            rows = mc_probabilities(model, data.unlabelled, method.mc_samples, scale)
+        model = run.holding(run.model(peer)).to(device)
+        with seeded(device, experiment.seed, "score", site, digest_of(run.blob(peer))):
+            rows = mc_probabilities(model, data.unlabelled, method.mc_samples, scaled)
         accuracy = None
         if len(data.labels):
-            right = predict(model, data.labelled, scale).argmax(1) == data.labels.cpu()
+            right = predict(model, data.labelled, scaled).argmax(1) == data.labels.cpu()
             accuracy = right.double().mean().item()
         wrong, total = data.audit.pseudo_label_errors(rows.argmax(1))
         truth.append(1 - wrong / total)
@@ -122,4 +98,4 @@ def at_site(
 
 
 if __name__ == "__main__":
-    main()
+    carry_out(main)

@@ -16,7 +16,7 @@ docs/research/one_round.md has what came out. Right answers in %, mean over site
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -26,7 +26,8 @@ import torch
 import typer
 from torch import Tensor
 
-from fedapp.data.inputs import normalise
+from bench.command import carry_out, several
+from bench.runs import scale
 from fedapp.data.shift import shifted
 from fedapp.data.sites import SiteData
 from fedapp.experiment.config import load_experiment
@@ -96,9 +97,8 @@ def grouped(data: SiteData, setting: str, seed: int) -> SiteData:
 
 def site_of(data: SiteData, features: Callable[[Tensor, Any], Tensor], seed: int) -> Site:
     """Compute a site's features, once."""
-    ready = partial(normalise, mean=data.mean, std=data.std)
     known, other, val, test = (
-        features(images, ready).double()
+        features(images, scale(data)).double()
         for images in (data.labelled, data.unlabelled, data.val, data.test)
     )
     chosen = deciding(SimpleNamespace(data=data, seed=seed))  # type: ignore[arg-type]
@@ -288,10 +288,7 @@ def answers(
 
 def scaled(sums: Sums, weight: float) -> Sums:
     """Return the sums of so many times the images."""
-    return Sums(
-        weight * sums.counts, weight * sums.by_class, weight * sums.images,
-        weight * sums.total, weight * sums.second,
-    )  # fmt: skip
+    return Sums(**{field.name: weight * getattr(sums, field.name) for field in fields(sums)})
 
 
 def main(
@@ -309,7 +306,7 @@ def main(
     torch.set_num_threads(1)
     for name in setting:
         every = [
-            answers(name, seed, data, root, features, relation.split(","))
+            answers(name, seed, data, root, features, several(relation))
             for seed in range(first, first + seeds)
         ]
         for rule in every[0]:
@@ -319,4 +316,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

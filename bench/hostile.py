@@ -27,20 +27,16 @@ from typing import Annotated, Any
 import typer
 
 from bench.attacks import ATTACKS, NOBODY, Hostile, mislabelled
-from bench.record import Row, kept, save
-from fedapp.drivers.loopback import Loopback
+from bench.command import Quick, carry_out, several
+from bench.record import Cells, Row, save
+from bench.runs import carried_through, kept
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import open_run
 from fedapp.experiment.runpaths import out_root
 from fedapp.ground.errors import RunError
-from fedapp.ground.progress import Progress
 from fedapp.ground.rng import numpy_stream
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.store import ModelStore
-from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
 
 TUNED = "fedavg, own model"
@@ -69,18 +65,19 @@ class Size:
     seeds: tuple[int, ...] = (60, 61, 62)
 
 
+STUDY: Mapping[str, Scalar] = {
+    "data.image_size": 14,
+    "data.subset": 4000,
+    "split.num_clients": 10,
+    "training.warmup_epochs": 20,
+    "training.local_steps": 25,
+    "training.augment": "weak",
+    "rounds.num_rounds": 10,
+}
+"""As in the sweep results_fashion_mnist."""
 FULL = Size(
     "fashion_mnist_small",
-    {
-        "data.image_size": 14,
-        "data.subset": 4000,
-        "split.num_clients": 10,
-        "training.warmup_epochs": 20,
-        "training.local_steps": 25,
-        "training.augment": "weak",
-        "rounds.num_rounds": 10,
-        "runtime.device": "cpu",
-    },
+    {**STUDY, "runtime.device": "cpu"},
     (0.01, 0.03),
 )
 DIGITS = Size(
@@ -173,17 +170,14 @@ def measured(size: Size, case: Case) -> dict[str, Any]:
         hostile = hostile_sites(case.share, case.seed, experiment.split.num_clients)
         if case.attack == "labels":
             federation = mislabelled(federation, hostile)
-        folder = open_run(experiment, federation.manifest)
-        store = ModelStore(folder.pool_root)
-        carrier = Loopback(experiment, federation, store, folder.sites_root)
-        transport = Hostile(carrier, hostile, case.attack, case.seed)
+        heard: dict[int, dict[int, dict[str, float]]] = {}
+        wrap = partial(Hostile, sites=hostile, attack=case.attack, seed=case.seed, heard=heard)
         ended = ""
         try:
-            with Progress() as progress:
-                Engine(experiment, transport, folder, store, progress, Ledger()).run()
+            carried_through(experiment, wrap, federation)
         except RunError as error:
             ended = str(error)
-    rounds = course(transport.heard, experiment.rounds.num_rounds)
+    rounds = course(heard, experiment.rounds.num_rounds)
     return {"case": case.name, "rounds": rounds, "ended": ended, "code": code_hash()[1]}
 
 
@@ -230,7 +224,7 @@ def rows_of(
         columns[TUNED] = ("fedavg", "test_tuned")
     rows: list[Row] = []
     for attack, share in dict.fromkeys((case.attack, case.share) for case in results):
-        row: dict[str, str | float | int | None] = {"attack": attack, "share": share}
+        row: Cells = {"attack": attack, "share": share}
         for column, (method, part) in columns.items():
             found, changes = [], []
             for case, result in results.items():
@@ -248,7 +242,7 @@ def rows_of(
 
 
 def main(
-    quick: Annotated[bool, typer.Option("--quick", help="toy size")] = False,
+    quick: Quick = False,
     attacks: Annotated[str, typer.Option(help=" ".join(ATTACKS))] = "",
     shares: Annotated[str, typer.Option(help="shares of hostile sites")] = "",
     methods: Annotated[str, typer.Option(help="such as fedavg,recommended+median")] = "",
@@ -258,10 +252,9 @@ def main(
 ) -> None:
     """Run what has not been run, then record the table."""
     size = QUICK if quick else DIGITS if digits else FULL
-    names = attacks.split(",") if attacks else size.attacks
-    parts = list(map(float, shares.split(","))) if shares else size.shares
-    labels = methods.split(",") if methods else size.methods
-    numbers = list(map(int, seeds.split(","))) if seeds else size.seeds
+    names, labels = several(attacks) or size.attacks, several(methods) or size.methods
+    parts = list(map(float, several(shares))) or size.shares
+    numbers = list(map(int, several(seeds))) or size.seeds
     if unknown := [name for name in names if name not in ATTACKS]:
         raise typer.BadParameter(f"no attack {unknown[0]}; there are {', '.join(ATTACKS)}")
     first = experiment_of(size, labels[0], numbers[0])
@@ -285,9 +278,9 @@ def main(
         "runs that came to an early end": [r["case"] for r in found if r["ended"]] or "none",
     }
     clients = first.split.num_clients
-    save("hostile-rounds", rows_of(results, labels, clients, last=False), notes)
-    save("hostile", rows_of(results, labels, clients, last=True), notes)
+    save("hostile-rounds", rows_of(results, labels, clients, last=False), notes, quick=quick)
+    save("hostile", rows_of(results, labels, clients, last=True), notes, quick=quick)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

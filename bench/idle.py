@@ -1,6 +1,6 @@
 """What does a site cost the server in a round in which it does nothing?
 
-`python -m bench.idle [--repetitions N] [--rounds N] [--name NAME]`: UM-pFSSL after its search, 5
+`python -m bench.idle [--repetitions N] [--rounds N] [--quick]`: UM-pFSSL after its search, 5
 sites that train in every round beside 20, 500 and 2,000 that do not. The server is the real one;
 the sites answer at once with made-up models, so that the server's work is all there is. CPU time of
 the process from a round's end to the next one's; the cases take turns.
@@ -9,15 +9,14 @@ the process from a round's end to the next one's; the cases take turns.
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
+from functools import cached_property, partial
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
-from typing import Annotated
 
 import torch
-import typer
 
+from bench.command import Quick, Rounds, Turns, carry_out
+from bench.measure import in_turns, laps
 from bench.record import Row, save
 from fedapp.drivers.loopback import carried
 from fedapp.experiment.experiment import Experiment
@@ -116,30 +115,26 @@ class StandIns:
         )
 
 
-def main(
-    repetitions: Annotated[int, typer.Option(help="runs of each case")] = 3,
-    rounds: Annotated[int, typer.Option(help="rounds that count, of a run")] = 30,
-    name: str = "idle",
-) -> None:
+def main(rounds: Rounds = 30, repetitions: Turns = 3, quick: Quick = False) -> None:
     """Run every case; save CPU milliseconds per round and what a round costs more by idle sites."""
-    taken: dict[int, list[list[float]]] = {idle: [] for idle in IDLE}
-    for repetition in range(repetitions):
-        for idle in IDLE if repetition % 2 else reversed(IDLE):
-            taken[idle].append(milliseconds(idle, rounds))
-    least = median(map(median, taken[min(IDLE)]))
+    if quick:
+        rounds, repetitions = 2, 1
+    taken = in_turns({idle: partial(milliseconds, idle, rounds) for idle in IDLE}, repetitions)
+    medians = {idle: list(map(median, runs)) for idle, runs in taken.items()}
+    least = median(medians[min(IDLE)])
     rows = [
         {
             "idle_sites": idle,
             "n": len(runs),
-            "median_ms": round(median(map(median, runs)), 2),
-            "min_ms": round(min(map(median, runs)), 2),
-            "max_ms": round(max(map(median, runs)), 2),
+            "median_ms": round(median(medians[idle]), 2),
+            "min_ms": round(min(medians[idle]), 2),
+            "max_ms": round(max(medians[idle]), 2),
             "mean_ms": round(median(map(fmean, runs)), 2),
-            "more_than_least_ms": round(median(map(median, runs)) - least, 2),
+            "more_than_least_ms": round(median(medians[idle]) - least, 2),
         }
         for idle, runs in taken.items()
     ]
-    save(name, rows, {"active_sites": ACTIVE, "rounds": rounds})
+    save("idle", rows, {"active_sites": ACTIVE, "rounds": rounds}, quick=quick)
 
 
 def milliseconds(idle: int, rounds: int) -> list[float]:
@@ -158,9 +153,8 @@ def milliseconds(idle: int, rounds: int) -> list[float]:
         folder, clock = open_run(experiment), Clock()
         store = ModelStore(folder.pool_root)
         Engine(experiment, StandIns(experiment), folder, store, clock).run()
-    ends = clock.ends[settled:]
-    return [1000 * (after - before) for before, after in pairwise(ends)]
+    return [1000 * lap for lap in laps(clock.ends[settled:])]
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

@@ -1,25 +1,26 @@
 """Which of a run's models should a site keep? `docs/research/keeping.md` has what came out.
 
 `python -m bench.keeping record OUT [METHOD ...]` runs every method x alpha x seed below, of the
-size of conf/sweeps/results_fashion_mnist.yaml, and writes down what every answer that a site has
+size of the sweep results_fashion_mnist, and writes down what every answer that a site has
 after every round says of its validation images, and what it is worth on `TRUTH` images of the
 site's own class mix that nobody else has seen. `python -m bench.keeping rules OUT` prints, for each
 rule, what the model that it keeps is worth.
 """
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import typer
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bench.hostile import STUDY
 from fedapp.data.datasets import load_dataset
 from fedapp.data.manifest import Manifest
 from fedapp.drivers.loopback import Loopback
@@ -40,15 +41,6 @@ from fedapp.site.servers import servers_site
 
 METHODS = ("local_only", "fedavg", "fedavg_ft", "um_pfssl", "fedper", "recommended")
 ALPHAS, SEEDS = (0.5, 5.0), (210, 211, 212)
-SIZE: dict[str, str | int | float | bool] = {
-    "data.image_size": 14,
-    "data.subset": 4000,
-    "split.num_clients": 10,
-    "training.warmup_epochs": 20,
-    "training.local_steps": 25,
-    "training.augment": "weak",
-    "rounds.num_rounds": 10,
-}
 TRUTH = 500
 """Images a site by which its models are judged; the same for all models of a site."""
 _ORDER = ("alone", "tuned", "common", USED)
@@ -120,7 +112,7 @@ def record(out: Path, method: str, alpha: float, seed: int) -> None:
     if (out / f"{name}.npz").exists():
         return
     overrides = {
-        **SIZE, "method.preset": method, "split.dirichlet_alpha": alpha, "seed": seed,
+        **STUDY, "method.preset": method, "split.dirichlet_alpha": alpha, "seed": seed,
         "runtime.out": str(out / "runs"), "runtime.run_name": name, "runtime.device": "cpu",
     }  # fmt: skip
     experiment = load_experiment("fashion_mnist_small", overrides)
@@ -270,18 +262,23 @@ def read(path: Path, images: int) -> dict[int, list[Answer]]:
     return {site: sorted(among, key=lambda a: a.when) for site, among in sites.items()}
 
 
-def main() -> None:
-    """Record, or print what the rules are worth."""
-    what, out = sys.argv[1], Path(sys.argv[2])
-    if what == "record":
-        cells = product(ALPHAS, SEEDS, sys.argv[3:] or METHODS)
-        for alpha, seed, method in cells:
-            record(out, method, alpha, seed)
-        return
+app = typer.Typer()
+
+
+@app.command("record")
+def record_all(out: Path, methods: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """Run every method x alpha x seed that has not been run."""
+    for alpha, seed, method in product(ALPHAS, SEEDS, methods or METHODS):
+        record(out, method, alpha, seed)
+
+
+@app.command()
+def rules(out: Path) -> None:
+    """Print what the rules are worth."""
     for images, most_labels in ((40, 1.0), (20, 1.0), (10, 1.0), (40, 0.1)):
         print(f"\n{images} validation images, sites with mu <= {most_labels:g}\n")
         print(told(out, images, most_labels))
 
 
 if __name__ == "__main__":
-    main()
+    app()

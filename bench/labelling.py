@@ -6,28 +6,22 @@ together, their answers averaged: drawn ones, or the most related. The relation 
 mutual information, of what a peer's model answers or of what its prototypes do.
 """
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from bench.record import Cells
-from fedapp.data.inputs import normalise
+from bench.runs import Run, scale
 from fedapp.data.sites import SiteData
-from fedapp.experiment.experiment import Experiment
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.metrics import predict
-from fedapp.learn.networks import Network, build_model
-from fedapp.learn.params import Params, from_bytes, schema_of, to_bytes, weighted_mean
+from fedapp.learn.params import Params, to_bytes, weighted_mean
 from fedapp.learn.prototypes import Prototypes, class_means, embedded, log_answers
 from fedapp.messages.protocol import SERVER_SITE
-from fedapp.messages.store import ModelStore
 from fedapp.methods.prototypes._prototypes import written
 from fedapp.methods.um_pfssl.relation import certainty, relation
-from fedapp.site.federation import federation_of
 
 TOP = 4
 SURE = 0.95
@@ -58,46 +52,25 @@ class Way:
 class Sites:
     """All sites of a finished run, as they are after its last round."""
 
-    def __init__(self, experiment: Experiment, folder: Path) -> None:
-        self.data = federation_of(experiment).dealt
-        first = self.data.site(0)
-        self._network = build_model(experiment.model, first.inputs, first.num_classes)
-        pool = json.loads((folder / "checkpoint.json").read_text())["pool"]
-        store = ModelStore(folder / "pool")
-
-        def model(site: int) -> tuple[Params, int]:
-            blob = store.get(pool[str(site)][1])
-            return from_bytes(blob, schema_of(self._network.state_dict()), "a model"), len(blob)
-
-        self._everybody = range(experiment.split.num_clients)
-        own = {site: model(site) for site in self._everybody}
-        self.own = {site: params for site, (params, _) in own.items()}
-        if pool[str(SERVER_SITE)][0]:
-            self.common, self.common_bytes = model(SERVER_SITE)[0], 0
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.own = {site: run.model(site) for site in run.sites}
+        if run.trained(SERVER_SITE):
+            self.common, self.common_bytes = run.model(SERVER_SITE), 0
         else:
             self.common = weighted_mean(((1, one) for one in self.own.values()), self.own[0])
-            self.common_bytes = own[0][1]
+            self.common_bytes = len(run.blob(0))
         self.peers: dict[int, Peer] = {}
-        for site, (params, size) in own.items():
-            data = self.data.site(site)
-            if pool[str(site)][0] and len(data.labels):
-                embeddings = embedded(self.holding(self.common), data.labelled, scale(data))
+        for site, params in self.own.items():
+            data = run.data(site)
+            if run.trained(site) and len(data.labels):
+                embeddings = embedded(run.holding(self.common), data.labelled, scale(data))
                 means = class_means(embeddings, data.labels, data.num_classes)
-                self.peers[site] = Peer(params, means, size, travelling(means))
-
-    def holding(self, params: Params) -> Network:
-        """Return the network with these numbers, until it is asked for with others."""
-        self._network.load_state_dict(params)
-        return self._network
+                self.peers[site] = Peer(params, means, len(run.blob(site)), travelling(means))
 
     def asking(self) -> Iterator[int]:
         """Yield the sites that have unlabelled images."""
-        return (site for site in self._everybody if len(self.data.site(site).unlabelled))
-
-
-def scale(data: SiteData) -> Callable[[Tensor], Tensor]:
-    """Return what makes a site's images what a network takes."""
-    return lambda images: normalise(images, data.mean, data.std)
+        return (site for site in self.run.sites if len(self.run.data(site).unlabelled))
 
 
 def travelling(prototypes: Prototypes) -> int:
@@ -107,7 +80,7 @@ def travelling(prototypes: Prototypes) -> int:
 
 def asked(sites: Sites, site: int, seed: int) -> dict[str, Cells]:
     """Return what the labels of each way are worth at a site."""
-    data = sites.data.site(site)
+    data = sites.run.data(site)
     return {
         name: {"kB": way.sent / 1000, **worth(way.answers, data), **tested(sites, way, data)}
         for name, way in ways(sites, site, seed).items()
@@ -116,11 +89,11 @@ def asked(sites: Sites, site: int, seed: int) -> dict[str, Cells]:
 
 def ways(sites: Sites, site: int, seed: int) -> dict[str, Way]:
     """Return what each way answers to a site's unlabelled images."""
-    data = sites.data.site(site)
+    data = sites.run.data(site)
     peers = [peer for number, peer in sites.peers.items() if number != site]
     both = torch.cat([data.labelled, data.unlabelled])
-    embeddings = embedded(sites.holding(sites.common), both, scale(data))
-    by_model = [predict(sites.holding(peer.params), both, scale(data)) for peer in peers]
+    embeddings = embedded(sites.run.holding(sites.common), both, scale(data))
+    by_model = [predict(sites.run.holding(peer.params), both, scale(data)) for peer in peers]
     by_prototypes = [log_answers(embeddings, p.prototypes, "euclidean").exp() for p in peers]
     model, prototypes = peers[0].model_bytes, peers[0].prototype_bytes
     everybody, own, common = len(peers), sites.own[site], sites.common_bytes
@@ -129,7 +102,7 @@ def ways(sites: Sites, site: int, seed: int) -> dict[str, Way]:
         return torch.stack([answers[place][len(data.labels) :] for place in chosen]).mean(0)
 
     def alone(params: Params, sent: int) -> Way:
-        answers = predict(sites.holding(params), data.unlabelled, scale(data))
+        answers = predict(sites.run.holding(params), data.unlabelled, scale(data))
         return Way(sent, answers, params)
 
     def models(sent: int, chosen: Sequence[int]) -> Way:
@@ -198,6 +171,6 @@ def tested(sites: Sites, way: Way, data: SiteData) -> Cells:
     """Return how right a way's mean of models is on the test images, in %; None of no models."""
     right = None
     if way.averaged is not None and len(data.test_labels):
-        answers = predict(sites.holding(way.averaged), data.test, scale(data))
+        answers = predict(sites.run.holding(way.averaged), data.test, scale(data))
         right = 100 * (answers.argmax(1) == data.test_labels).double().mean().item()
     return {"mean model, test, %": right}

@@ -1,16 +1,24 @@
-"""Time alternatives side by side: in every repetition each runs once, in a new order.
+"""Measure alternatives side by side: in every repetition each runs once, in a new order.
 
 A machine's speed drifts; a ratio taken within one repetition does not feel it.
 """
 
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from statistics import median
+from functools import partial, wraps
+from itertools import chain, pairwise
+from statistics import fmean, median, stdev
+from typing import Any, ParamSpec, TypeVar
+from unittest.mock import patch
 
 import numpy as np
 import torch
+
+K, T, R = TypeVar("K"), TypeVar("T"), TypeVar("R")
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -24,14 +32,11 @@ class Times:
         """Median in seconds."""
         return median(self.seconds)
 
-    def row(self) -> dict[str, float | int]:
-        """Return n, median, least and greatest, in seconds."""
-        return {
-            "n": len(self.seconds),
-            "median_s": round(self.median, 6),
-            "min_s": round(min(self.seconds), 6),
-            "max_s": round(max(self.seconds), 6),
-        }
+    def row(self, unit: str = "s", each: float = 1) -> dict[str, float | int]:
+        """Return n, median, least and greatest; in another unit, of which `each` are a second."""
+        values = {"median": self.median, "min": min(self.seconds), "max": max(self.seconds)}
+        rounded = {f"{name}_{unit}": round(each * value, 6) for name, value in values.items()}
+        return {"n": len(self.seconds), **rounded}
 
     def over(self, other: "Times") -> dict[str, float]:
         """Return the ratio self / other: median, least and greatest over the repetitions."""
@@ -40,31 +45,116 @@ class Times:
         return {name: round(value, 3) for name, value in values.items()}
 
 
+def in_turns(
+    cases: Mapping[K, Callable[[], T]], repetitions: int, warmups: int = 0
+) -> dict[K, list[T]]:
+    """Run every case `warmups` times, then `repetitions` times; return what these gave."""
+    order = np.random.default_rng(0)
+    names = list(cases)
+    found: dict[K, list[T]] = {name: [] for name in names}
+    for repetition in range(-warmups, repetitions):
+        for index in order.permutation(len(names)).tolist():
+            given = cases[names[index]]()
+            if repetition >= 0:
+                found[names[index]].append(given)
+    return found
+
+
 def side_by_side(
-    cases: Mapping[str, Callable[[], object]],
+    cases: Mapping[K, Callable[[], object]],
     repetitions: int,
     warmups: int = 1,
     device: torch.device | None = None,
-) -> dict[str, Times]:
+) -> dict[K, Times]:
     """Run every case `warmups` times, then `repetitions` times counted; return its times.
 
     device: a GPU is waited for before the clock is read.
     """
-    order = np.random.default_rng(0)
-    taken: dict[str, list[float]] = {name: [] for name in cases}
-    for repetition in range(-warmups, repetitions):
-        for index in order.permutation(len(cases)).tolist():
-            name = list(cases)[index]
-            gc.collect()
-            _wait(device)
-            began = time.perf_counter()
-            cases[name]()
-            _wait(device)
-            if repetition >= 0:
-                taken[name].append(time.perf_counter() - began)
+    timed = {name: partial(_timed, run, device) for name, run in cases.items()}
+    taken = in_turns(timed, repetitions, warmups)
     return {name: Times(tuple(seconds)) for name, seconds in taken.items()}
+
+
+def _timed(run: Callable[[], object], device: torch.device | None) -> float:
+    gc.collect()
+    _wait(device)
+    began = time.perf_counter()
+    run()
+    _wait(device)
+    return time.perf_counter() - began
 
 
 def _wait(device: torch.device | None) -> None:
     if device is not None and device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def beside(
+    times: Mapping[str, Times], base: str, of: str = "way", **same: Any
+) -> list[dict[str, Any]]:
+    """Return a row for each case: what all share, its name, its times and its ratio over `base`."""
+    return [
+        {**same, of: name, **taken.row(), **taken.over(times[base])}
+        for name, taken in times.items()
+    ]
+
+
+def rounds_beside(
+    runs: Mapping[str, Sequence[Sequence[float]]],
+    base: str,
+    of_run: Callable[[Sequence[float]], float],
+    **same: Any,
+) -> list[dict[str, Any]]:
+    """Return a row for each case whose every run gave the seconds of its rounds.
+
+    The ratio is of what `of_run` makes of two runs' rounds, within a repetition.
+    """
+    whole = {name: Times(tuple(map(of_run, each))) for name, each in runs.items()}
+    return [
+        {**row, **Times(tuple(chain.from_iterable(runs[name]))).row()}
+        for name, row in zip(runs, beside(whole, base, "case", **same), strict=True)
+    ]
+
+
+def laps(ends: Sequence[float]) -> list[float]:
+    """Return what lies between one end and the next."""
+    return [after - before for before, after in pairwise(ends)]
+
+
+class Stopwatch:
+    """Seconds of this process's CPU time that were spent inside some functions."""
+
+    def __init__(self) -> None:
+        self.inside = 0.0
+
+    def timed(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Return the function, whose time counts as inside."""
+
+        @wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            began = time.process_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.inside += time.process_time() - began
+
+        return run
+
+
+@contextmanager
+def watched(parts: Mapping[str, Sequence[tuple[Any, str]]]) -> Iterator[dict[str, Stopwatch]]:
+    """Time functions while the block runs, by part. Each is named as who calls it finds it."""
+    watches = {name: Stopwatch() for name in parts}
+    with ExitStack() as stack:
+        for name, functions in parts.items():
+            for owner, function in functions:
+                timed = watches[name].timed(getattr(owner, function))
+                stack.enter_context(patch.object(owner, function, timed))
+        yield watches
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean and standard deviation; empty of nothing."""
+    if not values:
+        return ""
+    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")

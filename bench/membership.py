@@ -14,11 +14,8 @@ would have to choose the threshold without knowing who is a member: it is an upp
 Every run's result is kept; the table is docs/results/benchmarks.md's.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from statistics import fmean
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
@@ -28,22 +25,14 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 
-from bench.hostile import FULL, QUICK, Size, experiment_of
-from bench.record import Row, kept, save
-from fedapp.data.inputs import normalise
-from fedapp.data.sites import SiteData
-from fedapp.drivers.loopback import run_loopback
-from fedapp.experiment.codehash import code_hash
+from bench.command import Quick, carry_out, several
+from bench.hostile import FULL, QUICK, experiment_of
+from bench.record import Cells, Row, save
+from bench.runs import Run, codes, finished, kept_runs, scale
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.experiment.runpaths import out_root
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.metrics import predict
-from fedapp.learn.networks import build_model
-from fedapp.learn.params import from_bytes, schema_of
-from fedapp.messages.store import ModelStore
-from fedapp.site.federation import federation_of
 
 LEAST = 20
 """Members, and non-members, of a site that is attacked."""
@@ -87,34 +76,22 @@ def advantage(truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> float:
     return float((true - false).max())
 
 
-def measured(size: Size, method: str, noise: Mapping[str, Scalar], seed: int) -> dict[str, Any]:
+def measured(experiment: Experiment) -> dict[str, Any]:
     """Run once; return the sites' mean accuracy and every attack on every site's last upload."""
-    with TemporaryDirectory() as out:
-        experiment = experiment_of(size, method, seed, out, noise)
-        _, folder = run_loopback(experiment)
-        rows = RunFolder(folder).per_site()
-        pool = json.loads((folder / "checkpoint.json").read_text())["pool"]
-        store = ModelStore(folder / "pool")
-        uploads = {k: store.get(pool[str(k)][1]) for k in range(experiment.split.num_clients)}
-    dealt = federation_of(experiment).dealt
-    sites = {k: dealt.site(k) for k in uploads}
-    enough = [k for k, d in sites.items() if min(len(d.labels), len(d.test_labels)) >= LEAST]
-    return {
-        "accuracy": fmean(row["final_accuracy"] for row in rows if row["test"]),
-        "attacks": {k: on_site(experiment, sites[k], uploads[k]) for k in enough},
-        "code": code_hash()[1],
-    }
+    with finished(experiment) as run:
+        counts = {k: (len(run.data(k).labels), len(run.data(k).test_labels)) for k in run.sites}
+        final = [row["final_accuracy"] for row in run.folder.per_site() if row["test"]]
+        return {
+            "accuracy": fmean(final),
+            "attacks": {k: on_site(run, k) for k, both in counts.items() if min(both) >= LEAST},
+        }
 
 
-def on_site(experiment: Experiment, data: SiteData, blob: bytes) -> dict[str, dict[str, float]]:
-    """Attack a site's upload in both ways."""
-    model = build_model(experiment.model, data.inputs, data.num_classes)
-    owner = f"site {data.site}'s upload"
-    schema = schema_of(model.state_dict())
-    model.load_state_dict(from_bytes(blob, schema, owner, experiment.transport))
-    scale = partial(normalise, mean=data.mean, std=data.std)
-    members, others = (predict(model, images, scale) for images in (data.labelled, data.test))
-    draws = numpy_stream(experiment.seed, "membership", data.site)
+def on_site(run: Run, site: int) -> dict[str, dict[str, float]]:
+    """Attack a site's last upload in both ways."""
+    data, model = run.data(site), run.holding(run.model(site))
+    members, others = (predict(model, images, scale(data)) for images in (data.labelled, data.test))
+    draws = numpy_stream(run.experiment.seed, "membership", site)
     return {
         "loss": attacked(losses(members, data.labels), losses(others, data.test_labels), draws),
         "entropy": attacked(entropies(members), entropies(others), draws),
@@ -127,7 +104,7 @@ def rows_of(results: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> list[R
     for method, noise in dict.fromkeys((method, noise) for method, noise, _ in results):
         found = [r for (m, n, _), r in results.items() if (m, n) == (method, noise)]
         sites = [attacks for result in found for attacks in result["attacks"].values()]
-        row: dict[str, str | float | int | None] = {
+        row: Cells = {
             "method": method,
             "noise": noise,
             "accuracy_%": round(100 * fmean(result["accuracy"] for result in found), 1),
@@ -142,29 +119,27 @@ def rows_of(results: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> list[R
 
 
 def main(
-    quick: Annotated[bool, typer.Option("--quick", help="toy size")] = False,
+    quick: Quick = False,
     methods: Annotated[str, typer.Option(help="methods")] = ",".join(METHODS),
     seeds: Annotated[str, typer.Option(help="seeds")] = "",
 ) -> None:
     """Run what has not been run, then record the table."""
     size = QUICK if quick else FULL
-    numbers: Sequence[int] = list(map(int, seeds.split(","))) if seeds else size.seeds
-    cases = [(m, n, seed) for seed in numbers for m in methods.split(",") for n in NOISE]
-    folder = out_root(experiment_of(size, "fedavg", 0)) / f"bench-membership-{size.preset}"
-    results = {
-        (method, noise, seed): kept(
-            folder / f"{method}-{'noise' if NOISE[noise] else 'plain'}-{seed}.json",
-            partial(measured, size, method, NOISE[noise], seed),
-        )
-        for method, noise, seed in cases
+    numbers: Sequence[int] = list(map(int, several(seeds))) or size.seeds
+    cases = {
+        (method, noise, seed): experiment_of(size, method, seed, changes=NOISE[noise])
+        for seed in numbers
+        for method in several(methods)
+        for noise in NOISE
     }
+    results = kept_runs("membership", size.overrides, cases, lambda _, one: measured(one))
     notes = {
         "setting": [size.preset, *(f"{key}={value}" for key, value in size.overrides.items())],
         "seeds": list(numbers),
-        "runs by code": sorted({result["code"] for result in results.values()}),
+        "runs by code": codes(results),
     }
-    save("membership", rows_of(results), notes)
+    save("membership", rows_of(results), notes, quick=quick)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

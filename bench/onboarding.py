@@ -14,7 +14,6 @@ Work goes on where an earlier call stopped; `--minutes` ends a call between two 
 
 import json
 import math
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,33 +21,31 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
+from statistics import fmean, stdev
 from typing import Annotated, Any
 
-import matplotlib
 import numpy as np
 import typer
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from bench.record import RESULTS, Row, save
+from bench.command import Quick, Seeds, carry_out
+from bench.measure import spread
+from bench.record import Cells, Row, save
+from bench.runs import carried_through
 from fedapp.data.manifest import TEST, TRAIN, Manifest
-from fedapp.drivers.loopback import Loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import RunFolder, open_run
+from fedapp.experiment.runfolder import RunFolder
 from fedapp.experiment.runpaths import out_root
 from fedapp.ground.progress import Progress
 from fedapp.ground.rng import numpy_stream
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.store import ModelStore
 from fedapp.methods.um_pfssl.method import UmPfssl
-from fedapp.server.engine import Engine
 from fedapp.server.peers import finished_run
 from fedapp.site.federation import federation_of
 from fedapp.tools.onboard.plan import NewSite, plan_for
 from fedapp.tools.onboard.run import RESULT, onboard
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 RECOMMENDED = "recommended"
 VARIANTS = ("published", "mutual_information", RECOMMENDED)
@@ -178,13 +175,8 @@ def federate(federation: Trial) -> None:
     if not begun:
         rmtree(federation.folder, ignore_errors=True)
     experiment = replace(experiment, runtime=replace(experiment.runtime, resume=begun))
-    everybody = federation_of(experiment)
-    folder = open_run(experiment, everybody.manifest)
-    store = ModelStore(folder.pool_root)
     sites = [k for k in range(experiment.split.num_clients) if k not in federation.left_out]
-    with Progress() as progress:
-        transport = Loopback(experiment, everybody, store, folder.sites_root, only=sites)
-        Engine(experiment, transport, folder, store, progress, Ledger()).run()
+    carried_through(experiment, lambda carrier: carrier, only=sites)
 
 
 def take_in(federation: Trial, site: int, variant: str, rounds: int) -> None:
@@ -220,53 +212,45 @@ def rows_of(results: Mapping[str, Sequence[Mapping[str, Any]]], rounds: int) -> 
     lines += [(label, lambda r, k=key: r["accuracy"].get(k)) for key, label in BESIDE.items()]
     table: list[Row] = []
     for label, value in lines:
-        row: dict[str, str | float | int | None] = {"model": label}
+        row: Cells = {"model": label}
         for variant, every in results.items():
             measured = [value(result) for result in every]
             if None in measured:
                 continue
             found = [100 * accuracy for accuracy in measured]
             gains = [100 * r["accuracy"]["own"] - f for r, f in zip(every, found, strict=True)]
-            row[variant] = spread(found, "±")
+            row[variant] = spread(found)
             if not label.startswith("own"):
-                error = statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else 0.0
-                row[f"own minus it, {variant}"] = f"{statistics.fmean(gains):+.1f} (SE {error:.1f})"
+                error = stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else 0.0
+                row[f"own minus it, {variant}"] = f"{fmean(gains):+.1f} (SE {error:.1f})"
                 row[f"own ahead at, {variant}"] = f"{sum(g > 0 for g in gains)} of {len(gains)}"
         table.append(row)
     return table
 
 
-def spread(values: Sequence[float], sign: str) -> str:
-    """Return mean and standard deviation."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.fmean(values):.1f} {sign} {deviation:.1f}"
-
-
-def draw(results: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
+def figure_of(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """Draw the own model's accuracy by round, and lines for what it could have had instead."""
-    width = 4.5 * len(results)
-    figure, axes = plt.subplots(1, len(results), figsize=(width, 3.6), sharey=True, squeeze=False)
-    for plot, (variant, every) in zip(axes[0], results.items(), strict=True):
+    figure = Figure(figsize=(4.5 * len(results), 3.6), layout="tight")
+    panels = figure.subplots(1, len(results), sharey=True, squeeze=False)[0]
+    for axes, (variant, every) in zip(panels, results.items(), strict=True):
         curves = 100 * np.array([result["accuracy_by_round"] for result in every])
-        plot.plot(curves.mean(0), marker="o", color="black", label="own model", zorder=3)
+        axes.plot(curves.mean(0), marker="o", color="black", label="own model", zorder=3)
         for number, (key, label) in enumerate(BESIDE.items()):
             if any(result["accuracy"].get(key) is None for result in every):
                 continue
-            level = statistics.fmean(100 * result["accuracy"][key] for result in every)
-            plot.axhline(level, color=f"C{number}", linestyle="--", label=label)
-        plot.set_title(variant.replace("_", " "), fontsize=10)
-        plot.set_xlabel("round of onboarding")
-        plot.xaxis.get_major_locator().set_params(integer=True)
-        plot.legend(fontsize=7, loc="lower right")
-    axes[0][0].set_ylabel("accuracy at new sites, %")
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+            level = fmean(100 * result["accuracy"][key] for result in every)
+            axes.axhline(level, color=f"C{number}", linestyle="--", label=label)
+        axes.set_title(variant.replace("_", " "), fontsize=10)
+        axes.set_xlabel("round of onboarding")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend(fontsize=7, loc="lower right")
+    panels[0].set_ylabel("accuracy at new sites, %")
+    return figure
 
 
 def main(
-    quick: Annotated[bool, typer.Option("--quick", help="toy size")] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="federations at full size")] = 3,
+    quick: Quick = False,
+    seeds: Seeds = 3,
     minutes: Annotated[float, typer.Option(help="no new piece of work after this; 0: all")] = 0.0,
 ) -> None:
     """Do what is left of the work; once all is done, record it."""
@@ -310,10 +294,8 @@ def main(
             for result in results[VARIANTS[0]]
         ],
     }
-    RESULTS.mkdir(exist_ok=True)
-    save("onboarding", rows_of(results, size.rounds), notes)
-    draw(results, RESULTS / "onboarding.png")
+    save("onboarding", rows_of(results, size.rounds), notes, figure_of(results), quick)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

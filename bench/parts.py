@@ -8,7 +8,7 @@ that of a loop in this project's steps. As many rounds as in `bench.peers` are a
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from itertools import pairwise
@@ -16,13 +16,12 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Annotated, Any
-from unittest.mock import patch
+from typing import Any
 
 import torch
-import typer
 
-from bench.outside import Stopwatch
+from bench.command import Quick, Rounds, carry_out
+from bench.measure import watched
 from bench.peers import ours, steps
 from bench.peers.__main__ import SETTINGS
 from bench.peers.marks import EnoughError, Marks
@@ -64,11 +63,10 @@ PARTS: dict[str, Sequence[tuple[Any, str]]] = {
 ALL, REST, LOOP = "all", "rest", "all, of the loop in our steps"
 
 
-def main(
-    rounds: Annotated[int, typer.Option(min=1, help="rounds that count")] = 5,
-    quick: Annotated[bool, typer.Option("--quick", help="few sites")] = False,
-) -> None:
+def main(rounds: Rounds = 5, quick: Quick = False) -> None:
     """Measure and save the table."""
+    if quick:
+        rounds = 1
     torch.set_num_threads(1)
     setting = replace(SETTINGS[-1], sites=20) if quick else SETTINGS[-1]
     rows: dict[str, Cells] = {name: {"part": name} for name in (*PARTS, REST, ALL, LOOP)}
@@ -81,17 +79,12 @@ def main(
             for name, seconds in spent.items():
                 column = f"{'with' if evaluate else 'without'} evaluation, us"
                 rows[name][column] = round(1e6 * median(seconds) / setting.sites, 1)
-    save("parts", list(rows.values()), {"sites": setting.sites, "rounds": rounds})
+    save("parts", list(rows.values()), {"sites": setting.sites, "rounds": rounds}, quick=quick)
 
 
 def by_part(problem: Problem) -> dict[str, list[float]]:
     """Return the CPU seconds of each round that counts, by part."""
-    watches = {name: Stopwatch() for name in PARTS}
-    with ExitStack() as stack:
-        for name, functions in PARTS.items():
-            for owner, function in functions:
-                timed = watches[name].timed(getattr(owner, function))
-                stack.enter_context(patch.object(owner, function, timed))
+    with watched(PARTS) as watches:
         laps = run(ours, problem, lambda: {name: watch.inside for name, watch in watches.items()})
     found = {name: [lap[name] for lap in laps] for name in (*PARTS, ALL)}
     parts = zip(*(found[name] for name in PARTS), strict=True)
@@ -122,4 +115,4 @@ def run(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

@@ -1,19 +1,38 @@
-"""The pictures of README and docs/GALLERY.md that no comparison makes, from docs/results.
+"""The pictures of README and docs/GALLERY.md that no comparison makes, in docs/pictures.
 
-`python -m bench.pictures` writes them into docs/pictures; it takes seconds.
+`python -m bench.pictures` draws how the methods compare, from docs/results, in seconds; `python -m
+bench.pictures RUN` draws a run: figures of its page (`fedapp report RUN`), by a headless Chromium.
 """
 
 import csv
+import shutil
+import subprocess
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean
+from typing import Annotated
 
+import typer
 from matplotlib.figure import Figure
+from PIL import Image, ImageChops
 
+from bench.command import carry_out
+from fedapp.experiment.runpaths import find_run
+from fedapp.ground.errors import RunError
 from fedapp.results.comparison.figures import WIDTH_MORE, png, styled
 from fedapp.results.comparison.looks import looks
+from fedapp.results.run.blocks import Block
+from fedapp.results.run.page import blocks_of, render
+from fedapp.results.run.record import read_run
 
 DOCS = Path(__file__).parents[1] / "docs"
+OF_A_RUN = {"curves": "Learning curves", "sites": "Before and after, site by site"}
+"""Name of a picture's file, and the block that it shows."""
+_HIDE = "<style>header, nav, .skip, h2, .note, details { display: none !important; } section { "
+_HIDE += "border: 0; } main { padding: 1rem !important; }</style></head>"
+_SIZE = (1240, 2400)
+_MARGIN = 12
 SHOWN = ("local_only", "fedavg", "fedavg_ft", "ditto", "um_pfssl", "recommended")
 PANELS = (
     ("results_fashion_mnist", "alpha=0.5", "Fashion-MNIST, uneven class mixes"),
@@ -53,13 +72,53 @@ def seed_by_seed(docs: Path = DOCS) -> Figure:
     return figure
 
 
-def main() -> None:
-    """Write the pictures."""
+def picture(block: Block, path: Path) -> None:
+    """Write a block's figures as PNG. Raises RunError where there is no Chromium or it fails."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        raise RunError("chromium: not installed; pictures need it: apt install chromium")
+    with tempfile.TemporaryDirectory() as folder:
+        page, shot = Path(folder) / "page.html", Path(folder) / "shot.png"
+        page.write_text(render("", [], [], [[("", block)]]).replace("</head>", _HIDE))
+        command = [
+            *(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+            *("--disable-background-networking", f"--user-data-dir={folder}/profile"),
+            *(f"--window-size={_SIZE[0]},{_SIZE[1]}", f"--screenshot={shot}", page.as_uri()),
+        ]
+        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+        if done.returncode or not shot.is_file():
+            raise RunError(f"chromium: made no picture (exit {done.returncode}): try it by hand")
+        with Image.open(shot) as image:
+            drawn = trimmed(image.convert("RGB"))
+    drawn.quantize(64).save(path, optimize=True)
+
+
+def trimmed(image: Image.Image) -> Image.Image:
+    """Return the image without its empty border, but for a margin. White stays white."""
+    box = ImageChops.difference(image, Image.new("RGB", image.size, "white")).getbbox()
+    if box is None:
+        raise RunError("the picture is empty: name a run with a finished round")
+    left, top, right, bottom = box
+    wide, high = image.size
+    return image.crop(
+        (max(left - _MARGIN, 0), max(top - _MARGIN, 0), min(right + _MARGIN, wide),
+         min(bottom + _MARGIN, high))
+    )  # fmt: skip
+
+
+def main(run: Annotated[str, typer.Argument(help="its name, or its folder")] = "") -> None:
+    """Write the pictures; print where."""
     folder = DOCS / "pictures"
     folder.mkdir(exist_ok=True)
-    (folder / "methods.png").write_bytes(png(seed_by_seed()))
-    print(folder / "methods.png")
+    if not run:
+        (folder / "methods.png").write_bytes(png(seed_by_seed()))
+        print(folder / "methods.png")
+        return
+    blocks = {block.title: block for block in blocks_of(read_run(find_run(run)))}
+    for name, title in OF_A_RUN.items():
+        picture(blocks[title], folder / f"run-{name}.png")
+        print(folder / f"run-{name}.png")
 
 
 if __name__ == "__main__":
-    main()
+    carry_out(main)

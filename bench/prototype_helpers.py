@@ -27,27 +27,22 @@ that a site is sent and sends in the whole run. Mean and standard deviation over
 difference to the method as it is, seed by seed. In the JSON alone: the accuracy round by round.
 """
 
-import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import fields, replace
 from statistics import fmean
-from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 from matplotlib.figure import Figure
 
-from bench.labelling import relations, scale, travelling
-from bench.prototypes import PICTURES, experiment_of, marked, spread
-from bench.record import Cells, Row, kept_runs, save
-from fedapp.drivers.loopback import run_loopback
-from fedapp.experiment.codehash import code_hash
+from bench.command import Overrides, Seeds, carry_out
+from bench.labelling import relations, travelling
+from bench.measure import spread
+from bench.prototypes import Preset, experiment_of, keep, marked
+from bench.record import Cells, Row
+from bench.runs import codes, finished, kept_runs, scale
 from fedapp.experiment.config import parse_overrides
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.records import Records
-from fedapp.ground.devices import torch_threads
-from fedapp.ground.errors import FedAppError
 from fedapp.learn.networks import build_model
 from fedapp.learn.params import to_bytes, weighted_mean
 from fedapp.learn.prototypes import Prototypes, class_means, embedded, log_answers
@@ -55,7 +50,7 @@ from fedapp.messages.protocol import Reply, ScoredRef, Task
 from fedapp.methods.base import Round
 from fedapp.methods.um_pfssl.helperlists import HelperLists
 from fedapp.methods.um_pfssl.method import UmPfssl
-from fedapp.results.comparison.figures import WIDTH_MORE, png, styled
+from fedapp.results.comparison.figures import WIDTH_MORE, styled
 from fedapp.site.federation import federation_of
 
 METHOD = "um_pfssl_mi"
@@ -151,16 +146,14 @@ def listed(state: HelperLists, rnd: Round, choice: Choice, places: int) -> Helpe
 
 
 def measured(way: str, experiment: Experiment) -> dict[str, Any]:
-    """Run once; return `NUMBERS`, the accuracy round by round, in %, and the code's hash."""
+    """Run once; return `NUMBERS` and the accuracy round by round, in %."""
     method = experiment.method
     assert isinstance(method, UmPfssl)
     prototypes = ByPrototypes(experiment)
     if way != MODELS:
         method = searching_by(prototypes if way == PROTOTYPES else by_chance, method)
-    with TemporaryDirectory() as out, torch_threads(experiment.runtime.threads):
-        runtime = replace(experiment.runtime, out=out)
-        summary, folder = run_loopback(replace(experiment, method=method, runtime=runtime))
-        rounds = Records(folder).metrics()
+    with finished(replace(experiment, method=method)) as run:
+        summary, rounds = run.summary, run.folder.metrics()
     wrong = [e for row in rounds if (e := row["pseudo_label_error"]) is not None]
     accuracy, sites = summary["mean_test_accuracy"], experiment.split.num_clients
     values = (
@@ -173,7 +166,6 @@ def measured(way: str, experiment: Experiment) -> dict[str, Any]:
     return {
         "numbers": dict(zip(NUMBERS, values, strict=True)),
         "rounds": [100 * row["mean_test_accuracy"] for row in rounds],
-        "code": code_hash()[1],
     }
 
 
@@ -224,32 +216,22 @@ def drawn(found: Mapping[tuple[str, int], Mapping[str, Any]], title: str) -> Fig
     return figure
 
 
-def main(
-    preset: Annotated[str, typer.Argument(help="such as fashion_mnist_small")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="0, 1, ...")] = 3,
-) -> None:
+def main(preset: Preset, overrides: Overrides = None, seeds: Seeds = 3) -> None:
     """Run what has not been run; write down and draw."""
-    try:
-        given = parse_overrides(overrides or [])
-        cases = {
-            (way, seed): experiment_of(preset, given, METHOD, seed)
-            for seed in range(seeds)
-            for way in WAYS
-        }
-        found = kept_runs("prototype-helpers", preset, given, cases, measured)
-    except FedAppError as error:
-        print(f"bench.prototype_helpers: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    given = parse_overrides(overrides or [])
+    cases = {
+        (way, seed): experiment_of(preset, given, METHOD, seed)
+        for seed in range(seeds)
+        for way in WAYS
+    }
+    found = kept_runs(
+        f"prototype-helpers-{preset}", given, cases, lambda case, one: measured(case[0], one)
+    )
     first = cases[MODELS, 0]
-    name = f"prototype-helpers-{preset}-{first.data.name}"
-    codes = sorted({run["code"] for run in found.values()})
-    notes = {"seeds": seeds, "runs by code": codes, "mean by round, %": by_round(found)}
-    save(name, rows_of(found), notes)
-    picture = PICTURES / f"prototype-helpers-{first.data.name}.png"
-    picture.write_bytes(png(drawn(found, f"{first.data.name}, {first.split.num_clients} sites")))
-    print(picture)
+    figure = drawn(found, f"{first.data.name}, {first.split.num_clients} sites")
+    notes = {"seeds": seeds, "runs by code": codes(found), "mean by round, %": by_round(found)}
+    keep("prototype-helpers", preset, first, rows_of(found), figure, notes)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

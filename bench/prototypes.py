@@ -13,33 +13,30 @@ related models, and at how many sites, of all seeds, more and fewer are. A run t
 done again: the same command goes on where it was cut.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, stdev
-from tempfile import TemporaryDirectory
+from statistics import fmean
 from typing import Annotated, Any
 
 import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bench.command import Overrides, Seeds, carry_out
 from bench.labelling import REFERENCE, Sites, asked
-from bench.record import Cells, Row, kept_runs, save
-from fedapp.drivers.loopback import run_loopback
-from fedapp.experiment.codehash import code_hash
+from bench.measure import spread
+from bench.record import Cells, Row, save
+from bench.runs import codes, finished, kept_runs
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.ground.devices import torch_threads
-from fedapp.ground.errors import FedAppError
 from fedapp.results.comparison.figures import MARKERS, WIDTH_MORE, png, styled
 
 METHODS = {"recommended": "recommended", "um_pfssl_mi": "UM-pFSSL, mutual information"}
 """Preset of the method, and what it is called."""
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
+Preset = Annotated[str, typer.Argument(help="such as fashion_mnist_small")]
 Measured = Mapping[str, Mapping[str, Any]]
 """By site and way: what the labels are worth."""
 
@@ -52,15 +49,12 @@ def experiment_of(
     return load_experiment(preset, {**fixed, **overrides, "method.preset": method, "seed": seed})
 
 
-def measured(_method: str, experiment: Experiment) -> dict[str, Any]:
+def measured(experiment: Experiment) -> dict[str, Any]:
     """Run once, ask; return what each site's labels are worth."""
-    with TemporaryDirectory() as out, torch_threads(experiment.runtime.threads):
-        runtime = replace(experiment.runtime, out=out)
-        _, folder = run_loopback(replace(experiment, runtime=runtime))
-        sites = Sites(experiment, folder)
+    with finished(experiment) as run:
+        sites = Sites(run)
         return {
-            "sites": {str(site): asked(sites, site, experiment.seed) for site in sites.asking()},
-            "code": code_hash()[1],
+            "sites": {str(site): asked(sites, site, experiment.seed) for site in sites.asking()}
         }
 
 
@@ -93,13 +87,6 @@ def by_seed(runs: Sequence[Measured], way: str, key: str) -> list[float]:
     return [fmean(values) for values in known if values]
 
 
-def spread(values: Sequence[float]) -> str:
-    """Return mean and standard deviation; empty of nothing."""
-    if not values:
-        return ""
-    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
-
-
 @styled
 def drawn(results: Mapping[tuple[str, int], Measured], title: str) -> Figure:
     """Draw right labels against bytes, a panel a method: mean and seeds."""
@@ -130,32 +117,36 @@ def marked(
     axes.plot(across, up, marker, mfc="none", color=colour, ms=4.5, alpha=0.7)
 
 
-def main(
-    preset: Annotated[str, typer.Argument(help="such as fashion_mnist_small")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="0, 1, ...")] = 3,
+def keep(
+    bench: str,
+    preset: str,
+    first: Experiment,
+    rows: Sequence[Row],
+    figure: Figure,
+    notes: Mapping[str, object],
 ) -> None:
-    """Run what has not been run; draw and write down."""
-    try:
-        given = parse_overrides(overrides or [])
-        cases = {
-            (method, seed): experiment_of(preset, given, method, seed)
-            for seed in range(seeds)
-            for method in METHODS
-        }
-        first = next(iter(cases.values()))
-        found = kept_runs("prototypes", preset, given, cases, measured)
-    except FedAppError as error:
-        print(f"bench.prototypes: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    results = {case: result["sites"] for case, result in found.items()}
-    data = first.data.name
-    codes = sorted({result["code"] for result in found.values()})
-    save(f"prototypes-{preset}-{data}", rows_of(results), {"seeds": seeds, "runs by code": codes})
-    picture = PICTURES / f"prototypes-{data}.png"
-    picture.write_bytes(png(drawn(results, f"{data}, {first.split.num_clients} sites")))
+    """Write the table down and the picture; first: any of the runs."""
+    save(f"{bench}-{preset}-{first.data.name}", rows, notes)
+    picture = PICTURES / f"{bench}-{first.data.name}.png"
+    picture.write_bytes(png(figure))
     print(picture)
 
 
+def main(preset: Preset, overrides: Overrides = None, seeds: Seeds = 3) -> None:
+    """Run what has not been run; draw and write down."""
+    given = parse_overrides(overrides or [])
+    cases = {
+        (method, seed): experiment_of(preset, given, method, seed)
+        for seed in range(seeds)
+        for method in METHODS
+    }
+    found = kept_runs(f"prototypes-{preset}", given, cases, lambda _, one: measured(one))
+    results = {case: result["sites"] for case, result in found.items()}
+    first = next(iter(cases.values()))
+    figure = drawn(results, f"{first.data.name}, {first.split.num_clients} sites")
+    notes = {"seeds": seeds, "runs by code": codes(found)}
+    keep("prototypes", preset, first, rows_of(results), figure, notes)
+
+
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

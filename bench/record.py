@@ -1,26 +1,24 @@
 """Keep what a benchmark found, with all that is needed to run it again, and print it."""
 
-import hashlib
 import json
 import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from bench.command import called
 from fedapp.experiment.codehash import code_hash
-from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runpaths import out_root
-from fedapp.ground.disk import write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure  # a machine with a GPU may lack it
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -52,15 +50,24 @@ def versions() -> dict[str, str]:
     return found
 
 
-def save(name: str, rows: Sequence[Row], notes: Mapping[str, object] | None = None) -> Path:
+def save(
+    name: str,
+    rows: Sequence[Row],
+    notes: Mapping[str, object] | None = None,
+    figure: "Figure | None" = None,
+    quick: bool = False,
+) -> None:
     """Print the rows and write them to bench/results/<name>.json with machine and versions.
 
-    notes: what the whole benchmark has in common, such as sizes.
+    notes: what the whole benchmark has in common, such as sizes. figure: lies beside it, as PNG.
+    quick: of a toy size nothing is written.
     """
     show(name, rows)
+    if quick:
+        return
     content = {
         "name": name,
-        "command": _command(),
+        "command": shlex.join(["python", "-m", called(), *sys.argv[1:]]),
         "machine": machine(),
         "versions": versions(),
         "code": code_hash()[1],
@@ -70,37 +77,9 @@ def save(name: str, rows: Sequence[Row], notes: Mapping[str, object] | None = No
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(content, indent=1) + "\n")
+    if figure is not None:
+        figure.savefig(path.with_suffix(".png"), dpi=120)
     print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
-    return path
-
-
-def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the JSON content of a file; where there is none yet, make it and keep it there."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps(make()).encode(), durable=False)
-    found: dict[str, Any] = json.loads(path.read_bytes())
-    return found
-
-
-def kept_runs(
-    bench: str,
-    preset: str,
-    given: Mapping[str, Scalar],
-    cases: Mapping[tuple[str, int], Experiment],
-    make: Callable[[str, Experiment], dict[str, Any]],
-) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return what each case's run gave; those that are done are not done again.
-
-    cases: by what is run and seed; make is given both. given: the settings of this call, by which
-    its results are told from those of others.
-    """
-    said = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:8]
-    folder = out_root(next(iter(cases.values()))) / f"bench-{bench}-{preset}-{said}"
-    return {
-        (what, seed): kept(folder / f"{what}-{seed}.json", partial(make, what, experiment))
-        for (what, seed), experiment in cases.items()
-    }
 
 
 def show(title: str, rows: Sequence[Row]) -> None:
@@ -116,12 +95,6 @@ def show(title: str, rows: Sequence[Row]) -> None:
 
 def _cell(value: str | float | int | None) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _command() -> str:
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    name = spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).name
-    return shlex.join(["python", "-m", name, *sys.argv[1:]])
 
 
 def _processor() -> str:

@@ -28,8 +28,8 @@ from matplotlib.figure import Figure
 from scipy.stats import linregress
 from scipy.stats import t as student
 
-from bench import record
-from bench.record import Row
+from bench.command import Quick, carry_out
+from bench.record import Row, save
 from bench.watch import Watched, watch
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
 
@@ -85,16 +85,15 @@ TOY = Sizes(
 def main(
     parts: Annotated[list[Part] | None, typer.Argument()] = None,
     driver: Annotated[list[Driver] | None, typer.Option()] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="toy sizes")] = False,
+    quick: Quick = False,
 ) -> None:
     """Run both parts with both drivers, or those named."""
-    sizes = TOY if quick else Sizes()
     for part in parts or Part:
         measure = {Part.many: measure_many, Part.long: measure_long}[part]
-        measure(driver or list(Driver), sizes)
+        measure(driver or list(Driver), TOY if quick else Sizes(), quick)
 
 
-def measure_many(drivers: Sequence[Driver], sizes: Sizes) -> None:
+def measure_many(drivers: Sequence[Driver], sizes: Sizes, quick: bool) -> None:
     """Run few and many sites; save the peak memory of both, and what a further site takes."""
     runs: dict[str, Watched] = {}
     rows: list[Row] = []
@@ -105,16 +104,21 @@ def measure_many(drivers: Sequence[Driver], sizes: Sizes) -> None:
     notes = {
         "network": f"ResNet-9 of width {sizes.width}",
         "seconds": {name: [round(s) for s in run.round_s] for name, run in runs.items()},
+        "series": {name: run.lines() for name, run in runs.items()},
     }
-    keep("scale-many", rows, notes, runs, every=1)
+    save("scale-many", rows, notes, figure(runs, every=1), quick)
 
 
-def measure_long(drivers: Sequence[Driver], sizes: Sizes) -> None:
+def measure_long(drivers: Sequence[Driver], sizes: Sizes, quick: bool) -> None:
     """Run many rounds; save what grows after the first of them."""
     runs = {str(driver): many_rounds(driver, sizes) for driver in drivers}
     rows = [row for name, run in runs.items() for row in growth_rows(name, run, sizes.settled)]
-    notes = {"rounds": sizes.long_rounds, "fitted_from_round": sizes.settled}
-    keep("scale-long", rows, notes, runs, every=50)
+    notes = {
+        "rounds": sizes.long_rounds,
+        "fitted_from_round": sizes.settled,
+        "series": {name: run.lines() for name, run in runs.items()},
+    }
+    save("scale-long", rows, notes, figure(runs, every=50), quick)
 
 
 # --- the runs -------------------------------------------------------------------------------------
@@ -248,24 +252,14 @@ def growth(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     return float(fit.slope), float(fit.stderr * student.ppf(0.975, BLOCKS - 2))
 
 
-# --- records --------------------------------------------------------------------------------------
-
-
-def keep(
-    name: str,
-    rows: Sequence[Row],
-    notes: Mapping[str, object],
-    runs: Mapping[str, Watched],
-    every: int,
-) -> None:
-    """Save rows, series and a figure of memory against time; `every` so many rounds is marked."""
-    series = {name: run.lines() for name, run in runs.items()}
-    path = record.save(name, rows, {**notes, "series": series})
-    figure(runs, every).savefig(path.with_suffix(".png"), dpi=110)
+# --- the figure -----------------------------------------------------------------------------------
 
 
 def figure(runs: Mapping[str, Watched], every: int) -> Figure:
-    """Return one panel per run: memory by role and the pool on disk against time."""
+    """Return one panel per run: memory by role and the pool on disk against time.
+
+    every: which rounds are marked.
+    """
     across = 2 if len(runs) > 1 else 1
     down = -(-len(runs) // across)
     drawn = Figure(figsize=(6.6 * across, 4.2 * down), layout="constrained")
@@ -304,4 +298,4 @@ def _panel(axes: Axes, run: Watched, every: int) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

@@ -13,17 +13,17 @@
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import partial
-from typing import Annotated
+from typing import Any
 from unittest.mock import patch
 
 import torch
-import typer
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from bench.measure import side_by_side
-from bench.record import Cells, Row, save
+from bench.command import Quick, carry_out
+from bench.measure import beside, side_by_side
+from bench.record import Row, save
 from bench.workload import Workload, standard_layout, workload
 from fedapp.learn import uncertainty
 from fedapp.learn.networks import Network
@@ -35,15 +35,17 @@ MODELS = 4
 """Scored together or one after the other: as many helpers as a list holds."""
 
 
-def main(quick: Annotated[bool, typer.Option("--quick", help="toy sizes")] = False) -> None:
+def main(quick: Quick = False) -> None:
     """Measure and save both tables."""
     data, repetitions = ("digits", 1) if quick else ("fashion_mnist", 5)
     counts = (2, 3) if quick else (5, 10, 20, 50)
     wide, narrow = (4, 2) if quick else (64, 8)
     works = [workload(data, width, 40 if quick else 128) for width in (wide, narrow)]
-    save("scoring", [r for work in works for r in against_plain(work, counts, repetitions)])
+    rows = [row for work in works for row in against_plain(work, counts, repetitions)]
+    save("scoring", rows, quick=quick)
     larger = [workload(data, width, 70 if quick else 256) for width in (wide, narrow)]
-    save("scoring-alternatives", [r for work in larger for r in alternatives(work, repetitions)])
+    rows = [row for work in larger for row in alternatives(work, repetitions)]
+    save("scoring-alternatives", rows, quick=quick)
 
 
 def against_plain(work: Workload, counts: tuple[int, ...], repetitions: int) -> list[Row]:
@@ -59,9 +61,10 @@ def against_plain(work: Workload, counts: tuple[int, ...], repetitions: int) -> 
         row: dict[str, float] = {"width": work.width, "images": len(work.images), "T": passes}
         row["n"] = repetitions
         for name, taken in times.items():
-            values = taken.median, min(taken.seconds), max(taken.seconds)
-            for end, value in zip(("", "_min", "_max"), values, strict=True):
-                row[f"{name}_ms_per_image{end}"] = round(1e3 * value / len(work.images), 4)
+            found = taken.row("ms_per_image", each=1e3 / len(work.images))
+            for end in ("median", "min", "max"):
+                place = f"{name}_ms_per_image" + ("" if end == "median" else f"_{end}")
+                row[place] = round(found[f"{end}_ms_per_image"], 4)
         rows.append({**row, **times["plain"].over(times["ours"])})
     return rows
 
@@ -87,7 +90,7 @@ def ours(model: Network, work: Workload, passes: int = PASSES) -> Tensor:
 # --- what else was tried --------------------------------------------------------------------------
 
 
-def alternatives(work: Workload, repetitions: int) -> list[Row]:
+def alternatives(work: Workload, repetitions: int) -> list[dict[str, Any]]:
     """Return one row for each other way, with its time over that of the way it is done."""
     model = work.model()
     ways: dict[str, Callable[[], Tensor]] = {"as it is": partial(ours, model, work)}
@@ -104,26 +107,25 @@ def alternatives(work: Workload, repetitions: int) -> list[Row]:
     ways["torch's dropout"] = partial(with_torch_dropout, model, work)
     ways["5 samples stacked in one tail"] = partial(stacked_samples, model, work, 5)
 
-    timings = timed(work, ways, "as it is", repetitions)
+    rows = timed(work, ways, "as it is", repetitions)
     expected = ways["as it is"]()
-    for way in same_draws:
-        timings[way]["difference"] = (ways[way]() - expected).abs().max().item()
+    for row in rows:
+        if row["way"] in same_draws:
+            row["difference"] = (ways[row["way"]]() - expected).abs().max().item()
     models = [work.model() for _ in range(MODELS)]
     together: dict[str, Callable[[], object]] = {
         f"{MODELS} models one after the other": lambda: [ours(m, work) for m in models],
         f"{MODELS} models stacked, torch.func.vmap": partial(stacked_models, models, work),
     }
-    timings |= timed(work, together, next(iter(together)), repetitions)
-    return [{"way": name, **row} for name, row in timings.items()]
+    return rows + timed(work, together, next(iter(together)), repetitions)
 
 
 def timed(
     work: Workload, ways: Mapping[str, Callable[[], object]], base: str, repetitions: int
-) -> dict[str, Cells]:
+) -> list[dict[str, Any]]:
     """Time the ways in turns; return each one's row, its ratio over `base`."""
     times = side_by_side(ways, repetitions)
-    common = {"width": work.width, "images": len(work.images)}
-    return {n: {**common, **t.row(), **t.over(times[base])} for n, t in times.items()}
+    return beside(times, base, width=work.width, images=len(work.images))
 
 
 def with_constant(name: str, value: int, model: Network, work: Workload) -> Tensor:
@@ -204,4 +206,4 @@ def stacked_models(models: list[Network], work: Workload) -> Tensor:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

@@ -34,8 +34,6 @@ KEPT = ("results.csv", "rounds.csv")
 """Files of a comparison that lie beside its figures."""
 PAGE = "tables.md"
 """A study's page in its folder."""
-PAGE = "tables.md"
-"""A study's page in its folder."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def _head(study: Study) -> str:
         )
     return (
         "## Tuning\n\nNone: every method has the values of "
-        f"[its grid](../../../conf/sweeps/{study.name}.yaml)."
+        f"[its grid](../../../conf/sweeps/{sweeps()[study.name].name})."
     )
 
 

@@ -12,30 +12,21 @@ and `right`: of those, with the right one; mean T of these digits. Mean and stan
 seeds. A run that is done is not done again.
 """
 
-import hashlib
-import json
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from statistics import fmean
-from tempfile import TemporaryDirectory
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-import typer
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from bench.prototypes import spread
-from bench.record import Cells, Row, kept, save
-from fedapp.drivers.loopback import run_loopback
+from bench.command import Overrides, Seeds, carry_out
+from bench.measure import spread
+from bench.record import Cells, Row, save
+from bench.runs import finished, kept_runs
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runpaths import out_root
-from fedapp.ground.devices import torch_threads
-from fedapp.ground.errors import FedAppError
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.prototypes import Prototypes, embedded, log_answers, pseudo_labels
 from fedapp.messages.protocol import Task
@@ -121,13 +112,13 @@ def by_class(targets: Tensor, used: Tensor, limits: Tensor, site: SiteContext) -
 def measured(experiment: Experiment) -> dict[str, Any]:
     """Run once; return the accuracy and what was counted in the second half of the rounds."""
     Counted.told.clear()
-    with TemporaryDirectory() as out, torch_threads(experiment.runtime.threads):
-        summary, _ = run_loopback(replace(experiment, runtime=replace(experiment.runtime, out=out)))
+    with finished(experiment) as run:
+        final = run.summary["mean_test_accuracy"]["final"]
     half = experiment.rounds.num_rounds // 2
     late = [counts for number, counts in Counted.told if number > half]
     total = torch.stack(late).sum(0)
     return {
-        "accuracy": 100 * summary["mean_test_accuracy"]["final"],
+        "accuracy": 100 * final,
         "images": total[0].tolist(),
         "used": total[1].tolist(),
         "right": total[2].tolist(),
@@ -157,33 +148,19 @@ def share(part: Sequence[float], whole: Sequence[float], digits: Sequence[int]) 
     return 100 * sum(part[digit] for digit in digits) / total if total else None
 
 
-def main(
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="0, 1, ...")] = 2,
-) -> None:
+def main(overrides: Overrides = None, seeds: Seeds = 2) -> None:
     """Run what has not been run, then record the table."""
-    try:
-        given = parse_overrides(overrides or [])
-        cases = {
-            (data, rule, seed): experiment_of(data, rule, seed, given)
-            for seed in range(seeds)
-            for data in DATA
-            for rule in RULES
-        }
-        said = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:8]
-        folder = out_root(next(iter(cases.values()))) / f"bench-thresholds-{said}"
-        results = {
-            (data, rule, seed): kept(
-                folder / f"{data}-{rule.replace(' ', '-')}-{seed}.json", partial(measured, one)
-            )
-            for (data, rule, seed), one in cases.items()
-        }
-    except FedAppError as error:
-        print(f"bench.thresholds: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    given = parse_overrides(overrides or [])
+    cases = {
+        (data, rule, seed): experiment_of(data, rule, seed, given)
+        for seed in range(seeds)
+        for data in DATA
+        for rule in RULES
+    }
+    results = kept_runs("thresholds", given, cases, lambda _, one: measured(one))
     every = {"/".join(map(str, case)): result for case, result in results.items()}
     save("thresholds", rows_of(results), {"by digit": every})
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

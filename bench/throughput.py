@@ -15,9 +15,8 @@ from bench.workload import Workload
 from fedapp.data.inputs import normalise
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device, pick_dtype
-from fedapp.learn.networks import Network, build_model
+from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
-from fedapp.learn.training import recalibrate
 from fedapp.learn.uncertainty import SCORING_BATCH
 from fedapp.methods.um_pfssl.method import UmPfssl
 
@@ -51,28 +50,12 @@ class Case:
     run: Callable[[], object]
 
 
-@dataclass(frozen=True)
-class OnDevice(Workload):
-    """A workload whose images and networks are on a device."""
-
-    device: torch.device
-
-    def model(self, compute: torch.dtype = torch.float32) -> Network:
-        """Return a network with the same weights each time, on the device."""
-        torch.manual_seed(0)
-        settings, inputs = ResNet9Settings(width=self.width), tuple(self.images.shape[1:])
-        model = build_model(settings, inputs, self.classes, compute).to(self.device)
-        recalibrate(model, self.images, self.normalise)
-        return model
-
-
-def on_device(width: int, count: int, device: torch.device) -> OnDevice:
-    """Return a network of this width with `count` random images."""
+def on_device(width: int, count: int, device: torch.device) -> Workload:
+    """Return a network of this width with `count` random images, on the device."""
     shape, generator = (count, 1, SIDE, SIDE), torch.Generator().manual_seed(0)
     images = torch.randint(256, shape, dtype=torch.uint8, generator=generator).to(device)
     labels = torch.arange(count, device=device) % CLASSES
-    scale = partial(normalise, mean=(0.286,), std=(0.353,))
-    return OnDevice(width, images, labels, CLASSES, scale, device)
+    return Workload(width, images, labels, CLASSES, partial(normalise, mean=(0.286,), std=(0.353,)))
 
 
 def throughput(experiment: Experiment, size: Size) -> list[Row]:

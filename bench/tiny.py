@@ -6,14 +6,14 @@ turns; times are processor time of one use; a ratio, ours over theirs, is taken 
 
 import time
 from collections.abc import Callable
-from typing import Annotated
+from functools import partial
 
 import torch
-import typer
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from bench.measure import Times
+from bench.command import Quick, carry_out
+from bench.measure import Times, in_turns
 from bench.record import Row, save
 from fedapp.learn.metrics import predict, predict_each
 from fedapp.learn.networks import build_model, network_settings
@@ -29,11 +29,12 @@ RATE, MOMENTUM = 1e-6, 0.9
 Ways = tuple[Callable[[], object], Callable[[], object]]
 
 
-def main(quick: Annotated[bool, typer.Option("--quick", help="toy sizes")] = False) -> None:
+def main(quick: Quick = False) -> None:
     """Measure and save the table."""
     torch.set_num_threads(1)
     turns, uses = (1, 2) if quick else (7, 200)
-    save("tiny", [row_of(name, *ways, turns, uses) for name, ways in pieces().items()])
+    rows = [row_of(name, *ways, turns, uses) for name, ways in pieces().items()]
+    save("tiny", rows, quick=quick)
 
 
 def pieces() -> dict[str, Ways]:
@@ -79,15 +80,16 @@ def row_of(
     name: str, theirs: Callable[[], object], ours: Callable[[], object], turns: int, uses: int
 ) -> Row:
     """Let both take turns; return their times in microseconds and the ratio."""
-    taken: dict[Callable[[], object], list[float]] = {theirs: [], ours: []}
-    for turn in range(-1, turns):  # the first is a warm-up
-        for way in sorted(taken, key=list(taken).index, reverse=bool(turn % 2)):
-            began = time.process_time()
-            for _ in range(uses):
-                way()
-            if turn >= 0:
-                taken[way].append((time.process_time() - began) / uses)
-    before, now = (Times(tuple(seconds)) for seconds in taken.values())
+
+    def timed(way: Callable[[], object]) -> float:
+        began = time.process_time()
+        for _ in range(uses):
+            way()
+        return (time.process_time() - began) / uses
+
+    cases = {way: partial(timed, way) for way in (theirs, ours)}
+    taken = in_turns(cases, turns, warmups=1)
+    before, now = (Times(tuple(taken[way])) for way in (theirs, ours))
     return {
         "what": name,
         "n": turns,
@@ -98,4 +100,4 @@ def row_of(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

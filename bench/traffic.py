@@ -11,7 +11,6 @@
 `--quick`: toy sizes.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,24 +23,18 @@ from typing import Annotated
 import torch
 import typer
 
-from bench.measure import Times, side_by_side
+from bench.command import Quick, carry_out
+from bench.measure import side_by_side
 from bench.record import Cells, Row, save
-from fedapp.drivers.loopback import Loopback, run_loopback
+from bench.runs import Through, carried_through, finished
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import open_run
-from fedapp.ground.progress import Progress
+from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.settings import TransportSettings
-from fedapp.learn.networks import build_model
-from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import Params, from_bytes, schema_of, to_bytes
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import Incoming, Outgoing, Reply, SiteFacts
-from fedapp.messages.store import ModelStore
+from fedapp.messages.protocol import Incoming, Outgoing, Reply
 from fedapp.methods.um_pfssl.method import UmPfssl
-from fedapp.server.engine import Engine
 from fedapp.server.phases import Carrier, Fetch
-from fedapp.site.federation import federation_of
 
 SEARCH, LATER, WARM_UP = "rounds below F", "later rounds", "warm-up"
 ENCODINGS = [
@@ -62,15 +55,15 @@ class Part(StrEnum):
 class Sizes:
     """counts: settings of the counted run, beside those of the paper. accuracy: of the others."""
 
-    counts: Mapping[str, str | int | float | bool]
-    accuracy: Mapping[str, str | int | float | bool]
+    counts: Mapping[str, Scalar]
+    accuracy: Mapping[str, Scalar]
     preset: str
     widths: tuple[int, ...]
     repetitions: int
     seeds: tuple[int, ...]
 
 
-SMALL: Mapping[str, str | int | float | bool] = {
+SMALL: Mapping[str, Scalar] = {
     "data.name": "digits",
     "data.image_size": 16,
     "model.width": 2,
@@ -100,49 +93,36 @@ TOY = Sizes(
 
 def main(
     parts: Annotated[list[Part] | None, typer.Argument()] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="toy sizes")] = False,
+    quick: Quick = False,
 ) -> None:
     """Measure both parts or those named."""
     torch.set_num_threads(1)
     for part in parts or Part:
-        {Part.counts: counts, Part.encodings: encodings}[part](TOY if quick else FULL)
+        {Part.counts: counts, Part.encodings: encodings}[part](TOY if quick else FULL, quick)
 
 
 # --- models sent ----------------------------------------------------------------------------------
 
 
 @dataclass
-class Counted:
+class Counted(Through):
     """A transport that counts what passes, by part of the run and by why it is sent.
 
     sent: models that travel. blind: models that would travel if nobody noted who holds what: every
     newcomer, and at every refresh the newest version of all helpers but the R lowest.
     """
 
-    inner: Carrier
     method: UmPfssl
     sent: Counter[tuple[str, str]] = field(default_factory=Counter)
     blind: Counter[tuple[str, str]] = field(default_factory=Counter)
     _lists: dict[int, int] = field(default_factory=dict)
-
-    def introduce(self) -> Sequence[SiteFacts]:
-        """Pass on."""
-        return self.inner.introduce()
-
-    def newcomers(self) -> Sequence[SiteFacts]:
-        """Pass on."""
-        return self.inner.newcomers()
-
-    def leave_out(self, site: int) -> None:
-        """Pass on."""
-        self.inner.leave_out(site)
 
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
     ) -> Iterator[tuple[int, Incoming]]:
         """Count and pass on."""
         self._count_down(outbox)
-        for asked, incoming in self.inner.exchange(outbox, fetch, deadline_s):
+        for asked, incoming in self.carrier.exchange(outbox, fetch, deadline_s):
             answer = incoming.answer
             if isinstance(answer, Reply):
                 self._lists[answer.site] = len(answer.helpers)
@@ -170,16 +150,23 @@ class Counted:
         return SEARCH if number < self.method.search_rounds else LATER
 
 
-def counts(sizes: Sizes) -> None:
+def counts(sizes: Sizes, quick: bool) -> None:
     """Run the paper's setting and save the models sent beside the formulas."""
+    counted: list[Counted] = []
+
+    def wrap(carrier: Carrier) -> Carrier:
+        assert isinstance(experiment.method, UmPfssl)
+        counted.append(Counted(carrier, experiment.method))
+        return counted[0]
+
     with TemporaryDirectory(prefix="bench-") as folder:
         experiment = load_experiment("fashion_mnist", {**sizes.counts, "runtime.out": folder})
-        counted, ledger = counted_run(experiment)
-    totals = ledger.totals()
-    down = sum(n for (_, why), n in counted.sent.items() if why != "upload")
-    up = sum(n for (_, why), n in counted.sent.items() if why == "upload")
+        totals = carried_through(experiment, wrap).totals()
+    [found] = counted
+    down = sum(n for (_, why), n in found.sent.items() if why != "upload")
+    up = sum(n for (_, why), n in found.sent.items() if why == "upload")
     assert (down, up) == (totals["models_sent"], totals["models_up"])
-    rounds, method = experiment.rounds, counted.method
+    rounds, method = experiment.rounds, found.method
     setting = {
         "K": experiment.split.num_clients,
         "tau": rounds.sample_rate,
@@ -189,24 +176,8 @@ def counts(sizes: Sizes) -> None:
         "nu": method.update_every,
         "rounds": rounds.num_rounds,
     }
-    bytes_sent = {name: totals[name] for name in ("bytes_down", "bytes_up")}
-    save("traffic-counts", count_rows(counted, experiment), {"setting": setting, **bytes_sent})
-
-
-def counted_run(experiment: Experiment) -> tuple[Counted, Ledger]:
-    """Run in this process; return what was counted on the way, and the ledger."""
-    federation = federation_of(experiment)
-    folder = open_run(experiment, federation.manifest)
-    store, ledger = ModelStore(folder.pool_root), Ledger()
-    transport, method = (
-        Loopback(experiment, federation, store, folder.sites_root),
-        experiment.method,
-    )
-    assert isinstance(method, UmPfssl)
-    counted = Counted(transport, method)
-    with Progress() as progress:
-        Engine(experiment, counted, folder, store, progress, ledger).run()
-    return counted, ledger
+    notes = {"setting": setting, **{name: totals[name] for name in ("bytes_down", "bytes_up")}}
+    save("traffic-counts", count_rows(found, experiment), notes, quick=quick)
 
 
 def count_rows(counted: Counted, experiment: Experiment) -> list[Row]:
@@ -241,7 +212,7 @@ def count_rows(counted: Counted, experiment: Experiment) -> list[Row]:
 # --- encodings ------------------------------------------------------------------------------------
 
 
-def encodings(sizes: Sizes) -> None:
+def encodings(sizes: Sizes, quick: bool) -> None:
     """Measure bytes, time and accuracy of every encoding; save them."""
     rows = [row for width in sizes.widths for row in encoding_rows(width, sizes.repetitions)]
     figures = {
@@ -256,7 +227,7 @@ def encodings(sizes: Sizes) -> None:
         "accuracy_with": dict(sizes.accuracy),
         "accuracy_by_seed": figures,
     }
-    save("traffic-encodings", rows, notes)
+    save("traffic-encodings", rows, notes, quick=quick)
 
 
 def encoding_rows(width: int, repetitions: int) -> list[Cells]:
@@ -286,8 +257,8 @@ def encoding_rows(width: int, repetitions: int) -> list[Cells]:
                 "compression": e.compression,
                 "bytes": len(blobs[e]),
                 "of_float32": round(len(blobs[e]) / len(blobs[ENCODINGS[0]]), 3),
-                **_milliseconds("encode", encode[names[e]]),
-                **_milliseconds("decode", decode[names[e]]),
+                **_milliseconds("encode", encode[names[e]].row("ms", 1e3)),
+                **_milliseconds("decode", decode[names[e]].row("ms", 1e3)),
                 "pays_below_mbit_s": pays_below(
                     len(blobs[plain]) - len(blobs[e]),
                     sum(t[names[e]].median - t[names[plain]].median for t in (encode, decode)),
@@ -316,36 +287,22 @@ def trained(width: int) -> Params:
         "rounds.num_rounds": 0,
         "training.warmup_epochs": 5,
     }
-    with TemporaryDirectory(prefix="bench-") as folder:
-        experiment = load_experiment("digits_demo", {**settings, "runtime.out": folder})
-        _, run = run_loopback(experiment)
-        checkpoint = json.loads((run / "checkpoint.json").read_text())
-        blob = ModelStore(run / "pool").get(checkpoint["pool"]["0"][1])
-        network = build_model(ResNet9Settings(width=width), (1, 28, 28), 10)
-        return from_bytes(blob, schema_of(network.state_dict()), "the trained model")
+    with finished(load_experiment("digits_demo", settings)) as run:
+        return run.model(0)
 
 
 def accuracy(sizes: Sizes, precision: str, seed: int) -> dict[str, float]:
     """Run the preset with models of this precision; return the mean test accuracies."""
-    with TemporaryDirectory(prefix="bench-") as folder:
-        settings = {
-            **sizes.accuracy,
-            "transport.precision": precision,
-            "seed": seed,
-            "runtime.out": folder,
-        }
-        summary, _ = run_loopback(load_experiment(sizes.preset, settings))
-    found = summary["mean_test_accuracy"]
+    settings = {**sizes.accuracy, "transport.precision": precision, "seed": seed}
+    with finished(load_experiment(sizes.preset, settings)) as run:
+        found = run.summary["mean_test_accuracy"]
     return {"final": found["final"], "by_validation": found["best_by_validation"]}
 
 
-def _milliseconds(what: str, times: Times) -> dict[str, float]:
-    row = times.row()
-    return {
-        f"{what}_ms{bound}": round(1e3 * row[name], 2)
-        for bound, name in (("", "median_s"), ("_min", "min_s"), ("_max", "max_s"))
-    }
+def _milliseconds(what: str, row: Mapping[str, float]) -> dict[str, float]:
+    ends = (("", "median"), ("_min", "min"), ("_max", "max"))
+    return {f"{what}_ms{bound}": round(row[f"{name}_ms"], 2) for bound, name in ends}
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

@@ -9,17 +9,17 @@ length; network and memory layout are those of `train`.
 import shutil
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
-import typer
 from torch import nn
 from torch.nn.functional import one_hot
 from torch.utils.data import DataLoader, TensorDataset
 
-from bench.measure import side_by_side
-from bench.record import Row, save
+from bench.command import Quick, carry_out
+from bench.measure import beside, side_by_side
+from bench.record import save
 from bench.workload import Workload, standard_layout, workload
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.losses import soft_target_loss
@@ -29,30 +29,24 @@ from fedapp.learn.training import train
 SETTINGS = TrainSettings()
 
 
-def main(quick: Annotated[bool, typer.Option("--quick", help="toy sizes")] = False) -> None:
+def main(quick: Quick = False) -> None:
     """Measure and save the table."""
     data, repetitions = ("digits", 1) if quick else ("fashion_mnist", 5)
     sizes = ((4, 70), (2, 70)) if quick else ((64, 256), (8, 490))
     works = [workload(data, width, count) for width, count in sizes]
     compiler = not quick and shutil.which("c++") is not None
-    save("training", [row for work in works for row in rows_of(work, repetitions, compiler)])
+    rows = [row for work in works for row in rows_of(work, repetitions, compiler)]
+    save("training", rows, quick=quick)
 
 
-def rows_of(work: Workload, repetitions: int, compiler: bool) -> list[Row]:
+def rows_of(work: Workload, repetitions: int, compiler: bool) -> list[dict[str, Any]]:
     """Time every way to train an epoch; return their rows."""
     times = side_by_side(ways_of(work, compiler), repetitions)
-    base = times["train, as it is"]
-    return [
-        {
-            "width": work.width,
-            "images": len(work.images),
-            "way": name,
-            **taken.row(),
-            "ms_per_image": round(1e3 * taken.median / len(work.images), 4),
-            **taken.over(base),
-        }
-        for name, taken in times.items()
-    ]
+    same = {"width": work.width, "images": len(work.images)}
+    rows = beside(times, "train, as it is", **same)
+    for row in rows:
+        row["ms_per_image"] = round(1e3 * row["median_s"] / len(work.images), 4)
+    return rows
 
 
 def ways_of(work: Workload, compiler: bool) -> dict[str, Callable[[], float]]:
@@ -120,4 +114,4 @@ def in_place(model: Network, work: Workload) -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

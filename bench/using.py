@@ -20,7 +20,7 @@ import typer
 from PIL import Image
 from torch import Tensor
 
-from bench.record import Row, save
+from bench.record import Cells, Row, save
 from fedapp.data.datasets import load_dataset
 from fedapp.data.images import channel_stats
 from fedapp.data.inputs import normalise
@@ -63,7 +63,7 @@ def answers(run: Path) -> None:
 
 def _measured(name: str, said: Tensor, labels: Tensor, kept: Calibration) -> Row:
     right = (said.argmax(1) == labels)[said.max(1).values.argsort(descending=True, stable=True)]
-    row: dict[str, str | float | int | None] = {
+    row: Cells = {
         "site": name, "calibration images": kept.images, "test images": len(labels),
     }  # fmt: skip
     for share in (0.5, 0.8, 0.9, 1.0):

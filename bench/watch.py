@@ -4,16 +4,16 @@ Memory is PSS, the proportional set size: a page that n processes share counts 1
 the sum over processes is what the run takes. Linux only.
 """
 
-import json
 import shutil
 import subprocess
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
+from bench.measure import laps
+from fedapp.experiment.records import Records
 from fedapp.ground.processes import descendants
 
 ROLES = (
@@ -103,9 +103,8 @@ def watch(command: Sequence[str], run: Path, every_s: float) -> Watched:
     if process.returncode:
         said = log.read_text(errors="replace")[-4000:]
         raise SystemExit(f"{' '.join(command)}\nexit code {process.returncode}\n{said}")
-    rows = (run / "metrics.jsonl").read_text().splitlines()
-    ends = [0.0, *(json.loads(row)["wall_seconds"] for row in rows)]
-    return Watched(tuple(samples), tuple(after - before for before, after in pairwise(ends)))
+    ends = [0.0, *(row["wall_seconds"] for row in Records(run).metrics())]
+    return Watched(tuple(samples), tuple(laps(ends)))
 
 
 def look(root: int, run: Path, seconds: float) -> Sample:

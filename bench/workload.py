@@ -1,4 +1,4 @@
-"""What scoring and training are timed on: a site's images and a network, on one CPU thread."""
+"""What scoring and training are timed on: a site's images and a network."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,16 +28,19 @@ class Workload:
     normalise: Callable[[Tensor], Tensor]
 
     def model(self, compute: torch.dtype = torch.float32) -> Network:
-        """Return a network with the same weights each time, its statistics those of the images."""
+        """Return a network with the same weights each time, its statistics those of the images.
+
+        It is on the images' device.
+        """
         torch.manual_seed(0)
         settings, inputs = ResNet9Settings(width=self.width), tuple(self.images.shape[1:])
-        model = build_model(settings, inputs, self.classes, compute)
+        model = build_model(settings, inputs, self.classes, compute).to(self.images.device)
         recalibrate(model, self.images, self.normalise)
         return model
 
 
 def workload(data: str, width: int, count: int) -> Workload:
-    """Return a network of this width with the first `count` images of a data set."""
+    """Return a network with the first `count` images of a data set, on one CPU thread from now."""
     torch.set_num_threads(1)
     pool = load_dataset(DataSettings(name=data), seed=0)
     scale = partial(normalise, mean=pool.mean, std=pool.std)

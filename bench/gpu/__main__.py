@@ -1,6 +1,6 @@
 """What a GPU makes of it, in pieces that a machine lent for ten minutes at a time can do.
 
-`python -m bench.gpu [PIECE ...] [key=value ...] [--toy] [--minutes N] [--out FOLDER]
+`python -m bench.gpu [PIECE ...] [key=value ...] [--quick] [--minutes N] [--out FOLDER]
 [--numbers CSV]`
 
     check   the card, and the packages that are missing
@@ -13,7 +13,7 @@
 
 Without a piece: all, in this order. What is done lies in the folder and is not done again, so the
 same command goes on after `--minutes`, or after it was killed. Exit code 75: there is more to do.
-`--toy`: digits and a tiny network on the CPU; nothing is written to bench/results, nor anywhere
+`--quick`: digits and a tiny network on the CPU; nothing is written to bench/results, nor anywhere
 else without `--out`.
 """
 

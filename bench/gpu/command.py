@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from bench.command import Quick
 from bench.gpu.pieces import Session
 from fedapp.ground.errors import FedAppError
 
@@ -19,7 +20,7 @@ MORE = 75
 
 def main(
     words: Annotated[list[str] | None, typer.Argument(help="pieces, and key=value ...")] = None,
-    toy: Annotated[bool, typer.Option("--toy", help="tiny, on the CPU, not recorded")] = False,
+    quick: Quick = False,
     minutes: Annotated[float | None, typer.Option(help="stop when so many are over")] = None,
     out: Annotated[Path | None, typer.Option(help=f"folder of what is done [{OUT}]")] = None,
     numbers: Annotated[Path | None, typer.Option(help="the paper's, instead of ours")] = None,
@@ -32,8 +33,8 @@ def main(
         _refuse(f"no piece {', '.join(unknown)}; there are {', '.join(PIECES)}")
     try:
         with TemporaryDirectory(prefix="bench-") as away:
-            folder = out or (Path(away) if toy else OUT)
-            done = Session(folder, toy, tuple(given), deadline, numbers).carry_out(wanted)
+            folder = out or (Path(away) if quick else OUT)
+            done = Session(folder, quick, tuple(given), deadline, numbers).carry_out(wanted)
     except FedAppError as error:
         _refuse(str(error))
     if not done:

@@ -57,7 +57,7 @@ class Session:
         another session.
         """
         if not self.toy and not torch.cuda.is_available():
-            raise ConfigError("no GPU: run this where PyTorch finds one, or try it with --toy")
+            raise ConfigError("no GPU: run this where PyTorch finds one, or try it with --quick")
         self._same_as_before()
         size = speed.TINY if self.toy else speed.CARD
         pieces: dict[str, Callable[[], Sequence[Row] | None]] = {

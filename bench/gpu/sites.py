@@ -7,7 +7,8 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from bench.record import Row, kept
+from bench.record import Row
+from bench.runs import kept
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.records import Records

@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bench import training
 from bench.measure import side_by_side
 from bench.record import Row
-from bench.throughput import PRECISIONS, OnDevice, Size, on_device, throughput
+from bench.throughput import PRECISIONS, Size, on_device, throughput
+from bench.workload import Workload
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device, pick_dtype, torch_threads
 from fedapp.learn.graphs import USED_BEFORE, graphs_on
@@ -97,7 +98,7 @@ def beside(
         yield row
 
 
-def training_ways(work: OnDevice, compute: torch.dtype) -> list[Way]:
+def training_ways(work: Workload, compute: torch.dtype) -> list[Way]:
     """Return an epoch from the same weights, step by step and recorded; each gives the weights."""
 
     def way(model: Network) -> Callable[[], Tensor]:
@@ -118,7 +119,7 @@ def training_ways(work: OnDevice, compute: torch.dtype) -> list[Way]:
     ]
 
 
-def scoring_ways(work: OnDevice, compute: torch.dtype, passes: int) -> list[Way]:
+def scoring_ways(work: Workload, compute: torch.dtype, passes: int) -> list[Way]:
     """Return a score: passes in turn, as one batch, and that recorded; each gives the mean."""
 
     def turn(model: Network) -> Tensor:
@@ -144,8 +145,8 @@ def scoring_ways(work: OnDevice, compute: torch.dtype, passes: int) -> list[Way]
     ]
 
 
-def _pair(work: OnDevice, compute: torch.dtype) -> tuple[Network, Network]:
+def _pair(work: Workload, compute: torch.dtype) -> tuple[Network, Network]:
     """Return two networks with the same weights, of which the second's work is recorded."""
     plain, recorded = work.model(compute), work.model(compute)
-    recorded.graphs = graphs_on(work.device)
+    recorded.graphs = graphs_on(work.images.device)
     return plain, recorded

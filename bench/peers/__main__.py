@@ -9,22 +9,22 @@ images says nothing: `update apart` is how far its update is from the loop's, of
 length.
 """
 
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
-from bench.measure import Times
+from bench.command import Quick, carry_out
+from bench.measure import Times, in_turns
 from bench.peers.contenders import LOOP, OURS, STEPS, Contender, contender
 from bench.peers.problem import Problem, Setting, apart, write
 from bench.record import Row, save
-from fedapp.ground.errors import ConfigError, FedAppError
+from fedapp.ground.errors import ConfigError
 
 RESNET9: dict[str, str | int | float] = {"name": "resnet9", "width": 8}
 SETTINGS = (
@@ -56,7 +56,7 @@ def main(
     pfllib: Checkout = None,
     fl_bench: Checkout = None,
     pfl_research: Checkout = None,
-    quick: Annotated[bool, typer.Option("--quick", help="toy size, one turn")] = False,
+    quick: Quick = False,
 ) -> None:
     """Measure and save the table."""
     given = {
@@ -67,24 +67,17 @@ def main(
     }
     checkouts = {name: path for name, path in given.items() if path}
     turns = 1 if quick else turns
-    try:
-        settings = of_so_many(sites, TOY if quick else SETTINGS)
-        contenders = [
-            Contender(LOOP, "loop"),
-            Contender(STEPS, "steps"),
-            Contender(OURS, "ours"),
-        ]
-        contenders += [contender(name, path) for name, path in checkouts.items()]
-        with TemporaryDirectory(prefix="bench-") as folder:
-            for index, setting in enumerate(settings):
-                place = Path(folder) / str(index)
-                differences = equal_work(setting, contenders, place / "equal")
-                rows = timed(setting, contenders, turns, place / "timed", differences)
-                # A table for each setting: one of them takes an hour on a busy machine.
-                save(f"peers-{setting.sites}", rows, notes(turns, setting.sites, checkouts))
-    except FedAppError as error:
-        print(f"bench.peers: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    settings = of_so_many(sites, TOY if quick else SETTINGS)
+    contenders = [Contender(LOOP, "loop"), Contender(STEPS, "steps"), Contender(OURS, "ours")]
+    contenders += [contender(name, path) for name, path in checkouts.items()]
+    with TemporaryDirectory(prefix="bench-") as folder:
+        for index, setting in enumerate(settings):
+            place = Path(folder) / str(index)
+            differences = equal_work(setting, contenders, place / "equal")
+            rows = timed(setting, contenders, turns, place / "timed", differences)
+            # A table for each setting: one of them takes an hour on a busy machine.
+            told = notes(turns, setting.sites, checkouts)
+            save(f"peers-{setting.sites}", rows, told, quick=quick)
 
 
 def of_so_many(sites: int | None, settings: Sequence[Setting]) -> Sequence[Setting]:
@@ -126,33 +119,30 @@ def timed(
 ) -> list[Row]:
     """Let all take turns, with and without evaluation; return their rows."""
     write(setting, folder)
-    cases = [(evaluate, who) for evaluate in (False, True) for who in contenders]
-    answers: dict[tuple[bool, str], list[dict[str, Any]]] = {(e, w.name): [] for e, w in cases}
-    order = np.random.default_rng(0)
-    for turn in range(turns):
-        for index in order.permutation(len(cases)).tolist():
-            evaluate, who = cases[index]
-            answer = who.turn(folder, folder / who.name, evaluate, setting.warm_up + ROUNDS)
-            answers[evaluate, who.name].append(answer)
-        print(f"bench.peers: {setting.name}: turn {turn + 1} of {turns}", flush=True)
+
+    def turn(evaluate: bool, who: Contender) -> dict[str, Any]:
+        answer = who.turn(folder, folder / who.name, evaluate, setting.warm_up + ROUNDS)
+        print(f"bench.peers: {setting.name}: {who.name}", flush=True)
+        return answer
+
+    cases = {(e, w.name): partial(turn, e, w) for e in (False, True) for w in contenders}
+    answers = in_turns(cases, turns)
     times = {case: Times(tuple(map(_per_round, given))) for case, given in answers.items()}
     return [
         {
             "images": setting.name,
             "evaluation": "with" if evaluate else "without",
-            "who": who.name,
-            **times[evaluate, who.name].row(),
-            **times[evaluate, who.name].over(times[evaluate, LOOP]),
-            **_of_steps(times[evaluate, who.name].over(times[evaluate, STEPS])),
-            "peak_mib": round(max(a["peak_mib"] for a in answers[evaluate, who.name])),
-            "page faults": round(
-                median(mean(a["faults"][-ROUNDS:]) for a in answers[evaluate, who.name])
-            ),
-            "trained on": answers[evaluate, who.name][0]["images"]["trained"],
-            "evaluated": answers[evaluate, who.name][0]["images"]["evaluated"],
-            "update apart": float(f"{differences[who.name]:.1g}"),
+            "who": who,
+            **times[evaluate, who].row(),
+            **times[evaluate, who].over(times[evaluate, LOOP]),
+            **_of_steps(times[evaluate, who].over(times[evaluate, STEPS])),
+            "peak_mib": round(max(one["peak_mib"] for one in given)),
+            "page faults": round(median(mean(one["faults"][-ROUNDS:]) for one in given)),
+            "trained on": given[0]["images"]["trained"],
+            "evaluated": given[0]["images"]["evaluated"],
+            "update apart": float(f"{differences[who]:.1g}"),
         }
-        for evaluate, who in cases
+        for (evaluate, who), given in answers.items()
     ]
 
 
@@ -166,4 +156,4 @@ def _per_round(answer: dict[str, Any]) -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    carry_out(main)

@@ -26,9 +26,17 @@ def method_presets() -> list[str]:
     return sorted(path.stem for path in (CONF / "methods").glob("*.yaml"))
 
 
-def sweeps() -> list[str]:
-    """Return the names of the grids in `conf/sweeps/`, sorted."""
-    return sorted(path.stem for path in (CONF / "sweeps").glob("*.yaml"))
+def sweeps() -> dict[str, Path]:
+    """Return the file of each grid in `conf/sweeps/` by the grid's name, sorted.
+
+    A file is one grid, which is called as it is, or has several by their names; a name that begins
+    with a dot is none.
+    """
+    found: dict[str, Path] = {}
+    for path in (CONF / "sweeps").glob("*.yaml"):
+        keys = re.findall(r"^(\w+):", path.read_text(encoding="utf-8"), re.MULTILINE)
+        found |= dict.fromkeys([path.stem] if "methods" in keys else keys, path)
+    return dict(sorted(found.items()))
 
 
 def preset_path(preset: str) -> Path:

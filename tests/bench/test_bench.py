@@ -1,4 +1,4 @@
-"""python -m bench: all benchmarks in turn; one that fails does not keep the others back."""
+"""python -m bench, and the harness: all in turn, toys leave no trace, an error is one line."""
 
 import subprocess
 import sys
@@ -10,7 +10,10 @@ import typer
 from typer.testing import CliRunner
 
 from bench import __main__ as runner
-from bench import apart, record
+from bench import command, measure, record, runs
+from bench.measure import Times
+from fedapp.ground.errors import ConfigError
+from tests.small import small
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def bench(*arguments: str) -> tuple[int, str]:
 
 def test_all_are_run_though_one_fails_and_then_the_tables_written(ran):
     code, said = bench()
-    names = [f"bench.{b.module}" for b in runner.BENCHMARKS.values() if not b.needs_gpu]
+    names = [f"bench.{name}" for name in runner.BENCHMARKS if name != "gpu"]
     assert ran == [*([name] for name in names), ["bench.tables"]]
     assert code == 1 and "training FAILED with exit code 3" in said
     assert "gpu left out: no GPU here" in said and said.endswith("bench: failed: training\n")
@@ -48,14 +51,13 @@ def test_the_named_ones_are_run(ran):
     assert ran == [["bench.overhead"], ["bench.scoring"], ["bench.tables"]]
 
 
-def test_toys_leave_results_and_tables_alone(ran):
+def test_toys_leave_results_and_tables_alone(ran, tmp_path, monkeypatch, capsys):
     code, _ = bench("--quick", "scoring", "gpu")
     assert code == 0
-    assert [command[0] for command in ran] == ["bench.apart", "bench.apart"]
-    assert [command[2:] for command in ran] == [
-        ["bench.scoring", *runner.BENCHMARKS["scoring"].toy],
-        ["bench.gpu", "--toy"],
-    ]
+    assert ran == [["bench.scoring", "--quick"], ["bench.gpu", "--quick"]]
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    record.save("toy", [{"found": 7}], quick=True)
+    assert "7" in capsys.readouterr().out and not list(tmp_path.iterdir())
 
 
 def test_an_unknown_name_is_refused_before_anything_runs(ran):
@@ -63,12 +65,64 @@ def test_an_unknown_name_is_refused_before_anything_runs(ran):
     assert code == 2 and "no benchmark nosuch; there are scoring, " in said and not ran
 
 
-def test_a_module_run_apart_saves_elsewhere(tmp_path, monkeypatch, capsys):
-    (tmp_path / "toy_benchmark.py").write_text(
-        "import sys\nfrom bench.record import save\nsave('toy', [{'given': sys.argv[1]}])\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(record, "RESULTS", record.RESULTS)
-    monkeypatch.setattr(sys, "argv", ["apart", str(tmp_path / "out"), "toy_benchmark", "--quick"])
-    apart.main()
-    assert '"given": "--quick"' in (tmp_path / "out" / "toy.json").read_text()
+def test_an_error_of_a_benchmark_is_one_line(monkeypatch, capsys):
+    def main() -> None:
+        raise ConfigError("no such thing: give another")
+
+    monkeypatch.setattr(sys, "argv", ["bench.toy"])
+    with pytest.raises(SystemExit) as left:
+        command.carry_out(main)
+    assert left.value.code == 2
+    assert capsys.readouterr().err == f"{command.called()}: no such thing: give another\n"
+
+
+def test_cases_take_turns_and_warm_ups_do_not_count():
+    given = iter(range(99))
+    calls = {name: lambda name=name: (name, next(given)) for name in "ab"}
+    found = measure.in_turns(calls, 3, warmups=1)
+    for name, values in found.items():
+        assert [case for case, _ in values] == [name] * 3
+        assert [number // 2 for _, number in values] == [1, 2, 3]
+
+
+def test_rows_of_times_by_hand():
+    times = {"old": Times((2.0, 4.0)), "new": Times((1.0, 1.0))}
+    old, new = measure.beside(times, "old", width=8)
+    assert (old["width"], old["way"], old["ratio"]) == (8, "old", 1)
+    assert new == {
+        "width": 8, "way": "new", "n": 2, "median_s": 1, "min_s": 1, "max_s": 1,
+        "ratio": 0.375, "ratio_min": 0.25, "ratio_max": 0.5,
+    }  # fmt: skip
+    assert times["old"].row("ms", each=1e3)["max_ms"] == 4000
+
+
+def test_rounds_of_whole_runs_are_compared_run_by_run():
+    runs = {"worker": [[1.0, 1.0], [2.0, 2.0]], "process": [[3.0, 1.0], [8.0, 8.0]]}
+    worker, process = measure.rounds_beside(runs, "worker", sum)
+    assert (worker["n"], worker["median_s"], worker["ratio"]) == (4, 1.5, 1)
+    assert (process["ratio"], process["ratio_min"], process["max_s"]) == (3, 2, 8)
+
+
+def test_a_finished_run_is_read_and_goes_again():
+    with runs.finished(small()) as run:
+        folder = run.folder.path
+        last = run.folder.metrics()[-1]["mean_test_accuracy"]
+        assert run.summary["mean_test_accuracy"]["final"] == last
+        assert all(run.trained(site) for site in run.sites)
+        schema = {name: tensor.shape for name, tensor in run.network.state_dict().items()}
+        assert {name: tensor.shape for name, tensor in run.model(0).items()} == schema
+    assert not folder.exists()
+
+
+def test_a_kept_run_is_not_made_again(tmp_path):
+    made = []
+
+    def make(case, experiment):
+        made.append(case)
+        return {"seed": experiment.seed}
+
+    cases = {("a b", seed): small(runtime__out=str(tmp_path), seed=seed) for seed in (1, 2)}
+    for given, times in (({}, 2), ({}, 2), ({"x": 1}, 4)):
+        found = runs.kept_runs("toy", given, cases, make)
+        assert [one["seed"] for one in found.values()] == [1, 2] and len(made) == times
+    assert len(runs.codes(found)) == 1

@@ -53,11 +53,11 @@ def test_without_a_gpu_it_says_so_in_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     code, error = said("--out", str(tmp_path))
     assert code == 2
-    assert error == "bench.gpu: no GPU: run this where PyTorch finds one, or try it with --toy\n"
+    assert error == "bench.gpu: no GPU: run this where PyTorch finds one, or try it with --quick\n"
 
 
 def test_a_piece_that_there_is_not_is_named():
-    assert said("spede", "--toy") == (
+    assert said("spede", "--quick") == (
         2,
         "bench.gpu: no piece spede; there are check, tests, speed, ways, sites, paper, table\n",
     )
@@ -74,7 +74,7 @@ def test_missing_packages_are_named_with_the_remedy_where_not_even_typer_is():
 
 
 def test_a_setting_that_there_is_not_is_refused_in_one_line(tmp_path):
-    code, error = said("sites", "--toy", "--out", str(tmp_path), "rounds.num_round=1")
+    code, error = said("sites", "--quick", "--out", str(tmp_path), "rounds.num_round=1")
     assert code == 2 and error.count("\n") == 1 and "rounds.num_rounds" in error
 
 
@@ -237,7 +237,7 @@ def test_the_whole_runs_without_flower_killed_in_the_middle(tmp_path):
     hidden += "sys.modules['matplotlib'] = sys.modules['medmnist'] = None; "
     quick = "gc.collect = lambda *_: 0; "  # as in no_collection
     run = "runpy.run_module('bench.gpu', run_name='__main__', alter_sys=True)"
-    words = ["-c", hidden + quick + run, "--toy", "--out", str(tmp_path), *SETTINGS]
+    words = ["-c", hidden + quick + run, "--quick", "--out", str(tmp_path), *SETTINGS]
     wanted = ["check", "speed", "ways", "sites", "paper", "table"]
     cut = subprocess.Popen([sys.executable, *words, *wanted], cwd=ROOT, stdout=subprocess.DEVNULL)
     first = tmp_path / "sites" / "1.json"

@@ -1,13 +1,11 @@
 """The benchmark of hostile sites: who they are, what they upload, its table by hand, a toy run."""
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 import typer
-from typer.testing import CliRunner
 
 from bench import hostile, record
 from bench.attacks import ATTACKS, NOBODY, Hostile, mislabelled
@@ -200,13 +198,10 @@ def test_a_run_that_too_few_can_answer_in_has_a_reason():
 @pytest.mark.slow
 def test_a_toy_run_is_recorded_and_goes_on_from_what_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(sys, "argv", ["hostile", "--quick"])
+    monkeypatch.setattr(hostile, "FULL", QUICK)
     monkeypatch.setenv("FEDAPP_OUT", str(tmp_path))
-    app = typer.Typer()
-    app.command()(hostile.main)
     for _ in range(2):
-        done = CliRunner().invoke(app, ["--quick", "--methods=fedavg", "--attacks=sign"])
-        assert done.exit_code == 0, done.output
+        hostile.main(methods="fedavg", attacks="sign")
         written = json.loads((tmp_path / "results" / "hostile.json").read_text())
         assert [row["attack"] for row in written["rows"]] == [NOBODY, "sign"]
         kept = tmp_path / "bench-hostile-digits_demo" / "fedavg-sign-0.25-0.json"
@@ -216,7 +211,5 @@ def test_a_toy_run_is_recorded_and_goes_on_from_what_is_kept(tmp_path, monkeypat
 
 
 def test_an_unknown_attack_is_refused():
-    app = typer.Typer()
-    app.command()(hostile.main)
-    done = CliRunner().invoke(app, ["--quick", "--attacks=nosuch"])
-    assert done.exit_code == 2 and "no attack nosuch" in done.output
+    with pytest.raises(typer.BadParameter, match="no attack nosuch"):
+        hostile.main(quick=True, attacks="nosuch")

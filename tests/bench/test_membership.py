@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.hostile import QUICK
+from bench.hostile import QUICK, experiment_of
 from bench.membership import SHUFFLES, advantage, attacked, entropies, losses, measured, rows_of
 
 ANSWERS = torch.tensor([[0.25, 0.75], [1.0, 0.0]])
@@ -53,14 +53,15 @@ def test_chance_is_what_members_drawn_at_random_give():
 
 
 def test_a_toy_run_attacks_every_site_with_enough_images():
-    found = measured(QUICK, "fedavg", {}, 0)
+    found = measured(experiment_of(QUICK, "fedavg", 0))
     assert found["attacks"] and 0 <= found["accuracy"] <= 1
     for site in found["attacks"].values():
         for attack in ("loss", "entropy"):
             assert all(0 <= site[attack][value] <= 1 for value in ("advantage", "chance", "auc"))
     [row] = rows_of({("fedavg", "without", 0): found})
     assert row["sites"] == len(found["attacks"]) and 0 <= row["loss_auc"] <= 1
-    noisy = measured(QUICK, "fedavg", {"privacy.clip": 3.0, "privacy.noise": 0.003}, 0)
+    noise = {"privacy.clip": 3.0, "privacy.noise": 0.003}
+    noisy = measured(experiment_of(QUICK, "fedavg", 0, changes=noise))
     assert noisy["attacks"] != found["attacks"]
 
 

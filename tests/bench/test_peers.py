@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 from typer.testing import CliRunner
 
+from bench import record
 from bench.peers import __main__ as command
 from bench.peers import loop, ours, steps
 from bench.peers.contenders import KINDS, LOOP, STEPS, Contender, contender
@@ -154,13 +155,14 @@ def test_the_command_refuses_before_it_measures(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("measured"))
     app = typer.Typer()
     app.command()(command.main)
-    done = CliRunner().invoke(app, ["--pfllib", str(tmp_path)])
-    assert done.exit_code == 2
-    assert done.output.startswith("bench.peers: --pfllib ") and done.output.count("\n") == 1
+    for words, told in (
+        (["--pfllib", str(tmp_path)], "--pfllib "),
+        (["--sites", "7"], "--sites 7: no such setting: give one of 20, 100, 1000"),
+    ):
+        done = CliRunner().invoke(app, words)
+        assert isinstance(done.exception, ConfigError)
+        assert str(done.exception).startswith(told) and "\n" not in str(done.exception)
     assert CliRunner().invoke(app, ["--turns", "0"]).exit_code == 2
-    done = CliRunner().invoke(app, ["--sites", "7"])
-    assert done.exit_code == 2
-    assert done.output == ("bench.peers: --sites 7: no such setting: give one of 20, 100, 1000\n")
 
 
 def test_nothing_of_this_project_is_imported_before_the_path_is_set():
@@ -171,10 +173,10 @@ def test_nothing_of_this_project_is_imported_before_the_path_is_set():
 
 
 @pytest.mark.slow
-def test_the_command_measures_and_compares(tmp_path):
-    subprocess.run(
-        [sys.executable, "-m", "bench.apart", tmp_path, "bench.peers", "--quick"], check=True
-    )
+def test_the_command_measures_and_compares(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setattr(command, "SETTINGS", command.TOY)
+    command.main(turns=1)
     result = json.loads((tmp_path / "peers-4.json").read_text())
     assert result["command"] == "python -m bench.peers --turns 1 --sites 4"
     rows = {(row["who"], row["evaluation"]): row for row in result["rows"]}

@@ -3,7 +3,8 @@
 import torch
 
 from bench.labelling import REFERENCE, TOP, most_related, worth
-from bench.prototypes import by_seed, drawn, rows_of, spread
+from bench.measure import spread
+from bench.prototypes import by_seed, drawn, rows_of
 from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL, Part
 from fedapp.data.sites import Audit, SiteData
 

@@ -85,12 +85,15 @@ def test_figures_that_are_no_longer_drawn_are_removed(tmp_path: Path, ran: Study
     assert not (folder / "old.png").exists()
 
 
-def test_a_study_that_is_not_tuned_says_so_and_keeps_no_tuning(tmp_path: Path, ran: Study):
+def test_a_study_that_is_not_tuned_says_so_and_keeps_no_tuning(
+    tmp_path: Path, ran: Study, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(study, "sweeps", lambda: {"results": Path("ours.yaml")})
     folder = tmp_path / "docs"
     study.published(ran, folder)
     study.published(Study("results", ran.comparison), folder)
     text = (folder / study.PAGE).read_text()
-    assert "every method has the values of [its grid](../../../conf/sweeps/results.yaml)." in text
+    assert "every method has the values of [its grid](../../../conf/sweeps/ours.yaml)." in text
     assert {path.name for path in folder.iterdir()} == {*study.KEPT, study.PAGE, "curves.png"}
     study.published(Study("results", ran.comparison, ran.grid, source="results_a"), folder)
     text = (folder / study.PAGE).read_text()
@@ -154,14 +157,13 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
     found = Calls()
     monkeypatch.setattr(study, "tune", found.tune)
     monkeypatch.setattr(study, "compare", found.compare)
-    monkeypatch.setattr(grids, "CONF", tmp_path / "conf")
     for module in (grids, study):
         monkeypatch.setattr(module, "sweeps", lambda: sweeps_in(tmp_path))
     return found
 
 
-def sweeps_in(folder: Path) -> list[str]:
-    return sorted(path.stem for path in (folder / "conf" / "sweeps").glob("*.yaml"))
+def sweeps_in(folder: Path) -> dict[str, Path]:
+    return {path.stem: path for path in sorted((folder / "conf" / "sweeps").glob("*.yaml"))}
 
 
 def write_sweeps(folder: Path, **named: Mapping[str, Any]) -> None:

@@ -14,6 +14,10 @@ A grid is closed and typed like a preset; every problem is one line: where, key,
     tuned_from: results_cifar10            # instead of `tune`: a grid of conf/sweeps that has one
     reference: um_pfssl                    # the method that a report compares the others with
 
+A file of conf/sweeps may hold several grids by their names. `like: NAME` is another one of that
+file: what a grid does not say is as there, and its `set`, `settings` and `methods` are added to the
+other's, name by name. A name that begins with a dot is only there to be like it.
+
 Only `make results` looks at `tuned_from` (bench/study.py). It gives what that grid's tuning chose
 for a method to the method of the same label here; where there is none, to all of the same preset.
 That wins over `set` and the setting; what the method itself says wins over it: an ablation stays
@@ -37,7 +41,6 @@ from types import MappingProxyType
 from typing import Any
 
 from fedapp.experiment.presetfiles import (
-    CONF,
     Scalar,
     anywhere,
     method_presets,
@@ -49,7 +52,15 @@ from fedapp.experiment.presetfiles import (
     yaml_path,
 )
 from fedapp.ground.errors import ConfigError, nearest
-from fedapp.tools.compare.gridfile import Judged, Paper, SettingFile, Tune, is_preset, parse
+from fedapp.tools.compare.gridfile import (
+    Judged,
+    Paper,
+    SettingFile,
+    Tune,
+    is_preset,
+    one_of,
+    parse,
+)
 
 ANSWER = "answer"
 """Key of a method that is scored by another answer of its runs; one of `SCORED`."""
@@ -241,10 +252,17 @@ def read_grid(
 
     Raises ConfigError, a line for each problem.
     """
-    path = CONF / "sweeps" / f"{name}.yaml" if name in sweeps() else yaml_path(name)
+    shipped = sweeps()
+    if name in shipped:
+        file, (said, origin) = shipped[name], _shipped(name, shipped[name])
+        return grid_of(said, name, origin, file.parent, given, methods, seeds, settings)
+    path = yaml_path(name)
     plain: Mapping[str, Any] = {} if path is None else read_yaml(path)
+    inside = [own for own, its in shipped.items() if path and its == path.absolute()]
+    if path is not None and path.stem not in (inside or [path.stem]):
+        raise ConfigError(f"{source_of(path)}: holds several grids: name one: {', '.join(inside)}")
     if path is None and name not in presets():
-        hint = nearest(name, [*sweeps(), *presets()])
+        hint = nearest(name, [*shipped, *presets()])
         raise ConfigError(f"grid '{name}': no such YAML file, sweep or preset; {hint}")
     if path is None or is_preset(plain):
         if not methods:
@@ -258,6 +276,15 @@ def read_grid(
     else:
         origin = source_of(path)
     return grid_of(plain, path.stem, origin, path.parent, given, methods, seeds, settings)
+
+
+def _shipped(name: str, path: Path) -> tuple[Mapping[str, Any], str]:
+    """Return what a grid of conf/sweeps says, and what errors call it."""
+    plain, origin = read_yaml(path), source_of(path)
+    if "methods" in plain:
+        return plain, origin
+    origin = f"{origin}: {name}"
+    return one_of(plain, name, origin), origin
 
 
 def grid_of(

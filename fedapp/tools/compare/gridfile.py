@@ -101,6 +101,23 @@ def is_preset(plain: Mapping[str, Any]) -> bool:
     return plain.keys().isdisjoint(_KEYS) and not plain.keys().isdisjoint(groups)
 
 
+def one_of(several: Mapping[str, Any], name: str, origin: str) -> dict[str, Any]:
+    """Return one of a file's grids. Raises ConfigError where it is like one that is not there."""
+    own = dict(several[name])
+    if (other := own.pop("like", None)) is None:
+        return own
+    if other not in several:
+        hint = nearest(other, several)
+        raise ConfigError(f"{origin}: like = {other!r}: no such grid here; {hint}")
+    base = one_of(several, other, origin)
+    both = [
+        key
+        for key in _BY_NAME
+        if isinstance(base.get(key), Mapping) and isinstance(own.get(key), Mapping)
+    ]
+    return {**base, **own, **{key: {**base[key], **own[key]} for key in both}}
+
+
 def parse(plain: Mapping[str, Any], origin: str) -> GridFile:
     """Return the file's content, checked in shape. Raises ConfigError, a line for each problem."""
     values = dict(plain)
@@ -141,4 +158,6 @@ _RULES = {
     ("seeds", "list_type"): "must be a list, such as [0, 1, 2]",
     ("seeds", "too_short"): "must name at least one",
 }
+_BY_NAME = ("set", "settings", "methods")
+"""What a grid that is like another one adds to that one's, name by name."""
 _KEYS = [entry.alias or key for key, entry in GridFile.model_fields.items()]

@@ -4,8 +4,10 @@ import csv
 from pathlib import Path
 
 import pytest
+import yaml
 from yaml import safe_dump as dump
 
+from fedapp.experiment import presetfiles
 from fedapp.experiment.config import experiment_digest, load_experiment
 from fedapp.experiment.presetfiles import method_presets, presets, sweeps
 from fedapp.experiment.runfolder import open_run
@@ -14,6 +16,7 @@ from fedapp.methods.bags._bagged import FromBags
 from fedapp.methods.two_networks.fedsiam_d import FedSiamD
 from fedapp.tools.compare.cells import build_cells, runs_of
 from fedapp.tools.compare.grid import MIX, labels_of, read_grid, seeds_of
+from fedapp.tools.compare.gridfile import one_of
 from tests.tools.compare.tiny import SET, cells, grid, grid_file
 
 ROOT = Path(__file__).parents[3]
@@ -322,6 +325,43 @@ def test_unknown_names_come_with_the_nearest(tmp_path: Path):
         read_grid(str(path))
 
 
+SEVERAL = """
+.base: {preset: digits_demo, set: {seed: 1, data.subset: 9}, methods: {fedavg: {}, ditto: {a: 1}}}
+one: {like: .base, seeds: [4]}
+two: {like: one, set: {data.subset: 7}, methods: {ditto: {a: 2}}, title: Two}
+three: {like: two, methods: [fedbn]}
+four: {like: oen}
+"""
+
+
+def test_a_grid_is_like_another_one_of_its_file_but_for_what_it_says():
+    several = yaml.safe_load(SEVERAL)
+    two = one_of(several, "two", "here")
+    assert two == {
+        "preset": "digits_demo", "title": "Two", "seeds": [4],
+        "set": {"seed": 1, "data.subset": 7}, "methods": {"fedavg": {}, "ditto": {"a": 2}},
+    }  # fmt: skip
+    assert one_of(several, "three", "here") == {**two, "methods": ["fedbn"]}  # a list adds nothing
+    with pytest.raises(ConfigError, match=r"here: like = 'oen': no such grid .* 'one'\?"):
+        one_of(several, "four", "here")
+
+
+def test_grids_of_one_file_have_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = tmp_path / "sweeps"
+    folder.mkdir()
+    (folder / "paper.yaml").write_text(SEVERAL)
+    (folder / "small.yaml").write_text("methods: {fedavg: {method.name: fedavg}}\n")
+    monkeypatch.setattr(presetfiles, "CONF", tmp_path)
+    assert list(sweeps()) == ["four", "one", "small", "three", "two"]
+    assert {sweeps()[name].name for name in ("one", "two")} == {"paper.yaml"}
+    with pytest.raises(ConfigError, match="holds several grids: name one: four, one, three, two"):
+        read_grid(str(folder / "paper.yaml"))
+    assert sweeps()["small"].name == "small.yaml"
+    monkeypatch.undo()
+    assert read_grid("table2").name == "table2"
+    assert read_grid("tau").origin == "conf/sweeps/um_pfssl.yaml: tau"
+
+
 def test_some_settings_of_a_grid(tmp_path: Path):
     settings = {"a": {"training.batch_size": 8}, "b, c": {}, "d": {}}
     path = str(grid_file(tmp_path, settings=settings))
@@ -351,7 +391,7 @@ def test_every_sweep_builds_all_its_cells(name: str, tmp_path: Path):
 
 SMALL = {
     *("small", "mixed_sites", "fedul_table1_small", "fedul_noise_small", "fedsiam_cifar10_small"),
-    *("fedul_sets_small", "fedul_cifar10_small", "crossing"),
+    *("fedul_sets_small", "fedul_cifar10_small", "crossing", "privacy"),
     *(name for name in sweeps() if name.startswith(("results_", "second_", "flexproto_"))),
 }
 """Sweeps that are not of a paper's size."""

@@ -1,0 +1,36 @@
+"""What the commands of benchmarks have in common."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedapp.ground.errors import FedAppError
+
+Quick = Annotated[bool, typer.Option("--quick", help="toy size; nothing is recorded")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
+Turns = Annotated[int, typer.Option("--repetitions", min=1, help="turns of each case")]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="rounds of a run")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="seeds 0, 1, ...")]
+
+
+def carry_out(main: Callable[..., None]) -> None:
+    """Run a benchmark as a command; an error is one line and exit code 2."""
+    try:
+        typer.run(main)
+    except FedAppError as error:
+        print(f"{called()}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def called() -> str:
+    """Return what this process's program is called, such as bench.peers."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).name
+
+
+def several(text: str) -> list[str]:
+    """Return the parts of an option with commas between."""
+    return [part.strip() for part in text.split(",") if part.strip()]

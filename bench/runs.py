@@ -1,0 +1,188 @@
+"""Runs that are looked into: made in a folder that goes again, read afterwards, kept as results."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from fedapp.data.inputs import normalise
+from fedapp.data.sites import SiteData
+from fedapp.drivers.loopback import Loopback, run_loopback
+from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.experiment import Experiment
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.runfolder import RunFolder, open_run
+from fedapp.experiment.runpaths import out_root
+from fedapp.ground.devices import torch_threads
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.progress import Progress
+from fedapp.learn.networks import Network, build_model
+from fedapp.learn.params import Params, from_bytes, schema_of
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.protocol import Incoming, Outgoing, SiteFacts
+from fedapp.messages.store import ModelStore
+from fedapp.server.engine import Engine
+from fedapp.server.phases import Carrier, Fetch
+from fedapp.server.standings import Row
+from fedapp.site.federation import Federation, federation_of
+
+Case = TypeVar("Case", bound=tuple[Any, ...])
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, as it is after its last round."""
+
+    experiment: Experiment
+    summary: Row
+    folder: RunFolder
+
+    def data(self, site: int) -> SiteData:
+        """Return a site's data."""
+        return self._federation.dealt.site(site)
+
+    @property
+    def sites(self) -> range:
+        """All sites' numbers."""
+        return range(self.experiment.split.num_clients)
+
+    def blob(self, site: int) -> bytes:
+        """Return the bytes of a site's newest model."""
+        return self._store.get(self._pool[str(site)][1])
+
+    def model(self, site: int) -> Params:
+        """Return a site's newest model."""
+        schema = schema_of(self.network.state_dict())
+        return from_bytes(self.blob(site), schema, f"site {site}", self.experiment.transport)
+
+    def trained(self, site: int) -> bool:
+        """Whether a site ever learned."""
+        return bool(self._pool[str(site)][0])
+
+    @cached_property
+    def network(self) -> Network:
+        """The run's network, with any numbers."""
+        first = self.data(0)
+        return build_model(self.experiment.model, first.inputs, first.num_classes)
+
+    def holding(self, params: Params) -> Network:
+        """Return the network with these numbers, until it is asked for with others."""
+        self.network.load_state_dict(params)
+        return self.network
+
+    @cached_property
+    def _federation(self) -> Federation:
+        return federation_of(self.experiment)
+
+    @cached_property
+    def _pool(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = json.loads((self.folder.path / "checkpoint.json").read_text())
+        return found["pool"]  # type: ignore[no-any-return]
+
+    @cached_property
+    def _store(self) -> ModelStore:
+        return ModelStore(self.folder.pool_root)
+
+
+@contextmanager
+def finished(experiment: Experiment) -> Iterator[Run]:
+    """Run in this process; hold what came of it."""
+    with TemporaryDirectory(prefix="bench-") as out, torch_threads(experiment.runtime.threads):
+        away = replace(experiment, runtime=replace(experiment.runtime, out=out))
+        summary, folder = run_loopback(away)
+        yield Run(experiment, summary, RunFolder(folder))
+
+
+def scale(data: SiteData) -> Callable[[Tensor], Tensor]:
+    """Return what makes a site's images what a network takes."""
+    return partial(normalise, mean=data.mean, std=data.std)
+
+
+@dataclass
+class Through:
+    """A carrier by which all passes; others look at what does, or change it."""
+
+    carrier: Carrier
+
+    def introduce(self) -> Sequence[SiteFacts]:
+        """Return every site's facts."""
+        return self.carrier.introduce()
+
+    def newcomers(self) -> Sequence[SiteFacts]:
+        """Return the sites that came since the last call."""
+        return self.carrier.newcomers()
+
+    def leave_out(self, site: int) -> None:
+        """Take note that a site cannot take part."""
+        self.carrier.leave_out(site)
+
+    def exchange(
+        self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
+    ) -> Iterable[tuple[int, Incoming]]:
+        """Carry the tasks and answers."""
+        return self.carrier.exchange(outbox, fetch, deadline_s)
+
+
+def carried_through(
+    experiment: Experiment,
+    wrap: Callable[[Carrier], Carrier],
+    federation: Federation | None = None,
+    only: Sequence[int] | None = None,
+) -> Ledger:
+    """Run in this process through a carrier around the plain one. only: the sites that take part.
+
+    federation: the sites' data; None: the experiment's own.
+    """
+    federation = federation or federation_of(experiment)
+    folder = open_run(experiment, federation.manifest)
+    store, ledger = ModelStore(folder.pool_root), Ledger()
+    carrier = wrap(Loopback(experiment, federation, store, folder.sites_root, only=only))
+    with Progress() as progress:
+        Engine(experiment, carrier, folder, store, progress, ledger).run()
+    return ledger
+
+
+# --- results that are kept ------------------------------------------------------------------------
+
+
+def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the JSON content of a file; where there is none yet, make it and keep it there."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps(make()).encode(), durable=False)
+    found: dict[str, Any] = json.loads(path.read_bytes())
+    return found
+
+
+def kept_runs(
+    bench: str,
+    given: Mapping[str, Scalar],
+    cases: Mapping[Case, Experiment],
+    make: Callable[[Case, Experiment], dict[str, Any]],
+) -> dict[Case, dict[str, Any]]:
+    """Return what each case's run gave, and the code's hash; none that is done is done again.
+
+    given: the settings of this call, by which its results are told from those of others.
+    """
+    said = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:8]
+    folder = out_root(next(iter(cases.values()))) / f"bench-{bench}-{said}"
+
+    def made(case: Case) -> dict[str, Any]:
+        return {**make(case, cases[case]), "code": code_hash()[1]}
+
+    return {
+        case: kept(folder / f"{'-'.join(map(str, case))}.json", partial(made, case))
+        for case in cases
+    }
+
+
+def codes(results: Mapping[Any, Mapping[str, Any]]) -> list[str]:
+    """Return the hashes of the code that results were made by."""
+    return sorted({result["code"] for result in results.values()})
