@@ -39,7 +39,7 @@ class GridCarrier:
         self._origin = replace(origin, pool=digest_of(key.encode()))
         self._store, self._settings = run.store, run.experiment
         self._post = Post(grid, run.experiment.rounds.deadline_s)
-        self._sites = Introductions(
+        self.sites = Introductions(
             self._post,
             run.experiment,
             wire.write_request(self._origin, Hello(shared_settings(run.experiment)), {}),
@@ -53,15 +53,15 @@ class GridCarrier:
 
         Raises RunError where there is no node, or where every one that answers refuses.
         """
-        return self._sites.at_start()
+        return self.sites.at_start()
 
     def newcomers(self) -> Sequence[SiteFacts]:
         """Return the sites whose nodes have come, or come back, since the last call."""
-        return self._sites.since()
+        return self.sites.since()
 
     def leave_out(self, site: int) -> None:
         """Have a site's node asked again at a later call of `newcomers`."""
-        self._sites.leave_out(site)
+        self.sites.leave_out(site)
 
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
@@ -82,7 +82,7 @@ class GridCarrier:
                     except StoreError as error:  # a damaged content, which only its sites need
                         lost.append((out.task, f"the server lost a model it needs: {error}"))
                     else:
-                        flying[self._sites.nodes[out.task.site]] = out
+                        flying[self.sites.nodes[out.task.site]] = out
             return messages
 
         for message, reply in self._post.replies(more, deadline_s):
@@ -107,11 +107,11 @@ class GridCarrier:
         A model that goes to several sites counts once; each task brings one back.
         """
         under_way = list(flying)
-        away = [out for out in under_way if out.task.site not in self._sites.neighbours]
+        away = [out for out in under_way if out.task.site not in self.sites.neighbours]
         models = {digest for out in away for digest in out.attach}
         back, near, wave = len(away), len(under_way) - len(away), list[Outgoing]()
         while queue:
-            if queue[0].task.site in self._sites.neighbours:
+            if queue[0].task.site in self.sites.neighbours:
                 near += 1
                 if near > AT_ONCE:
                     break
@@ -125,16 +125,16 @@ class GridCarrier:
 
     def _message(self, out: Outgoing, fetch: Fetch) -> Message:
         """Return a task as a message, with the contents that its site can neither hold nor read."""
-        travels = () if out.task.site in self._sites.neighbours else out.attach
+        travels = () if out.task.site in self.sites.neighbours else out.attach
         payloads = {digest: fetch(digest) for digest in travels}
         records = wire.pack_request(self._origin, out.head, payloads)
-        return self._post.message(self._sites.nodes[out.task.site], "train.task", records)
+        return self._post.message(self.sites.nodes[out.task.site], "train.task", records)
 
     def _read(self, task: Task, reply: Message) -> Incoming:
         """Parse the answer to a task."""
         incoming = parsed(reply)
         answer = incoming.answer
-        if isinstance(answer, Reply) and task.site in self._sites.neighbours:
+        if isinstance(answer, Reply) and task.site in self.sites.neighbours:
             return self._with_upload(task, answer, incoming.head_bytes)
         return incoming
 

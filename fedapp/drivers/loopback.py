@@ -28,7 +28,7 @@ class Loopback:
 
     The sites work on the server's own store, so no content is copied. sites_root: where each keeps
     what it shares with nobody. only: the sites that take part; None: all that the preset has.
-    keeps: where they keep their models for use; None: nowhere.
+    keeps: where they keep their models for use; None: nowhere. `sites`: by number.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Loopback:
         only: Sequence[int] | None = None,
         keeps: Keeps | None = None,
     ) -> None:
-        self._sites: dict[int, Site] = {
+        self.sites: dict[int, Site] = {
             k: federation.site(
                 k,
                 experiment,
@@ -55,7 +55,7 @@ class Loopback:
 
     def introduce(self) -> Sequence[SiteFacts]:
         """Return every site's facts."""
-        return [site.facts() for site in self._sites.values()]
+        return [site.facts() for site in self.sites.values()]
 
     def newcomers(self) -> Sequence[SiteFacts]:
         """Return nobody: all are here from the start."""
@@ -70,7 +70,7 @@ class Loopback:
         """Do the tasks in turn; nobody is ever late here."""
         for outgoing in outbox:
             task = delivered(outgoing.task, outgoing.head)
-            yield task.site, carried(self._sites[task.site].handle(task, {}))
+            yield task.site, carried(self.sites[task.site].handle(task, {}))
 
 
 def carried(incoming: Incoming) -> Incoming:

@@ -16,7 +16,7 @@ from fedapp.ground.rng import numpy_stream
 from fedapp.learn.averages import rule_of
 from fedapp.learn.averages.base import Rule
 from fedapp.learn.networks import build_model, initial_params
-from fedapp.learn.params import to_bytes
+from fedapp.learn.params import Schema, to_bytes
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import MODEL, SERVER_SITE, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
@@ -43,7 +43,10 @@ from fedapp.server.standings import Row, Standings
 
 @dataclass
 class Engine:
-    """One run. `run` does it; everything else is its parts."""
+    """One run. `run` does it; everything else is its parts.
+
+    pool, schemas of what sites share by role, phases: there once `prepare` is done.
+    """
 
     experiment: Experiment
     carrier: Carrier
@@ -52,6 +55,9 @@ class Engine:
     progress: Progress
     ledger: Ledger = field(default_factory=Ledger)
     learner: Learner | None = None
+    pool: ModelPool = field(init=False)
+    schemas: dict[str, Schema] = field(init=False)
+    phases: Phases = field(init=False)
 
     def run(self) -> Row:
         """Run warm-up and rounds, or the rest of them; return the summary."""
@@ -65,7 +71,7 @@ class Engine:
 
     def _run(self) -> Row:
         began = time.monotonic()
-        state = self._prepare(self.carrier.introduce())
+        state = self.prepare(self.carrier.introduce())
         earlier = state.wall_seconds
         rounds = self.experiment.rounds.num_rounds
         self.progress.started(
@@ -77,7 +83,7 @@ class Engine:
             row, sites = self._round(number, state)
             if warning := fallen(row, before):
                 self.progress.note(warning)
-            if number == 1 and self.learner and not self._phases.server_learned:
+            if number == 1 and self.learner and not self.phases.server_learned:
                 self.progress.note(_unused(self.experiment))
             before = row
             state.wall_seconds = earlier + time.monotonic() - began
@@ -92,7 +98,7 @@ class Engine:
 
     # --- before the first round -------------------------------------------------------------------
 
-    def _prepare(self, introduced: Sequence[SiteFacts]) -> RunState:
+    def prepare(self, introduced: Sequence[SiteFacts]) -> RunState:
         """Agree with the sites upon what they hold; begin, or go on from the checkpoint."""
         clients, data = self.experiment.split.num_clients, self.experiment.data
         say = self.progress.note
@@ -116,22 +122,22 @@ class Engine:
         self.folder.note_manifest(split_digest)
         self._rule = self._averaging_rule()
         network = build_model(self.experiment.model, inputs, len(classes))
-        self._schemas = schemas(self.experiment.method, network)
+        self.schemas = schemas(self.experiment.method, network)
         trained = {name for name, _ in network.named_parameters()}
-        self._weights = frozenset(trained & self._schemas[MODEL].keys())
+        self._weights = frozenset(trained & self.schemas[MODEL].keys())
         self._arrivals = Arrivals(clients, data, kind, say)
         if checkpoint is None:
             self._begin(state, facts, kind)
         else:
             self._go_on(state, facts, checkpoint)
         self._checkpoint = Checkpoint(self.folder)
-        self._phases = Phases(
+        self.phases = Phases(
             experiment=self.experiment,
             carrier=self.carrier,
             learner=self.learner,
             store=self.store,
-            pool=self._pool,
-            schemas=self._schemas,
+            pool=self.pool,
+            schemas=self.schemas,
             ledger=self.ledger,
             progress=self.progress,
             state=state,
@@ -152,17 +158,17 @@ class Engine:
         """Make w_0; take in models of an earlier run, where there is one, and the sites."""
         settings, (inputs, classes, _) = self.experiment, kind
         w_0 = initial_params(settings.model, inputs, len(classes), settings.seed)
-        shared = {name: w_0[name] for name in self._schemas[MODEL]}
-        self._pool = ModelPool(self.store)
-        self._pool.start((), to_bytes(shared, settings.transport))
+        shared = {name: w_0[name] for name in self.schemas[MODEL]}
+        self.pool = ModelPool(self.store)
+        self.pool.start((), to_bytes(shared, settings.transport))
         if settings.runtime.peers:
-            earlier = adopt_peers(self._pool, settings, kind, self._schemas, self.folder.path)
+            earlier = adopt_peers(self.pool, settings, kind, self.schemas, self.folder.path)
             state.peers = earlier.facts
             if self.experiment.method.starts_common:
                 state.server = earlier.state.server
                 whose = f"common model of an earlier run (sites {_listed(sorted(state.peers))})"
             else:
-                whose = f"peers: sites {_listed(self._pool.trained())} of an earlier run"
+                whose = f"peers: sites {_listed(self.pool.trained())} of an earlier run"
             self.progress.note(whose)
         self._arrivals.waiting = facts
         self._admit(state, 0, ())
@@ -173,7 +179,7 @@ class Engine:
         self, state: RunState, facts: Sequence[SiteFacts], checkpoint: Mapping[str, Any]
     ) -> None:
         """Take up pool and ledger where the checkpoint left them."""
-        self._pool = ModelPool.from_plain(self.store, checkpoint["pool"])
+        self.pool = ModelPool.from_plain(self.store, checkpoint["pool"])
         self.ledger = Ledger.from_totals(checkpoint["ledger"])
         known = state.standings.sites.keys()
         self._arrivals.here = {f.site for f in facts} & known
@@ -184,7 +190,7 @@ class Engine:
 
     def _admit(self, state: RunState, number: int, found: Sequence[SiteFacts]) -> None:
         """Take in the sites that came; who cannot take part may be asked again later."""
-        for site in sorted(self._arrivals.admit(found, state, self._pool, number)):
+        for site in sorted(self._arrivals.admit(found, state, self.pool, number)):
             self.carrier.leave_out(site)
 
     # --- one round --------------------------------------------------------------------------------
@@ -207,8 +213,8 @@ class Engine:
             sites=sites,
             cohort=self._cohort(number, sites),
             pool=RoundPool(
-                self._pool,
-                self._schemas,
+                self.pool,
+                self.schemas,
                 self._weights,
                 self.experiment.transport,
                 number,
@@ -238,7 +244,7 @@ class Engine:
             tasks = next(phases)
             while True:
                 replies = self._timed(tasks, skipped, seconds)
-                self._phases.check_turnout(tasks, {r.site for r in replies}, skipped)
+                self.phases.check_turnout(tasks, {r.site for r in replies}, skipped)
                 every += replies
                 tasks = phases.send(replies)
         except StopIteration as stop:
@@ -259,7 +265,7 @@ class Engine:
     ) -> list[Reply]:
         """Run a phase, and add to the seconds of its kind."""
         began = time.monotonic()
-        replies = self._phases.run(tasks, skipped)
+        replies = self.phases.run(tasks, skipped)
         if tasks:  # a round may have nothing to tell or to ask
             kind = " and ".join(sorted({task.action for task in tasks}))
             seconds[kind] = seconds.get(kind, 0.0) + time.monotonic() - began
@@ -281,13 +287,13 @@ class Engine:
 
     def _record(self, row: Row, sites: Row, state: RunState) -> None:
         needs = state.server.needs()
-        self._pool.settle(needs)
+        self.pool.settle(needs)
         self.folder.append_metrics(row)
         self.folder.append_sites(sites)
         self.folder.append_traffic(self.ledger.close_round())
-        self._checkpoint.save(state, self._pool, self.ledger)
+        self._checkpoint.save(state, self.pool, self.ledger)
         # Only now: what the saved records name must never be gone.
-        self._pool.keep(needs, more_come=True)
+        self.pool.keep(needs, more_come=True)
 
     def _finish(self, state: RunState) -> Row:
         rounds, sites = self.experiment.rounds, len(state.standings.sites)
@@ -313,8 +319,8 @@ class Engine:
             self.progress.note(f"epsilon of each site's models at delta = {delta:g}: {every}")
         self.folder.write_evaluations(state.standings.evaluations())
         self.folder.write_per_site(state.standings.per_site(state.server.column))
-        self._checkpoint.save_whole(state, self._pool, self.ledger)
-        self._pool.keep(state.server.needs())
+        self._checkpoint.save_whole(state, self.pool, self.ledger)
+        self.pool.keep(state.server.needs())
         self.folder.write_summary(summary)
         return summary
 

@@ -161,7 +161,7 @@ class Wire(Loopback):
 
     def __init__(self, experiment: Experiment, root: Path, tamper: Tamper | None = None) -> None:
         federation = federation_of(experiment)
-        self._sites = {
+        self.sites = {
             k: federation.site(
                 k,
                 experiment,
@@ -177,7 +177,7 @@ class Wire(Loopback):
     def exchange(self, outbox, fetch, deadline_s):  # type: ignore[no-untyped-def]
         for out in outbox:
             down = {digest: fetch(digest) for digest in out.attach}
-            incoming = self._sites[out.task.site].handle(out.task, down)
+            incoming = self.sites[out.task.site].handle(out.task, down)
             heads = encode(out.task), encode(incoming.answer)
             private = self._private(out.task.site, incoming.answer)
             self.seen.append(Exchange(out.task, down, incoming, heads, private))
@@ -187,7 +187,7 @@ class Wire(Loopback):
 
     def _private(self, site: int, answer: object) -> bytes:
         digest = answer.private if isinstance(answer, Reply) else ""
-        return self._sites[site].private_parts._store.get(digest) if digest else b""
+        return self.sites[site].private_parts._store.get(digest) if digest else b""
 
 
 @dataclass

@@ -48,11 +48,11 @@ class Server:
         folder, quiet = open_run(experiment), SimpleNamespace(note=lambda text: None)
         self.transport = experiment.transport
         self.engine = Engine(experiment, None, folder, ModelStore(folder.pool_root), quiet)
-        self.state = self.engine._prepare([FACTS])
-        pool = self.engine._pool
+        self.state = self.engine.prepare([FACTS])
+        pool = self.engine.pool
         w_0 = pool.latest(SERVER_SITE)
         self.task = Task(0, 1, "train", pool.latest(0), {"server": (w_0,)}, numbers=TOLD)
-        first = from_bytes(pool.get(w_0.digest), self.engine._schemas[MODEL], "w_0")
+        first = from_bytes(pool.get(w_0.digest), self.engine.schemas[MODEL], "w_0")
         answer = {"toy_layers": self._layers, "fedsiam_d": self._two}.get(name, self._beside)
         self.reply, self.blob, *others = answer(w_0, first)
         self.others, self.before = others, dict(pool._records)
@@ -65,8 +65,8 @@ class Server:
 
     def _beside(self, w_0, first):
         """A content of the method's one role beside the model."""
-        [role] = self.engine._schemas.keys() - {MODEL}
-        schema = self.engine._schemas[role].items()
+        [role] = self.engine.schemas.keys() - {MODEL}
+        schema = self.engine.schemas[role].items()
         blob = to_bytes({n: torch.ones(shape, dtype=of) for n, (shape, of) in schema})
         contents = {role: digest_of(blob)}
         return Reply(0, 1, w_0.digest, contents=contents, learned=True), blob
@@ -75,7 +75,7 @@ class Server:
         """A target, of the online network the head alone, and by how much each layer differs."""
         target = to_bytes({**first, "head.bias": torch.tensor([1.0, 2.0])})
         head = {"head.bias": torch.tensor([3.0, 2.0]), "head.weight": first["head.weight"] + 1}
-        blob, differs = to_bytes(head), self.engine._schemas["divergence"]
+        blob, differs = to_bytes(head), self.engine.schemas["divergence"]
         numbers = to_bytes({n: torch.tensor(0.5 if n == "head" else 0.1) for n in differs})
         contents = {
             "online": digest_of(to_bytes({**first, **head})),
@@ -95,21 +95,21 @@ class Server:
 
     def refuses(self, head, blob):
         """Give it this answer; check what it believes; return whether it refused."""
-        pool = self.engine._pool
+        pool = self.engine.pool
         pool._records = dict(self.before)
         try:
             answer = decode_answer(head)
             blobs = (blob, *self.others)
             incoming = Incoming(answer, {digest_of(one): one for one in blobs})
-            self.engine._phases.accept(self.task, incoming)
+            self.engine.phases.accept(self.task, incoming)
         except ProtocolError:
             assert pool._records == self.before
             return True
         for (site, role), record in pool._records.items():
-            assert role in self.engine._schemas and site in (-2, -1, 0)
+            assert role in self.engine.schemas and site in (-2, -1, 0)
             stored = pool.get(record.digest)
             assert digest_of(stored) == record.digest
-            content = from_bytes(stored, self.engine._schemas[role], "x", self.transport)
+            content = from_bytes(stored, self.engine.schemas[role], "x", self.transport)
             if role == PROTOTYPES:
                 assert 0 < read(content).known.sum() <= FACTS.labelled
         others = {key: record for key, record in pool._records.items() if key[0] != 0}
@@ -202,7 +202,7 @@ def test_prototypes_that_cannot_be_true_are_refused(server, spoil):
 
 def test_prototypes_of_other_classes_than_before_are_refused(server):
     served = server("flexproto")
-    pool, [before] = served.engine._pool, served.reply.contents.values()
+    pool, [before] = served.engine.pool, served.reply.contents.values()
     pool.upload(0, before, served.blob, 1, PROTOTYPES)
     served.before = dict(pool._records)
     content = {name: tensor.clone() for name, tensor in load(served.blob).items()}

@@ -112,7 +112,7 @@ class Server:
         ]
         self.begin([self.message(facts) for facts in self.facts])
         self.blobs = [self.model(k) for k in range(4)]
-        pool = self.engine._pool
+        pool = self.engine.pool
         for k in range(2):
             pool.upload(k, digest_of(self.blobs[k]), self.blobs[k], 4)
         other = pool.latest(1)
@@ -158,21 +158,21 @@ class Server:
         introduced = self.engine.carrier.introduce()
         misfit = self.experiment.model.misfit
         facts = agreed(introduced, 2, self.experiment.data, self.log.append, misfit)
-        self.state = self.engine._prepare(facts)
+        self.state = self.engine.prepare(facts)
         return facts
 
     def phase(self, records):
         """Run a phase in which site 0 answers so; return the replies that were believed."""
-        self.engine._pool._records = dict(self.before)
+        self.engine.pool._records = dict(self.before)
         for node, answer in zip((100, 101), (records, self.good), strict=True):
             self.grid.nodes[node] = lambda message, r=answer: Message(r, reply_to=message)
         self.state.round, self.state.held, skipped = 5, {0: [], 1: []}, {}
-        replies = self.engine._phases.run([self.task, self.honest], skipped)
+        replies = self.engine.phases.run([self.task, self.honest], skipped)
         assert {r.site for r in replies} | skipped.keys() == {0, 1}
         assert skipped.keys() <= {0}  # the honest site is always believed
         assert all(len(reason) < 2100 and reason.isprintable() for reason in skipped.values())
         others = {k: record for k, record in self.before.items() if k[0] not in (0, 1)}
-        after = dict(self.engine._pool._records)
+        after = dict(self.engine.pool._records)
         mine, good = after.pop((0, MODEL)), after.pop((1, MODEL))
         assert after == others and good.digest == digest_of(self.blobs[3])
         if skipped:
@@ -204,11 +204,11 @@ class Server:
             assert len(count) == BINS and count.sum() == matrix.sum()
             assert correct.sum() == matrix.trace() and (correct <= count).all()
             assert 0 <= sum(result.bin_confidence) <= matrix.sum() * 1.001
-        blob = self.engine._pool.get(record.digest)
+        blob = self.engine.pool.get(record.digest)
         self.is_a_model(blob)
 
     def is_a_model(self, blob):
-        schema = self.engine._schemas[MODEL]
+        schema = self.engine.schemas[MODEL]
         plain = from_bytes(blob, schema, "x", self.experiment.transport)
         assert {n: t.shape for n, t in plain.items()} == {
             n: torch.Size(shape) for n, (shape, _) in schema.items()
@@ -301,8 +301,8 @@ def test_malformed_introductions(server, examples):
             assert 1 <= len(found.classes) <= 1000
             assert max(found.labelled, found.unlabelled, found.val, found.test) < 2**31
             assert found.pool_key == "" and decode_answer(encode(found)) == found
-        assert not server.engine.carrier._sites.neighbours
-        return 100 not in map(server.engine.carrier._sites.nodes.get, (0, 1))
+        assert not server.engine.carrier.sites.neighbours
+        return 100 not in map(server.engine.carrier.sites.nodes.get, (0, 1))
 
     try:
         fuzz(
@@ -332,7 +332,7 @@ def test_malformed_models(tmp_path, kind, examples):
     server = Server(tmp_path, transport)
     good, whole = server.blobs[2], server.blobs[2]
     if kind == "zlib":
-        whole = to_bytes(from_bytes(good, server.engine._schemas[MODEL], "x", transport))
+        whole = to_bytes(from_bytes(good, server.engine.schemas[MODEL], "x", transport))
     size = int.from_bytes(whole[:8], "little")
     header, data = json.loads(whole[8 : 8 + size]), whole[8 + size :]
     plausible = [0, 4, len(data), 2**62, [2**63, 0], [0, 2**63], [0, 2**33, 2**33], [1], [],

@@ -61,7 +61,7 @@ def ran(tmp_path_factory):
     finally:
         logging.getLogger().removeHandler(handler)
         logging.getLogger().setLevel(level)
-    return folder.path, "\n".join(words), [site.data for site in transport._sites.values()]
+    return folder.path, "\n".join(words), [site.data for site in transport.sites.values()]
 
 
 def test_these_files_and_no_others_are_written(ran):

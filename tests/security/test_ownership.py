@@ -69,14 +69,14 @@ def run(root, name, lie=None, twice=False):
     store = ModelStore(folder.pool_root)
     transport = Loopback(experiment, federation, store, folder.sites_root)
     if lie:
-        transport._sites[LIAR] = Site(transport._sites[LIAR], lie)
+        transport.sites[LIAR] = Site(transport.sites[LIAR], lie)
     if twice:
         honest = transport.exchange
         transport.exchange = lambda *a: (x for k, i in honest(*a) for x in ((k, i), (k, twice(i))))
     with Progress() as progress:
         engine = Engine(experiment, transport, folder, store, progress, Ledger())
         engine.run()
-    records = {k: (r.version, r.digest) for k, r in engine._pool.records.items()}
+    records = {k: (r.version, r.digest) for k, r in engine.pool.records.items()}
     return records, folder.metrics()[1]["skipped"]
 
 
@@ -141,7 +141,7 @@ def test_more_than_one_model_is_no_answer(server):
 def test_a_number_that_is_taken_stays_with_the_node_that_has_it(server):
     claims = [server.message(replace(facts, site=VICTIM)) for facts in server.facts]
     assert [f.site for f in server.begin(claims)] == [VICTIM]
-    assert server.engine.carrier._sites.nodes == {VICTIM: 100}
+    assert server.engine.carrier.sites.nodes == {VICTIM: 100}
 
 
 OWN = data_of_their_own(sites="north, south, west")
@@ -170,7 +170,7 @@ def test_who_cannot_take_part_keeps_no_number_from_who_can(server):
     """It answered first, in the other's place, and then was left out: nobody was left."""
     liar = replace(server.facts[VICTIM], name="north")
     found = server.begin([server.message(liar), server.message(server.facts[VICTIM])])
-    assert found == [server.facts[VICTIM]] and server.engine.carrier._sites.nodes == {VICTIM: 101}
+    assert found == [server.facts[VICTIM]] and server.engine.carrier.sites.nodes == {VICTIM: 101}
     assert any("it has a name, 'north'" in text for text in server.log)
 
 

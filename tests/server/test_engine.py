@@ -475,7 +475,7 @@ class Remote(Loopback):
     def __init__(self, experiment, federation, root):
         self.root = root
         self.experiment = experiment
-        self._sites = {
+        self.sites = {
             k: federation.site(
                 k,
                 experiment,
@@ -494,7 +494,7 @@ class Remote(Loopback):
         for out in outbox:
             self.sent += len(out.attach)
             payloads = {digest: fetch(digest) for digest in out.attach}
-            yield out.task.site, carried(self._sites[out.task.site].handle(out.task, payloads))
+            yield out.task.site, carried(self.sites[out.task.site].handle(out.task, payloads))
 
 
 def remote_run(tmp_path, name, mischief=None, **changes):

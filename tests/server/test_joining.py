@@ -38,10 +38,10 @@ class Late(Loopback):
         self.answer = lambda task, incoming: incoming
 
     def facts(self, number):
-        return self.facts_of.get(number, self._sites[number].facts())
+        return self.facts_of.get(number, self.sites[number].facts())
 
     def introduce(self):
-        here = (k for k in self._sites if self.comes.get(k, -1) < self.round)
+        here = (k for k in self.sites if self.comes.get(k, -1) < self.round)
         return [self.facts(k) for k in here]
 
     def newcomers(self):
@@ -179,7 +179,7 @@ def test_too_few_sites_back_end_the_run_and_none_is_an_error(run):
 
 def other(number, **changes):
     def prepare(transport):
-        transport.facts_of[number] = replace(transport._sites[number].facts(), **changes)
+        transport.facts_of[number] = replace(transport.sites[number].facts(), **changes)
 
     return prepare
 
@@ -214,7 +214,7 @@ def test_one_that_comes_back_with_other_data_waits_until_they_are_restored(run):
         def newcomers():
             came = ask()
             if transport.round == 4:  # round 3: its data are as they were
-                came = [transport._sites[1].facts()]
+                came = [transport.sites[1].facts()]
                 transport.facts_of.clear()
             return came
 

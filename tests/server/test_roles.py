@@ -59,7 +59,7 @@ def served(tmp_path):
         quiet = SimpleNamespace(note=lambda text: None, phase=lambda *counts: None)
         store = ModelStore(folder.pool_root)
         engine = Engine(experiment, carrier, folder, store, quiet, learner=learner)
-        engine._prepare([FACTS])
+        engine.prepare([FACTS])
         return engine
 
     return go
@@ -70,61 +70,61 @@ def content(number):
 
 
 def accept(engine, contents, *blobs):
-    own = engine._pool.latest(0)
+    own = engine.pool.latest(0)
     digests = {role: digest_of(blob) for role, blob in contents.items()}
     reply = Reply(0, 1, own.digest, contents=digests)
     payloads = dict(zip(digests.values(), blobs or contents.values(), strict=False))
-    return engine._phases.accept(Task(0, 1, "train", own), Incoming(reply, payloads))
+    return engine.phases.accept(Task(0, 1, "train", own), Incoming(reply, payloads))
 
 
 def test_equal_contents_of_two_roles_come_along_once_and_are_both_taken_in(served):
     engine = served()
     accept(engine, {"means": content(0), "spreads": content(0)})
-    means, spreads = (engine._pool.latest(0, role) for role in ("means", "spreads"))
+    means, spreads = (engine.pool.latest(0, role) for role in ("means", "spreads"))
     assert means.digest == spreads.digest == digest_of(content(0))
 
 
 @pytest.mark.parametrize("blobs", [(content(1), content(3)), (content(3), content(2))])
 def test_of_an_answer_with_one_wrong_content_none_counts(served, blobs):
     engine = served()
-    before = engine._pool.to_plain()
+    before = engine.pool.to_plain()
     with pytest.raises(ProtocolError, match="not the content it names"):
         accept(engine, {"means": content(1), "spreads": content(2)}, *blobs)
-    assert engine._pool.to_plain() == before
+    assert engine.pool.to_plain() == before
 
 
 def test_a_phase_has_one_task_for_a_site(served):
     engine = served()
-    task = Task(0, 1, "train", engine._pool.latest(0))
+    task = Task(0, 1, "train", engine.pool.latest(0))
     with pytest.raises(ValueError, match="two tasks for one site"):
-        engine._phases.run([task, replace(task, phase=1)], {})
+        engine.phases.run([task, replace(task, phase=1)], {})
 
 
 def test_a_part_of_a_model_that_the_pool_lost_fails_its_site_alone(served):
     engine = served()
     lost, part = ModelRef(3, 4, "c" * 64), to_bytes({"head.bias": torch.tensor([1.0, 2.0])})
-    task = Task(0, 1, "train", engine._pool.latest(0), {"helpers": (lost,)})
+    task = Task(0, 1, "train", engine.pool.latest(0), {"helpers": (lost,)})
     reply = Reply(0, 1, "d" * 64, parts={MODEL: Part(lost.digest, digest_of(part))})
     with pytest.raises(ProtocolError, match="the server lost the model its part belongs to"):
-        engine._phases.accept(task, Incoming(reply, {digest_of(part): part}))
+        engine.phases.accept(task, Incoming(reply, {digest_of(part): part}))
 
 
 def test_the_newest_uploads_are_those_of_the_latest_round_that_the_pool_knows_of(served):
     engine = served()
     for site, number in ((5, 1), (6, 2), (7, 2)):
-        engine._pool.join(site)
-        engine._pool.upload(site, digest_of(content(site)), content(site), number)
-    refs = {engine._pool.latest(site) for site in (5, 6, 7)}
-    assert engine._phases._newest(refs | {ModelRef(8, 9, "c" * 64)}) == {6, 7}
+        engine.pool.join(site)
+        engine.pool.upload(site, digest_of(content(site)), content(site), number)
+    refs = {engine.pool.latest(site) for site in (5, 6, 7)}
+    assert engine.phases._newest(refs | {ModelRef(8, 9, "c" * 64)}) == {6, 7}
 
 
 @pytest.mark.parametrize("of_new", [False, True])
 def test_a_part_belongs_to_the_content_it_names_and_not_to_whatever_came_along(served, of_new):
     """A site sends a new model and, of another content, the tensor in which it differs from one."""
     engine = served()
-    engine._phases.schemas["means"] = engine._phases.schemas[MODEL]
-    own = engine._pool.latest(0)
-    old = load(engine._pool.get(own.digest))
+    engine.phases.schemas["means"] = engine.phases.schemas[MODEL]
+    own = engine.pool.latest(0)
+    old = load(engine.pool.get(own.digest))
     model = {name: tensor + 1 for name, tensor in old.items()}
     base = model if of_new else old
     part = {"head.bias": base["head.bias"] + 2}
@@ -133,8 +133,8 @@ def test_a_part_belongs_to_the_content_it_names_and_not_to_whatever_came_along(s
     parts = {"means": Part(new if of_new else own.digest, sent)}
     reply = Reply(0, 1, new, contents={"means": whole}, parts=parts)
     task = Task(0, 1, "train", own)
-    engine._phases.accept(task, Incoming(reply, {new: blobs[0], sent: blobs[2]}))
-    assert engine._pool.latest(0, "means").digest == whole
+    engine.phases.accept(task, Incoming(reply, {new: blobs[0], sent: blobs[2]}))
+    assert engine.pool.latest(0, "means").digest == whole
 
 
 class Learner:
@@ -159,9 +159,9 @@ def test_where_the_pool_lost_what_the_server_learns_from_the_run_ends(served):
             return Incoming(Missing(SERVER_SITE, task.round, (task.own.digest,)))
 
     engine = served(Patient(), Lacking())
-    task = Task(SERVER_SITE, 1, "train", engine._pool.latest(SERVER_SITE))
+    task = Task(SERVER_SITE, 1, "train", engine.pool.latest(SERVER_SITE))
     with pytest.raises(RunError, match="own training failed: the pool lost a model it needs"):
-        engine._phases.run([task], {})
+        engine.phases.run([task], {})
 
 
 class Patient:
@@ -175,9 +175,9 @@ class Patient:
 def test_what_the_server_trains_takes_nothing_of_the_sites_time(served):
     carrier = Patient()
     engine = served(carrier, Learner(), rounds__deadline_s=0.6)
-    pool = engine._pool
+    pool = engine.pool
     tasks = [Task(site, 1, "train", pool.latest(site)) for site in (SERVER_SITE, 0)]
-    engine._phases.run(tasks, {})
+    engine.phases.run(tasks, {})
     assert carrier.left > 0.4
 
 

@@ -210,7 +210,7 @@ def run_over(experiment, shares):
     folder = open_run(experiment, federation_of(experiment).manifest)
     wire = Wire(experiment, folder.path / "remote")
     for k, data in enumerate(shares):
-        wire._sites[k] = replace(wire._sites[k], data=replace(data, audit=None))
+        wire.sites[k] = replace(wire.sites[k], data=replace(data, audit=None))
     store = ModelStore(folder.pool_root)
     with Progress() as progress:
         engine = Engine(experiment, wire, folder, store, progress, Ledger())
@@ -316,7 +316,7 @@ def context_of(played, site):
     }
     task = Task(site, 1, EVALUATE, pool.latest(site), models)
     transport = Loopback(experiment, federation, store, played.folder.sites_root)
-    context, _ = transport._sites[site].context(task)
+    context, _ = transport.sites[site].context(task)
     return task, context
 
 

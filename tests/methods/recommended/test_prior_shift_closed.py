@@ -49,7 +49,7 @@ def at_the_end(played, site):
     task = Task(site, 3, EVALUATE, pool.latest(site), models)
     transport = Loopback(played.experiment, federation_of(played.experiment), store,
                          played.folder.sites_root)  # fmt: skip
-    return task, transport._sites[site].context(task)[0]
+    return task, transport.sites[site].context(task)[0]
 
 
 def content(played, role):
@@ -219,7 +219,7 @@ def test_bad_fitted_sums_are_left_out_and_the_others_go_on(tmp_path, change, say
         assert row["sites_evaluated"] == 4
         if says:
             assert row["skipped"].keys() == {"1"} and row["skipped"]["1"].startswith(says)
-    assert FITTED in played.engine._schemas
+    assert FITTED in played.engine.schemas
 
 
 def test_the_newest_model_comes_once_for_the_fit_and_to_be_measured(played):
