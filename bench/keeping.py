@@ -28,7 +28,7 @@ from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.rng import numpy_stream
-from fedapp.learn.keeping import USED, candidates
+from fedapp.learn.choice import USED, candidates
 from fedapp.learn.networks import build_model
 from fedapp.learn.predictors import Predictor, answer_of
 from fedapp.messages.protocol import Task
@@ -124,9 +124,9 @@ def record(out: Path, method: str, alpha: float, seed: int) -> None:
     class Watched(Loopback):
         def __init__(self, run: Assembly) -> None:
             super().__init__(experiment, federation, run.store, folder.sites_root)
-            self._sites = {
+            self.sites = {
                 k: replace(site, keeper=Recorder(experiment, truth[k], rows))
-                for k, site in self._sites.items()
+                for k, site in self.sites.items()
             }
 
     carry_out(experiment, folder, Watched, servers_site, end_block)

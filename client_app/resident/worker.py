@@ -49,7 +49,7 @@ class Answering(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class Address:
     """Where a worker listens, for whom, and for how long in vain."""
 
     socket: Path
@@ -60,36 +60,36 @@ class Place:
     lease: tuple[int, ...]
 
 
-def place_of(arguments: list[str]) -> Place:
-    """Return the place that the command line names."""
+def address_of(arguments: list[str]) -> Address:
+    """Return the address that the command line names."""
     path, lock, key, idle_s, ready, *lease = arguments
-    return Place(Path(path), Path(lock), key, float(idle_s), int(ready), tuple(map(int, lease)))
+    return Address(Path(path), Path(lock), key, float(idle_s), int(ready), tuple(map(int, lease)))
 
 
-def serve(place: Place, work: Answering) -> None:
+def serve(address: Address, work: Answering) -> None:
     """Answer letters until idle, stale or told to end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        place.socket.unlink(missing_ok=True)  # who started this worker holds the lock
-        listener.bind(str(place.socket))
+        address.socket.unlink(missing_ok=True)  # who started this worker holds the lock
+        listener.bind(str(address.socket))
         listener.listen()
-        listener.settimeout(place.idle_s)
-        os.write(place.ready, b"1")
-        os.close(place.ready)
+        listener.settimeout(address.idle_s)
+        os.write(address.ready, b"1")
+        os.close(address.ready)
         log.info("resident worker %d is ready", os.getpid())
         while True:
             try:
                 connection, _ = listener.accept()
             except TimeoutError:
-                if _withdrawn(place, patience_s=0):
-                    log.info("resident worker %d ends: idle %g s", os.getpid(), place.idle_s)
+                if _withdrawn(address, patience_s=0):
+                    log.info("resident worker %d ends: idle %g s", os.getpid(), address.idle_s)
                     return
                 continue  # a message has just come
             with connection:
-                if not _talk(connection, place, work):
+                if not _talk(connection, address, work):
                     return
 
 
-def _talk(connection: socket.socket, place: Place, work: Answering) -> bool:
+def _talk(connection: socket.socket, address: Address, work: Answering) -> bool:
     """Answer one connection; return whether the worker may live on."""
     try:
         _, user = peer(connection)
@@ -97,13 +97,13 @@ def _talk(connection: socket.socket, place: Place, work: Answering) -> bool:
             raise ProtocolError(f"user {user} asks, not this one")
         end = time.monotonic() + HANDSHAKE_S
         asked = receive(connection, end).head.get("key")
-        other = "" if asked == place.key else "the code, the settings or the SuperNode changed"
+        other = "" if asked == address.key else "the code, the settings or the SuperNode changed"
         stale = other or work.stale()
         send(connection, Letter({"stale": stale}), end)
         if stale:
             return False
         letter = receive(connection, time.monotonic() + TRANSFER_S)
-        with _given_up_with(connection, place):
+        with _given_up_with(connection, address):
             answer, well = work.answer(letter)
         send(connection, answer, time.monotonic() + TRANSFER_S)
         return well
@@ -113,7 +113,7 @@ def _talk(connection: socket.socket, place: Place, work: Answering) -> bool:
 
 
 @contextmanager
-def _given_up_with(connection: socket.socket, place: Place) -> Iterator[None]:
+def _given_up_with(connection: socket.socket, address: Address) -> Iterator[None]:
     """End this process when the peer goes away while the block is at work."""
     done, finish = os.pipe()
     poll = select.poll()
@@ -124,7 +124,7 @@ def _given_up_with(connection: socket.socket, place: Place) -> Iterator[None]:
     def watch() -> None:
         if any(descriptor == number for descriptor, _ in poll.poll()):
             log.warning("resident worker %d ends: nobody waits for its answer", os.getpid())
-            _leave(place)
+            _leave(address)
 
     watcher = threading.Thread(target=watch, name="peer", daemon=True)
     watcher.start()
@@ -136,32 +136,32 @@ def _given_up_with(connection: socket.socket, place: Place) -> Iterator[None]:
         os.close(done)
 
 
-def _withdrawn(place: Place, patience_s: float) -> bool:
+def _withdrawn(address: Address, patience_s: float) -> bool:
     """Remove the socket unless another process goes on holding the lock: it is to use it."""
     try:
-        with FileLock(place.lock, timeout=patience_s):
-            place.socket.unlink(missing_ok=True)
+        with FileLock(address.lock, timeout=patience_s):
+            address.socket.unlink(missing_ok=True)
             return True
     except Timeout:
         return False
 
 
-def _leave(place: Place) -> None:
+def _leave(address: Address) -> None:
     """End at once, whatever is under way: nobody wants it any more."""
     try:
-        _withdrawn(place, PARTING_S)
+        _withdrawn(address, PARTING_S)
     finally:
         os._exit(0)
 
 
 def main() -> None:
     """Serve as a site; the lease is watched from the first moment on."""
-    place = place_of(sys.argv[1:])
-    when_over(place.lease, lambda: _leave(place))
+    address = address_of(sys.argv[1:])
+    when_over(address.lease, lambda: _leave(address))
     import_module("flwr.common.logger")  # its handler writes what the worker says
     from client_app.work import SiteWork  # with torch, which takes seconds
 
-    serve(place, SiteWork())
+    serve(address, SiteWork())
 
 
 if __name__ == "__main__":

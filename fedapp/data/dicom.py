@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from fedapp.data.stored import Stored
-from fedapp.data.window import Ramp, Sigmoid, Table, Values, Window
+from fedapp.data.window import Ramp, Sigmoid, Values, ValueTable, Window
 from fedapp.ground.errors import ImageError
 from fedapp.ground.extras import needs
 
@@ -170,7 +170,7 @@ def _window(header: Any) -> Window | None:
     return Sigmoid(centre, width) if function == "SIGMOID" else None
 
 
-def _table(item: Any, syntax: Any) -> Table:
+def _table(item: Any, syntax: Any) -> ValueTable:
     """Return a lookup table."""
     count, first, bits = (int(number) for number in item.LUTDescriptor)
     words = item.LUTData
@@ -179,7 +179,7 @@ def _table(item: Any, syntax: Any) -> Table:
     entries, top = np.array(words, np.int64)[: count or 2**16], 2**bits - 1
     if len(entries) != (count or 2**16) or not 8 <= bits <= 16 or entries.max() > top:
         raise ValueError("a table that is not as it says")
-    return Table(first, entries, top)
+    return ValueTable(first, entries, top)
 
 
 def _first(header: Any, name: str, default: float) -> float:

@@ -83,7 +83,7 @@ class Sigmoid:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class ValueTable:
     """y = 255 entries[x - first] / top; values beyond the table take its first or last entry.
 
     first: value that the first entry stands for. entries: [n], n >= 1, in [0, top]; top >= 1.

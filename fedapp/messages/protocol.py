@@ -202,7 +202,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Part:
+class PartSent:
     """Some tensors of an uploaded content: whoever has the base has the others.
 
     base: digest of a content that the task named or, for another role, of the site's new model.
@@ -246,7 +246,7 @@ class Reply:
     equal: Annotated[Mapping[Name, Name], _Entries] = field(default_factory=dict)
     private: DigestOrNone = ""
     contents: Annotated[Mapping[Name, Digest], _Entries] = field(default_factory=dict)
-    parts: Annotated[Mapping[Name, Part], _Entries] = field(default_factory=dict)
+    parts: Annotated[Mapping[Name, PartSent], _Entries] = field(default_factory=dict)
     learned: bool = False
     pseudo: PseudoLabels | None = None
 

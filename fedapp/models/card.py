@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 
 from fedapp.ground.text import percent
-from fedapp.learn.keeping import USED, Candidate
+from fedapp.learn.choice import USED, Candidate
 from fedapp.learn.metrics import FEW
 from fedapp.models.conformal import COVERAGE, caution
-from fedapp.models.description import DESCRIPTION, TENSORS, Description, Measured, Others, Part
+from fedapp.models.description import DESCRIPTION, TENSORS, Description, Measured, ModelPart, Others
 
 CARD = "README.md"
 
@@ -117,7 +117,7 @@ def _inputs(description: Description) -> str:
     return f"images of {shape} (channels, height, width)" if description.model.images else shape
 
 
-def _part(part: Part) -> str:
+def _part(part: ModelPart) -> str:
     mix = "" if part.class_mix is None else ", times the site's class mix"
     return f"- {SAID[part.name]}{mix}: {percent(part.weight)} %"
 

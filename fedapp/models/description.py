@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from fedapp.ground.errors import ConfigError, RunError, one_line
 from fedapp.ground.settings import CLOSED, window_ends
-from fedapp.learn.keeping import Candidate
+from fedapp.learn.choice import Candidate
 from fedapp.learn.metrics import calibration_error, wilson
 from fedapp.learn.networks import Network, build_model, network_settings
 from fedapp.learn.overfeatures import Form
@@ -36,7 +36,7 @@ _Size = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True, config=CLOSED)
-class Part:
+class ModelPart:
     """One network of a model, as `learn.predictors.Predictor` has it.
 
     name: "own", or the answer that it gives ("common", "tuned", "alone"). prefix: how the names of
@@ -67,7 +67,7 @@ class Recipe:
     mean: tuple[float, ...]
     std: tuple[Annotated[float, Field(gt=0)], ...]
     precision: Precision
-    parts: Annotated[tuple[Part, ...], Field(min_length=1)]
+    parts: Annotated[tuple[ModelPart, ...], Field(min_length=1)]
     sha256: str
     window: str = ""
 
@@ -154,7 +154,7 @@ class Results:
 
 @dataclass(frozen=True, config=CLOSED)
 class Chosen:
-    """Why it is this model, of all that the site could have kept (`fedapp.learn.keeping`).
+    """Why it is this model, of all that the site could have kept (`fedapp.learn.choice`).
 
     answer: which of the site's answers it gives. rule: in words. helped: whether the rule prefers
     what other sites had a part in to what the site trained alone; None: that cannot be told.

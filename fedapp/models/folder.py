@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedapp.ground.disk import refused, remove_stale, write_atomic
 from fedapp.ground.errors import RunError
-from fedapp.learn.keeping import Choice
+from fedapp.learn.choice import Choice
 from fedapp.learn.metrics import LABEL_GROUPS, label_group
 from fedapp.learn.params import digest_of
 from fedapp.models.card import CARD, card

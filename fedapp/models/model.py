@@ -16,7 +16,7 @@ from fedapp.models.description import (
     DESCRIPTION,
     TENSORS,
     Description,
-    Part,
+    ModelPart,
     Recipe,
     damaged,
 )
@@ -60,7 +60,7 @@ class SiteModel:
         return normalise(images, self.recipe.mean, self.recipe.std)
 
 
-def _empty(part: Part) -> Predictor:
+def _empty(part: ModelPart) -> Predictor:
     """Return what a part is, without its tensors."""
     mix = None
     if part.class_mix is not None:
@@ -79,13 +79,13 @@ def load_model(folder: Path, device: torch.device) -> tuple[SiteModel, Descripti
         raise damaged(folder / TENSORS, str(error)) from error
 
 
-def in_parts(predictors: Mapping[str, Predictor]) -> tuple[bytes, tuple[Part, ...]]:
+def in_parts(predictors: Mapping[str, Predictor]) -> tuple[bytes, tuple[ModelPart, ...]]:
     """Return the bytes of a model's file of tensors, and what they are.
 
     A network alone keeps the names of its tensors; of several, they begin with the network's name.
     """
     parts = tuple(
-        Part(
+        ModelPart(
             name=name,
             prefix=f"{name}." if len(predictors) > 1 else "",
             weight=one.weight,

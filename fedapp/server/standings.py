@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from fedapp.learn.keeping import Choice, candidates
+from fedapp.learn.choice import Choice, candidates
 from fedapp.learn.metrics import worst_decile
 from fedapp.messages.protocol import ANSWERS, IMAGES, STEPS, Evaluation, Reply, SiteFacts
 

@@ -8,7 +8,7 @@ from fedapp.ground.errors import ConfigError, ProtocolError, StoreError
 from fedapp.ground.settings import TransportSettings
 from fedapp.learn.params import Params, Schema, digest_of, from_bytes, max_bytes, to_bytes, without
 from fedapp.learn.parsed import PARSED
-from fedapp.messages.protocol import MODEL, ModelRef, Part, Task
+from fedapp.messages.protocol import MODEL, ModelRef, PartSent, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import SiteReport
 
@@ -24,7 +24,7 @@ class Packed:
     """
 
     contents: dict[str, str]
-    parts: dict[str, Part]
+    parts: dict[str, PartSent]
     payloads: dict[str, bytes]
     held: frozenset[str]
 
@@ -84,7 +84,7 @@ class Holdings:
             bases = {sent.base.digest for sent in report.sent.values() if sent.base}
             self._keep_only({task.own.digest, *keeps, *bases})
         named: dict[str, str] = {}
-        parts: dict[str, Part] = {}
+        parts: dict[str, PartSent] = {}
         payloads: dict[str, bytes] = {}
         for role, tensors in new.items():
             sent = report.sent.get(role)
@@ -99,7 +99,7 @@ class Holdings:
             payloads[digest] = blob
             if sent:
                 base = sent.base.digest if sent.base else named[MODEL]
-                parts[role] = Part(base, digest)
+                parts[role] = PartSent(base, digest)
         held = frozenset({named.get(MODEL, task.own.digest), *keeps, *named.values()})
         self._keep_only(held)
         return Packed(named, parts, payloads, held)

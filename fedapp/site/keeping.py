@@ -1,6 +1,6 @@
 """The best of a run's models, kept at the site for use: nothing here is sent to anybody.
 
-After every task that measured, the rule of `fedapp.learn.keeping` looks at what the site can answer
+After every task that measured, the rule of `fedapp.learn.choice` looks at what the site can answer
 with. The folder always holds the model that it chooses of all so far: a site does not know which
 round is the last. What it chooses from is in the folder too, so that a run that is resumed, or a
 round that is done again, ends with the same bytes.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedapp.ground.errors import RunError
-from fedapp.learn.keeping import BLIND, RULE, USED, Candidate, Choice, candidates
+from fedapp.learn.choice import BLIND, RULE, USED, Candidate, Choice, candidates
 from fedapp.learn.params import Params, digest_of, to_bytes, without
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.base import SiteContext, SiteReport

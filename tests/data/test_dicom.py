@@ -20,7 +20,7 @@ from fedapp.data import dicom as reader
 from fedapp.data.dicom import is_dicom, read_dicom
 from fedapp.data.folder import decode
 from fedapp.data.stored import DepthError
-from fedapp.data.window import Ramp, Sigmoid, Table
+from fedapp.data.window import Ramp, Sigmoid, ValueTable
 from fedapp.ground import extras
 from fedapp.ground.errors import ConfigError, ImageError
 from tests.imagefiles import PATIENT, dicom, header
@@ -151,7 +151,7 @@ def test_a_window_as_a_table(tmp_path):
     item.LUTDescriptor, item.LUTData = [3, 2000, 10], [0, 500, 1023]
     item["LUTDescriptor"].VR = item["LUTData"].VR = "US"
     stored = read_dicom(dicom(tmp_path / "a.dcm", VALUES, VOILUTSequence=[item]))
-    assert isinstance(stored.window, Table) and stored.window.ends == (2000, 2002)
+    assert isinstance(stored.window, ValueTable) and stored.window.ends == (2000, 2002)
     assert stored.window(np.array([[0, 2001, 4000]])).tolist() == [[0, 125, 255]]
 
 

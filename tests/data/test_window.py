@@ -5,7 +5,7 @@ import pytest
 from pydicom.dataset import Dataset
 from pydicom.pixels import apply_voi, apply_windowing
 
-from fedapp.data.window import Ramp, Sigmoid, Table
+from fedapp.data.window import Ramp, Sigmoid, ValueTable
 from fedapp.ground.settings import DataSettings, window_ends
 
 TWELVE_BITS = np.arange(4096, dtype=np.uint16).reshape(64, 64)
@@ -46,7 +46,7 @@ def test_a_sigmoid_by_hand_and_at_the_extremes():
 
 
 def test_a_table_by_hand_and_beyond_its_ends():
-    table = Table(10, np.array([0, 100, 200]), 200)
+    table = ValueTable(10, np.array([0, 100, 200]), 200)
     assert table(np.array([[-5, 10, 11, 12, 99]])).tolist() == [[0, 0, 128, 255, 255]]
     assert table(np.array([[10.4, 10.6]])).tolist() == [[0, 128]]
     assert table.ends == (10, 12)
@@ -78,7 +78,7 @@ def test_pydicom_looks_up_the_same():
     item.LUTDescriptor, item.LUTData = [300, 700, 10], entries.tolist()
     item["LUTData"].VR = "US"
     theirs = apply_voi(TWELVE_BITS, described(VOILUTSequence=[item])) * (255 / 1023)
-    assert np.abs(Table(700, entries, 1023)(TWELVE_BITS) - theirs).max() <= 0.5 + 1e-9
+    assert np.abs(ValueTable(700, entries, 1023)(TWELVE_BITS) - theirs).max() <= 0.5 + 1e-9
 
 
 def test_what_data_window_may_say():

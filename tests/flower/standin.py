@@ -12,7 +12,7 @@ from pathlib import Path
 
 from client_app.resident.frames import Letter
 from client_app.resident.lease import when_over
-from client_app.resident.worker import Place, _leave, place_of, serve
+from client_app.resident.worker import Address, _leave, address_of, serve
 from fedapp.messages.codec import encode
 from fedapp.messages.protocol import Missing, Refusal, Reply
 
@@ -20,8 +20,8 @@ from fedapp.messages.protocol import Missing, Refusal, Reply
 class StandIn:
     """Answers with its process, as the round of a `Missing`; `action` says what else it does."""
 
-    def __init__(self, place: Place) -> None:
-        self._changed = place.socket.parent / "changed"
+    def __init__(self, address: Address) -> None:
+        self._changed = address.socket.parent / "changed"
 
     def stale(self) -> str:
         return "data changed" if self._changed.exists() else ""
@@ -47,17 +47,17 @@ class StandIn:
 
 
 def main() -> None:
-    place = place_of(sys.argv[1:])
-    when_over(place.lease, lambda: _leave(place))
-    with (place.socket.parent / "starts").open("a") as starts:
+    address = address_of(sys.argv[1:])
+    when_over(address.lease, lambda: _leave(address))
+    with (address.socket.parent / "starts").open("a") as starts:
         starts.write(f"{os.getpid()}\n")
-    start = Path(place.socket.parent, "start")
+    start = Path(address.socket.parent, "start")
     how = start.read_text() if start.exists() else ""
     if how == "fails":
         raise SystemExit(3)
     if how == "hangs":
         time.sleep(600)
-    serve(place, StandIn(place))
+    serve(address, StandIn(address))
 
 
 if __name__ == "__main__":

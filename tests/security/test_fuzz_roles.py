@@ -16,7 +16,7 @@ from fedapp.ground.errors import ProtocolError
 from fedapp.learn.layers import layers_of
 from fedapp.learn.params import digest_of, from_bytes, to_bytes
 from fedapp.messages.codec import decode_answer, encode
-from fedapp.messages.protocol import MODEL, SERVER_SITE, Incoming, Part, Reply, SiteFacts, Task
+from fedapp.messages.protocol import MODEL, SERVER_SITE, Incoming, PartSent, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods import method_class
 from fedapp.methods.prototypes._prototypes import PROTOTYPES, read
@@ -31,7 +31,7 @@ FACTS = SiteFacts(
 )
 
 
-PART = Part("e" * 64, "f" * 64)
+PART = PartSent("e" * 64, "f" * 64)
 NAMES = ("toy_layers", "toy_means", "fedsiam_d", "flexproto")
 TOLD = {"share": 0.5, "boundary": 0.25}
 """What FedSiam-D's server tells: it wants the layers that differ by 0.25 at least."""
@@ -60,7 +60,7 @@ class Server:
     def _layers(self, w_0, first):
         sent = {"head.bias": torch.tensor([1.0, 2.0])}
         whole, blob = to_bytes({**first, **sent}), to_bytes(sent)
-        part = Part(w_0.digest, digest_of(blob))
+        part = PartSent(w_0.digest, digest_of(blob))
         return Reply(0, 1, digest_of(whole), parts={MODEL: part}, learned=True), blob
 
     def _beside(self, w_0, first):
@@ -81,7 +81,7 @@ class Server:
             "online": digest_of(to_bytes({**first, **head})),
             "divergence": digest_of(numbers),
         }
-        parts = {"online": Part(digest_of(target), digest_of(blob))}
+        parts = {"online": PartSent(digest_of(target), digest_of(blob))}
         reply = Reply(0, 1, digest_of(target), contents=contents, parts=parts, learned=True)
         return reply, blob, target, numbers
 
@@ -132,7 +132,7 @@ def test_malformed_heads(server, name, examples):
     plausible = [
         0, 1, "means", "prototypes", MODEL, "psi", served.reply.model, served.task.own.digest,
         "f" * 64, None, True, {}, digest_of(served.blob), {"means": "f" * 64},
-        asdict(Part("f" * 64, "e" * 64)),
+        asdict(PartSent("f" * 64, "e" * 64)),
         {"model": digest_of(served.blob)}, asdict(served.reply),
     ]  # fmt: skip
     cases = HEAD_CASES.filter(lambda case: case[0] != "records")
@@ -176,7 +176,7 @@ def test_fewer_layers_than_asked_or_others_are_refused(server):
 
 def test_a_part_of_what_is_not_new_is_refused(server):
     served = server("toy_means")
-    parts = {"means": Part(served.task.own.digest, digest_of(served.blob)), MODEL: PART}
+    parts = {"means": PartSent(served.task.own.digest, digest_of(served.blob)), MODEL: PART}
     assert served.refuses(encode(replace(served.reply, parts=parts)), served.blob)
 
 

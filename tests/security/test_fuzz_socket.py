@@ -118,7 +118,7 @@ PLAUSIBLE = [0, 1, 2, "partition-id", "store-path", "preset", "site-name", "data
 @pytest.mark.parametrize("examples", COUNTS)
 @pytest.mark.parametrize("kind", ["first", "request"])
 def test_letters_to_the_worker(site, kind, examples):
-    place = worker.Place(Path("socket"), Path("lock"), KEY, 600.0, 0, ())
+    place = worker.Address(Path("socket"), Path("lock"), KEY, 600.0, 0, ())
     node = {"run_id": 1, "node_id": 7, "node_config": {"partition-id": 2, "store-path": "store"},
             "run_config": {"preset": str(site.root / f"{site.experiment.name}.yaml")}}  # fmt: skip
     heads = {"origin": encode(site.origin), "message": encode(site.task)}

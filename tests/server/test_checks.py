@@ -11,7 +11,7 @@ from fedapp.learn.metrics import BINS, evaluation
 from fedapp.messages.protocol import (
     MODEL,
     ModelRef,
-    Part,
+    PartSent,
     PseudoLabels,
     Reply,
     ScoredRef,
@@ -85,12 +85,15 @@ LIES = {
     "wrong of one class only": (pseudo((3, 1), 4, (1,)), "1 of wrong ones"),
     "unknown role": ({"contents": {"prototypes": "f" * 64}}, "sent prototypes; its method has"),
     "model as content": ({"contents": {MODEL: "f" * 64}}, "sent model; its method has"),
-    "no base": ({"parts": {MODEL: Part("e" * 64, "f" * 64)}}, "whose base its task does not name"),
+    "no base": (
+        {"parts": {MODEL: PartSent("e" * 64, "f" * 64)}},
+        "whose base its task does not name",
+    ),
     "another site": ({"site": 1}, "answer of site 1"),
     "another round": ({"round": 4}, "for round 4"),
     "not offered": ({"helpers": (ScoredRef(ref(4), 1.0),)}, "was not offered"),
     "a part of what is not new": (
-        {"parts": {"means": Part(ref(0).digest, "c" * 64)}},
+        {"parts": {"means": PartSent(ref(0).digest, "c" * 64)}},
         "a part of its means, of which it names no new content",
     ),
     "another version": ({"helpers": (ScoredRef(ref(1, 9), 1.0),)}, "was not offered"),

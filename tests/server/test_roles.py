@@ -18,7 +18,7 @@ from fedapp.messages.protocol import (
     Incoming,
     Missing,
     ModelRef,
-    Part,
+    PartSent,
     Refusal,
     Reply,
     SiteFacts,
@@ -104,7 +104,7 @@ def test_a_part_of_a_model_that_the_pool_lost_fails_its_site_alone(served):
     engine = served()
     lost, part = ModelRef(3, 4, "c" * 64), to_bytes({"head.bias": torch.tensor([1.0, 2.0])})
     task = Task(0, 1, "train", engine.pool.latest(0), {"helpers": (lost,)})
-    reply = Reply(0, 1, "d" * 64, parts={MODEL: Part(lost.digest, digest_of(part))})
+    reply = Reply(0, 1, "d" * 64, parts={MODEL: PartSent(lost.digest, digest_of(part))})
     with pytest.raises(ProtocolError, match="the server lost the model its part belongs to"):
         engine.phases.accept(task, Incoming(reply, {digest_of(part): part}))
 
@@ -130,7 +130,7 @@ def test_a_part_belongs_to_the_content_it_names_and_not_to_whatever_came_along(s
     part = {"head.bias": base["head.bias"] + 2}
     blobs = [to_bytes(tensors) for tensors in (model, {**base, **part}, part)]
     new, whole, sent = map(digest_of, blobs)
-    parts = {"means": Part(new if of_new else own.digest, sent)}
+    parts = {"means": PartSent(new if of_new else own.digest, sent)}
     reply = Reply(0, 1, new, contents={"means": whole}, parts=parts)
     task = Task(0, 1, "train", own)
     engine.phases.accept(task, Incoming(reply, {new: blobs[0], sent: blobs[2]}))

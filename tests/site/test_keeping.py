@@ -8,7 +8,7 @@ import torch
 
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import StoreError
-from fedapp.learn.keeping import chosen
+from fedapp.learn.choice import chosen
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.ondevice import OnDevice
 from fedapp.learn.params import assign

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.devices import pick_device, torch_threads
 from fedapp.ground.errors import RunError
-from fedapp.learn.keeping import USED, candidates
+from fedapp.learn.choice import USED, candidates
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import EVALUATE, Task

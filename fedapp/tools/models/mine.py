@@ -7,7 +7,7 @@ from rich.console import Console
 from fedapp.experiment.runpaths import find_run
 from fedapp.ground.errors import RunError
 from fedapp.ground.text import percent
-from fedapp.learn.keeping import Choice
+from fedapp.learn.choice import Choice
 from fedapp.models.card import SAID, joined
 from fedapp.models.description import Description, Measured, read_description
 from fedapp.models.folder import model_folders

@@ -23,7 +23,7 @@ MODEL = "model.safetensors"
 """The model that the new site trained."""
 
 
-class Comparison(Protocol):
+class Compared(Protocol):
     """What a new site has gained, beside what it could have had without."""
 
     def table(self) -> list[tuple[str, float | None]]:
@@ -40,7 +40,7 @@ class Comparison(Protocol):
 class Gained:
     """What came of a new site's run. models: those that it is left with, by file name."""
 
-    comparison: Comparison
+    comparison: Compared
     models: Mapping[str, Params]
 
 

@@ -20,7 +20,7 @@ from fedapp.server.peers import Finished
 from fedapp.server.pool import ModelPool
 from fedapp.site.federation import Keeps, federation_of
 from fedapp.tools.onboard import among_peers, from_common
-from fedapp.tools.onboard.measure import Comparison, Ended
+from fedapp.tools.onboard.measure import Compared, Ended
 from fedapp.tools.onboard.plan import Plan
 
 RESULT = "onboarding.json"
@@ -35,7 +35,7 @@ class Onboarded:
 
     folder: Path
     facts: SiteFacts
-    comparison: Comparison
+    comparison: Compared
     rounds: tuple[float | None, ...]
     files: tuple[str, ...]
 

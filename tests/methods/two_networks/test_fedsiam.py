@@ -20,7 +20,7 @@ from fedapp.messages.protocol import (
     MODEL,
     SERVER_SITE,
     ModelRef,
-    Part,
+    PartSent,
     Reply,
     SiteFacts,
     Task,
@@ -535,7 +535,7 @@ def test_how_far_its_networks_are_apart_is_not_believed_out_of_all_proportion(va
 
 def test_a_mean_teacher_sends_both_networks_whole():
     FedSiamMt().check_contents(task(0, 0), REPLY, arrived(FULL, None), FACTS)
-    partly = replace(REPLY, parts={"online": Part("b" * 64, "c" * 64)})
+    partly = replace(REPLY, parts={"online": PartSent("b" * 64, "c" * 64)})
     with pytest.raises(ProtocolError, match="sent 1 of 2 layers"):
         FedSiamMt().check_contents(task(0, 0), partly, arrived(CONV, None), FACTS)
 
@@ -547,7 +547,7 @@ def test_a_site_that_sends_less_than_asked_is_skipped_and_the_run_goes_on(tmp_pa
         if (task.site, task.round, task.action) != (1, 2, "train"):
             return incoming
         reply = incoming.answer
-        part = reply.parts.get("online") or Part(reply.model, reply.contents["online"])
+        part = reply.parts.get("online") or PartSent(reply.model, reply.contents["online"])
         payloads = {d: b for d, b in incoming.payloads.items() if d != part.digest}
         contents = {**reply.contents, "online": reply.model}
         return replace(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapp.learn.keeping import Candidate, Choice, candidates, chosen, margin, needed
+from fedapp.learn.choice import Candidate, Choice, candidates, chosen, margin, needed
 from fedapp.messages.protocol import Evaluation
 
 IMAGES = 12
