@@ -43,7 +43,8 @@ FLOWER = {
     "fedapp.messages.wire", "fedapp.tools.deploy.roster", "fedapp.tools.deploy.superlink",
     "fedapp.tools.node.supernode",
     "client_app.app", "client_app.resident.caller",
-    "server_app.app", "server_app.introductions", "server_app.post", "server_app.strategy",
+    "server_app.app", "server_app.carrier", "server_app.introductions", "server_app.post",
+    "server_app.strategy",
 }  # fmt: skip
 
 
