@@ -390,6 +390,8 @@ class Method(ABC, Generic[State]):
     joins_at: ClassVar[float] = 0
     """First round whose answers other sites have a part in; a model of a round before is trained at
     the site alone."""
+    optional: ClassVar[frozenset[str]] = frozenset()
+    """Actions of tasks that any number of sites may leave undone: the others go on without them."""
     learns_from: ClassVar[frozenset[str]] = frozenset({LABELLED, UNLABELLED})
     """The parts of a site's data that it can learn from, of `fedapp.data.parts.TRAINING`."""
 

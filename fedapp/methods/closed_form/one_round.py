@@ -28,6 +28,7 @@ from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext
 from fedapp.methods.closed_form._checks import check_closed, check_owed
 from fedapp.methods.closed_form._contents import (
     FILTERS,
+    OPTIONAL,
     SOLUTION,
     Solution,
     closed_schemas,
@@ -65,6 +66,7 @@ class OneRound(Method[Solved]):
     state: ClassVar[type[MethodState]] = Solved
     begins: ClassVar[str] = "solution"
     starts_common: ClassVar[bool] = True
+    optional: ClassVar[frozenset[str]] = OPTIONAL
     common_roles: ClassVar[tuple[str, ...]] = (SOLUTION, FILTERS)
 
     features: FeatureName = DEFAULT_FEATURES

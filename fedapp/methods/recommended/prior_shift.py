@@ -61,7 +61,14 @@ from fedapp.methods.base import (
 )
 from fedapp.methods.closed_form._answers import counts, deciding
 from fedapp.methods.closed_form._checks import check_closed, check_owed
-from fedapp.methods.closed_form._contents import ACTIONS, FILTERS, SOLUTION, closed_schemas, lasting
+from fedapp.methods.closed_form._contents import (
+    ACTIONS,
+    FILTERS,
+    OPTIONAL,
+    SOLUTION,
+    closed_schemas,
+    lasting,
+)
 from fedapp.methods.closed_form._features import NO_FEATURES, FeatureNameOrNone, unfit_features
 from fedapp.methods.closed_form._server import MOST_GUESSES, solved
 from fedapp.methods.closed_form._site import ClosedSite
@@ -104,6 +111,7 @@ class PriorShift(Method[Sure]):
     name: ClassVar[str] = "prior_shift"
     state: ClassVar[type[MethodState]] = Sure
     starts_common: ClassVar[bool] = True
+    optional: ClassVar[frozenset[str]] = OPTIONAL
     common_roles: ClassVar[tuple[str, ...]] = (MODEL, SOLUTION, FILTERS)
 
     answer: Literal["common", "tuned", "mixture"] = "mixture"
