@@ -489,12 +489,14 @@ class Method(ABC, Generic[State]):
         """Return what the method's paper says that it sends, in models, by name."""
         return {}
 
+    @property
     def needs_labels(self) -> str:
-        """Return why it cannot run where the server alone has labels; empty: it can."""
+        """Why it cannot run where the server alone has labels; empty: it can."""
         return "its sites learn from labels of their own"
 
+    @property
     def needs_mean(self) -> str:
-        """Return why `rounds.robust` must stay "none"; empty: another average serves as well.
+        """Why `rounds.robust` must stay "none"; empty: another average serves as well.
 
         The others take the members of an average for models of different sites.
         """
@@ -508,8 +510,9 @@ class Method(ABC, Generic[State]):
         """Return why it cannot use this network, and the remedy; most methods: empty."""
         return ""
 
+    @property
     def needs_unclipped(self) -> str:
-        """Return why `privacy.clip` must stay 0, and the remedy; empty: it may be set."""
+        """Why `privacy.clip` must stay 0, and the remedy; empty: it may be set."""
         return ""
 
     def misfits(self, num_clients: int) -> Mapping[str, str]:

@@ -157,9 +157,7 @@ class WithPseudoLabels(Averaging):
         """Of both views."""
         return True
 
-    def needs_labels(self) -> str:
-        """Sites learn from pseudo-labels."""
-        return ""
+    needs_labels = ""  # sites learn from pseudo-labels
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """A labelled and two views of an unlabelled image for each of a batch."""

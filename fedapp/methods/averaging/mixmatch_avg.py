@@ -53,10 +53,7 @@ class MixMatchAvg(Averaging):
     """Rounds until lambda_u has risen."""
 
     needs_images = True  # of weak views
-
-    def needs_labels(self) -> str:
-        """Sites learn from their guesses."""
-        return ""
+    needs_labels = ""  # sites learn from their guesses
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """A labelled image and all views of an unlabelled one for each of a batch."""

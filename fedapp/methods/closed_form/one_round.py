@@ -92,17 +92,9 @@ class OneRound(Method[Solved]):
         found = Solution.from_params(rnd.pool.read(lent[SOLUTION][0]))
         return Solved(found.ridge, found.temperature, found.own_weight, found.guessed)
 
-    def needs_mean(self) -> str:
-        """Sums are added."""
-        return "it adds sums of sites, and averages no models"
-
-    def needs_labels(self) -> str:
-        """The server's own images are in the sums."""
-        return ""
-
-    def needs_unclipped(self) -> str:
-        """Clipping and noise cover models alone."""
-        return "it sends sums, and no models"
+    needs_mean = "it adds sums of sites, and averages no models"
+    needs_labels = ""  # the server's own images are in the sums
+    needs_unclipped = "it sends sums, and no models"
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """Sums, votes, and what the server makes of them."""

@@ -168,10 +168,11 @@ class PriorShift(Method[Sure]):
                 rnd.say(f"the closed form, before any training: {mean:.1f} % right, sites' mean")
         return {**lent, STACK: [put_stack(rnd, state.stack)]}
 
+    @property
     def needs_labels(self) -> str:
         """Pseudo-labels do without, unless they are to count by how often they are right."""
         if not self.pseudo_labels:
-            return super().needs_labels()
+            return super().needs_labels
         return "its sites count which pseudo-labels are right: set method.weigh=false" * self.weigh
 
     def weight(self, facts: SiteFacts, reply: Reply) -> float:
@@ -179,6 +180,7 @@ class PriorShift(Method[Sure]):
         said = reply.metrics.get("learned_from", 0.0)
         return min(max(said, 0.0), facts.labelled + facts.unlabelled)
 
+    @property
     def needs_unclipped(self) -> str:
         """Clipping and noise cover models alone."""
         none = self.closed == NO_FEATURES

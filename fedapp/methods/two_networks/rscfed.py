@@ -76,14 +76,10 @@ class RscFed(Averaging):
     """alpha_max, of the teacher."""
 
     needs_images = True  # of weak views
-
-    def needs_labels(self) -> str:
-        """Sites learn from their teachers."""
-        return ""
-
-    def needs_mean(self) -> str:
-        """A site may be a member twice, and the subsets' weights are the method."""
-        return "a site is in several subsets, so it would vote on itself, and their weights be lost"
+    needs_labels = ""  # sites learn from their teachers
+    needs_mean = (
+        "a site is in several subsets, so it would vote on itself, and their weights be lost"
+    )
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """A labelled and an unlabelled image for each of a batch."""

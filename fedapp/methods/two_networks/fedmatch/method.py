@@ -134,13 +134,8 @@ class FedMatch(Method[Sparse]):
         """An unlabelled image as it is and its strong view for each of a batch."""
         return 2 * batch_size
 
-    def needs_labels(self) -> str:
-        """Sites learn psi, the server sigma."""
-        return ""
-
-    def needs_unclipped(self) -> str:
-        """Clipping and noise cover models alone."""
-        return "it sends a second summand of the weights beside models"
+    needs_labels = ""  # sites learn psi, the server sigma
+    needs_unclipped = "it sends a second summand of the weights beside models"
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """Psi, shaped as the model, and a site's answer to the probe [C]."""
