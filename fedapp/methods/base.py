@@ -329,6 +329,16 @@ class SiteContext:
             )
         return loss
 
+    def trained(self, loss: float | None, task: Task, memory: Params | None = None) -> SiteReport:
+        """Return the report of a site that trained its model; loss: the mean one.
+
+        None: it had no images to learn from, and all stays as it was. Raises RunError as `finite`.
+        """
+        if loss is None:
+            return SiteReport()
+        metrics = {"loss": self.finite(loss, task)}
+        return SiteReport(self.params(), learned=True, metrics=metrics, memory=memory)
+
     def labelled_part(self, part: str) -> tuple[Tensor, Tensor]:
         """Return the images of "val" or "test" on the device, and their labels on the CPU."""
         found = self.data.parts[part]
@@ -566,9 +576,4 @@ def warm_up(task: Task, site: SiteContext) -> SiteReport:
     targets = site.one_hot(site.data.labels)
     count, epochs = len(site.data.labels), site.training.warmup_epochs
     loss = site.fit(site.data.labelled, targets, count, epochs, task)
-    return SiteReport(
-        site.params(),
-        learned=True,
-        metrics={"loss": loss},
-        evaluations=site.evaluate("val", "test"),
-    )
+    return replace(site.trained(loss, task), evaluations=site.evaluate("val", "test"))

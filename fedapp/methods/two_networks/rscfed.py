@@ -165,15 +165,8 @@ class RscFed(Averaging):
                 bring_along,
             )
             loss = descend(site.model, steps, site.training)
-        if loss is None:  # no images to learn from
-            return SiteReport()
         weights = {f"{TEACHER}{n}": w.detach().cpu() for n, w in teacher.named_parameters()}
-        return SiteReport(
-            site.params(),
-            learned=True,
-            metrics={"loss": site.finite(loss, task)},
-            memory={**weights, STEPS: torch.tensor(done)},
-        )
+        return site.trained(loss, task, {**weights, STEPS: torch.tensor(done)})
 
     def _teacher(self, site: SiteContext) -> tuple[Network, int]:
         """Return the site's teacher and its steps so far; before the first: the server's model.
