@@ -88,6 +88,8 @@ def _standing(site: int, models: Sequence[FinalModels], federation: Federation) 
         inputs=data.inputs,
         classes=federation.classes,
         split_digest=federation.digest,
+        pool_key="",
+        name="",
         **data.counts,
     )
     latest = {}
