@@ -28,11 +28,11 @@ WHOLE = {"docs", "flower", "deploy", "faults", "security", "golden", "mutants", 
 MATHEMATICS = (
     "learn/uncertainty", "learn/pseudolabels", "learn/losses", "learn/training", "learn/metrics",
     "learn/changes", "learn/averages/base", "learn/averages/filtered", "learn/server_optimizers",
-    "learn/priors", "learn/choice", "learn/prototypes", "models/conformal", "models/choose",
-    "methods/um_pfssl/relation", "methods/um_pfssl/costs", "methods/bags/_losses",
-    "methods/prototypes/_episodes", "methods/two_networks/rscfed/consensus",
-    "methods/averaging/mixmatch_avg/mixmatch", "methods/closed_form/_discriminant",
-    "methods/closed_form/_calibration",
+    "learn/steps", "learn/priors", "learn/choice", "learn/prototypes",
+    "models/conformal", "models/choose", "methods/um_pfssl/relation", "methods/um_pfssl/costs",
+    "methods/bags/_losses",
+    "methods/prototypes/_episodes", "methods/two_networks/_target",
+    "methods/closed_form/_discriminant", "methods/closed_form/_calibration",
 )  # fmt: skip
 FAMILIES = {
     "averaging": (), "um_pfssl": (), "bags": ("averaging",), "prototypes": ("averaging",),

@@ -353,7 +353,7 @@ def _server_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]
             key = "runtime.server_data" if own else "split.server_share"
             rule = f"the server alone has labels, and it has no images: set {key}"
             found.append(origin.problem("split.labels", "none", rule))
-        if why := parts["method"].needs_labels():
+        if why := parts["method"].needs_labels:
             rule = f"{parts['method'].name} cannot run so: {why}"
             found.append(origin.problem("split.labels", "none", rule))
     return found
@@ -370,8 +370,8 @@ def _average_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem
     return found + [
         origin.problem(key, value, f"{method.name} cannot run so: {why}", remedy)
         for key, value, idle, why in (
-            ("rounds.robust", robust, "none", method.needs_mean()),
-            ("privacy.clip", clip, 0, method.needs_unclipped()),
+            ("rounds.robust", robust, "none", method.needs_mean),
+            ("privacy.clip", clip, 0, method.needs_unclipped),
         )
         if value != idle and why
     ]

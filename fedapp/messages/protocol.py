@@ -30,8 +30,6 @@ STEPS, IMAGES = "steps", "images"
 """Metrics of a task that trained: optimiser steps, and images that went into them, repeats too."""
 EVALUATE = "evaluate"
 """Action of a task that only measures a model at a site."""
-COUNT = "count"
-"""Action that asks for a site's sums, once; again in each later round where none came."""
 ONE_ROUND = "one_round"
 """Name of the closed form's answer, before any training."""
 ANSWERS = ("common", "tuned", "alone", "online", ONE_ROUND)

@@ -329,6 +329,16 @@ class SiteContext:
             )
         return loss
 
+    def trained(self, loss: float | None, task: Task, memory: Params | None = None) -> SiteReport:
+        """Return the report of a site that trained its model; loss: the mean one.
+
+        None: it had no images to learn from, and all stays as it was. Raises RunError as `finite`.
+        """
+        if loss is None:
+            return SiteReport()
+        metrics = {"loss": self.finite(loss, task)}
+        return SiteReport(self.params(), learned=True, metrics=metrics, memory=memory)
+
     def labelled_part(self, part: str) -> tuple[Tensor, Tensor]:
         """Return the images of "val" or "test" on the device, and their labels on the CPU."""
         found = self.data.parts[part]
@@ -390,6 +400,8 @@ class Method(ABC, Generic[State]):
     joins_at: ClassVar[float] = 0
     """First round whose answers other sites have a part in; a model of a round before is trained at
     the site alone."""
+    optional: ClassVar[frozenset[str]] = frozenset()
+    """Actions of tasks that any number of sites may leave undone: the others go on without them."""
     learns_from: ClassVar[frozenset[str]] = frozenset({LABELLED, UNLABELLED})
     """The parts of a site's data that it can learn from, of `fedapp.data.parts.TRAINING`."""
 
@@ -487,12 +499,14 @@ class Method(ABC, Generic[State]):
         """Return what the method's paper says that it sends, in models, by name."""
         return {}
 
+    @property
     def needs_labels(self) -> str:
-        """Return why it cannot run where the server alone has labels; empty: it can."""
+        """Why it cannot run where the server alone has labels; empty: it can."""
         return "its sites learn from labels of their own"
 
+    @property
     def needs_mean(self) -> str:
-        """Return why `rounds.robust` must stay "none"; empty: another average serves as well.
+        """Why `rounds.robust` must stay "none"; empty: another average serves as well.
 
         The others take the members of an average for models of different sites.
         """
@@ -506,8 +520,9 @@ class Method(ABC, Generic[State]):
         """Return why it cannot use this network, and the remedy; most methods: empty."""
         return ""
 
+    @property
     def needs_unclipped(self) -> str:
-        """Return why `privacy.clip` must stay 0, and the remedy; empty: it may be set."""
+        """Why `privacy.clip` must stay 0, and the remedy; empty: it may be set."""
         return ""
 
     def misfits(self, num_clients: int) -> Mapping[str, str]:
@@ -561,9 +576,4 @@ def warm_up(task: Task, site: SiteContext) -> SiteReport:
     targets = site.one_hot(site.data.labels)
     count, epochs = len(site.data.labels), site.training.warmup_epochs
     loss = site.fit(site.data.labelled, targets, count, epochs, task)
-    return SiteReport(
-        site.params(),
-        learned=True,
-        metrics={"loss": loss},
-        evaluations=site.evaluate("val", "test"),
-    )
+    return replace(site.trained(loss, task), evaluations=site.evaluate("val", "test"))

@@ -17,6 +17,7 @@ from fedapp.learn.networks import build_model
 from fedapp.learn.params import Schema, from_bytes
 from fedapp.messages.protocol import SERVER_SITE, ModelRef, SiteFacts
 from fedapp.messages.store import ModelStore
+from fedapp.methods import method_class, method_names
 from fedapp.server.checks import Kind, kind_of
 from fedapp.server.pool import ModelPool
 from fedapp.server.runstate import RunState, state_of
@@ -117,9 +118,10 @@ def _check_fit(run: Finished, experiment: Experiment, kind: Kind) -> None:
     where = f"runtime.peers {run.path}"
     here, there = experiment.method, run.experiment.method
     if not (here.asks_peers or here.starts_common):
+        every = map(method_class, method_names())
+        able = " or ".join(one.name for one in every if one.asks_peers or one.starts_common)
         raise ConfigError(
-            f"{where}: method {here.name} has no use for an earlier run's models; use um_pfssl, "
-            "prior_shift or one_round"
+            f"{where}: method {here.name} has no use for an earlier run's models; use {able}"
         )
     # What a common model's answers mean is the method's: these are for equally frequent classes.
     if (here.starts_common or there.starts_common) and here.name != there.name:

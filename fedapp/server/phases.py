@@ -20,7 +20,6 @@ from fedapp.learn.parsed import PARSED
 from fedapp.messages.codec import encode
 from fedapp.messages.ledger import EVALUATION, MESSAGE, Ledger
 from fedapp.messages.protocol import (
-    COUNT,
     EVALUATE,
     MEMORY_LOST,
     MODEL,
@@ -201,8 +200,7 @@ class Phases:
         Raises RunError where they are fewer than `rounds.min_reply_share`.
         """
         share = self.experiment.rounds.min_reply_share
-        # Who sent no sums yet may be a single site, round after round: the others go on without it.
-        for action in sorted({task.action for task in tasks} - {COUNT}):
+        for action in sorted({task.action for task in tasks} - self.experiment.method.optional):
             asked = {t.site for t in tasks if t.action == action and t.site != SERVER_SITE}
             answered = asked & set(replies)
             if len(answered) < share * len(asked):

@@ -86,7 +86,7 @@ def test_every_method_preset_fits_every_data_preset_and_changes_no_more_than_it_
             with pytest.raises(ConfigError, match=rule):
                 with_preset(name, preset)
             continue
-        if base.split.labels == "none" and with_preset(name).method.needs_labels():
+        if base.split.labels == "none" and with_preset(name).method.needs_labels:
             with pytest.raises(ConfigError, match="cannot run so"):
                 with_preset(name, preset)
             continue

@@ -125,7 +125,8 @@ def test_steps_drawn_before_they_are_called_keep_their_own_batches():
     assert first(job.model).item() != second(job.model).item()
     with torch.no_grad():
         total = nn.functional.cross_entropy(job.model(scale(job.data.labelled)), job.data.labels)
-    assert (first().item() + second().item()) / 2 == pytest.approx(total.item(), rel=1e-5)
+    found = (first(job.model) + second(job.model)).item() / 2
+    assert found == pytest.approx(total.item(), rel=1e-5)
 
 
 # --- the two losses -------------------------------------------------------------------------------

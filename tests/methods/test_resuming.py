@@ -18,13 +18,13 @@ from fedapp.methods.averaging.fedper import FedPer
 from fedapp.methods.averaging.fedrgd import FedRgd
 from fedapp.methods.averaging.fedsem import FedSem
 from fedapp.methods.averaging.lg_fedavg import LgFedAvg
-from fedapp.methods.averaging.mixmatch_avg.method import MixMatchAvg
+from fedapp.methods.averaging.mixmatch_avg import MixMatchAvg
 from fedapp.methods.averaging.pfedme import PFedMe
 from fedapp.methods.prototypes.flexproto import FlexProto
 from fedapp.methods.recommended.prior_shift import PriorShift
 from fedapp.methods.two_networks.fedsiam_d import FedSiamD
 from fedapp.methods.two_networks.fedsiam_pi import FedSiamPi
-from fedapp.methods.two_networks.rscfed.method import RscFed
+from fedapp.methods.two_networks.rscfed import RscFed
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.server.pool import ModelPool
 from tests.methods.conformance import play, play_in_one_store, toy

@@ -73,10 +73,7 @@ class Averaging(Method[MethodState]):
         with site.drawing(task):
             steps = self.steps(task, site)
             loss = descend(site.model, steps, site.training, self.penalty(site.model))
-        if loss is None:  # no images to learn from
-            return SiteReport()
-        metrics = {"loss": site.finite(loss, task)}
-        return SiteReport(site.params(), learned=True, metrics=metrics)
+        return site.trained(loss, task)
 
     def measured(self, task: Task, site: SiteContext) -> dict[str, Evaluation]:
         """Measure the server's model and the site's own, where it has one, each under its name."""
@@ -157,9 +154,7 @@ class WithPseudoLabels(Averaging):
         """Of both views."""
         return True
 
-    def needs_labels(self) -> str:
-        """Sites learn from pseudo-labels."""
-        return ""
+    needs_labels = ""  # sites learn from pseudo-labels
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """A labelled and two views of an unlabelled image for each of a batch."""

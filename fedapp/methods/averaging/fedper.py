@@ -20,9 +20,7 @@ class FedPer(ByServerOptimizer):
         """The classifier head."""
         return head_names(model)
 
-    def needs_labels(self) -> str:
-        """No labelled image would ever reach a site's head."""
-        return "every site's own head learns from labels of its own"
+    needs_labels = "every site's own head learns from labels of its own"
 
 
 METHOD = FedPer

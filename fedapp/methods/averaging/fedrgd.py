@@ -67,9 +67,7 @@ class FedRgd(WithPseudoLabels):
         whole = schema_of(model.state_dict())
         return {replica(group): whole for group in range(self.groups)}
 
-    def needs_mean(self) -> str:
-        """Replicas are the server's, all of one "site"."""
-        return "it averages its groups' replicas, which would be judged as models of one site"
+    needs_mean = "it averages its groups' replicas, which would be judged as models of one site"
 
     def misfits(self, num_clients: int) -> Mapping[str, str]:
         """More groups than there are sites."""

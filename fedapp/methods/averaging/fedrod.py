@@ -69,11 +69,8 @@ class FedRoD(FromLabelled):
         both = nn.ModuleList([site.model, head])
         with site.drawing(task):
             loss = descend(both, supervised(work_of(task, site), loss_of), site.training)
-        if loss is None:  # no images to learn from
-            return SiteReport()
         own = {f"head.{name}": tensor.cpu().clone() for name, tensor in head.state_dict().items()}
-        metrics = {"loss": site.finite(loss, task)}
-        return SiteReport(site.params(), learned=True, metrics=metrics, memory=own)
+        return site.trained(loss, task, own)
 
     def load_tuned(self, task: Task, site: SiteContext) -> None:
         """Load the site's own network; its head is the sum of both heads."""

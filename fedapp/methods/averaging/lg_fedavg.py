@@ -24,9 +24,7 @@ class LgFedAvg(ByServerOptimizer):
         """All but the classifier head, batch norms included."""
         return frozenset(model.state_dict()) - head_names(model)
 
-    def needs_labels(self) -> str:
-        """No labelled image would ever reach a site's body."""
-        return "every site's own body learns from labels of its own"
+    needs_labels = "every site's own body learns from labels of its own"
 
 
 METHOD = LgFedAvg

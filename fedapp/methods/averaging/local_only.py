@@ -7,6 +7,7 @@ bit, the model that `prior_shift` trains alone.
 
 import math
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import ClassVar
 
@@ -47,12 +48,8 @@ class LocalOnly(Method[MethodState]):
         losses = [loss for part in parts if (loss := trained_alone(part, site)) is not None]
         if not losses:
             return SiteReport(evaluations=site.evaluate("val", "test") if warming_up else {})
-        return SiteReport(
-            site.params(),
-            learned=True,
-            metrics={"loss": fmean(losses)},
-            evaluations=site.evaluate("val", "test"),
-        )
+        report = site.trained(fmean(losses), task)
+        return replace(report, evaluations=site.evaluate("val", "test"))
 
 
 METHOD = LocalOnly

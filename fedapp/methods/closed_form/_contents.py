@@ -10,7 +10,7 @@ from fedapp.learn.features import LearnedFeatures
 from fedapp.learn.networks.base import Network
 from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Head
 from fedapp.learn.params import Params, Schema, schema_of
-from fedapp.messages.protocol import COUNT, ModelRef, Task
+from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.closed_form._discriminant import (
     Classes,
     classes_schema,
@@ -28,9 +28,10 @@ SUMS, GUESSES, VOTES, OWN_VOTES = "sums", "guesses", "votes", "own_votes"
 """Roles of what sites send."""
 GRID, SOLUTION = "grid", "solution"
 """Roles of what the server makes of it."""
-LEARN, VOTE, GUESS = "learn", "vote", "guess"
-ACTIONS = (LEARN, COUNT, VOTE, GUESS)
+ACTIONS = LEARN, COUNT, VOTE, GUESS = "learn", "count", "vote", "guess"
 """Of a site's tasks, in their order."""
+OPTIONAL = frozenset({COUNT})
+"""Who sent no sums yet may be a single site, round after round: it is asked anew in each."""
 STEP = "step"
 """Number in a task: which exchange of features that are learned."""
 RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)

@@ -11,10 +11,11 @@ from fedapp.ground.errors import RunError
 from fedapp.learn.features import LearnedFeatures, build_features
 from fedapp.learn.params import Params
 from fedapp.learn.priors import mean_mix
-from fedapp.messages.protocol import COUNT, SERVER_SITE, ModelRef, Reply, Task
+from fedapp.messages.protocol import SERVER_SITE, ModelRef, Reply, Task
 from fedapp.methods.base import Round
 from fedapp.methods.closed_form._checks import MEND
 from fedapp.methods.closed_form._contents import (
+    COUNT,
     FILTERS,
     FIRST,
     GRID,

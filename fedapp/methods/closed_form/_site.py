@@ -14,11 +14,12 @@ from fedapp.learn.params import Params
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import class_mix, site_mix, weighted
 from fedapp.learn.uncertainty import SCORING_BATCH
-from fedapp.messages.protocol import COUNT, Evaluation, Task
+from fedapp.messages.protocol import Evaluation, Task
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.methods.closed_form._answers import counts, deciding
 from fedapp.methods.closed_form._calibration import bounded
 from fedapp.methods.closed_form._contents import (
+    COUNT,
     FILTERS,
     GRID,
     GUESS,

@@ -28,6 +28,7 @@ from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext
 from fedapp.methods.closed_form._checks import check_closed, check_owed
 from fedapp.methods.closed_form._contents import (
     FILTERS,
+    OPTIONAL,
     SOLUTION,
     Solution,
     closed_schemas,
@@ -65,6 +66,7 @@ class OneRound(Method[Solved]):
     state: ClassVar[type[MethodState]] = Solved
     begins: ClassVar[str] = "solution"
     starts_common: ClassVar[bool] = True
+    optional: ClassVar[frozenset[str]] = OPTIONAL
     common_roles: ClassVar[tuple[str, ...]] = (SOLUTION, FILTERS)
 
     features: FeatureName = DEFAULT_FEATURES
@@ -90,17 +92,9 @@ class OneRound(Method[Solved]):
         found = Solution.from_params(rnd.pool.read(lent[SOLUTION][0]))
         return Solved(found.ridge, found.temperature, found.own_weight, found.guessed)
 
-    def needs_mean(self) -> str:
-        """Sums are added."""
-        return "it adds sums of sites, and averages no models"
-
-    def needs_labels(self) -> str:
-        """The server's own images are in the sums."""
-        return ""
-
-    def needs_unclipped(self) -> str:
-        """Clipping and noise cover models alone."""
-        return "it sends sums, and no models"
+    needs_mean = "it adds sums of sites, and averages no models"
+    needs_labels = ""  # the server's own images are in the sums
+    needs_unclipped = "it sends sums, and no models"
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """Sums, votes, and what the server makes of them."""

@@ -262,9 +262,7 @@ class WithPrototypes(Method[Helpers]):
         encoder = {name for name, _ in model.named_parameters()} - head_names(model)
         return {f"{SQUARE}{name}": torch.zeros_like(w_0[name]) for name in encoder}
 
-    def needs_unclipped(self) -> str:
-        """Clipping and noise cover models alone."""
-        return "it sends prototypes beside models"
+    needs_unclipped = "it sends prototypes beside models"
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """Prototypes with their mask."""

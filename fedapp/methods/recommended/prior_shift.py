@@ -61,7 +61,14 @@ from fedapp.methods.base import (
 )
 from fedapp.methods.closed_form._answers import counts, deciding
 from fedapp.methods.closed_form._checks import check_closed, check_owed
-from fedapp.methods.closed_form._contents import ACTIONS, FILTERS, SOLUTION, closed_schemas, lasting
+from fedapp.methods.closed_form._contents import (
+    ACTIONS,
+    FILTERS,
+    OPTIONAL,
+    SOLUTION,
+    closed_schemas,
+    lasting,
+)
 from fedapp.methods.closed_form._features import NO_FEATURES, FeatureNameOrNone, unfit_features
 from fedapp.methods.closed_form._server import MOST_GUESSES, solved
 from fedapp.methods.closed_form._site import ClosedSite
@@ -104,6 +111,7 @@ class PriorShift(Method[Sure]):
     name: ClassVar[str] = "prior_shift"
     state: ClassVar[type[MethodState]] = Sure
     starts_common: ClassVar[bool] = True
+    optional: ClassVar[frozenset[str]] = OPTIONAL
     common_roles: ClassVar[tuple[str, ...]] = (MODEL, SOLUTION, FILTERS)
 
     answer: Literal["common", "tuned", "mixture"] = "mixture"
@@ -160,10 +168,11 @@ class PriorShift(Method[Sure]):
                 rnd.say(f"the closed form, before any training: {mean:.1f} % right, sites' mean")
         return {**lent, STACK: [put_stack(rnd, state.stack)]}
 
+    @property
     def needs_labels(self) -> str:
         """Pseudo-labels do without, unless they are to count by how often they are right."""
         if not self.pseudo_labels:
-            return super().needs_labels()
+            return super().needs_labels
         return "its sites count which pseudo-labels are right: set method.weigh=false" * self.weigh
 
     def weight(self, facts: SiteFacts, reply: Reply) -> float:
@@ -171,6 +180,7 @@ class PriorShift(Method[Sure]):
         said = reply.metrics.get("learned_from", 0.0)
         return min(max(said, 0.0), facts.labelled + facts.unlabelled)
 
+    @property
     def needs_unclipped(self) -> str:
         """Clipping and noise cover models alone."""
         none = self.closed == NO_FEATURES

@@ -67,9 +67,7 @@ class Siamese(Averaging):
         """The number of images learned from: all of the site's, as in Eq. 2."""
         return super().weight(facts, reply) if self.consistency_weight else facts.labelled
 
-    def needs_labels(self) -> str:
-        """Sites learn from J alone (Eq. 8); without it the server learns by itself."""
-        return ""
+    needs_labels = ""  # sites learn from J alone (Eq. 8); without it the server learns by itself
 
     def memory(self, model: nn.Module, w_0: Params) -> Params:
         """The site's local epochs so far."""
@@ -127,9 +125,7 @@ class TwoNetworks(Siamese):
     largest_decay: Share = 0.999
     """alpha_max: largest decay of the target."""
 
-    def needs_unclipped(self) -> str:
-        """Clipping and noise cover models alone."""
-        return "it sends a second network beside models"
+    needs_unclipped = "it sends a second network beside models"
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """The online network."""

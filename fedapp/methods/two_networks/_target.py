@@ -5,13 +5,14 @@ a second time through other views and another dropout sample.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedapp.learn.layers import layers_of
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work
 from fedapp.learn.steps import Step, View, batches
@@ -20,6 +21,8 @@ from fedapp.learn.training import freeze_batch_norm
 Distance = Literal["mse", "squared_norm", "kl"]
 """How far two answers are from each other, see `inconsistency`."""
 
+_LEAST = 1e-12
+"""Norm below which a layer counts as 0: what differs from nothing differs by very much."""
 _UNKNOWN = -100
 """The label of an image without one, as torch's cross entropy leaves it out."""
 
@@ -111,3 +114,26 @@ def siamese(
     for step in work.passes(epoch):
         yield step
         after(epoch_now)
+
+
+def divergences(
+    target: Mapping[str, Tensor], online: Mapping[str, Tensor], trained: Collection[str]
+) -> dict[str, Tensor]:
+    """Return FSM_j = ||target_j - online_j|| / ||online_j|| of each layer j, a float32 scalar >= 0.
+
+    FedSiam's Eq. 10, its "fair-and-square metric"; Euclidean norms over a layer's tensors together.
+    target, online: all tensors of two networks. trained: the names of the parameters, which alone
+    count. Equal layers differ by 0, also where both are 0.
+    """
+    found = {}
+    for layer, names in layers_of(online).items():
+        weights = [name for name in names if name in trained]
+        apart = _norm([target[name].double() - online[name].double() for name in weights])
+        length = _norm([online[name].double() for name in weights])
+        found[layer] = (apart / length.clamp_min(_LEAST)).float()
+    return found
+
+
+def _norm(tensors: Sequence[Tensor]) -> Tensor:
+    squares = [tensor.square().sum() for tensor in tensors]
+    return torch.stack([*squares, torch.zeros((), dtype=torch.float64)]).sum().sqrt()

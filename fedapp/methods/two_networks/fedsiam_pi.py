@@ -26,10 +26,7 @@ class FedSiamPi(Siamese):
             return super().site_round(task, site)
         site.load(task.models["server"][0])
         loss, memory = self.learned(task, site, site.model, None)
-        if loss is None:  # no images to learn from
-            return SiteReport()
-        metrics = {"loss": site.finite(loss, task)}
-        return SiteReport(site.params(), learned=True, metrics=metrics, memory=memory)
+        return site.trained(loss, task, memory)
 
 
 METHOD = FedSiamPi

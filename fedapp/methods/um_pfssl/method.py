@@ -177,9 +177,7 @@ class UmPfssl(Method[HelperLists]):
         drawn = rnd.stream("newcomers", site).permutation(len(others))[:wanted]
         return [rnd.pool.latest(others[i]) for i in drawn.tolist()]
 
-    def needs_labels(self) -> str:
-        """A site may have helpers that have labels: the server is one."""
-        return ""
+    needs_labels = ""  # a site may have helpers that have labels: the server is one
 
     def check_reply(self, task: Task, reply: Reply, facts: SiteFacts) -> None:
         """A helper list in its order, without the site itself; nothing new of a search."""

@@ -88,8 +88,8 @@ def _standing(site: int, models: Sequence[FinalModels], federation: Federation) 
         inputs=data.inputs,
         classes=federation.classes,
         split_digest=federation.digest,
-        name="",
         pool_key="",
+        name="",
         **data.counts,
     )
     latest = {}

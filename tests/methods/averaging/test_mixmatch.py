@@ -12,7 +12,7 @@ from fedapp.data.augment import weak
 from fedapp.data.parts import Part
 from fedapp.learn.networks import build_model
 from fedapp.learn.objectives import Work, supervised
-from fedapp.methods.averaging.mixmatch_avg.mixmatch import (
+from fedapp.methods.averaging.mixmatch_avg import (
     guessed,
     mixed,
     mixing,

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from fedapp.learn.networks import initial_params
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.averaging.fedavg import FedAvg
-from fedapp.methods.averaging.mixmatch_avg.method import MixMatchAvg
+from fedapp.methods.averaging.mixmatch_avg import MixMatchAvg
 from tests.methods.conformance import (
     ODD,
     PIXELS,

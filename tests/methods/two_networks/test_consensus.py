@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fedapp.methods.two_networks.rscfed.consensus import distance_to, reweighted
+from fedapp.methods.two_networks.rscfed import distance_to, reweighted
 
 
 def test_weights_by_hand():

@@ -15,9 +15,8 @@ from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.averaging.fedavg import FedAvg
-from fedapp.methods.two_networks.fedmatch.agreement import unlabelled_loss, vote
+from fedapp.methods.two_networks.fedmatch.agreement import nearest, probe, unlabelled_loss, vote
 from fedapp.methods.two_networks.fedmatch.decomposed import Decomposed, first_psi, summed
-from fedapp.methods.two_networks.fedmatch.helpers import nearest, probe
 from fedapp.methods.two_networks.fedmatch.method import ANSWER, PSI, FedMatch
 from fedapp.methods.two_networks.fedmatch.sparse import applied, sparse_bytes
 from tests.methods.conformance import (

@@ -12,7 +12,7 @@ from safetensors.torch import load
 
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ProtocolError
-from fedapp.learn.layers import divergences, layers_of
+from fedapp.learn.layers import layers_of
 from fedapp.learn.networks import initial_params
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.params import digest_of, to_bytes
@@ -28,6 +28,7 @@ from fedapp.messages.protocol import (
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.base import Arrived
 from fedapp.methods.two_networks._siamese import Siamese, TwoNetworks
+from fedapp.methods.two_networks._target import divergences
 from fedapp.methods.two_networks.fedsiam_d import FedSiamD, asked, boundary
 from fedapp.methods.two_networks.fedsiam_mt import FedSiamMt
 from fedapp.methods.two_networks.fedsiam_pi import FedSiamPi

@@ -11,8 +11,7 @@ from safetensors.torch import load
 from fedapp.learn.networks import initial_params
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.averaging.fedavg import FedAvg
-from fedapp.methods.two_networks.rscfed.consensus import distance_to, reweighted
-from fedapp.methods.two_networks.rscfed.method import RscFed
+from fedapp.methods.two_networks.rscfed import RscFed, distance_to, reweighted
 from tests.methods.conformance import (
     ODD,
     PIXELS,

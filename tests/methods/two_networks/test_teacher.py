@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from fedapp.learn.networks import build_model
 from fedapp.learn.objectives import Work
-from fedapp.methods.two_networks.rscfed.teacher import mean_teacher, taught_squares
+from fedapp.methods.two_networks.rscfed import mean_teacher, taught_squares
 from tests.methods.conformance import PIXELS, data_of
 
 

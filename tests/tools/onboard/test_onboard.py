@@ -155,7 +155,7 @@ def test_a_run_that_is_not_whole_is_refused(finished, tmp_path, spoil, says):
     ({"model__width": 3}, r"its model.width is 2, here 3; make the two equal"),
     ({"transport__precision": "float16"}, r"its transport.precision is 'float32', here 'float16'"),
     ({"data__image_size": 10}, r"its data.image_size is 0, here 10"),
-    ({"method": FedAvg()}, r"method fedavg has no use for an earlier run's models; use um"),
+    ({"method": FedAvg()}, r"method fedavg has no use for an earlier run's models; use one_round"),
 ])  # fmt: skip
 def test_runs_that_do_not_fit_together_are_refused(finished, tmp_path, changes, says):
     method = changes.pop("method", UM)

@@ -54,9 +54,8 @@ from fedapp.methods.base import (
     SiteReport,
     check_counts,
 )
-from fedapp.methods.two_networks.fedmatch.agreement import unlabelled_loss
+from fedapp.methods.two_networks.fedmatch.agreement import nearest, probe, unlabelled_loss
 from fedapp.methods.two_networks.fedmatch.decomposed import Decomposed, first_psi, summed
-from fedapp.methods.two_networks.fedmatch.helpers import nearest, probe
 from fedapp.methods.two_networks.fedmatch.sparse import applied, sparse_bytes
 
 PSI = "psi"
@@ -129,22 +128,14 @@ class FedMatch(Method[Sparse]):
     """As in FedSiam's released code: the unlabelled images' loss has no gradient. What pulls psi,
     lambda_L1 and lambda_L2, does so all the same: it is of weights, not of images."""
 
-    @property
-    def needs_images(self) -> bool:
-        """Of the strong view and the probe."""
-        return True
+    needs_images = True  # of the strong view and the probe
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """An unlabelled image as it is and its strong view for each of a batch."""
         return 2 * batch_size
 
-    def needs_labels(self) -> str:
-        """Sites learn psi, the server sigma."""
-        return ""
-
-    def needs_unclipped(self) -> str:
-        """Clipping and noise cover models alone."""
-        return "it sends a second summand of the weights beside models"
+    needs_labels = ""  # sites learn psi, the server sigma
+    needs_unclipped = "it sends a second summand of the weights beside models"
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """Psi, shaped as the model, and a site's answer to the probe [C]."""

@@ -5,10 +5,10 @@ server's model w. A subset's models are averaged, each with the weight
 
     n_k exp(-s d_k / n_k),  d_k = sum over tensors of ||w_k - wbar||,  wbar = sum n_k w_k / sum n_k
 
-(`consensus`); the new w is the mean of the M averages. A site drawn twice learns twice from
+(`reweighted`); the new w is the mean of the M averages. A site drawn twice learns twice from
 the same w; its teacher goes on.
 
-A site minimises CE(D_s) + lambda ||softmax(student) - sharpened teacher||^2 (`teacher`). Its
+A site minimises CE(D_s) + lambda ||softmax(student) - sharpened teacher||^2 (`mean_teacher`). Its
 teacher follows after step t by alpha = min(1 - 1 / (t + 1), alpha_max), where t counts from 0 over
 all of the site's rounds; before the site's first step the teacher is w.
 
@@ -20,22 +20,23 @@ all of the site's rounds; before the site's first step the teacher is w.
 """
 
 import copy
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import nn
+from torch import Tensor, nn
 
 from fedapp.data.augment import weak
 from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED, Count, Positive, Share
 from fedapp.learn.networks.base import Network
-from fedapp.learn.objectives import supervised
+from fedapp.learn.objectives import Work, labelled_loss, pairs, supervised
 from fedapp.learn.params import Params, assign, weighted_mean
-from fedapp.learn.steps import Step
-from fedapp.learn.training import descend
+from fedapp.learn.prototypes import sharpened
+from fedapp.learn.steps import Step, View
+from fedapp.learn.training import descend, freeze_batch_norm
 from fedapp.messages.protocol import EVALUATE, SERVER_SITE, ModelRef, Reply, Task
 from fedapp.methods.averaging._averaging import (
     WARM_UP,
@@ -47,8 +48,6 @@ from fedapp.methods.averaging._averaging import (
 )
 from fedapp.methods.base import MethodState, Round, SiteContext, SiteReport
 from fedapp.methods.two_networks._target import decay, follow
-from fedapp.methods.two_networks.rscfed.consensus import distance_to, reweighted
-from fedapp.methods.two_networks.rscfed.teacher import mean_teacher
 
 STEPS, TEACHER = "steps", "teacher."
 """What a site remembers: steps so far, and its teacher's weights under this prefix."""
@@ -76,18 +75,11 @@ class RscFed(Averaging):
     largest_decay: Share = 0.999
     """alpha_max, of the teacher."""
 
-    @property
-    def needs_images(self) -> bool:
-        """Of weak views."""
-        return True
-
-    def needs_labels(self) -> str:
-        """Sites learn from their teachers."""
-        return ""
-
-    def needs_mean(self) -> str:
-        """A site may be a member twice, and the subsets' weights are the method."""
-        return "a site is in several subsets, so it would vote on itself, and their weights be lost"
+    needs_images = True  # of weak views
+    needs_labels = ""  # sites learn from their teachers
+    needs_mean = (
+        "a site is in several subsets, so it would vote on itself, and their weights be lost"
+    )
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """A labelled and an unlabelled image for each of a batch."""
@@ -173,15 +165,8 @@ class RscFed(Averaging):
                 bring_along,
             )
             loss = descend(site.model, steps, site.training)
-        if loss is None:  # no images to learn from
-            return SiteReport()
         weights = {f"{TEACHER}{n}": w.detach().cpu() for n, w in teacher.named_parameters()}
-        return SiteReport(
-            site.params(),
-            learned=True,
-            metrics={"loss": site.finite(loss, task)},
-            memory={**weights, STEPS: torch.tensor(done)},
-        )
+        return site.trained(loss, task, {**weights, STEPS: torch.tensor(done)})
 
     def _teacher(self, site: SiteContext) -> tuple[Network, int]:
         """Return the site's teacher and its steps so far; before the first: the server's model.
@@ -197,6 +182,80 @@ class RscFed(Averaging):
     def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
         """Cross entropy on D_s: what the warm-up minimises."""
         return supervised(work_of(task, site))
+
+
+def distance_to(mean: Params, model: Params) -> float:
+    """Return the sum over all floating tensors, batch-norm statistics included, of ||w - wbar||."""
+    lengths = [
+        torch.linalg.vector_norm((model[name] - tensor).double())
+        for name, tensor in mean.items()
+        if tensor.is_floating_point()
+    ]
+    return torch.stack(lengths).sum().item()
+
+
+def reweighted(counts: Sequence[float], distances: Iterable[float], scale: float) -> list[float]:
+    """Return n_k exp(-s d_k / n_k), scaled to sum 1: each model's weight in a sub-consensus.
+
+    counts: n_k, images, 0 or more; one at least above 0. distances: d_k >= 0. scale: s >= 0, in
+    images per distance; 0: by counts alone. Where s d / n is in the thousands the weights are still
+    in proportion: the largest exponent is taken off first.
+    """
+    n = torch.tensor(counts, dtype=torch.float64)
+    d = torch.tensor(list(distances), dtype=torch.float64)
+    exponents = n.log() - scale * d / n.clamp_min(torch.finfo(n.dtype).tiny)
+    found: list[float] = torch.softmax(exponents.masked_fill(n == 0, -torch.inf), 0).tolist()
+    return found
+
+
+def taught_squares(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
+    """Return the mean over images of ||softmax(student) - sharpened softmax(teacher)||^2, >= 0.
+
+    teacher, student: logits [n, C]; 0 without images. No gradient flows into the teacher.
+    """
+    if not len(student):
+        return student.sum()
+    target = sharpened(torch.softmax(teacher.detach(), 1), temperature)
+    return (torch.softmax(student, 1) - target).square().sum(1).mean()
+
+
+def mean_teacher(
+    work: Work,
+    teacher: Network,
+    weak: View,
+    temperature: float,
+    weight: float,
+    after: Callable[[], None],
+) -> Iterator[Step]:
+    """CE(D_s, weak views) + weight * `taught_squares` of two weak views of D_u.
+
+    teacher: another network than `work.model`. after: called once each step is taken; it is to
+    bring the teacher along. Steps and epochs are those of `objectives.two_views`.
+    """
+    data = work.data
+    work.begin(len(data.labels) + len(data.unlabelled))
+    teacher.train()
+    if len(data.unlabelled) == 1:
+        freeze_batch_norm(teacher)
+
+    def loss(student: nn.Module, x: Tensor, y: Tensor, seen: Tensor) -> Tensor:
+        logits, count = student(x), len(y)
+        total = labelled_loss(logits[:count], y)
+        if not len(seen):
+            return total
+        with torch.no_grad():
+            wanted = teacher(seen)
+        return total + weight * taught_squares(wanted, logits[count:], temperature)
+
+    def epoch() -> Iterator[Step]:
+        for labelled, unlabelled in pairs(work):
+            x_u = data.unlabelled[unlabelled]
+            x = work.normalise(torch.cat([weak(data.labelled[labelled]), weak(x_u)]))
+            yield Step(loss, (x, data.labels[labelled], work.normalise(weak(x_u))))
+
+    for step in work.passes(epoch):
+        yield step
+        after()
 
 
 METHOD = RscFed

@@ -1,21 +1,82 @@
-"""MixMatch (Berthelot et al. 2019): guessed labels of averaged views, and MixUp of everything.
+"""MixMatch (Berthelot et al. 2019) at every site, averaged by FedAvg.
 
-Written for n labelled images and m unlabelled ones, A views of each of the latter, C classes.
+A site guesses each unlabelled image's label, as the sharpened mean of its answers to some weak
+views. Then it mixes all its images, and their labels, in pairs (MixUp), and minimises
+
+    CE(mixed labelled images) + lambda_u mean (softmax - mixed guess)^2   (`mixmatch_loss`)
+
+lambda_u rises linearly over the first rounds: the paper's rises over its first 16,000 steps. The
+warm-up is supervised, as of all methods. FlexProtoFSSL's paper has it in its table of costs.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedapp.learn.objectives import Work, labelled_loss, pairs
+from fedapp.data.augment import weak
+from fedapp.data.sites import SiteData
+from fedapp.ground.rng import numpy_stream
+from fedapp.ground.settings import CLOSED, Count, Positive
+from fedapp.learn.objectives import Work, labelled_loss, pairs, supervised
 from fedapp.learn.prototypes import sharpened
 from fedapp.learn.steps import Step, View
+from fedapp.messages.protocol import Task
+from fedapp.methods.averaging._averaging import WARM_UP, Averaging, work_of
+from fedapp.methods.base import SiteContext
 
 Mixing = Callable[[int], tuple[Tensor, Tensor]]
 """A number of images -> their partners, a permutation int64 [n], and `shares`, [n]."""
+
+
+@dataclass(frozen=True, kw_only=True, config=CLOSED)
+class MixMatchAvg(Averaging):
+    """Fields are MixMatch's hyper-parameters, defaults the paper's."""
+
+    name: ClassVar[str] = "mixmatch_avg"
+
+    views: Count = 2
+    """K, weak views of an unlabelled image that a guess is of."""
+    temperature: Positive = 0.5
+    """T, of the guess; below 1 it becomes surer."""
+    mixup: Annotated[float, Field(ge=0)] = 0.75
+    """alpha of Beta(alpha, alpha), of which the shares in a mixed image are drawn; 0: no MixUp."""
+    unlabelled_weight: Annotated[float, Field(ge=0)] = 75.0
+    """lambda_u, what it rises to."""
+    ramp_rounds: Count = 50
+    """Rounds until lambda_u has risen."""
+
+    needs_images = True  # of weak views
+    needs_labels = ""  # sites learn from their guesses
+
+    def images_per_step(self, batch_size: int, data: SiteData) -> int:
+        """A labelled image and all views of an unlabelled one for each of a batch."""
+        return (1 + self.views) * batch_size
+
+    def weight_in(self, number: int) -> float:
+        """Return lambda_u in a round, 1 or later."""
+        return self.unlabelled_weight * min(number / self.ramp_rounds, 1)
+
+    def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
+        """Cross entropy on D_s or, after the warm-up, MixMatch."""
+        work, draws = work_of(task, site), site.stream("augment", task)
+        if task.action == WARM_UP:
+            return supervised(work)
+        mixes = numpy_stream(site.seed, "mixup", task.when, site.data.site)
+        return mixmatch(
+            work,
+            lambda images: weak(images, site.flip, draws),
+            self.views,
+            self.temperature,
+            partial(mixing, alpha=self.mixup, draws=mixes),
+            self.weight_in(task.round),
+        )
 
 
 def guessed(logits: Tensor, temperature: float) -> Tensor:
@@ -92,3 +153,6 @@ def mixmatch(
             yield Step(loss, (x, data.labels[labelled], partners, shares))
 
     yield from work.passes(epoch)
+
+
+METHOD = MixMatchAvg
