@@ -21,7 +21,7 @@ import torch
 import typer
 from torch import Tensor
 
-from bench.command import carry_out, several
+from bench.command import Quick, carry_out, several
 from bench.record import Cells, Row, save
 from fedapp.data.datasets import load_dataset
 from fedapp.data.inputs import normalise
@@ -161,9 +161,12 @@ def main(
         "hog,random,1 round,3 rounds,patches,400 filters,both"
     ),
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    quick: Quick = False,
 ) -> None:
     """Measure on one thread; print and write down."""
     torch.set_num_threads(1)
+    if quick:
+        images = 1000
     settings = DataSettings(name=data, root=root, image_size=size, download=False)
     found = data_of(settings, images, seed)
     count = sum(len(found.parts[part][1]) for part in ("train", "validation"))
@@ -171,7 +174,12 @@ def main(
     for row in rows_of(found, set(several(features)), seed):
         print(*row.values(), flush=True)
         rows.append(row)
-    save(f"features-{data}-{found.inputs[-1]}-{count}", rows, {"images": count, "seed": seed})
+    save(
+        f"features-{data}-{found.inputs[-1]}-{count}",
+        rows,
+        {"images": count, "seed": seed},
+        quick=quick,
+    )
 
 
 if __name__ == "__main__":

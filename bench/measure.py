@@ -17,7 +17,9 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-K, T, R = TypeVar("K"), TypeVar("T"), TypeVar("R")
+K = TypeVar("K")
+T = TypeVar("T")
+R = TypeVar("R")
 P = ParamSpec("P")
 
 

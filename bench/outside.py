@@ -16,6 +16,7 @@ from bench.measure import Times, laps, watched
 from bench.record import Row, save
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment, parse_overrides
+from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.progress import Progress
 from fedapp.methods import base
 from fedapp.methods.um_pfssl import method
@@ -42,16 +43,16 @@ NETWORK = (
 
 def main(overrides: Overrides = None, rounds: Rounds = 4, quick: Quick = False) -> None:
     """Run once; save CPU seconds of a round, in all, inside and outside."""
-    toy = ("rounds.num_rounds=2", "model.width=2", "data.subset=400") if quick else ()
+    toy = {"model.width": 2, "data.subset": 400} if quick else {}
     ends: list[tuple[float, float]] = []
     with TemporaryDirectory(prefix="bench-") as out, watched({"network": NETWORK}) as watches:
 
         def end(*_: object) -> None:
             ends.append((time.process_time(), watches["network"].inside))
 
-        own = [f"rounds.num_rounds={rounds}", f"runtime.out={out}"]
+        own: dict[str, Scalar] = {"rounds.num_rounds": 1 if quick else rounds, "runtime.out": out}
+        settings = {**parse_overrides(SETTING), **own, **toy, **parse_overrides(overrides or [])}
         with patch.object(Progress, "round_done", end):
-            settings = parse_overrides([*SETTING, *own, *toy, *(overrides or [])])
             run_loopback(load_experiment(PRESET, settings))
     whole, inside = (laps(each) for each in zip(*ends, strict=True))
     outside = [all_of - part for all_of, part in zip(whole, inside, strict=True)]

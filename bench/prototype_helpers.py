@@ -1,9 +1,9 @@
 """UM-pFSSL that trains with helpers chosen by prototypes: accuracy against bytes.
 
-`python -m bench.prototype_helpers PRESET [--seeds 3] [key=value ...]` runs UM-pFSSL (relation by
-mutual information) in three ways. They differ in the rounds that search (t < F), and there in whom
-a site lists. All else is the method's own: a listed model's relation, its weight in the average and
-the pseudo-labels come of the model itself.
+`python -m bench.prototype_helpers PRESET [--seeds 3] [--quick] [key=value ...]` runs UM-pFSSL
+(relation by mutual information) in three ways. They differ in the rounds that search (t < F), and
+there in whom a site lists. All else is the method's own: a listed model's relation, its weight in
+the average and the pseudo-labels come of the model itself.
 
 - As it is: a site tries R newcomers' models by their answers.
 - By prototypes: it lists the M - 1 most related of all peers, by what their prototypes under the
@@ -35,10 +35,10 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from bench.command import Overrides, Seeds, carry_out
+from bench.command import Overrides, Quick, Seeds, carry_out
 from bench.labelling import relations, travelling
 from bench.measure import spread
-from bench.prototypes import Preset, experiment_of, keep, marked
+from bench.prototypes import TOY, Preset, experiment_of, keep, marked
 from bench.record import Cells, Row
 from bench.runs import codes, finished, kept_runs, scale
 from fedapp.experiment.config import parse_overrides
@@ -216,9 +216,11 @@ def drawn(found: Mapping[tuple[str, int], Mapping[str, Any]], title: str) -> Fig
     return figure
 
 
-def main(preset: Preset, overrides: Overrides = None, seeds: Seeds = 3) -> None:
+def main(
+    preset: Preset, overrides: Overrides = None, seeds: Seeds = 3, quick: Quick = False
+) -> None:
     """Run what has not been run; write down and draw."""
-    given = parse_overrides(overrides or [])
+    given = {**(TOY if quick else {}), **parse_overrides(overrides or [])}
     cases = {
         (way, seed): experiment_of(preset, given, METHOD, seed)
         for seed in range(seeds)
@@ -230,7 +232,7 @@ def main(preset: Preset, overrides: Overrides = None, seeds: Seeds = 3) -> None:
     first = cases[MODELS, 0]
     figure = drawn(found, f"{first.data.name}, {first.split.num_clients} sites")
     notes = {"seeds": seeds, "runs by code": codes(found), "mean by round, %": by_round(found)}
-    keep("prototype-helpers", preset, first, rows_of(found), figure, notes)
+    keep("prototype-helpers", preset, first, rows_of(found), figure, notes, quick)
 
 
 if __name__ == "__main__":

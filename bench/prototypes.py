@@ -1,8 +1,8 @@
 """Do class prototypes serve as well as whole models, to choose peers and to make pseudo-labels?
 
-`python -m bench.prototypes PRESET [--seeds 3] [key=value ...]` lets the recommended method and
-UM-pFSSL run on a preset. After the last round every site labels its own unlabelled images in
-several ways (`bench.labelling`), which differ in what it must be sent.
+`python -m bench.prototypes PRESET [--seeds 3] [--quick] [key=value ...]` lets the recommended
+method and UM-pFSSL run on a preset. After the last round every site labels its own unlabelled
+images in several ways (`bench.labelling`), which differ in what it must be sent.
 
 Written to bench/results/prototypes-PRESET-DATA.json and docs/pictures/prototypes-DATA.png: kB that
 a site is sent for it, beside what the method sends; labels that are right (hidden labels, through
@@ -22,7 +22,7 @@ import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.command import Overrides, Seeds, carry_out
+from bench.command import Overrides, Quick, Seeds, carry_out
 from bench.labelling import REFERENCE, Sites, asked
 from bench.measure import spread
 from bench.record import Cells, Row, save
@@ -37,6 +37,10 @@ METHODS = {"recommended": "recommended", "um_pfssl_mi": "UM-pFSSL, mutual inform
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
 Preset = Annotated[str, typer.Argument(help="such as fashion_mnist_small")]
+TOY: Mapping[str, Scalar] = {
+    "data.subset": 600, "split.num_clients": 6, "model.width": 2, "training.warmup_epochs": 1,
+    "rounds.num_rounds": 2,
+}  # fmt: skip
 Measured = Mapping[str, Mapping[str, Any]]
 """By site and way: what the labels are worth."""
 
@@ -124,17 +128,22 @@ def keep(
     rows: Sequence[Row],
     figure: Figure,
     notes: Mapping[str, object],
+    quick: bool,
 ) -> None:
     """Write the table down and the picture; first: any of the runs."""
-    save(f"{bench}-{preset}-{first.data.name}", rows, notes)
+    save(f"{bench}-{preset}-{first.data.name}", rows, notes, quick=quick)
+    if quick:
+        return
     picture = PICTURES / f"{bench}-{first.data.name}.png"
     picture.write_bytes(png(figure))
     print(picture)
 
 
-def main(preset: Preset, overrides: Overrides = None, seeds: Seeds = 3) -> None:
+def main(
+    preset: Preset, overrides: Overrides = None, seeds: Seeds = 3, quick: Quick = False
+) -> None:
     """Run what has not been run; draw and write down."""
-    given = parse_overrides(overrides or [])
+    given = {**(TOY if quick else {}), **parse_overrides(overrides or [])}
     cases = {
         (method, seed): experiment_of(preset, given, method, seed)
         for seed in range(seeds)
@@ -145,7 +154,7 @@ def main(preset: Preset, overrides: Overrides = None, seeds: Seeds = 3) -> None:
     first = next(iter(cases.values()))
     figure = drawn(results, f"{first.data.name}, {first.split.num_clients} sites")
     notes = {"seeds": seeds, "runs by code": codes(found)}
-    keep("prototypes", preset, first, rows_of(results), figure, notes)
+    keep("prototypes", preset, first, rows_of(results), figure, notes, quick)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Do thresholds of each class (FlexProtoFSSL) hold where classes are as uneven as in SVHN?
 
-`python -m bench.thresholds [--seeds 2] [key=value ...]` runs `flexproto` on MNIST made like SVHN
-(`bench.street_numbers`) with two rules for which of the helpers' answers pass: the paper's, and one
-threshold for all classes (`method.cap`). In each task of the second half of the rounds it is
-counted, by an image's true class, how many images get a target, and how many of these the right
-one (hidden labels, through the audit).
+`python -m bench.thresholds [--seeds 2] [--quick] [key=value ...]` runs `flexproto` on MNIST made
+like SVHN (`bench.street_numbers`) with two rules for which of the helpers' answers pass: the
+paper's, and one threshold for all classes (`method.cap`). In each task of the second half of the
+rounds it is counted, by an image's true class, how many images get a target, and how many of these
+the right one (hidden labels, through the audit).
 
 Written to bench/results/thresholds.json, in %: accuracy after the last round, mean over sites; of
 all unlabelled images and of the most and the least frequent digit's, `used`: those with a target,
@@ -20,7 +20,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from bench.command import Overrides, Seeds, carry_out
+from bench.command import Overrides, Quick, Seeds, carry_out
 from bench.measure import spread
 from bench.record import Cells, Row, save
 from bench.runs import finished, kept_runs
@@ -36,6 +36,7 @@ from fedapp.methods.prototypes._episodes import Teaching
 from fedapp.methods.prototypes.flexproto import FlexProto
 
 DATA = {"rare": "digits as often as in SVHN", "crowded": "parts of others beside them too"}
+TOY = {"data.subset": 600, "split.num_clients": 4, "model.width": 2, "rounds.num_rounds": 2}
 DIGITS: dict[str, tuple[int, ...]] = {"all": tuple(range(10)), "1s": (1,), "9s": (9,)}
 """1 is the most frequent, 9 the least."""
 
@@ -148,9 +149,9 @@ def share(part: Sequence[float], whole: Sequence[float], digits: Sequence[int]) 
     return 100 * sum(part[digit] for digit in digits) / total if total else None
 
 
-def main(overrides: Overrides = None, seeds: Seeds = 2) -> None:
+def main(overrides: Overrides = None, seeds: Seeds = 2, quick: Quick = False) -> None:
     """Run what has not been run, then record the table."""
-    given = parse_overrides(overrides or [])
+    given = {**(TOY if quick else {}), **parse_overrides(overrides or [])}
     cases = {
         (data, rule, seed): experiment_of(data, rule, seed, given)
         for seed in range(seeds)
@@ -159,7 +160,7 @@ def main(overrides: Overrides = None, seeds: Seeds = 2) -> None:
     }
     results = kept_runs("thresholds", given, cases, lambda _, one: measured(one))
     every = {"/".join(map(str, case)): result for case, result in results.items()}
-    save("thresholds", rows_of(results), {"by digit": every})
+    save("thresholds", rows_of(results), {"by digit": every}, quick=quick)
 
 
 if __name__ == "__main__":

@@ -42,8 +42,7 @@ def main(quick: Quick = False) -> None:
 def rows_of(work: Workload, repetitions: int, compiler: bool) -> list[dict[str, Any]]:
     """Time every way to train an epoch; return their rows."""
     times = side_by_side(ways_of(work, compiler), repetitions)
-    same = {"width": work.width, "images": len(work.images)}
-    rows = beside(times, "train, as it is", **same)
+    rows = beside(times, "train, as it is", width=work.width, images=len(work.images))
     for row in rows:
         row["ms_per_image"] = round(1e3 * row["median_s"] / len(work.images), 4)
     return rows
