@@ -18,7 +18,7 @@ from fedapp.ground.rng import torch_stream
 from fedapp.learn.params import Params, digest_of, to_bytes
 from fedapp.messages.protocol import Incoming, Outgoing, Reply, Task
 from fedapp.server.phases import Fetch
-from fedapp.site.federation import Federation, Sites
+from fedapp.site.federation import LoadedSites, Sites
 
 NOBODY = "nobody"
 ATTACKS = {
@@ -137,6 +137,6 @@ class Mislabelled:
         return self._made[k]
 
 
-def mislabelled(federation: Federation, sites: Collection[int]) -> Federation:
+def mislabelled(federation: LoadedSites, sites: Collection[int]) -> LoadedSites:
     """Return the federation with these sites' labels turned round."""
     return replace(federation, dealt=Mislabelled(federation.dealt, sites))

@@ -31,7 +31,7 @@ from fedapp.messages.store import ModelStore
 from fedapp.server.engine import Engine
 from fedapp.server.phases import Carrier, Fetch
 from fedapp.server.standings import Row
-from fedapp.site.federation import Federation, federation_of
+from fedapp.site.federation import LoadedSites, federation_of
 
 Case = TypeVar("Case", bound=tuple[Any, ...])
 
@@ -78,7 +78,7 @@ class Run:
         return self.network
 
     @cached_property
-    def _federation(self) -> Federation:
+    def _federation(self) -> LoadedSites:
         return federation_of(self.experiment)
 
     @cached_property
@@ -133,7 +133,7 @@ class Through:
 def carried_through(
     experiment: Experiment,
     wrap: Callable[[Carrier], Carrier],
-    federation: Federation | None = None,
+    federation: LoadedSites | None = None,
     only: Sequence[int] | None = None,
 ) -> Ledger:
     """Run in this process through a carrier around the plain one. only: the sites that take part.

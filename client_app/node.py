@@ -30,7 +30,7 @@ from fedapp.messages.protocol import Origin
 from fedapp.messages.store import ModelStore
 from fedapp.site.federation import Keeps, federation_of
 from fedapp.site.private import PrivateParts
-from fedapp.site.site import Site
+from fedapp.site.site import SiteClient
 
 log = logging.getLogger("flwr")
 
@@ -43,7 +43,7 @@ def open_site(
     node_config: Mapping[str, Scalar],
     origin: Origin,
     settings: Mapping[str, Scalar],
-) -> tuple[Site, Path]:
+) -> tuple[SiteClient, Path]:
     """Return the site that this node is, for the server's run, and its folder.
 
     run_config: preset and overrides of the run. node_config: what this node was started with.
@@ -78,7 +78,7 @@ def open_site(
 
 
 @contextmanager
-def alone(site: Site, folder: Path) -> Iterator[None]:
+def alone(site: SiteClient, folder: Path) -> Iterator[None]:
     """Let one task at a time use a site's stores.
 
     After a deadline the server goes on while the site may still be at work; in simulation Flower

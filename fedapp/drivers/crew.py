@@ -28,9 +28,9 @@ from fedapp.messages.codec import decode_request, encode
 from fedapp.messages.protocol import Incoming, Outgoing, Task
 from fedapp.messages.store import ModelStore
 from fedapp.server.phases import Fetch
-from fedapp.site.federation import Federation, Keeps, federation_of
+from fedapp.site.federation import Keeps, LoadedSites, federation_of
 from fedapp.site.private import PrivateParts
-from fedapp.site.site import Site
+from fedapp.site.site import SiteClient
 
 PATIENCE_S = 5.0
 """For a process to end once there is no more to do."""
@@ -45,7 +45,7 @@ class Workplace:
     sites: Path
     keeps: Keeps | None
 
-    def open(self, number: int, store: ModelStore) -> Site:
+    def open(self, number: int, store: ModelStore) -> SiteClient:
         """Open a site on the server's pool, as another process left it."""
         folder = self.sites / f"site-{number}"
         return federation_of(self.experiment).site(
@@ -66,7 +66,7 @@ class Crew(Loopback):
     """
 
     def __init__(
-        self, federation: Federation, store: ModelStore, place: Workplace, number: int
+        self, federation: LoadedSites, store: ModelStore, place: Workplace, number: int
     ) -> None:
         if in_memory(place.experiment.data.name):
             raise ConfigError(
@@ -167,7 +167,7 @@ def _work(line: Connection, place: Workplace) -> None:
     process_is_ours()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives them
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    store, sites = ModelStore(place.pool), dict[int, Site]()
+    store, sites = ModelStore(place.pool), dict[int, SiteClient]()
     for task in _tasks(line):
         try:
             if task.site not in sites:

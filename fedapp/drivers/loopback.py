@@ -17,10 +17,10 @@ from fedapp.results.endblock import end_block
 from fedapp.server.assembly import Assembly, Ending, carry_out
 from fedapp.server.phases import Fetch
 from fedapp.server.standings import Row
-from fedapp.site.federation import Federation, Keeps, federation_of
+from fedapp.site.federation import Keeps, LoadedSites, federation_of
 from fedapp.site.private import PrivateParts
 from fedapp.site.servers import servers_site
-from fedapp.site.site import Site
+from fedapp.site.site import SiteClient
 
 
 class Loopback:
@@ -34,13 +34,13 @@ class Loopback:
     def __init__(
         self,
         experiment: Experiment,
-        federation: Federation,
+        federation: LoadedSites,
         store: ModelStore,
         sites_root: Path,
         only: Sequence[int] | None = None,
         keeps: Keeps | None = None,
     ) -> None:
-        self.sites: dict[int, Site] = {
+        self.sites: dict[int, SiteClient] = {
             k: federation.site(
                 k,
                 experiment,
@@ -86,7 +86,7 @@ def carried(incoming: Incoming) -> Incoming:
 
 def carrier_of(
     experiment: Experiment,
-    federation: Federation,
+    federation: LoadedSites,
     store: ModelStore,
     sites_root: Path,
     keeps: Keeps | None = None,

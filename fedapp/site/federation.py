@@ -35,7 +35,7 @@ from fedapp.methods import learning_from
 from fedapp.models.maker import Maker
 from fedapp.site.keeping import KeptModel
 from fedapp.site.private import PrivateParts
-from fedapp.site.site import Site
+from fedapp.site.site import SiteClient
 
 
 class Sites(Protocol):
@@ -53,7 +53,7 @@ class Keeps(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Federation:
+class LoadedSites:
     """The sites' data.
 
     manifest: who holds which image; None where nobody knows. digest: SHA-256, in hex, of what all
@@ -76,7 +76,7 @@ class Federation:
         private: PrivateParts,
         shares_pool: bool = False,
         keeps: Keeps | None = None,
-    ) -> Site:
+    ) -> SiteClient:
         """Return a site that works on its part of the data. keeps: its models for use; or not.
 
         Raises ConfigError where it has labels to learn from, and the server alone is to have some,
@@ -99,7 +99,7 @@ class Federation:
         if wrong := experiment.method.unlearnable(data):
             made = self.manifest.made if self.manifest else ""
             raise DataError(f"{made}{called(data)}: {': '.join(wrong)}")
-        site = Site(
+        site = SiteClient(
             experiment=experiment,
             data=data,
             classes=self.classes,
@@ -122,7 +122,7 @@ class Federation:
 
 def federation_of(
     experiment: Experiment, places: Mapping[int, Place] = MappingProxyType({})
-) -> Federation:
+) -> LoadedSites:
     """Load and deal the experiment's data, once per process.
 
     places: where sites with data of their own find them; empty: in folders of `data.root`.
@@ -153,14 +153,14 @@ def called(data: SiteData) -> str:
 
 
 @lru_cache(maxsize=1)
-def _given(sites: GivenSites, num_clients: int, device: str) -> Federation:
+def _given(sites: GivenSites, num_clients: int, device: str) -> LoadedSites:
     if num_clients != len(sites.sites):
         raise ConfigError(
             f"split.num_clients = {num_clients}: {len(sites.sites)} sites were given: make the two "
             "equal"
         )
     there = sites.to(torch.device(device))
-    return Federation(there, sites.classes, None, sites.digest, sites.are_images)
+    return LoadedSites(there, sites.classes, None, sites.digest, sites.are_images)
 
 
 @lru_cache(maxsize=1)
@@ -170,9 +170,9 @@ def _own(
     split: SplitSettings,
     seed: int,
     device: str,
-) -> Federation:
+) -> LoadedSites:
     sites = OwnSites(dict(places), data, split, seed, torch.device(device))
-    return Federation(sites, data.class_names, None, _rules_digest(data, split, seed))
+    return LoadedSites(sites, data.class_names, None, _rules_digest(data, split, seed))
 
 
 def _rules_digest(data: DataSettings, split: SplitSettings, seed: int) -> str:
@@ -185,7 +185,7 @@ def _rules_digest(data: DataSettings, split: SplitSettings, seed: int) -> str:
 
 
 @lru_cache(maxsize=1)
-def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str) -> Federation:
+def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str) -> LoadedSites:
     pool = load_dataset(data, seed)
     if split.num_clients > len(pool.labels):
         raise ConfigError(
@@ -216,10 +216,10 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
         split.kinds,
         split.prior_noise,
     )
-    return Federation(dealt, pool.classes, manifest, manifest.digest(), pool.are_images)
+    return LoadedSites(dealt, pool.classes, manifest, manifest.digest(), pool.are_images)
 
 
-def _check_views(experiment: Experiment, federation: Federation) -> None:
+def _check_views(experiment: Experiment, federation: LoadedSites) -> None:
     """Raise ConfigError where random views are to be made of what is no image."""
     if federation.are_images:
         return

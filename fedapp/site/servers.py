@@ -14,13 +14,13 @@ from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
 from fedapp.site.federation import federation_of
 from fedapp.site.private import PrivateParts
-from fedapp.site.site import Site
+from fedapp.site.site import SiteClient
 
 PLACE = "server"
 """What the server's own images are called where they are dealt, and in errors."""
 
 
-def servers_site(experiment: Experiment, pool: ModelStore, sites_root: Path) -> Site:
+def servers_site(experiment: Experiment, pool: ModelStore, sites_root: Path) -> SiteClient:
     """Open it on the server's pool; what it keeps to itself lies below `sites_root`.
 
     Its images are its part of the data set that is dealt, or lie in `runtime.server_data`.

@@ -62,7 +62,7 @@ class Keeper(Protocol):
 
 
 @dataclass(frozen=True)
-class Site:
+class SiteClient:
     """One site, ready to work.
 
     shares_pool: the store is the server's own pool, on the same machine: nothing is copied, and the

@@ -16,7 +16,7 @@ from fedapp.messages.store import ModelStore
 from fedapp.methods.averaging._averaging import averaged
 from fedapp.methods.base import Round
 from fedapp.site.federation import federation_of
-from fedapp.site.site import Site
+from fedapp.site.site import SiteClient
 from tests.flower.results import loopback, results, rows
 
 OVER = {
@@ -89,7 +89,7 @@ def test_a_run_cut_after_the_servers_training_resumes_to_the_same_bits(
 ):
     """The power goes when the server has trained for the second and for the last time."""
     whole = loopback(server(method, tmp_path / "whole"))
-    honest, trained = Site.handle, []
+    honest, trained = SiteClient.handle, []
 
     def handle(self, task, payloads):
         answered = honest(self, task, payloads)
@@ -103,7 +103,7 @@ def test_a_run_cut_after_the_servers_training_resumes_to_the_same_bits(
         trained.clear()
         experiment = server(method, tmp_path / str(cut))
         with monkeypatch.context() as patch:
-            patch.setattr(Site, "handle", handle)
+            patch.setattr(SiteClient, "handle", handle)
             with pytest.raises(KeyboardInterrupt):
                 loopback(experiment)
         again = replace(experiment, runtime=replace(experiment.runtime, resume=True))
@@ -114,7 +114,7 @@ def test_a_run_cut_after_the_servers_training_resumes_to_the_same_bits(
 
 @pytest.mark.parametrize("method", ["fixavg", "fedmatch", "fedsiam_d"])
 def test_the_server_takes_as_many_steps_as_are_said(tmp_path, monkeypatch, method):
-    honest, passes, taken = Site.handle, Work.passes, []
+    honest, passes, taken = SiteClient.handle, Work.passes, []
 
     def handle(self, task, payloads):
         taken.append([task.site, task.action, 0])
@@ -125,7 +125,7 @@ def test_the_server_takes_as_many_steps_as_are_said(tmp_path, monkeypatch, metho
             taken[-1][2] += 1
             yield step
 
-    monkeypatch.setattr(Site, "handle", handle)
+    monkeypatch.setattr(SiteClient, "handle", handle)
     monkeypatch.setattr(Work, "passes", counted)
     loopback(server(method, tmp_path, **{"training.local_steps": 7}))
     steps = [n for site, action, n in taken if (site, action) == (SERVER_SITE, "train")]
@@ -135,7 +135,7 @@ def test_the_server_takes_as_many_steps_as_are_said(tmp_path, monkeypatch, metho
 
 def cut_amid_training(monkeypatch, times):
     """Have the power go between two mini-batches of the server's, the so manieth time it trains."""
-    honest, passes, trained = Site.handle, Work.passes, []
+    honest, passes, trained = SiteClient.handle, Work.passes, []
 
     def handle(self, task, payloads):
         trained.append(task.site == SERVER_SITE)
@@ -147,7 +147,7 @@ def cut_amid_training(monkeypatch, times):
                 raise KeyboardInterrupt
             yield step
 
-    monkeypatch.setattr(Site, "handle", handle)
+    monkeypatch.setattr(SiteClient, "handle", handle)
     monkeypatch.setattr(Work, "passes", cut)
 
 
@@ -179,13 +179,13 @@ def test_the_server_trains_last_in_every_round_and_its_model_is_measured(
     FedRGD's trains beside the sites, and is averaged with them; see its own tests. Beside, the
     recommended method counts the server's images for the closed form.
     """
-    asked, honest = [], Site.handle
+    asked, honest = [], SiteClient.handle
 
     def handle(self, task, payloads):
         asked.append((task.round, task.site, task.action))
         return honest(self, task, payloads)
 
-    monkeypatch.setattr(Site, "handle", handle)
+    monkeypatch.setattr(SiteClient, "handle", handle)
     folder = loopback(server(method, tmp_path))
     training = ("warmup", "train")
     of_server = [(n, did) for n, site, did in asked if site == SERVER_SITE and did in training]

@@ -151,9 +151,9 @@ from dataclasses import replace
 from {module} import METHOD
 from tests.methods.conformance import play_in_one_store, toy
 from tests.methods.test_resuming import WARM_UP
-from fedapp.site.site import Site
+from fedapp.site.site import SiteClient
 
-handle, calls = Site.handle, []
+handle, calls = SiteClient.handle, []
 
 def killing(self, task, payloads):
     answer = handle(self, task, payloads)
@@ -162,7 +162,7 @@ def killing(self, task, payloads):
         os.kill(os.getpid(), signal.SIGKILL)
     return answer
 
-Site.handle = killing
+SiteClient.handle = killing
 play_in_one_store(toy(METHOD(), Path(sys.argv[1]), **WARM_UP))
 """
 

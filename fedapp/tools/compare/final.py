@@ -24,7 +24,7 @@ from fedapp.learn.params import Params, Schema, from_bytes, schema_of
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
 from fedapp.server.pool import ModelPool
-from fedapp.site.federation import Federation, federation_of
+from fedapp.site.federation import LoadedSites, federation_of
 from fedapp.site.private import stored_schema
 
 IMAGES = 300
@@ -41,7 +41,7 @@ class FinalModels:
     Raises RunError where the run is not over or its models are gone, StoreError where one is.
     """
 
-    def __init__(self, run: Path, experiment: Experiment, federation: Federation) -> None:
+    def __init__(self, run: Path, experiment: Experiment, federation: LoadedSites) -> None:
         folder = RunFolder(run)
         checkpoint = folder.load_checkpoint()
         if checkpoint is None or checkpoint["round"] != experiment.rounds.num_rounds:

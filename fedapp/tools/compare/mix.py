@@ -20,7 +20,7 @@ from fedapp.ground.errors import RunError
 from fedapp.learn.metrics import evaluation
 from fedapp.messages.protocol import SiteFacts
 from fedapp.server.standings import Row, Standing, Standings
-from fedapp.site.federation import Federation, federation_of
+from fedapp.site.federation import LoadedSites, federation_of
 from fedapp.tools.compare.final import FinalModels
 from fedapp.tools.compare.grid import MIX
 
@@ -80,7 +80,7 @@ def ensemble(answers: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(answers)).mean(0)
 
 
-def _standing(site: int, models: Sequence[FinalModels], federation: Federation) -> Standing:
+def _standing(site: int, models: Sequence[FinalModels], federation: LoadedSites) -> Standing:
     """Return how a site stands with the ensemble of its models, on its val and test images."""
     data = federation.dealt.site(site)
     facts = SiteFacts(

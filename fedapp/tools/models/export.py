@@ -22,7 +22,7 @@ from fedapp.models.folder import tell_of_others, write_model
 from fedapp.models.maker import INEXACT, Maker
 from fedapp.models.model import load_model
 from fedapp.server.peers import Finished
-from fedapp.site.federation import Federation, federation_of
+from fedapp.site.federation import LoadedSites, federation_of
 from fedapp.site.private import PrivateParts
 
 LAST = "the last answer that the site used: what it kept during the run is gone"
@@ -71,7 +71,7 @@ def export(run: Finished) -> list[Exported]:
     ]
 
 
-def _check(folder: Path, federation: Federation, number: int) -> None:
+def _check(folder: Path, federation: LoadedSites, number: int) -> None:
     """Ask a kept model again; write down where it does not answer as it was measured."""
     model, description = load_model(folder, pick_device("auto"))
     data = federation.dealt.site(number)
@@ -82,7 +82,7 @@ def _check(folder: Path, federation: Federation, number: int) -> None:
         write_model(folder, replace(description, results=results))
 
 
-def _make(folder: Path, run: Finished, federation: Federation, number: int) -> None:
+def _make(folder: Path, run: Finished, federation: LoadedSites, number: int) -> None:
     """Write what a site answers with after the last round."""
     if not run.pool.store.root.is_dir():
         raise RunError(f"{run.path}: its models were removed: run it again")

@@ -12,7 +12,7 @@ from fedapp.methods.averaging.fedper import FedPer
 from fedapp.methods.averaging.fedrod import FedRoD
 from fedapp.methods.base import SiteContext
 from fedapp.site.private import PrivateParts
-from fedapp.site.site import Site
+from fedapp.site.site import SiteClient
 from tests.methods.conformance import (
     Deal,
     correct_by_hand,
@@ -76,7 +76,7 @@ def test_a_site_measures_its_own_model_once_until_it_learns_again(tmp_path, meth
 
     monkeypatch.setattr(SiteContext, "evaluate", counted)
     once, count = runs("once")
-    monkeypatch.setattr(Site, "_evaluated", property(lambda site: {}))
+    monkeypatch.setattr(SiteClient, "_evaluated", property(lambda site: {}))
     assert once == runs("anew")[0] and measured["tuned"] == 3 * 5
     assert count["tuned"] == 3 + 4  # all after the warm-up, then the one that learned
     assert count["common"] == measured["common"] == 3 * 5
@@ -99,7 +99,7 @@ def test_a_part_that_could_not_be_read_once_leaves_no_measurement(tmp_path, meth
 
     monkeypatch.setattr(PrivateParts, "load", once_not)
     once = run("once")
-    monkeypatch.setattr(Site, "_evaluated", property(lambda site: {}))
+    monkeypatch.setattr(SiteClient, "_evaluated", property(lambda site: {}))
     assert once == run("anew")
 
 
