@@ -35,8 +35,8 @@ run: $(STAMP) ## run a preset: make run PRESET=fashion_mnist_small SITES=20 ARGS
 test: $(STAMP) ## the fast tests
 	$(BIN)/python -m pytest -q -n $(WORKERS)
 
-test-all: $(STAMP) ## all tests, slow ones included; at the end the seconds of those over 5
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m "" --durations=0 --durations-min=5
+test-all: $(STAMP) ## all tests, slow ones included; cut, it goes on; at the end the seconds of those over 5
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "" -p tests.going_on
 
 test-part: $(STAMP) ## today's tenth of the slow tests; what fails is tried once more
 	@$(BIN)/python -m pytest -q -n $(WORKERS) -m slow --part 10 --durations=0 --durations-min=5 || \
