@@ -323,18 +323,16 @@ def test_in_the_warm_up_the_class_that_prevails_in_a_bag_is_the_label(rows):
 def test_afterwards_sure_and_unsure_images_are_mixed():
     """With the images themselves as logits: labels, pairs and loss by hand."""
     x = torch.tensor([[9.0, 0.0, 0.0], [0.0, 0.1, 0.0], [0.0, 0.0, 9.0]])
-    site = context(data_of(), START)
-    object.__setattr__(site, "model", torch.nn.Identity())
-    sure, label = torch.tensor([True, False, True]), torch.tensor([0, 1, 2])
-    found = FedPL()._mixed(site, x, sure, label, 0.25)
+    given = torch.nn.Identity(), x, torch.tensor([True, False, True]), torch.tensor([0, 1, 2]), 0.25
+    label = given[3]
+    found = FedPL()._mixed(*given)
     blended = 0.25 * x[:1] + 0.75 * x[1:2]
     wanted = F.cross_entropy(x[[0, 2]], label[[0, 2]])
     wanted += 0.3 * 0.25 * F.cross_entropy(blended, torch.tensor([0]))
     wanted += 0.3 * 0.75 * F.cross_entropy(blended, torch.tensor([1]))
     assert found.item() == pytest.approx(wanted.item())
-    assert FedPL(mix_logits=True)._mixed(site, x, sure, label, 0.25).item() == pytest.approx(
-        wanted.item()
-    )  # the network is the identity: mixing images is mixing answers
+    # The network is the identity: mixing images is mixing answers.
+    assert FedPL(mix_logits=True)._mixed(*given).item() == pytest.approx(wanted.item())
 
 
 def test_shares_of_a_mixture_are_drawn_anew_for_each_mini_batch_by_seed_and_task(monkeypatch):
@@ -343,8 +341,8 @@ def test_shares_of_a_mixture_are_drawn_anew_for_each_mini_batch_by_seed_and_task
         fedpl, "labels_of", lambda site, x: (torch.arange(len(x)) % 2 == 0, torch.zeros(len(x)))
     )
     seen = []
-    monkeypatch.setattr(FedPL, "_mixed", lambda self, site, x, sure, label, share: seen.append(
-        share) or next(site.model.parameters()).sum())  # fmt: skip
+    monkeypatch.setattr(FedPL, "_mixed", lambda self, network, x, sure, label, share: seen.append(
+        share) or next(network.parameters()).sum())  # fmt: skip
 
     def shares(task):
         seen.clear()
