@@ -32,6 +32,7 @@ SETTING = (
     "runtime.device=cpu",
     "data.download=false",
 )
+TOY = ("data.name=digits", "data.image_size=16", "data.subset=400", "model.width=2")
 NETWORK = (
     (method, "mc_probabilities"),
     (method, "predict"),
@@ -43,7 +44,7 @@ NETWORK = (
 
 def main(overrides: Overrides = None, rounds: Rounds = 4, quick: Quick = False) -> None:
     """Run once; save CPU seconds of a round, in all, inside and outside."""
-    toy = {"model.width": 2, "data.subset": 400} if quick else {}
+    toy = parse_overrides(TOY) if quick else {}
     ends: list[tuple[float, float]] = []
     with TemporaryDirectory(prefix="bench-") as out, watched({"network": NETWORK}) as watches:
 

@@ -27,6 +27,7 @@ SETTING = (
     "training.warmup_epochs=1",
     "method.search_rounds=100",
 )
+TOY = ("data.name=digits", "data.image_size=16", "data.subset=400", "model.width=2")
 DRIVERS = {"loopback": ("fedapp.cli", "run"), "flower": ("fedapp.drivers.flower_local",)}
 
 
@@ -37,7 +38,7 @@ def main(
     if quick:
         rounds, repetitions = 2, 1
     cores = sorted(os.sched_getaffinity(0))
-    setting = [*SETTING, *(overrides or [])]
+    setting = [*(TOY if quick else SETTING), *(overrides or [])]
     rows: list[Row] = []
     for case, used in {"one core": cores[:1], "all cores": cores}.items():
         runs = in_turns(
