@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedapp.ground.errors import FedAppError
+from fedapp.ground.ours import process_is_ours
 
 Quick = Annotated[bool, typer.Option("--quick", help="toy size; nothing is recorded")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
@@ -18,6 +19,7 @@ Seeds = Annotated[int, typer.Option("--seeds", min=1, help="seeds 0, 1, ...")]
 
 def carry_out(main: Callable[..., None]) -> None:
     """Run a benchmark as a command; an error is one line and exit code 2."""
+    process_is_ours()
     try:
         typer.run(main)
     except FedAppError as error:

@@ -11,6 +11,7 @@ import typer
 from bench.command import Quick
 from bench.gpu.pieces import Session
 from fedapp.ground.errors import FedAppError
+from fedapp.ground.ours import process_is_ours
 
 PIECES = ("check", "tests", "speed", "ways", "sites", "paper", "table")
 OUT = Path("runs") / "bench-gpu"
@@ -26,6 +27,7 @@ def main(
     numbers: Annotated[Path | None, typer.Option(help="the paper's, instead of ours")] = None,
 ) -> None:
     """Measure on a GPU, piece by piece; the same command goes on where it stopped."""
+    process_is_ours()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     given = [word for word in words or [] if "=" in word]
     wanted = [word for word in words or [] if "=" not in word] or list(PIECES)

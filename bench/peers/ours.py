@@ -10,6 +10,7 @@ from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runpaths import out_root
+from fedapp.ground.ours import process_is_ours
 from fedapp.learn.params import Params, from_bytes, schema_of
 from fedapp.messages.protocol import SERVER_SITE, Reply, Task
 from fedapp.messages.store import ModelStore
@@ -22,6 +23,7 @@ RUN = "run"
 
 def run(problem: Problem, mark: Mark) -> None:
     """Run the rounds; with evaluation, what every run has: see docs/PERFORMANCE.md."""
+    process_is_ours()
     with TemporaryDirectory(prefix="bench-") as out:
         experiment = experiment_of(problem, out)
         schema = schema_of(problem.w_0)
