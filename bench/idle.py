@@ -18,7 +18,7 @@ import torch
 from bench.command import Quick, Rounds, Turns, carry_out
 from bench.measure import in_turns, laps
 from bench.record import Row, save
-from fedapp.drivers.loopback import carried
+from fedapp.drivers.calls import carried
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.progress import Progress

@@ -23,7 +23,7 @@ from torch import Tensor
 from bench.hostile import STUDY
 from fedapp.data.datasets import load_dataset
 from fedapp.data.manifest import Manifest
-from fedapp.drivers.loopback import Loopback
+from fedapp.drivers.calls import Loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import open_run

@@ -27,7 +27,7 @@ from bench.peers.__main__ import SETTINGS
 from bench.peers.marks import EnoughError, Marks
 from bench.peers.problem import Problem, write
 from bench.record import Cells, save
-from fedapp.drivers import loopback
+from fedapp.drivers import calls
 from fedapp.messages import store
 from fedapp.methods import base
 from fedapp.methods.averaging import _averaging
@@ -51,7 +51,7 @@ PARTS: dict[str, Sequence[tuple[Any, str]]] = {
     "uploads brought to the disk": [(ModelPool, "settle")],
     "upload read and checked": [(phases, "from_bytes")],
     "messages written and read": [
-        (phases, "encode"), (loopback, "encode"), (loopback, "delivered"),
+        (phases, "encode"), (calls, "encode"), (calls, "delivered"),
     ],
     "answers checked": [(phases, "check_reply")],
     "records and checkpoint": [

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fedapp.data.inputs import normalise
 from fedapp.data.sites import SiteData
-from fedapp.drivers.loopback import Loopback, run_loopback
+from fedapp.drivers.calls import Loopback
+from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar

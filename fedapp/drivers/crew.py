@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from fedapp.data.memory import in_memory
-from fedapp.drivers.loopback import Loopback, carried
+from fedapp.drivers.calls import Loopback, carried
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ConfigError, FedAppError, RunError
 from fedapp.ground.ours import process_is_ours

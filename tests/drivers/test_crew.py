@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fedapp.drivers.calls import Loopback
 from fedapp.drivers.crew import Crew, Workplace
-from fedapp.drivers.loopback import Loopback, carrier_of, run_loopback
+from fedapp.drivers.loopback import carrier_of, run_loopback
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.ground.processes import alive
 from fedapp.messages.protocol import INITIAL_SITE, ModelRef, Outgoing, Task

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedapp.drivers.loopback import Loopback, run_loopback
+from fedapp.drivers.calls import Loopback
+from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.experiment import Experiment
 
 

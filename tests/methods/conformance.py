@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.data.parts import Part
 from fedapp.data.sites import SiteData
-from fedapp.drivers.loopback import Loopback, carried
+from fedapp.drivers.calls import Loopback, carried
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder, open_run
 from fedapp.ground.progress import Progress

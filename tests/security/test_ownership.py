@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from fedapp.drivers.loopback import Loopback
+from fedapp.drivers.calls import Loopback
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ProtocolError
 from fedapp.ground.progress import Progress

@@ -13,7 +13,7 @@ from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.supercore.task_identity import TaskIdentity
 from pydantic import ValidationError
 
-from fedapp.drivers.loopback import Loopback
+from fedapp.drivers.calls import Loopback
 from fedapp.experiment.config import experiment_digest
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.progress import Progress

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from fedapp.drivers.loopback import Loopback, carried
+from fedapp.drivers.calls import Loopback, carried
 from fedapp.experiment.config import experiment_digest
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.disk import refused, write_atomic

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedapp.drivers.loopback import Loopback
+from fedapp.drivers.calls import Loopback
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import RunError
 from fedapp.ground.progress import Progress

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapp.drivers.loopback import Loopback
+from fedapp.drivers.calls import Loopback
 from fedapp.experiment.runfolder import RunFolder, check_run, open_run
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import FedAppError

@@ -10,7 +10,7 @@ from safetensors.torch import load
 
 from fedapp.data.inputs import normalise
 from fedapp.data.parts import Part
-from fedapp.drivers.loopback import Loopback
+from fedapp.drivers.calls import Loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ConfigError, RunError

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load
 
 from fedapp.data.inputs import normalise
-from fedapp.drivers.loopback import Loopback
+from fedapp.drivers.calls import Loopback
 from fedapp.learn.features import build_features
 from fedapp.learn.metrics import evaluation, predict
 from fedapp.learn.networks import build_model

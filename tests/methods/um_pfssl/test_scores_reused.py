@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from fedapp.drivers.loopback import Loopback
+from fedapp.drivers.calls import Loopback
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.progress import Progress
 from fedapp.messages.ledger import Ledger
