@@ -55,7 +55,7 @@ class Server:
         first = from_bytes(pool.get(w_0.digest), self.engine.schemas[MODEL], "w_0")
         answer = {"toy_layers": self._layers, "fedsiam_d": self._two}.get(name, self._beside)
         self.reply, self.blob, *others = answer(w_0, first)
-        self.others, self.before = others, dict(pool._records)
+        self.others, self.before = others, dict(pool.contents)
 
     def _layers(self, w_0, first):
         sent = {"head.bias": torch.tensor([1.0, 2.0])}
@@ -103,16 +103,16 @@ class Server:
             incoming = Incoming(answer, {digest_of(one): one for one in blobs})
             self.engine.phases.accept(self.task, incoming)
         except ProtocolError:
-            assert pool._records == self.before
+            assert pool.contents == self.before
             return True
-        for (site, role), record in pool._records.items():
+        for (site, role), record in pool.contents.items():
             assert role in self.engine.schemas and site in (-2, -1, 0)
             stored = pool.get(record.digest)
             assert digest_of(stored) == record.digest
             content = from_bytes(stored, self.engine.schemas[role], "x", self.transport)
             if role == PROTOTYPES:
                 assert 0 < read(content).known.sum() <= FACTS.labelled
-        others = {key: record for key, record in pool._records.items() if key[0] != 0}
+        others = {key: record for key, record in pool.contents.items() if key[0] != 0}
         assert others == {key: record for key, record in self.before.items() if key[0] != 0}
         return False
 
@@ -204,7 +204,7 @@ def test_prototypes_of_other_classes_than_before_are_refused(server):
     served = server("flexproto")
     pool, [before] = served.engine.pool, served.reply.contents.values()
     pool.upload(0, before, served.blob, 1, PROTOTYPES)
-    served.before = dict(pool._records)
+    served.before = dict(pool.contents)
     content = {name: tensor.clone() for name, tensor in load(served.blob).items()}
     for name, lies in (("centres", False), ("mask", True)):
         for tensor in content.values() if lies else [content["centres"]]:

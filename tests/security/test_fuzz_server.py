@@ -133,7 +133,7 @@ class Server:
             equal={"test_tuned": "test"},
         )  # fmt: skip
         self.good = self.message(Reply(1, 5, digest_of(self.blobs[3])), self.blobs[3])
-        self.before = dict(pool._records)
+        self.before = dict(pool.contents)
 
     def model(self, number):
         params = initial_params(self.experiment.model, (1, 8, 8), len(CLASSES), 0)
@@ -172,7 +172,7 @@ class Server:
         assert skipped.keys() <= {0}  # the honest site is always believed
         assert all(len(reason) < 2100 and reason.isprintable() for reason in skipped.values())
         others = {k: record for k, record in self.before.items() if k[0] not in (0, 1)}
-        after = dict(self.engine.pool._records)
+        after = dict(self.engine.pool.contents)
         mine, good = after.pop((0, MODEL)), after.pop((1, MODEL))
         assert after == others and good.digest == digest_of(self.blobs[3])
         if skipped:

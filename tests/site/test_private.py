@@ -32,12 +32,12 @@ def assert_is(params, value):
 
 
 def files(parts):
-    return sorted(path.stem for path in parts._store.root.rglob("*.safetensors"))
+    return sorted(path.stem for path in parts.root.rglob("*.safetensors"))
 
 
 def test_before_the_first_version_there_is_none(parts):
     assert parts.load("", SCHEMA) is None
-    assert not parts._store.root.exists()
+    assert not parts.root.exists()
 
 
 def test_what_is_kept_comes_back_under_the_digest_of_its_content(parts):
@@ -48,7 +48,7 @@ def test_what_is_kept_comes_back_under_the_digest_of_its_content(parts):
 
 def test_another_process_finds_it(parts):
     digest = parts.keep(part(1), before="", round=1)
-    assert_is(PrivateParts(parts._store.root).load(digest, SCHEMA), 1)
+    assert_is(PrivateParts(parts.root).load(digest, SCHEMA), 1)
 
 
 def test_the_version_before_stays_for_a_run_that_resumes_and_none_older(parts):
@@ -86,13 +86,13 @@ def test_the_same_content_again_is_the_same_version(parts):
 def test_a_method_without_private_tensors_leaves_no_trace(parts):
     assert parts.load("", {}) == {}
     assert parts.keep({}, before="", round=1) == ""
-    assert not parts._store.root.exists()
+    assert not parts.root.exists()
 
 
 @pytest.mark.parametrize("harm", ["removed", "cut", "of another model"])
 def test_what_is_lost_is_none_and_the_log_says_so(parts, caplog, harm):
     digest = parts.keep(part(1), before="", round=1)
-    [path] = parts._store.root.rglob("*.safetensors")
+    [path] = parts.root.rglob("*.safetensors")
     schema = SCHEMA
     if harm == "removed":
         path.unlink()
@@ -107,7 +107,7 @@ def test_what_is_lost_is_none_and_the_log_says_so(parts, caplog, harm):
 
 
 def test_a_disk_that_refuses_is_an_error_of_ours(parts, monkeypatch):
-    parts._store.root.parent.mkdir(exist_ok=True)
-    parts._store.root.write_text("a file where the folder should be")
+    parts.root.parent.mkdir(exist_ok=True)
+    parts.root.write_text("a file where the folder should be")
     with pytest.raises(StoreError):
         parts.keep(part(1), before="", round=1)
