@@ -185,7 +185,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-# The stop may come between a file's opening and its `with`: Python then closes it late, and says so.
+# The stop may come between a file's opening and its `with`: Python then closes it late and warns.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_run_that_was_stopped_goes_on(compared):
     assert len(list((compared / "paper").rglob("summary.json"))) == 2
