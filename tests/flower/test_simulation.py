@@ -159,6 +159,7 @@ def test_one_round_is_the_loopback_run_bit_for_bit(copy, tmp_path):
     assert rows(flower)[0]["mean_test_accuracy_common"] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victims", [1, CORES])
 def test_killed_actors_end_the_run_with_a_reason_and_it_can_go_on(copy, tmp_path, victims):
     rounds = 40
