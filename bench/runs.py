@@ -84,8 +84,9 @@ class Run:
 
     @cached_property
     def _pool(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = json.loads((self.folder.path / "checkpoint.json").read_text())
-        return found["pool"]  # type: ignore[no-any-return]
+        text = (self.folder.path / "checkpoint.json").read_text()
+        pool: Mapping[str, Any] = json.loads(text)["pool"]
+        return pool
 
     @cached_property
     def _store(self) -> ModelStore:

@@ -78,7 +78,8 @@ class GoingOn:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin, or go on; of several processes one writes and speaks."""
-    folder = config.cache.mkdir("passed")  # type: ignore[union-attr]  # a plugin of pytest's own
+    assert config.cache is not None  # a plugin of pytest's own
+    folder = config.cache.mkdir("passed")
     config.pluginmanager.register(
         GoingOn(folder / files_digest(), speaks=not hasattr(config, "workerinput"))
     )
