@@ -101,6 +101,8 @@ def solved(
         )
     prior = mean_mix(torch.stack(labels))
     solution, likely = yield from _solution(rnd, total, prior, lent)
+    if own:
+        solution = yield from _with_own(rnd, solution, lent)
     for number in range(guesses if total.images > total.counts.sum() else 0):
         newest = rnd.pool.put(solution.to_params(), SOLUTION)
         replies = yield [rnd.task(k, GUESS, 0, {}, solution=[newest], **lent) for k in senders]
@@ -109,11 +111,11 @@ def solved(
         other, its = yield from _solution(rnd, guessed, prior, lent)
         if its <= likely - (0.0 if number else LEAD):
             break
-        solution, likely = replace(other, guessed=number + 1.0), its
-    newest = rnd.pool.put(solution.to_params(), SOLUTION)
-    if own:
-        best, _ = yield from elected(rnd, NONE_FIRST, {SOLUTION: [newest], **lent})
-        rnd.pool.put(replace(solution, own_weight=OWN_WEIGHTS[best]).to_params(), SOLUTION)
+        likely = its
+        solution = replace(other, own_weight=solution.own_weight, guessed=number + 1.0)
+    if own and solution.guessed:
+        solution = yield from _with_own(rnd, solution, lent)
+    rnd.pool.put(solution.to_params(), SOLUTION)
     return _named(rnd)
 
 
@@ -131,6 +133,15 @@ def _solution(
     ridge, place = divmod(best, len(TEMPERATURES))
     t, level = TEMPERATURES[place], classes.level(RIDGES[ridge])
     return Solution(classes, weights[ridge] / t, biases[ridge] / t, prior, level, t), likely
+
+
+def _with_own(
+    rnd: Round, solution: Solution, lent: Mapping[str, Sequence[ModelRef]]
+) -> Generator[Sequence[Task], Sequence[Reply], Solution]:
+    """Return the solution with the weight of a site's own images that all sites vote for."""
+    newest = rnd.pool.put(solution.to_params(), SOLUTION)
+    best, _ = yield from elected(rnd, NONE_FIRST, {SOLUTION: [newest], **lent})
+    return replace(solution, own_weight=OWN_WEIGHTS[best])
 
 
 def _named(rnd: Round) -> dict[str, list[ModelRef]]:

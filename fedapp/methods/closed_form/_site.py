@@ -100,7 +100,7 @@ class ClosedSite:
 
     def guesses(self, task: Task) -> Guesses:
         """Return the sums over the unlabelled images, in the classes that the solution says."""
-        answers, mix = self._unlabelled(self.solution(task))
+        answers, mix = self._unlabelled(task)
         return Guesses.of(self.features(UNLABELLED).cpu(), weighted(answers, mix))
 
     def votes(self, task: Task) -> Params:
@@ -155,14 +155,17 @@ class ClosedSite:
             )
         return kept[of, HEAD_WEIGHT], kept[of, HEAD_BIAS]
 
-    def mix(self, solution: Solution) -> Tensor:
-        """Return the site's class mix [C], from the common answers to its unlabelled images too."""
-        return self._unlabelled(solution)[1]
+    def mix(self, task: Task) -> Tensor:
+        """Return the site's class mix [C], from its own head's answers to unlabelled images too."""
+        return self._unlabelled(task)[1]
 
-    def _unlabelled(self, solution: Solution) -> tuple[Tensor, Tensor]:
-        """Return the common answers to the unlabelled images [n, C], and the class mix [C]."""
-        [answers] = answers_over(solution.common, [self.features(UNLABELLED)])
-        return answers, site_mix(counts(self.site), answers, solution.prior)
+    def _unlabelled(self, task: Task) -> tuple[Tensor, Tensor]:
+        """Return the own head's answers to the unlabelled images [n, C], and the class mix [C].
+
+        Where images differ by site the common head may know hardly any of them.
+        """
+        [answers] = answers_over(self.head(task), [self.features(UNLABELLED)])
+        return answers, site_mix(counts(self.site), answers, self.solution(task).prior)
 
     def mix_alone(self) -> Tensor:
         """Return the class mix [C] as the site's labels alone say it."""
@@ -174,7 +177,7 @@ class ClosedSite:
         "alone": from the site's own labelled images; absent at a site without any.
         """
         solution, labels = self.solution(task), self.site.data.labels
-        mix, labels_mix = self.mix(solution), self.mix_alone()
+        mix, labels_mix = self.mix(task), self.mix_alone()
         if not self.own_mix:
             mix = labels_mix = torch.full_like(mix, 1 / len(mix))
         found = {"common": (solution.common, mix), "tuned": (self.head(task), mix)}

@@ -1,12 +1,11 @@
 """One round: class statistics of fixed features, solved in closed form; no network is trained.
 
 Sites send sums, the server adds them and solves (`_discriminant`); since sums are added, that
-solution is the one of all images in one place, whatever the split. Then sites guess the classes of
-their unlabelled images, each by its own class mix, and class means are made of these too; from here
-on the split matters (`guesses`). A site answers with the common head, or with one in which its own
-labelled images count more where all sites' validation images want that, times its own mix of
-classes (`learn.priors`). The features are fixed, by name (`learn.features`), and so all of it takes
-seconds.
+solution is the one of all images in one place, whatever the split. A site answers with the common
+head, or with one in which its own labelled images count more where all sites' validation images
+want that, times its own mix of classes (`learn.priors`). By that answer sites guess the classes of
+their unlabelled images, and class means are made of these too; from here on the split matters
+(`guesses`). The features are fixed, by name (`learn.features`), and so all of it takes seconds.
 """
 
 from collections.abc import Generator, Mapping, Sequence

@@ -107,23 +107,29 @@ def test_the_solution_is_that_of_all_images_in_one_place(tmp_path):
     torch.testing.assert_close(found.bias.double(), bias / found.temperature, rtol=1e-3, atol=0.01)
 
 
-@pytest.mark.parametrize("likelier", [(0, -1.9, -1.8, -1.8), (0, -2.1), (0, 5, 4.9)])
+@pytest.mark.parametrize(
+    ("answer", "likelier"),
+    [("common", (0, -1.9, -1.8, -1.8)), ("common", (0, -2.1)), ("common", (0, 5, 4.9)),
+     ("tuned", (0, 5, 4.9))],
+)  # fmt: skip
 def test_class_means_are_of_guesses_as_long_as_labels_become_likelier(
-    tmp_path, monkeypatch, likelier
+    tmp_path, monkeypatch, answer, likelier
 ):
     """The first guesses may make labels less likely by e^2, later ones must make them likelier.
 
-    Means by hand, from each site's images in one place: guessed by the solution before, and by the
-    site's own class mix.
+    Means by hand, from each site's images in one place: guessed by the head that the site had
+    before, its own labelled images counting more where all sites want that, times its class mix.
     """
-    elections = iter(likelier)
+    elections, own_weight = iter(likelier), OWN_WEIGHTS[3] if answer == "tuned" else 0.0
 
     def elected(rnd, before, models):
         yield []
-        return int(before.argmax()), next(elections)
+        if GRID in models:
+            return int(before.argmax()), next(elections)
+        return OWN_WEIGHTS.index(own_weight), 0.0
 
     monkeypatch.setattr("fedapp.methods.closed_form._server.elected", elected)
-    played = play(toy(OneRound(answer="common"), tmp_path, DEALS, **ONCE))
+    played = play(toy(OneRound(answer=answer), tmp_path, DEALS, **ONCE))
     assert next(elections, None) is None
     sites = [site_data(played.experiment, site) for site in range(len(DEALS))]
     build = build_features("hog", (1, 8, 8)).of
@@ -137,10 +143,12 @@ def test_class_means_are_of_guesses_as_long_as_labels_become_likelier(
     found, rounds = solution(played), len(likelier) - 2
     assert found.guessed == rounds == played.summary["closed_guessed"]
     for _ in range(rounds):
-        heads = Classes.of(guessed).heads([LIKELY_RIDGE])
-        weight, bias = (of[0] / LIKELY_TEMPERATURE for of in heads)
-        again = []
-        for features, of in zip(other, sums, strict=True):
+        classes, again = Classes.of(guessed), []
+        level = classes.level(LIKELY_RIDGE)
+        for features, of, *own in zip(other, sums, known, labels, strict=True):
+            more = bool(own_weight) and len(own[0])
+            head = (classes.with_own(*own, own_weight) if more else classes).head(level)
+            weight, bias = (of / LIKELY_TEMPERATURE for of in head)
             answers = torch.softmax(features.double() @ weight.T + bias, dim=1)
             mix = site_mix(of.counts, answers, found.prior)
             again.append(Guesses.of(features, weighted(answers, mix)))
@@ -359,10 +367,14 @@ def test_a_second_round_changes_nothing_and_sends_no_sums(played):
 
 
 def test_every_site_is_asked_once_for_each(played):
-    """They vote on each solution, those by guesses too, and at last on the weight of own images."""
+    """They vote on each solution, those by guesses too, and on the weight of own images.
+
+    On that before any guesses, which the own head makes, and once more where these changed it.
+    """
     asked = Counter((e.task.action, e.task.site) for e in played.seen if not e.task.round)
-    guesses = min(int(solution(played).guessed) + 1, MOST_GUESSES)  # the last made none likelier
-    times = {COUNT: 1, GUESS: guesses, VOTE: 1 + guesses + 1, EVALUATE: 1}
+    taken = int(solution(played).guessed)
+    guesses = min(taken + 1, MOST_GUESSES)  # the last made none likelier
+    times = {COUNT: 1, GUESS: guesses, VOTE: 1 + guesses + 1 + bool(taken), EVALUATE: 1}
     assert asked == {(action, site): n for action, n in times.items() for site in range(5)}
 
 
