@@ -12,8 +12,8 @@ from fedapp.ground.errors import ConfigError, nearest
 from fedapp.tools.compare.grid import Grid, grid_of
 from fedapp.tools.compare.tuning import RATE
 
-CANDIDATES = ("local_only", "fedavg", "fedavg_ft", "recommended")
-"""Method presets, the simplest first."""
+CANDIDATES = ("local_only", "one_round", "fedavg", "fedavg_ft", "recommended")
+"""Method presets, the simplest first: `one_round` trains nothing."""
 SETTING = "base"
 """What the one setting is called in the comparison's files."""
 ROUNDS, STEPS, SAMPLED = 5, 25, 0.5
@@ -33,7 +33,7 @@ def plan(data: str, given: Mapping[str, Scalar], seeds: Sequence[int]) -> tuple[
     """Return what to run and to tune, and the words of the command line that run it in full.
 
     data: a preset, by name or file, or a folder of images by class. given: overrides, which go over
-    the budget. The candidates are tuned on a seed that the comparison does not use, each by the
+    the budget. Those that train are tuned on a seed that the comparison does not use, each by the
     same learning rates (`rates`); a given learning rate is that of all, and nothing is tuned.
     Raises ConfigError where there is no such thing, DataError where a folder has no images.
     """
@@ -69,7 +69,9 @@ def plan(data: str, given: Mapping[str, Scalar], seeds: Sequence[int]) -> tuple[
         tried = rates(full.training.learning_rate)
         plain["tune"] = {
             "budget": len(tried),
-            "values": {name: {RATE: tried} for name in CANDIDATES},
+            "values": {
+                name: {} if name == "one_round" else {RATE: tried} for name in CANDIDATES
+            },
             "seeds": [max(seeds) + 1],
         }
     words = [base, *(f"{key}={value}" for key, value in asked.items())]

@@ -13,6 +13,7 @@ from fedapp.tools.compare.tuning import RATE
 
 NAMES = {
     "local_only": "each site alone",
+    "one_round": "one round, no training",
     "fedavg": "plain average",
     "fedavg_ft": "average, then fine-tuned",
     "recommended": "recommended",
@@ -40,7 +41,7 @@ def table(found: Mapping[str, Runs], advice: Advice, costs: Mapping[str, float])
 
 def tuned_words(chosen: Mapping[str, Mapping[str, Scalar]]) -> list[str]:
     """Return the learning rates that were chosen for the candidates; nothing if none was."""
-    named = [f"{NAMES[name]} {values[RATE]}" for name, values in chosen.items()]
+    named = [f"{NAMES[name]} {values[RATE]}" for name, values in chosen.items() if values]
     if not named:
         return []
     return [f"Learning rates, chosen on validation images of another seed: {', '.join(named)}"]

@@ -17,6 +17,7 @@ from fedapp.tools.advise.words import NAMES, as_json, reason, table, tuned_words
 SEEDS = range(12)
 FOUND = {
     "local_only": {k: 0.5 + 0.01 * (k % 3) for k in SEEDS},
+    "one_round": {k: 0.6 + 0.01 * (k % 4) for k in SEEDS},
     "fedavg": {k: 0.7 + 0.01 * (k % 4) for k in SEEDS},
     "fedavg_ft": {k: 0.71 + 0.05 * (k % 2) for k in SEEDS},
     "recommended": {k: 0.9 + 0.01 * (k % 3) for k in SEEDS},
@@ -65,9 +66,9 @@ def test_bad_input_is_a_line(data, given, says):
 def test_the_words_of_a_clear_case():
     advice = advise(FOUND)
     lines = table(FOUND, advice, COSTS)
-    assert len(lines) == 5 and "90.0" not in lines[1] and "1 min 01 s" in lines[1]
+    assert len(lines) == 6 and "90.0" not in lines[1] and "1 min 01 s" in lines[1]
     first, second = reason(advice, 900, [0.5] * 12)
-    assert first.startswith("Take: recommended. It is better than each site alone, plain average")
+    assert first.startswith("Take: recommended. It is better than each site alone, one round")
     assert second == "Nothing else that was tried can be more than 1 point better."
 
 
@@ -92,6 +93,7 @@ def test_every_candidate_is_tuned_by_the_same_rates_on_a_seed_apart():
     grid, _ = plan("digits_demo", {}, [0, 4, 1])
     own = load_experiment("digits_demo", {}).training.learning_rate
     assert grid.tune.seeds == [5] and set(grid.tune.values) == set(CANDIDATES)
+    assert grid.tune.values.pop("one_round") == {}, "it trains nothing"
     assert {tuple(v["training.learning_rate"]) for v in grid.tune.values.values()} == {
         tuple(rates(own))
     }
@@ -134,6 +136,7 @@ def test_on_a_folder_it_advises_and_goes_on(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert again == 0 and set(found["candidates"]) == set(CANDIDATES)
     tried = rates(load_experiment(str(FOLDERS), {}).training.learning_rate)
-    assert all(one["training.learning_rate"] in tried for one in found["candidates"].values())
+    rate = {name: one.get("training.learning_rate") for name, one in found["candidates"].items()}
+    assert rate.pop("one_round") is None and set(rate.values()) <= set(tried)
     rows = (tmp_path / "out" / "tuning" / "results.csv").read_text().splitlines()
-    assert len(rows) == 1 + len(CANDIDATES) * len(tried)
+    assert len(rows) == 1 + len(rate) * len(tried)
