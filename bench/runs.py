@@ -63,10 +63,6 @@ class Run:
         schema = schema_of(self.network.state_dict())
         return from_bytes(self.blob(site), schema, f"site {site}", self.experiment.transport)
 
-    def trained(self, site: int) -> bool:
-        """Whether a site ever learned."""
-        return bool(self._pool[str(site)][0])
-
     @cached_property
     def network(self) -> Network:
         """The run's network, with any numbers."""

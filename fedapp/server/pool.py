@@ -54,11 +54,6 @@ class ModelPool:
         self._unsettled: set[str] = set()
 
     @property
-    def records(self) -> Mapping[int, UpdateRecord]:
-        """The record of every site's model, w_0's included."""
-        return {site: record for (site, role), record in self._records.items() if role == MODEL}
-
-    @property
     def contents(self) -> Records:
         """The record of every content."""
         return self._records

@@ -76,7 +76,7 @@ def run(root, name, lie=None, twice=False):
     with Progress() as progress:
         engine = Engine(experiment, transport, folder, store, progress, Ledger())
         engine.run()
-    records = {k: (r.version, r.digest) for k, r in engine.pool.records.items()}
+    records = {k: (r.version, r.digest) for (k, _), r in engine.pool.contents.items()}
     return records, folder.metrics()[1]["skipped"]
 
 

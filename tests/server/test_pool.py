@@ -9,7 +9,7 @@ from fedapp.ground.settings import TransportSettings
 from fedapp.learn.params import Schema, digest_of, to_bytes
 from fedapp.learn.parsed import PARSED
 from fedapp.messages.poolkey import make_key, read_key
-from fedapp.messages.protocol import INITIAL_SITE, ModelRef
+from fedapp.messages.protocol import INITIAL_SITE, MODEL, ModelRef
 from fedapp.messages.store import ModelStore
 from fedapp.server.pool import ModelPool, UpdateRecord
 
@@ -30,7 +30,7 @@ def test_every_site_starts_from_w_0(tmp_path: Path) -> None:
     assert [pool.latest(k) for k in SITES] == [ModelRef(k, 0, first.digest) for k in SITES]
     assert pool.trained() == ()
     assert pool.get(first.digest) == b"w_0"
-    assert pool.records[1] == UpdateRecord(0, first.digest, 0)
+    assert pool.contents[1, MODEL] == UpdateRecord(0, first.digest, 0)
 
 
 def test_what_cannot_be_made_again_is_on_the_disk_before_the_run_goes_on(
@@ -46,7 +46,7 @@ def test_what_cannot_be_made_again_is_on_the_disk_before_the_run_goes_on(
         before = len(written)
         digest = make().digest
         assert any(digest in name for name in written[before:])
-    assert pool.records[1] == UpdateRecord(3, digest, 0)
+    assert pool.contents[1, MODEL] == UpdateRecord(3, digest, 0)
 
 
 def test_upload_is_a_new_version_only_with_new_content(pool: ModelPool) -> None:
@@ -55,7 +55,7 @@ def test_upload_is_a_new_version_only_with_new_content(pool: ModelPool) -> None:
     new = pool.upload(1, digest_of(b"a"), b"a", 3)
     assert new == ModelRef(1, 1, new.digest) == pool.latest(1)
     assert pool.upload(1, digest_of(b"a"), b"a", 4) == new
-    assert pool.records[1] == UpdateRecord(1, new.digest, 3)
+    assert pool.contents[1, MODEL] == UpdateRecord(1, new.digest, 3)
     assert pool.upload(1, digest_of(b"b"), b"b", 5).version == 2
     assert pool.upload(0, digest_of(b"b"), b"b", 5).version == 1
     assert pool.trained() == (0, 1)
@@ -69,10 +69,10 @@ def test_a_site_that_comes_late_gets_w_0_and_one_with_a_model_keeps_it(pool: Mod
 
 
 def test_another_content_than_was_named_is_refused_and_changes_nothing(pool: ModelPool) -> None:
-    before = dict(pool.records)
+    before = dict(pool.contents)
     with pytest.raises(ProtocolError, match="not the content it names"):
         pool.upload(1, digest_of(b"b"), b"a", 1)
-    assert pool.records == before
+    assert pool.contents == before
 
 
 def test_the_pools_key_is_new_each_time_and_absent_elsewhere(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_unknown_site(pool: ModelPool) -> None:
     for ask in (pool.latest, lambda k: pool.upload(k, digest_of(b"a"), b"a", 1)):
         with pytest.raises(ProtocolError, match="site 7 has no record"):
             ask(7)
-    assert 7 not in pool.records
+    assert (7, MODEL) not in pool.contents
 
 
 def test_keep_drops_what_nobody_refers_to(pool: ModelPool) -> None:
@@ -123,7 +123,7 @@ def test_records_survive_json(pool: ModelPool, tmp_path: Path) -> None:
     pool.upload(2, digest_of(b"a"), b"a", 4)
     plain = json.loads(json.dumps(pool.to_plain()))
     again = ModelPool.from_plain(ModelStore(tmp_path), plain)
-    assert again.records == pool.records
+    assert again.contents == pool.contents
     assert again.initial == pool.initial
     assert again.trained() == (2,)
 
@@ -141,7 +141,7 @@ def test_resuming_without_a_content_is_noted(
 def test_a_refused_upload_changes_no_record(
     pool: ModelPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = dict(pool.records)
+    before = dict(pool.contents)
 
     def full(self: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
@@ -149,7 +149,7 @@ def test_a_refused_upload_changes_no_record(
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(StoreError, match="No space left"):
         pool.upload(1, digest_of(b"a"), b"a", 1)
-    assert pool.records == before
+    assert pool.contents == before
     assert pool.get(pool.latest(1).digest) == b"w_0"
 
 

@@ -53,7 +53,7 @@ def test_the_mean_is_weighted_and_becomes_the_servers_next_version(tmp_path):
     found = content(rnd, made)
     assert found["weight"].tolist() == [[2.0, 1.0]]  # (3 * 1 + 1 * 5) / 4
     assert found["running_var"].tolist() == [5.0]  # (3 * 4 + 1 * 8) / 4
-    assert rnd.pool.records[SERVER_SITE].round == 7
+    assert rnd.pool.contents[SERVER_SITE, MODEL].round == 7
     assert rnd.average([(1, rnd.latest(1))]).version == 2
 
 
