@@ -13,7 +13,7 @@ from fedapp.tools.compare.tuning import RATE
 
 NAMES = {
     "local_only": "each site alone",
-    "one_round": "one round, no training",
+    "one_round": "one round without training",
     "fedavg": "plain average",
     "fedavg_ft": "average, then fine-tuned",
     "recommended": "recommended",
