@@ -69,9 +69,7 @@ def plan(data: str, given: Mapping[str, Scalar], seeds: Sequence[int]) -> tuple[
         tried = rates(full.training.learning_rate)
         plain["tune"] = {
             "budget": len(tried),
-            "values": {
-                name: {} if name == "one_round" else {RATE: tried} for name in CANDIDATES
-            },
+            "values": {name: {} if name == "one_round" else {RATE: tried} for name in CANDIDATES},
             "seeds": [max(seeds) + 1],
         }
     words = [base, *(f"{key}={value}" for key, value in asked.items())]
