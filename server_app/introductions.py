@@ -74,7 +74,7 @@ class Introductions:
         under_way = {m.metadata.message_id: m for m, _ in self._asked.values()}
         answers = [self._met(message, reply) for message, reply in self.post.pull(under_way)]
         now, here = time.monotonic(), set(self.post.grid.get_node_ids())
-        self._asked = {n: q for n, q in self._asked.items() if now < q[1] + self.post.ttl}
+        self._asked = {n: q for n, q in self._asked.items() if now < q[1] + self._patience}
         strangers = here - set(self.nodes.values()) - self._asked.keys()
         by_turns = sorted(strangers, key=lambda node: (self._last_asked.get(node, 0.0), node))
         if strangers:
@@ -90,10 +90,17 @@ class Introductions:
         self.nodes.pop(site, None)
         self.neighbours.discard(site)
 
+    @property
+    def _patience(self) -> float:
+        """Seconds for which a first question stands: starting a site takes more than a task may."""
+        return self.experiment.rounds.hello_s
+
     def _questions(self, nodes: Sequence[int]) -> list[Message]:
         """Return the first question to each node, noted as under way."""
         now = time.monotonic()
-        messages = [self.post.message(node, "query.hello", self.hello) for node in nodes]
+        messages = [
+            self.post.message(node, "query.hello", self.hello, self._patience) for node in nodes
+        ]
         self._asked |= {m.metadata.dst_node_id: (m, now) for m in messages}
         self._last_asked |= dict.fromkeys(nodes, now)
         return messages

@@ -37,14 +37,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Post:
-    """ttl: seconds after which Flower gives a message up."""
+    """ttl: seconds after which Flower gives up a message that has no time of its own."""
 
     grid: Grid
     ttl: float
 
-    def message(self, node: int, message_type: str, content: RecordDict) -> Message:
+    def message(
+        self, node: int, message_type: str, content: RecordDict, ttl: float | None = None
+    ) -> Message:
         """Return a message to a node."""
-        return Message(content, dst_node_id=node, message_type=message_type, ttl=self.ttl)
+        seconds = self.ttl if ttl is None else ttl
+        return Message(content, dst_node_id=node, message_type=message_type, ttl=seconds)
 
     def replies(
         self, more: Callable[[], Iterable[Message]], deadline_s: float

@@ -58,7 +58,7 @@ def test_an_unknown_name_gets_advice():
 
 
 @pytest.mark.parametrize(("inputs", "says"), [
-    ((12,), "images of 1 to 4 channels; use the features network"),
+    ((12,), "images of 1 to 4 channels; take auto or plain"),
     ((1, 128), "images of 1 to 4 channels"),
     ((5, 28, 28), "images of 1 to 4 channels"),
     ((1, 7, 28), "8 to 1024 pixels a side; change data.image_size"),

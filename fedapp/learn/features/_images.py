@@ -16,7 +16,7 @@ LARGEST: Final = 1e6
 def image_misfit(name: str, inputs: tuple[int, ...]) -> str:
     """Return why features of images cannot take such inputs, and the remedy; empty: they can."""
     if len(inputs) != 3 or not 1 <= inputs[0] <= MAX_CHANNELS:
-        return f"{name} takes images of 1 to {MAX_CHANNELS} channels; use the features network"
+        return f"{name} takes images of 1 to {MAX_CHANNELS} channels; take auto or plain"
     if not all(MIN_SIDE <= side <= MAX_SIDE for side in inputs[1:]):
         return (
             f"{name} takes images of {MIN_SIDE} to {MAX_SIDE} pixels a side; change data.image_size"

@@ -38,7 +38,7 @@ class FrozenNetwork(FeatureMap):
         """Build the map of a network. Raises ConfigError where there is none."""
         if network is None:
             raise ConfigError(
-                "the features network need a network with weights; set model.weights, or use hog"
+                "`network` features need a network with weights; set model.weights, or use hog"
             )
         return cls(network, seed)
 

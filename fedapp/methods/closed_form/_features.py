@@ -36,7 +36,7 @@ def unfit_features(name: str, model: NetworkSettings) -> str:
     weights = getattr(model, "weights_sha256", "")
     if name != FROZEN or ":" in model.name or weights:
         return ""
-    return "the features network need a trained network: set model.weights, or take hog"
+    return "`network` features need a trained network: set model.weights, or take hog"
 
 
 def features_for(name: str, network: Network) -> FeatureMap:

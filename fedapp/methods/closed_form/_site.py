@@ -99,7 +99,7 @@ class ClosedSite:
         return Sums.of(known, data.labels, other, data.num_classes)
 
     def guesses(self, task: Task) -> Guesses:
-        """Return the sums over the unlabelled images, in the classes that the solution says."""
+        """Return the sums over the unlabelled images, in the classes that the own head says."""
         answers, mix = self._unlabelled(task)
         return Guesses.of(self.features(UNLABELLED).cpu(), weighted(answers, mix))
 
@@ -149,6 +149,8 @@ class ClosedSite:
         """
         kept, of = self.site.features, self.made + task.models[SOLUTION][0].digest
         if (of, HEAD_WEIGHT) not in kept:
+            for old in [key for key in kept if key[1] in (HEAD_WEIGHT, HEAD_BIAS)]:
+                del kept[old]  # of a solution that is no more
             solution = self.solution(task)
             kept[of, HEAD_WEIGHT], kept[of, HEAD_BIAS] = solution.head(
                 *self.known(), solution.own_weight

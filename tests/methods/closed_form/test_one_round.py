@@ -402,8 +402,8 @@ def test_a_newcomers_sums_are_added(tmp_path, capsys):
         torch.testing.assert_close(tensor, content(early, SOLUTION)[name])
 
 
-@pytest.mark.parametrize("cut", [(0, COUNT, 2), (0, VOTE, 1), (0, VOTE, 5 + 3), (0, EVALUATE, 2),
-                                 (1, EVALUATE, 3)])  # fmt: skip
+@pytest.mark.parametrize("cut", [(0, COUNT, 2), (0, VOTE, 1), (0, VOTE, 5 + 3), (0, GUESS, 1),
+                                 (0, EVALUATE, 2), (1, EVALUATE, 3)])  # fmt: skip
 def test_a_run_cut_anywhere_resumes_to_the_same_bits(tmp_path, played, cut):
     experiment = toy(HOG, tmp_path, DEALS)
     with pytest.raises(Stop):
@@ -524,7 +524,7 @@ def refused(*overrides):
 
 def test_a_frozen_network_without_weights_is_refused():
     says = refused("method.features=network")
-    assert "the features network need a trained network: set model.weights" in says
+    assert "`network` features need a trained network: set model.weights" in says
 
 
 @pytest.mark.parametrize("rule", ["median", "bounded", "filtered"])
@@ -537,7 +537,7 @@ def test_unknown_features_are_refused():
 
 
 @pytest.mark.parametrize(("inputs", "says"), [
-    ((20,), "takes images of 1 to 4 channels; use the features network"),
+    ((20,), "takes images of 1 to 4 channels; take auto or plain"),
     ((1, 4, 4), "takes images of 8 to 1024 pixels a side"),
     ((1, 1, 1), "takes images of 8 to 1024 pixels a side"),
     ((5, 9, 9), "takes images of 1 to 4 channels"),
