@@ -20,7 +20,8 @@ from tests.small import SMALL, small
 FACTS = SiteFacts(0, (1, 8, 8), ("a", "b"), 1, 1, 1, 1, "0" * 64)
 KEY = "1" * 32
 HELLO = wire.write_request(Origin("run", "0" * 16, "0" * 64), Hello(), {})
-TTL = 60.0
+TTL = SMALL.rounds.hello_s
+"""Of a first question."""
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +63,7 @@ def met():
         said = []
         data = agreed(classes="a, b", sites=sites) if sites else SMALL.data
         experiment = small(rounds__join_wait_s=0.0, data=data)
-        made = Introductions(Post(grid, TTL), experiment, HELLO, KEY, said.append, "all")
+        made = Introductions(Post(grid, 60.0), experiment, HELLO, KEY, said.append, "all")
         made.at_start()
         said.clear()
         return made, grid, said
