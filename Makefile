@@ -9,7 +9,7 @@ BIN := .venv/bin
 STAMP := .venv/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo deploy-demo run test test-all test-part soak mutants lint format check bench results docs stop clean
+.PHONY: help env demo deploy-demo run test test-most test-all test-part soak mutants lint format check bench results docs stop clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +32,10 @@ deploy-demo: $(STAMP) ## a server and three sites as real programs: TLS, a key p
 run: $(STAMP) ## run a preset: make run PRESET=fashion_mnist_small SITES=20 ARGS="seed=1"
 	@$(BIN)/python -m fedapp.drivers.flower_local $(PRESET) $(if $(SITES),split.num_clients=$(SITES)) $(ARGS)
 
-test: $(STAMP) ## the fast tests
+test: $(STAMP) ## the quick tests, each under a second
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not long"
+
+test-most: $(STAMP) ## all tests but the slow ones, as CI runs them
 	$(BIN)/python -m pytest -q -n $(WORKERS)
 
 test-all: $(STAMP) ## all tests, slow ones included; cut, it goes on; at the end the seconds of those over 5
@@ -57,7 +60,7 @@ format: $(STAMP) ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-check: lint test ## what CI runs
+check: lint test-most ## what CI runs
 
 bench: $(STAMP) ## all benchmarks, then docs/results/benchmarks.md; ARGS="--quick" or ARGS="scoring gpu"
 	$(BIN)/python -m bench $(ARGS)

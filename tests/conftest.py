@@ -10,6 +10,9 @@ from hypothesis import settings
 
 from fedapp.ground.ours import process_is_ours
 
+LONG = frozenset(Path(__file__).with_name("long.txt").read_text().split())
+"""Tests that `make test` leaves out: `tests/going_on.py` says which."""
+
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
@@ -24,6 +27,11 @@ def pytest_configure() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", type=int, metavar="N", help="of N parts of the files, today's")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.nodeid.partition("[")[0] in LONG:
+        item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(trylast=True)  # the marks have chosen before

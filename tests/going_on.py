@@ -1,19 +1,24 @@
 """A long pass of tests that was cut goes on: what passed on the very same files is not run again.
 
-A plugin of pytest's: `python -m pytest -p tests.going_on`, as `make test-all` does.
+A plugin of pytest's: `python -m pytest -p tests.going_on`, as `make test-all` does. What it notes
+says which tests are long too: `python -m tests.going_on` rewrites `tests/long.txt` by it.
 """
 
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 LONG_S = 5.0
 """Seconds from which on a test is named at the end."""
+LEFT_OUT_S = 1.0
+"""Seconds, with all its parameters, from which on `make test` leaves a test out."""
 ROOT = Path(__file__).parents[1]
+LONG = ROOT / "tests" / "long.txt"
 
 
 def files_digest() -> str:
@@ -83,3 +88,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(
         GoingOn(folder / files_digest(), speaks=not hasattr(config, "workerinput"))
     )
+
+
+def long_tests(seconds: Mapping[str, float]) -> list[str]:
+    """Return the tests, without their parameters, that take `LEFT_OUT_S` or more, sorted."""
+    whole = defaultdict[str, float](float)
+    for name, took in seconds.items():
+        whole[name.partition("[")[0]] += took
+    return sorted(name for name, took in whole.items() if took >= LEFT_OUT_S)
+
+
+if __name__ == "__main__":
+    newest = max((ROOT / ".pytest_cache/d/passed").iterdir(), key=lambda file: file.stat().st_mtime)
+    names = long_tests(GoingOn(newest, speaks=False).before())
+    LONG.write_text("".join(f"{name}\n" for name in names))
+    print(f"{LONG.name}: {len(names)} tests of {LEFT_OUT_S:g} s or more")

@@ -78,3 +78,16 @@ def test_a_line_cut_in_writing_is_no_test(tmp_path):
     (tmp_path / "notes").write_text('["a::b", 7.0]\n["a::c", 0.1]\n["a::d", 3')
     words = list(going_on.GoingOn(tmp_path / "notes", speaks=True).words())
     assert words == ["on these files 2 tests have passed, in 7 s", "     7.0 s  a::b"]
+
+
+def test_a_test_is_long_by_all_its_parameters_together():
+    took = {"a.py::one[x]": 0.6, "a.py::one[y]": 0.4, "a.py::two": 0.99, "a.py::three": 9.0}
+    assert going_on.long_tests(took) == ["a.py::one", "a.py::three"]
+
+
+def test_every_test_that_is_called_long_is_there():
+    names = going_on.LONG.read_text().splitlines()
+    assert names == sorted(set(names))
+    for name in names:
+        file, _, function = name.partition("::")
+        assert f"def {function}(" in (going_on.ROOT / file).read_text(), name
