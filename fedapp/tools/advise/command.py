@@ -13,10 +13,12 @@ from fedapp.ground.errors import RunError
 from fedapp.ground.text import duration
 from fedapp.results.comparison.record import ComparisonRecord
 from fedapp.results.statistics import by_run
-from fedapp.tools.advise.plan import CANDIDATES, SEEDS, SETTING, plan
+from fedapp.tools.advise.plan import SEEDS, SETTING, plan
 from fedapp.tools.advise.rule import advise
-from fedapp.tools.advise.words import as_json, reason, table, tuned_words
+from fedapp.tools.advise.words import as_json, left_out_words, reason, table, tuned_words
+from fedapp.tools.compare.cells import Cell, build_cells
 from fedapp.tools.compare.command import folder_of
+from fedapp.tools.compare.earlier import check_cells
 from fedapp.tools.compare.execute import execute
 from fedapp.tools.compare.grid import Grid
 from fedapp.tools.compare.tuning import candidates, judge, tuning_grid
@@ -37,29 +39,30 @@ def advise_on(
 
     Raises ConfigError and RunError as `compare`, and RunError where no site has test images.
     """
-    grid, words = plan(data, overrides, seeds or SEEDS)
+    grid, words, left_out = plan(data, overrides, seeds or SEEDS)
     folder = folder_of(out, f"advise-{grid.name}")
     with redirect_stdout(stderr) if as_data else nullcontext():
+        for line in left_out_words(left_out):
+            print(line)
+        check(grid, folder)
         code, chosen, tuning_seconds = _tuned(grid, folder / "tuning", jobs)
         if code:
             return code
-        methods = {name: {**own, **chosen.get(name, {})} for name, own in grid.methods.items()}
-        tuned = replace(grid, methods=methods, tune=None)
-        code, collection, _ = execute(tuned, folder, jobs, "loopback")
+        code, collection, _ = execute(_with(grid, chosen), folder, jobs, "loopback")
     if code:
         return code
     record = collection.record()
     units = record.units(SETTING)
-    found = by_run({name: units[name] for name in CANDIDATES if name in units})
+    found = by_run({name: units[name] for name in grid.methods if name in units})
     advice = advise(found)
     if advice is None:
         raise RunError(f"{data}: no site has labelled test images: label some, or nobody can tell")
     costs = {
-        name: fmean(record.by_seed(SETTING, name, "wall_seconds").values()) for name in CANDIDATES
+        name: fmean(record.by_seed(SETTING, name, "wall_seconds").values()) for name in grid.methods
     }
-    images, shares = _tested(record, grid.seeds[0])
+    images, shares = _tested(record, next(iter(grid.methods)), grid.seeds[0])
     if as_data:
-        print(json.dumps(as_json(found, advice, costs, images, chosen), indent=2))
+        print(json.dumps(as_json(found, advice, costs, images, chosen, left_out), indent=2))
         return 0
     sites = len(shares)
     print(f"\nAccuracy on each site's own test images: {sites} sites, {len(grid.seeds)} seeds")
@@ -70,6 +73,36 @@ def advise_on(
     more = "".join(f" {key}={value}" for key, value in chosen.get(advice.method, {}).items())
     print(f"In full: fedapp run {words} method.preset={advice.method}{more}")
     return 0
+
+
+def check(grid: Grid, folder: Path) -> None:
+    """Raise now what would be refused after hours of tuning; nothing is run.
+
+    Raises ConfigError where a cell of the tuning or of the comparison cannot be built, whichever
+    values are chosen, and RunError where the folder holds one that none of these values fits.
+    """
+    ways = [_with(grid, {})]
+    if grid.tune is not None:
+        tried = candidates(grid)
+        build_cells(tuning_grid(grid, tried), folder / "tuning")
+        by_method = {name: [c.values for c in tried if c.method == name] for name in grid.methods}
+        tuned = {name: values for name, values in by_method.items() if values}
+        ways = [
+            _with(grid, dict(zip(tuned, values, strict=True)))
+            for values in zip(*tuned.values(), strict=True)
+        ]
+    cells = zip(*(build_cells(way, folder) for way in ways), strict=True)
+    check_cells([same[0] for same in cells if not any(map(_fits, same))])
+
+
+def _fits(cell: Cell) -> bool:
+    return cell.state() == "new" or cell.run_facts().get("experiment") == cell.digest
+
+
+def _with(grid: Grid, chosen: Mapping[str, Mapping[str, Scalar]]) -> Grid:
+    """Return the comparison with the values that were chosen for its methods."""
+    methods = {name: {**own, **chosen.get(name, {})} for name, own in grid.methods.items()}
+    return replace(grid, methods=methods, tune=None)
 
 
 def _tuned(
@@ -87,7 +120,7 @@ def _tuned(
     return 0, chosen, sum(row["wall_seconds"] for row in collection.results)
 
 
-def _tested(record: ComparisonRecord, seed: int) -> tuple[int, list[float]]:
+def _tested(record: ComparisonRecord, method: str, seed: int) -> tuple[int, list[float]]:
     """Return the test images of all sites, and each site's share of labels, under one seed."""
-    rows = record.sites[SETTING, CANDIDATES[0], seed].values()
+    rows = record.sites[SETTING, method, seed].values()
     return sum(int(row.test or 0) for row in rows), [row.mu for row in rows if row.mu is not None]

@@ -15,10 +15,11 @@ NAMES = {
     "local_only": "each site alone",
     "one_round": "one round without training",
     "fedavg": "plain average",
-    "fedavg_ft": "average, then fine-tuned",
+    "fedavg_ft": "fine-tuned average",
     "recommended": "recommended",
+    "prior_shift": "prior shift",
 }
-"""Candidate -> what a person calls it."""
+"""Candidate -> what a person calls it; no name has a comma, lists are of names."""
 MANY_LABELS = 0.9
 """Mean share of labels from which learning from unlabelled images has little to add."""
 
@@ -39,12 +40,17 @@ def table(found: Mapping[str, Runs], advice: Advice, costs: Mapping[str, float])
     return lines
 
 
+def left_out_words(left_out: Mapping[str, str]) -> list[str]:
+    """Return a line for each candidate that cannot run. left_out: why, by candidate."""
+    return [f"left out: {NAMES[name]}: {why}" for name, why in left_out.items()]
+
+
 def tuned_words(chosen: Mapping[str, Mapping[str, Scalar]]) -> list[str]:
     """Return the learning rates that were chosen for the candidates; nothing if none was."""
     named = [f"{NAMES[name]} {values[RATE]}" for name, values in chosen.items() if values]
     if not named:
         return []
-    return [f"Learning rates, chosen on validation images of another seed: {', '.join(named)}"]
+    return [f"Learning rates, chosen on validation images of another seed: {_joined(named)}"]
 
 
 def reason(advice: Advice, test_images: int, shares: Sequence[float]) -> list[str]:
@@ -94,7 +100,13 @@ def _unsure(advice: Advice, name: str, test_images: int) -> list[str]:
 
 
 def _named(candidates: Sequence[str]) -> str:
-    return ", ".join(NAMES[candidate] for candidate in candidates)
+    return _joined([NAMES[candidate] for candidate in candidates])
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Return at least one of them as a list in a sentence: "a, b and c"."""
+    *before, last = words
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def as_json(
@@ -103,6 +115,7 @@ def as_json(
     costs: Mapping[str, float],
     test_images: int,
     chosen: Mapping[str, Mapping[str, Scalar]] = MappingProxyType({}),
+    left_out: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return all of it as JSON can hold it; accuracies and differences are shares."""
     return {
@@ -123,4 +136,5 @@ def as_json(
             }
             for name, runs in found.items()
         },
+        "left_out": dict(left_out),
     }  # fmt: skip

@@ -2,17 +2,24 @@
 
 import json
 import shlex
+from dataclasses import replace
+from io import StringIO
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError, DataError
-from fedapp.tools.advise.command import advise_on
+from fedapp.experiment.presetfiles import CONF
+from fedapp.ground.errors import ConfigError, DataError, RunError
+from fedapp.tools.advise import command
+from fedapp.tools.advise.command import advise_on, check
 from fedapp.tools.advise.plan import CANDIDATES, FOLDERS, plan, rates
 from fedapp.tools.advise.rule import advise
-from fedapp.tools.advise.words import NAMES, as_json, reason, table, tuned_words
+from fedapp.tools.advise.words import NAMES, as_json, left_out_words, reason, table, tuned_words
+from fedapp.tools.compare.cells import build_cells
+from fedapp.tools.compare.tuning import RATE
 
 SEEDS = range(12)
 FOUND = {
@@ -26,14 +33,14 @@ COSTS = dict.fromkeys(FOUND, 61.0)
 
 
 def test_a_preset_is_run_at_a_small_budget_with_the_persons_settings_over_it():
-    grid, words = plan("fashion_mnist", {"data.subset": 500}, [0, 1])
+    grid, words, left_out = plan("fashion_mnist", {"data.subset": 500}, [0, 1])
     assert grid.common == {
         "rounds.num_rounds": 5, "rounds.sample_rate": 0.5, "training.local_steps": 25,
         "data.subset": 500,
     }  # fmt: skip
     assert tuple(grid.methods) == CANDIDATES and grid.seeds == (0, 1)
-    assert words == "fashion_mnist data.subset=500"
-    own, _ = plan("digits_demo", {"rounds.num_rounds": 9}, [0])
+    assert words == "fashion_mnist data.subset=500" and left_out == {}
+    own, _, _ = plan("digits_demo", {"rounds.num_rounds": 9}, [0])
     assert own.common["rounds.num_rounds"] == 9 and own.common["rounds.sample_rate"] == 0.5
 
 
@@ -42,20 +49,27 @@ def test_a_folder_of_images_is_dealt_to_simulated_sites(tmp_path):
         plan(str(tmp_path), {}, [0])
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.png").touch()
-    grid, words = plan(str(tmp_path), {"split.num_clients": 4}, [0])
+    grid, words, _ = plan(str(tmp_path), {"split.num_clients": 4}, [0])
     assert grid.common["data.name"] == "folder" and grid.common["data.root"] == str(tmp_path)
     assert f"data.root={tmp_path}" in words and grid.name == tmp_path.name
     odd = tmp_path / "Dr. O'Neil's $scans; new"
     (odd / "a").mkdir(parents=True)
     (odd / "a" / "1.png").touch()
-    _, words = plan(str(odd), {}, [0])
+    _, words, _ = plan(str(odd), {}, [0])
     assert f"data.root={odd}" in shlex.split(words), "it can be pasted"
 
 
 @pytest.mark.parametrize(("data", "given", "says"), [
     ("digit_demo", {}, "no such preset, YAML file or folder; did you mean 'digits_demo'"),
     ("digits_demo", {"rounds.rounds": 1}, "rounds.num_rounds"),
-    ("digits_demo", {"method.name": "ditto"}, "keep one of the two"),
+    ("digits_demo", {"method.features": "hog"}, "hog': advise compares methods; give settings of"),
+    ("digits_demo", {"method.own_mix": False, "method.name": "ditto"}, "take `fedapp compare` for"),
+    ("digits_demo", {"method": "ditto"}, "advise compares methods"),
+    ("digits_demo", {"rounds.robust": "mediann"}, "^override: .*no such rule; did you mean"),
+    ("digits_demo", {"split.labels": "none"}, "^override: .*: set split.server_share$"),
+    ("digits_demo", {"confidence": 0.5}, "confidence = 0.5: unknown key; valid: data, method"),
+    ("fedul_small", {}, "none of its own can run: conf/fedul_small.yaml: split.bags = 10: "
+                        "local_only cannot learn from bags; leave it out or .*; `fedapp compare` "),
 ])  # fmt: skip
 def test_bad_input_is_a_line(data, given, says):
     with pytest.raises(ConfigError, match=says) as error:
@@ -63,12 +77,96 @@ def test_bad_input_is_a_line(data, given, says):
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(("data", "given", "runs", "said"), [
+    ("digits_demo", {"rounds.robust": "median"},
+     ("local_only", "fedavg", "fedavg_ft", "recommended"), [
+        "left out: one round without training: it adds sums of sites, and averages no models",
+    ]),
+    ("digits_demo", {"privacy.clip": 1.0}, ("local_only", "fedavg", "fedavg_ft", "prior_shift"), [
+        "left out: one round without training: it sends sums, and no models",
+        "left out: recommended: it sends sums beside models (method.closed=none: it does not); "
+        "prior shift, its first version, takes its place",
+    ]),
+    ("digits_server", {}, ("one_round", "fedavg", "fedavg_ft"), [
+        "left out: each site alone: its sites learn from labels of their own",
+        "left out: recommended: its sites count which pseudo-labels are right: set "
+        "method.weigh=false",
+    ]),
+])  # fmt: skip
+def test_what_cannot_run_is_left_out_by_the_methods_own_reason(data, given, runs, said):
+    grid, _, left_out = plan(data, given, [0])
+    assert (tuple(grid.methods), left_out_words(left_out)) == (runs, said)
+    assert set(grid.tune.values) == set(runs)
+    own = load_experiment(data, {"method.preset": "fedavg"}).rounds.num_rounds
+    assert grid.common["rounds.num_rounds"] == min(own, 5), "not of one_round's single round"
+
+
+def test_a_preset_whose_own_file_is_wrong_for_one_method_is_said_with_its_file(tmp_path):
+    file = tmp_path / "mine.yaml"
+    text = (CONF / "digits_demo.yaml").read_text()
+    file.write_text(text.replace("preset: recommended", "name: fedavg\n  server_rate: -1"))
+    grid, _, left_out = plan(str(file), {}, [0])
+    assert tuple(grid.methods) == ("local_only", "one_round", "recommended")
+    assert left_out["fedavg"].startswith(f"{file}: method.server_rate = -1: must be")
+    file.write_text(text.replace("  num_clients: 10", "  num_clients: 0"))
+    with pytest.raises(ConfigError, match=f"^{file}: split.num_clients = 0: must be"):
+        plan(str(file), {}, [0])
+
+
+def test_all_is_checked_before_anything_runs(tmp_path):
+    """A rate that only tuning would set, a setting of one method, and what lies in the folder."""
+    grid, _, _ = plan("digits_demo", {}, [0])
+    check(grid, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    tried = {name: {RATE: [0.1, 0.2, -1.0]} for name in grid.methods}
+    wrong = replace(grid, tune=grid.tune.model_copy(update={"values": tried}))
+    with pytest.raises(ConfigError, match=r"fedavg\.3: training\.learning_rate = -1"):
+        check(wrong, tmp_path)
+    closed = {**grid.methods, "one_round": {**grid.methods["one_round"], "method.closed": "none"}}
+    with pytest.raises(ConfigError, match=r"method\.closed = 'none': not a setting of one_round"):
+        check(replace(grid, methods=closed), tmp_path)
+
+
+@pytest.mark.parametrize(("rate", "fits"), [(0.01, True), (0.5, False)])
+def test_a_folder_of_other_settings_is_refused_before_tuning(tmp_path, rate, fits):
+    grid, _, _ = plan("digits_demo", {}, [0])
+    given, _, _ = plan("digits_demo", {RATE: rate}, [0])
+    begun = next(cell for cell in build_cells(given, tmp_path) if cell.method == "fedavg")
+    begun.folder.mkdir(parents=True)
+    facts = {"experiment": begun.digest, "code": code_hash()[1]}
+    (begun.folder / "run.json").write_text(json.dumps(facts))
+    if fits:
+        check(grid, tmp_path)
+    else:
+        with pytest.raises(RunError, match="was run with other settings"):
+            check(grid, tmp_path)
+
+
+def test_it_says_what_is_left_out_and_then_compares_the_others(tmp_path, capsys, monkeypatch):
+    def stopped(grid, folder, jobs, driver):
+        print("tuning", *grid.methods)
+        return 130, None, []
+
+    monkeypatch.setattr(command, "execute", stopped)
+    assert advise_on("digits_demo", {"rounds.robust": "median"}, out=tmp_path) == 130
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("left out: one round without training: it adds sums")
+    assert second.startswith("tuning local_only.1") and "one_round" not in second
+    beside = StringIO()
+    monkeypatch.setattr(command, "stderr", beside)
+    advise_on("digits_demo", {"rounds.robust": "median"}, out=tmp_path, as_data=True)
+    assert capsys.readouterr().out == "" and beside.getvalue().startswith("left out: one round")
+
+
 def test_the_words_of_a_clear_case():
     advice = advise(FOUND)
     lines = table(FOUND, advice, COSTS)
     assert len(lines) == 6 and "90.0" not in lines[1] and "1 min 01 s" in lines[1]
     first, second = reason(advice, 900, [0.5] * 12)
-    assert first.startswith("Take: recommended. It is better than each site alone, one round")
+    assert first == (
+        "Take: recommended. It is better than each site alone, one round without training and "
+        "fine-tuned average, beyond chance."
+    )
     assert second == "Nothing else that was tried can be more than 1 point better."
 
 
@@ -88,9 +186,9 @@ def test_the_words_where_nothing_can_be_told_or_nothing_is_needed():
 
 
 def test_every_candidate_is_tuned_by_the_same_rates_on_a_seed_apart():
-    grid, _ = plan("digits_demo", {"training.learning_rate": 0.05}, [0, 1])
+    grid, _, _ = plan("digits_demo", {"training.learning_rate": 0.05}, [0, 1])
     assert grid.tune is None, "a given rate is that of all"
-    grid, _ = plan("digits_demo", {}, [0, 4, 1])
+    grid, _, _ = plan("digits_demo", {}, [0, 4, 1])
     own = load_experiment("digits_demo", {}).training.learning_rate
     assert grid.tune.seeds == [5] and set(grid.tune.values) == set(CANDIDATES)
     assert grid.tune.values.pop("one_round") == {}, "it trains nothing"
@@ -103,7 +201,10 @@ def test_every_candidate_is_tuned_by_the_same_rates_on_a_seed_apart():
 def test_the_words_of_what_was_tuned():
     chosen = {"local_only": {"training.learning_rate": 0.01}}
     assert tuned_words(chosen)[0].endswith("another seed: each site alone 0.01")
+    more = tuned_words({**chosen, "one_round": {}, "fedavg_ft": {"training.learning_rate": 0.1}})
+    assert more[0].endswith("another seed: each site alone 0.01 and fine-tuned average 0.1")
     assert tuned_words({}) == []
+    assert not any("," in name for name in NAMES.values()), "they stand in lists"
 
 
 def test_one_seed_tells_nothing_however_many_sites_it_has():
@@ -113,9 +214,11 @@ def test_one_seed_tells_nothing_however_many_sites_it_has():
 
 
 def test_json_holds_all_of_it():
-    found = json.loads(json.dumps(as_json(FOUND, advise(FOUND), COSTS, 900)))
+    left_out = {"prior_shift": "it cannot"}
+    whole = as_json(FOUND, advise(FOUND), COSTS, 900, left_out=left_out)
+    found = json.loads(json.dumps(whole))
     assert (found["method"], found["clear"], found["test_images"]) == ("recommended", True, 900)
-    assert list(found["candidates"]) == list(NAMES)
+    assert list(found["candidates"]) == list(CANDIDATES) and found["left_out"] == left_out
     assert found["candidates"]["local_only"]["difference"] == pytest.approx(-0.4)
 
 
