@@ -1,6 +1,7 @@
 """Every link leads somewhere, read on a Git host as on the site, and links lead everywhere."""
 
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -42,6 +43,24 @@ def test_every_page_is_two_clicks_from_the_readme():
     second = {page for one in first for page in linked(one)}
     far = {*PAGES} - first - second - {ROOT / "README.md"}
     assert far <= {ROOT / "CHANGELOG.md"}, far  # docs/changelog.md is the same text
+
+
+NAMED_TEST = re.compile(r"(?<![\w/.])tests/[\w/]+\.py\b")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_test_that_a_page_names_is_there(page):
+    named = set(NAMED_TEST.findall(page.read_text(encoding="utf-8")))
+    assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
+
+
+def test_every_exception_from_a_rule_of_ruff_is_that_of_a_file():
+    ruff = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]
+    patterns = ruff["lint"]["per-file-ignores"]
+    # As ruff reads them: of a path from the root, or of a file's name anywhere.
+    places = ("", "fedapp/**/")
+    empty = [p for p in patterns if not any(any(ROOT.glob(f"{at}{p}")) for at in places)]
+    assert empty == []
 
 
 def test_results_is_a_page_to_be_read():
