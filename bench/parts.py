@@ -30,7 +30,7 @@ from bench.record import Cells, save
 from fedapp.drivers import calls
 from fedapp.messages import store
 from fedapp.methods import base
-from fedapp.methods.averaging import _averaging
+from fedapp.methods.averaging import base as averaging
 from fedapp.server import engine, phases
 from fedapp.server.checkpoint import Checkpoint
 from fedapp.server.pool import ModelPool
@@ -39,7 +39,7 @@ from fedapp.server.standings import Standings
 from fedapp.site import holdings
 
 PARTS: dict[str, Sequence[tuple[Any, str]]] = {
-    "network: training": [(_averaging, "descend")],
+    "network: training": [(averaging, "descend")],
     "network: answers to images": [(base, "predict_each")],
     "network: models loaded": [(base, "assign")],
     "average of models": [(RoundPool, "average")],

@@ -55,7 +55,7 @@ class Driver(StrEnum):
     loopback = "loopback"
 
 
-class Part(StrEnum):
+class Measurement(StrEnum):
     """What is measured."""
 
     many = "many"
@@ -83,13 +83,13 @@ TOY = Sizes(
 
 
 def main(
-    parts: Annotated[list[Part] | None, typer.Argument()] = None,
+    parts: Annotated[list[Measurement] | None, typer.Argument()] = None,
     driver: Annotated[list[Driver] | None, typer.Option()] = None,
     quick: Quick = False,
 ) -> None:
     """Run both parts with both drivers, or those named."""
-    for part in parts or Part:
-        measure = {Part.many: measure_many, Part.long: measure_long}[part]
+    for part in parts or Measurement:
+        measure = {Measurement.many: measure_many, Measurement.long: measure_long}[part]
         measure(driver or list(Driver), TOY if quick else Sizes(), quick)
 
 

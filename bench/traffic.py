@@ -44,7 +44,7 @@ ENCODINGS = [
 ]
 
 
-class Part(StrEnum):
+class Measurement(StrEnum):
     """What is measured."""
 
     counts = "counts"
@@ -92,13 +92,14 @@ TOY = Sizes(
 
 
 def main(
-    parts: Annotated[list[Part] | None, typer.Argument()] = None,
+    parts: Annotated[list[Measurement] | None, typer.Argument()] = None,
     quick: Quick = False,
 ) -> None:
     """Measure both parts or those named."""
     torch.set_num_threads(1)
-    for part in parts or Part:
-        {Part.counts: counts, Part.encodings: encodings}[part](TOY if quick else FULL, quick)
+    for part in parts or Measurement:
+        measure = {Measurement.counts: counts, Measurement.encodings: encodings}[part]
+        measure(TOY if quick else FULL, quick)
 
 
 # --- models sent ----------------------------------------------------------------------------------

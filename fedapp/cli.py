@@ -238,7 +238,7 @@ def track_run(
 @app.command("models", rich_help_panel=USE)
 def models_of(run: Run) -> None:
     """Check the models that the sites of a simulated run kept; make those that are gone anew."""
-    from fedapp.tools.models.command import write_models
+    from fedapp.tools.models.export import write_models
 
     write_models(run, Console())
 

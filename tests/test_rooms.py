@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -48,25 +49,30 @@ FLOWER = {
 }  # fmt: skip
 
 
-def imports(text: str) -> set[str]:
-    """Return the modules that a file imports, imports inside functions too, as dotted names."""
-    found = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, "relative import; write the whole name"
-            found.add(str(node.module))
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
-
-
 def name_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 FILES = {name_of(path): path for top in PACKAGES for path in sorted((ROOT / top).rglob("*.py"))}
+
+
+def imports(text: str) -> set[str]:
+    """Return the modules that a file imports, imports inside functions too, as dotted names.
+
+    `from package import module` is the module alone; of what else is imported from one, both names.
+    """
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "relative import; write the whole name"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names if names <= FILES.keys() else {*names, str(node.module)}
+    return found
+
+
 IMPORTS = {name: imports(path.read_text()) for name, path in FILES.items()}
 
 
@@ -104,6 +110,12 @@ def below(*tops: str) -> list[str]:
 
 def test_every_module_imports_only_its_own_room_and_earlier_ones():
     assert [line for name in FILES if name != "fedapp" for line in wrong(name, IMPORTS[name])] == []
+
+
+def test_modules_import_each_other_without_a_circle():
+    """Inside functions too: two modules that need each other are one, or lack a third."""
+    known = {name: imported & FILES.keys() for name, imported in IMPORTS.items()}
+    TopologicalSorter(known).prepare()  # CycleError names the circle
 
 
 def test_importing_fedapp_imports_nothing_else():
@@ -149,7 +161,7 @@ def test_the_mathematics_does_no_input_or_output():
 
 
 def test_a_method_knows_neither_flower_nor_another_method():
-    """It knows its own files, `base`, and what families share in files that begin with `_`."""
+    """It knows its own files, and what families share: `base`, and files that begin with `_`."""
     methods = {method_class(name).__module__.removesuffix(".method") for name in method_names()}
     for name in below("fedapp.methods"):
         others = {one for one in methods if name != one and not name.startswith(f"{one}.")}

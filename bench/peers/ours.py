@@ -14,7 +14,7 @@ from fedapp.ground.ours import process_is_ours
 from fedapp.learn.params import Params, from_bytes, schema_of
 from fedapp.messages.protocol import SERVER_SITE, Reply, Task
 from fedapp.messages.store import ModelStore
-from fedapp.methods.averaging._averaging import averaged
+from fedapp.methods.averaging.base import averaged
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.base import MethodState, Round
 

@@ -22,6 +22,7 @@ class Progress:
     """Shows a run; use it as a context manager, so that the terminal is restored.
 
     console: where to; None: standard output. clock: seconds, monotonic.
+    bar: what a terminal shows; None in a log.
     """
 
     def __init__(
@@ -32,19 +33,19 @@ class Progress:
         self._rounds = 0
         self._round_began = self._spoke = clock()
         self._durations: deque[float] = deque(maxlen=RECENT)
-        self._bar: Bar | None = None
+        self.bar: Bar | None = None
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
         if self._console.is_interactive:
-            self._bar = Bar(
+            self.bar = Bar(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=24),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[state]}  {task.fields[phase]}", markup=False),
                 console=self._console,
             )
-            self._bar.start()
+            self.bar.start()
         return self
 
     def __exit__(
@@ -53,25 +54,25 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
 
     def started(self, title: str, rounds: int, sites: int, begins: str = "warm-up") -> None:
         """Say what begins: `rounds` rounds after round 0; begins: what that is called."""
         self._rounds, self._begins = rounds, begins
         self._round_began = self._clock()
-        if self._bar is None:
+        if self.bar is None:
             self._say(f"{title}: {sites} sites, {rounds} rounds")
         else:
-            self._task = self._bar.add_task(
+            self._task = self.bar.add_task(
                 _one_line(title), total=rounds, state=f"{sites} sites", phase=""
             )
 
     def phase(self, text: str, done: int, total: int) -> None:
         """Say how far a phase of the round is: `done` of `total` sites have answered."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, phase=_one_line(f"{text} {done}/{total}"))
+        if self.bar is not None and self._task is not None:
+            self.bar.update(self._task, phase=_one_line(f"{text} {done}/{total}"))
         elif self._clock() - self._spoke >= PHASE_EVERY_S:
             self._say(f"{text}: {done} of {total} sites")
 
@@ -86,9 +87,9 @@ class Progress:
         error = row.get("pseudo_label_error")
         wrong = [] if error is None else [f"wrong pseudo-labels {percent(error)} %"]
         left = self._left(number)
-        if self._bar is not None and self._task is not None:
+        if self.bar is not None and self._task is not None:
             state = "  ".join([accuracy, *wrong, *left])
-            self._bar.update(self._task, completed=number, state=state, phase="")
+            self.bar.update(self._task, completed=number, state=state, phase="")
             return
         where = (
             f"round {number:>{len(str(self._rounds))}}/{self._rounds}" if number else self._begins

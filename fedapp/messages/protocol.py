@@ -224,7 +224,7 @@ class Reply:
     metrics: named numbers, counts where the server must add them up.
     evaluations: "val", "test", "test_before" where the site trained, and "val_tuned" and the like
         where a site has other answers than the one it uses (`ANSWERS`).
-    equal: names of more evaluations, and of those that they are over again.
+    equal: more evaluations by name, each with the name of the one in `evaluations` that it equals.
     private: digest of the part of its model that it keeps to itself; empty: none, or w_0's.
     contents: digests of its new contents of other roles.
     parts: what was sent of its new contents, by role; of those not named the whole.

@@ -129,8 +129,9 @@ class ModelStore:
     def keep_only(self, digests: Collection[str], *, reuse: bool = False) -> list[str]:
         """Remove every other content, and part files that a killed process left behind.
 
-        reuse: as many contents come soon again; they are written over the files of those that go.
-        What is not used by the next call goes then. Returns the digests of what was removed.
+        reuse: about as many new contents come soon. The files of those that go are set aside, and
+        the new ones are written over them; a file still set aside at the next call goes then.
+        Returns the digests of what was removed.
         """
         keep, removed = set(digests), []
         self._clear_spare(again=reuse)

@@ -1,7 +1,8 @@
 """Methods by name, each in the folder of its family: `<family>/<name>.py` offers `METHOD`.
 
 A method of several files is a package `<name>` whose `method.py` offers it. What begins with `_` is
-shared by methods. A method of one's own is named `package.module:Class` (docs/WRITE_A_METHOD.md).
+shared by methods; so is `base`, from which one's own are made too. A method of one's own is named
+`package.module:Class` (docs/WRITE_A_METHOD.md).
 """
 
 import pkgutil

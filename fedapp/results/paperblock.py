@@ -9,7 +9,6 @@ from statistics import fmean
 
 from fedapp.ground.text import count, percent, points, size
 from fedapp.learn.metrics import LABEL_GROUPS
-from fedapp.methods.um_pfssl.costs import saving
 from fedapp.results.endblock import (
     FEW_SITES,
     FINAL,
@@ -167,7 +166,7 @@ def _costs(summary: Row) -> list[str]:
     if bound is not None:
         share = f"; sent: {percent(total / bound)} % of it" if bound and total is not None else ""
         lines.append(f"  paper's bound     {count(bound)} models (Eq. 28){share}")
-        saved = saving(greedy := summary["cost_greedy_models"], bound)
+        saved = (greedy := summary["cost_greedy_models"]) - bound  # Eq. 29
         kept = f"; the bound saves {count(saved)}" if saved > 0 else ""
         lines.append(f"  greedy search     {count(greedy)} models (Eq. 27){kept}")
     traffic = f"{size(summary.get('bytes_down'))} to sites, {size(summary.get('bytes_up'))}"

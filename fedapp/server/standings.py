@@ -22,7 +22,7 @@ Row = dict[str, Any]
 class Standing:
     """One site's record; `latest` holds the last evaluation of each part.
 
-    A value: what becomes of it is another one, so that a checkpoint can tell which changed.
+    It is replaced, never changed: by that a checkpoint tells which sites have something new.
     joined: the round before which it came; 0: it was here from the start. steps, images: what it
     has learned by so far, as it says (`protocol.STEPS`).
     """

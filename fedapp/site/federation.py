@@ -147,6 +147,11 @@ def federation_of(
     return _own(tuple(sorted(places.items())), data, split, seed, device)
 
 
+def forget_own() -> None:
+    """Read sites' own data again when they are asked for next, as a new process does."""
+    _own.cache_clear()
+
+
 def called(data: SiteData) -> str:
     """Return what a person is told the site is."""
     return f"site {data.site} ({data.name})" if data.name else f"site {data.site}"

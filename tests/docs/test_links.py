@@ -1,6 +1,7 @@
 """Every link leads somewhere, read on a Git host as on the site, and links lead everywhere."""
 
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -44,5 +45,31 @@ def test_every_page_is_two_clicks_from_the_readme():
     assert far <= {ROOT / "CHANGELOG.md"}, far  # docs/changelog.md is the same text
 
 
+NAMED_TEST = re.compile(r"(?<![\w/.])tests/[\w/]+\.py\b")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_test_that_a_page_names_is_there(page):
+    named = set(NAMED_TEST.findall(page.read_text(encoding="utf-8")))
+    assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
+
+
+def test_every_exception_from_a_rule_of_ruff_is_that_of_a_file():
+    ruff = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]
+    patterns = ruff["lint"]["per-file-ignores"]
+    # As ruff reads them: of a path from the root, or of a file's name anywhere.
+    places = ("", "fedapp/**/")
+    empty = [p for p in patterns if not any(any(ROOT.glob(f"{at}{p}")) for at in places)]
+    assert empty == []
+
+
 def test_results_is_a_page_to_be_read():
     assert len((ROOT / "docs/RESULTS.md").read_text().splitlines()) < 200
+
+
+def test_the_pages_do_not_grow_without_end():
+    """Whoever adds to them shortens them elsewhere; tables of results are looked up, not read."""
+    pages = [page for page in PAGES if page.is_relative_to(ROOT / "docs")]
+    read = [page for page in pages if not page.is_relative_to(ROOT / "docs/results")]
+    texts = [page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *read]]
+    assert sum(len(text.split()) for text in texts) <= 60_000

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.objectives import supervised
-from fedapp.methods.averaging._averaging import Averaging, work_of
+from fedapp.methods.averaging.base import Averaging, work_of
 from fedapp.methods.base import Method
 
 

@@ -13,7 +13,7 @@ from fedapp.ground.errors import ConfigError
 from fedapp.learn.objectives import Work
 from fedapp.messages.protocol import SERVER_SITE, ModelRef
 from fedapp.messages.store import ModelStore
-from fedapp.methods.averaging._averaging import averaged
+from fedapp.methods.averaging.base import averaged
 from fedapp.methods.base import Round
 from fedapp.site.federation import federation_of
 from fedapp.site.site import SiteClient

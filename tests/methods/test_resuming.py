@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from fedapp.methods.averaging._averaging import averaged
+from fedapp.methods.averaging.base import averaged
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedbn import FedBN
 from fedapp.methods.averaging.fedper import FedPer

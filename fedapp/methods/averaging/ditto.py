@@ -22,7 +22,7 @@ from fedapp.learn.objectives import copies, pull, supervised
 from fedapp.learn.params import Params, assign
 from fedapp.learn.training import descend
 from fedapp.messages.protocol import Task
-from fedapp.methods.averaging._averaging import FromLabelled, work_of
+from fedapp.methods.averaging.base import FromLabelled, work_of
 from fedapp.methods.base import SiteContext, SiteReport
 
 

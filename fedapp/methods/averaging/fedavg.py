@@ -14,7 +14,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.settings import CLOSED
-from fedapp.methods.averaging._averaging import ByServerOptimizer
+from fedapp.methods.averaging.base import ByServerOptimizer
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -11,7 +11,7 @@ from torch import nn
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.networks.parts import batch_norm_names
-from fedapp.methods.averaging._averaging import ByServerOptimizer
+from fedapp.methods.averaging.base import ByServerOptimizer
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.networks.parts import head_names
-from fedapp.methods.averaging._averaging import ByServerOptimizer
+from fedapp.methods.averaging.base import ByServerOptimizer
 
 
 @dataclass(frozen=True, config=CLOSED)

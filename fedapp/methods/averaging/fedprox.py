@@ -14,7 +14,7 @@ from fedapp.ground.settings import CLOSED
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import copies, pull
 from fedapp.learn.training import Penalty
-from fedapp.methods.averaging._averaging import ByServerOptimizer
+from fedapp.methods.averaging.base import ByServerOptimizer
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -34,7 +34,7 @@ from fedapp.learn.objectives import fixmatch, supervised
 from fedapp.learn.params import Schema, schema_of
 from fedapp.learn.steps import Step
 from fedapp.messages.protocol import MODEL, SERVER_SITE, ModelRef, Reply, SiteFacts, Task
-from fedapp.methods.averaging._averaging import (
+from fedapp.methods.averaging.base import (
     WARM_UP,
     WithPseudoLabels,
     averaged,

@@ -34,7 +34,7 @@ from fedapp.learn.params import Params
 from fedapp.learn.priors import class_mix
 from fedapp.learn.training import descend
 from fedapp.messages.protocol import EVALUATE, Task
-from fedapp.methods.averaging._averaging import FromLabelled, work_of
+from fedapp.methods.averaging.base import FromLabelled, work_of
 from fedapp.methods.base import SiteContext, SiteReport
 
 

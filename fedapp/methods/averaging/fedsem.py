@@ -23,7 +23,7 @@ from fedapp.learn.params import Params, assign
 from fedapp.learn.pseudolabels import counted
 from fedapp.learn.steps import Step
 from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
-from fedapp.methods.averaging._averaging import Averaging, work_of
+from fedapp.methods.averaging.base import Averaging, work_of
 from fedapp.methods.base import MethodState, Round, SiteContext, SiteReport
 
 LABEL = "label"

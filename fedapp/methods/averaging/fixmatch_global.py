@@ -25,7 +25,7 @@ from fedapp.ground.settings import CLOSED
 from fedapp.learn.objectives import Work, counted_loss, labelled_loss, pairs, supervised
 from fedapp.learn.steps import Step, View
 from fedapp.messages.protocol import Task
-from fedapp.methods.averaging._averaging import WARM_UP, WithPseudoLabels, work_of
+from fedapp.methods.averaging.base import WARM_UP, WithPseudoLabels, work_of
 from fedapp.methods.base import SiteContext
 
 

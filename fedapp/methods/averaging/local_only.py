@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from fedapp.ground.settings import CLOSED
 from fedapp.messages.protocol import Reply, Task
-from fedapp.methods.averaging._averaging import WARM_UP, parts_of, trained_alone
+from fedapp.methods.averaging.base import WARM_UP, parts_of, trained_alone
 from fedapp.methods.base import Method, MethodState, Round, SiteContext, SiteReport, warm_ups
 
 

@@ -28,7 +28,7 @@ from fedapp.learn.objectives import Work, labelled_loss, pairs, supervised
 from fedapp.learn.prototypes import sharpened
 from fedapp.learn.steps import Step, View
 from fedapp.messages.protocol import Task
-from fedapp.methods.averaging._averaging import WARM_UP, Averaging, work_of
+from fedapp.methods.averaging.base import WARM_UP, Averaging, work_of
 from fedapp.methods.base import SiteContext
 
 Mixing = Callable[[int], tuple[Tensor, Tensor]]

@@ -22,7 +22,7 @@ from fedapp.learn.steps import Step
 from fedapp.learn.training import shortened
 from fedapp.learn.worked import count
 from fedapp.messages.protocol import Reply, Task
-from fedapp.methods.averaging._averaging import ByObjective, averaged
+from fedapp.methods.averaging.base import ByObjective, averaged
 from fedapp.methods.base import MethodState, Round, SiteContext, SiteReport
 
 

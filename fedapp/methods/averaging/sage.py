@@ -35,7 +35,7 @@ from fedapp.ground.settings import CLOSED, Positive
 from fedapp.learn.objectives import supervised, two_views
 from fedapp.learn.steps import Step
 from fedapp.messages.protocol import Task
-from fedapp.methods.averaging._averaging import WARM_UP, WithPseudoLabels, work_of
+from fedapp.methods.averaging.base import WARM_UP, WithPseudoLabels, work_of
 from fedapp.methods.base import SiteContext
 
 

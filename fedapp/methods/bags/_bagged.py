@@ -25,7 +25,7 @@ from fedapp.learn.objectives import LabelledLoss, Work, copies, pull, supervised
 from fedapp.learn.steps import Step
 from fedapp.learn.training import Penalty
 from fedapp.messages.protocol import Reply, SiteFacts, Task
-from fedapp.methods.averaging._averaging import Averaging, work_of
+from fedapp.methods.averaging.base import Averaging, work_of
 from fedapp.methods.base import SiteContext
 
 

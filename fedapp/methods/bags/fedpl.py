@@ -23,7 +23,7 @@ from fedapp.learn.losses import cross_entropy
 from fedapp.learn.objectives import Work
 from fedapp.learn.steps import Step, batches
 from fedapp.messages.protocol import Task
-from fedapp.methods.averaging._averaging import WARM_UP
+from fedapp.methods.averaging.base import WARM_UP
 from fedapp.methods.bags._bagged import FromBags, bags_of, shares_of
 from fedapp.methods.bags._losses import PLUS, prevailing
 from fedapp.methods.base import SiteContext

@@ -47,7 +47,7 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.methods.averaging._averaging import WARM_UP, averaged, work_of
+from fedapp.methods.averaging.base import WARM_UP, averaged, work_of
 from fedapp.methods.base import (
     Arrived,
     Method,

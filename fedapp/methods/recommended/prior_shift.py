@@ -49,7 +49,7 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.methods.averaging._averaging import WARM_UP, averaged, trained_alone, work_of
+from fedapp.methods.averaging.base import WARM_UP, averaged, trained_alone, work_of
 from fedapp.methods.base import (
     Arrived,
     Method,

@@ -27,7 +27,7 @@ from fedapp.learn.predictors import Predictor
 from fedapp.learn.steps import Step
 from fedapp.learn.training import descend
 from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Evaluation, Reply, SiteFacts, Task
-from fedapp.methods.averaging._averaging import WARM_UP, Averaging, work_of
+from fedapp.methods.averaging.base import WARM_UP, Averaging, work_of
 from fedapp.methods.base import Arrived, SiteContext, SiteReport
 from fedapp.methods.two_networks._target import (
     Distance,

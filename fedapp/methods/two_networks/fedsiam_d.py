@@ -31,7 +31,7 @@ from fedapp.ground.settings import CLOSED, Count, Share
 from fedapp.learn.layers import layers_of
 from fedapp.learn.params import Params, Schema
 from fedapp.messages.protocol import MODEL, SERVER_SITE, Reply, Task
-from fedapp.methods.averaging._averaging import averaged, measurements
+from fedapp.methods.averaging.base import averaged, measurements
 from fedapp.methods.base import Arrived, MethodState, Round, Sent, SiteContext, SiteReport
 from fedapp.methods.two_networks._siamese import ONLINE, SAME_VERSION, TwoNetworks, require_layers
 from fedapp.methods.two_networks._target import divergences

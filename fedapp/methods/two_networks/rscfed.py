@@ -38,7 +38,7 @@ from fedapp.learn.prototypes import sharpened
 from fedapp.learn.steps import Step, View
 from fedapp.learn.training import descend, freeze_batch_norm
 from fedapp.messages.protocol import EVALUATE, SERVER_SITE, ModelRef, Reply, Task
-from fedapp.methods.averaging._averaging import (
+from fedapp.methods.averaging.base import (
     WARM_UP,
     Averaging,
     averaged,

@@ -1,4 +1,4 @@
-"""What the paper allows to be sent (Eqs. 27 to 29), in models: |w| = 1."""
+"""What the paper allows to be sent (Eqs. 27 and 28), in models: |w| = 1."""
 
 
 def cost_greedy(*, num_clients: int, sample_rate: float, num_rounds: int) -> float:
@@ -28,8 +28,3 @@ def cost_bound(
     searched = min(search_rounds, num_rounds) * num_replaced * num_clients
     uploaded = sample_rate * num_clients * num_rounds
     return refreshed + searched + uploaded
-
-
-def saving(greedy: float, bound: float) -> float:
-    """Return Delta = Cost_1 - Cost_2 (Eq. 29), in models; negative where greedy is cheaper."""
-    return greedy - bound

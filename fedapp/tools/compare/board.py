@@ -28,29 +28,27 @@ class Board(Progress):
         """Say what begins: `total` cells, `done` of them before, `rounds` of the others to do."""
         self._total, self._rounds_at_first = total, rounds
         self._began = self._clock()
-        if self._bar is not None:
-            self._task = self._bar.add_task(
-                "cells", total=total, completed=done, state="", phase=""
-            )
+        if self.bar is not None:
+            self._task = self.bar.add_task("cells", total=total, completed=done, state="", phase="")
 
     def show(
         self, running: Mapping[str, tuple[int, int]], done: int, failed: int, rounds_left: int
     ) -> None:
         """Say how far it is. running: name of each running cell -> its last round, its rounds."""
         state = "  ".join([*([f"{failed} failed"] if failed else []), *self._left_for(rounds_left)])
-        if self._bar is None or self._task is None:
+        if self.bar is None or self._task is None:
             if self._clock() - self._spoke >= EVERY_S:
                 each = ", ".join(f"{name} {_place(*at)}" for name, at in running.items())
                 what = "  ".join(filter(None, [f"{done} of {self._total} cells", state, each]))
                 self._say(what)
             return
-        self._bar.update(self._task, completed=done, state=state)
+        self.bar.update(self._task, completed=done, state=state)
         for name in self._lines.keys() - running.keys():
-            self._bar.remove_task(self._lines.pop(name))
+            self.bar.remove_task(self._lines.pop(name))
         for name, (at, of) in running.items():
             if name not in self._lines:
-                self._lines[name] = self._bar.add_task(f"  {name}", total=of, state="", phase="")
-            self._bar.update(self._lines[name], completed=max(at, 0), state=_stage(at, of))
+                self._lines[name] = self.bar.add_task(f"  {name}", total=of, state="", phase="")
+            self.bar.update(self._lines[name], completed=max(at, 0), state=_stage(at, of))
 
     def _left_for(self, rounds: int) -> list[str]:
         done = self._rounds_at_first - rounds

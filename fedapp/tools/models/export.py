@@ -1,11 +1,15 @@
-"""A finished run's folder: every site's model for use, checked, or made anew where it is gone."""
+"""`fedapp models`: every site's model of a finished run, checked, or made anew where it is gone."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rich.console import Console
+
 from fedapp.experiment.runfolder import RunFolder
+from fedapp.experiment.runpaths import find_run
 from fedapp.ground.devices import pick_device, torch_threads
 from fedapp.ground.errors import RunError
+from fedapp.ground.text import percent, size
 from fedapp.learn.choice import USED, candidates
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.scores import ScoreStore
@@ -21,7 +25,7 @@ from fedapp.models.description import (
 from fedapp.models.folder import tell_of_others, write_model
 from fedapp.models.maker import INEXACT, Maker
 from fedapp.models.model import load_model
-from fedapp.server.peers import Finished
+from fedapp.server.peers import Finished, finished_run
 from fedapp.site.federation import LoadedSites, federation_of
 from fedapp.site.private import PrivateParts
 
@@ -71,6 +75,17 @@ def export(run: Finished) -> list[Exported]:
     ]
 
 
+def write_models(run: str, console: Console) -> None:
+    """Write the models of the run of this name or folder, and say where they are."""
+    finished = finished_run(find_run(run))
+    notes = set()
+    for done in export(finished):
+        console.print(_line(done), highlight=False, soft_wrap=True, markup=False)
+        notes.add(done.description.results.note)
+    for note in sorted(notes - {""}):
+        console.print(f"Note: {note}", highlight=False, soft_wrap=True, markup=False)
+
+
 def _check(folder: Path, federation: LoadedSites, number: int) -> None:
     """Ask a kept model again; write down where it does not answer as it was measured."""
     model, description = load_model(folder, pick_device("auto"))
@@ -114,3 +129,12 @@ def _make(folder: Path, run: Finished, federation: LoadedSites, number: int) -> 
     maker = Maker(run.path.name, experiment, facts, federation.are_images)
     networks = experiment.method.used(task, context)
     write_model(folder, *maker.make(context, networks, reported, task.round, why))
+
+
+def _line(done: Exported) -> str:
+    test = done.description.results.test
+    worth = "no test images"
+    if test.images:
+        ends = " to ".join(map(percent, test.interval))
+        worth = f"{test.right} of {test.images} test images right, {ends} %"
+    return f"{done.folder}  {size(done.size)}  {worth}"

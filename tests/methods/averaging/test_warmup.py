@@ -6,7 +6,7 @@ import torch
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.networks import initial_params
 from fedapp.messages.protocol import Incoming, ModelRef, Refusal, Task
-from fedapp.methods.averaging._averaging import budget_of
+from fedapp.methods.averaging.base import budget_of
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedbn import FedBN
 from fedapp.methods.averaging.local_only import LocalOnly

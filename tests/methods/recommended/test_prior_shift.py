@@ -17,7 +17,7 @@ from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.priors import class_mix, weighted
 from fedapp.learn.training import descend
 from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
-from fedapp.methods.averaging._averaging import work_of
+from fedapp.methods.averaging.base import work_of
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.recommended._corrected import corrected
 from fedapp.methods.recommended.prior_shift import SURE, PriorShift, Taught, deciding

@@ -11,7 +11,7 @@ from fedapp.data.parts import BAGS, Bags
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.steps import Step, repeated
 from fedapp.messages.protocol import Reply, SiteFacts, Task
-from fedapp.methods.averaging._averaging import Averaging, budget_of
+from fedapp.methods.averaging.base import Averaging, budget_of
 from fedapp.methods.base import SiteContext
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.params import Params
 from fedapp.messages.protocol import MODEL, Task
-from fedapp.methods.averaging._averaging import FromLabelled
+from fedapp.methods.averaging.base import FromLabelled
 from fedapp.methods.base import Sent, SiteContext, SiteReport
 
 

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from fedapp.ground.settings import CLOSED
 from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Reply, Task
-from fedapp.methods.averaging._averaging import FromLabelled
+from fedapp.methods.averaging.base import FromLabelled
 from fedapp.methods.base import MethodState, Round
 
 

@@ -11,7 +11,7 @@ from fedapp.ground.settings import CLOSED
 from fedapp.learn.objectives import supervised
 from fedapp.learn.steps import Step
 from fedapp.messages.protocol import Task
-from fedapp.methods.averaging._averaging import FromLabelled, work_of
+from fedapp.methods.averaging.base import FromLabelled, work_of
 from fedapp.methods.base import SiteContext
 
 

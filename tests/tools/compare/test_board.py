@@ -49,12 +49,12 @@ def test_a_terminal_gets_a_bar_for_each_running_cell(clock: Clock):
     with Board(console, clock) as board:
         board.began(total=3, done=1, rounds=10)
         board.show({"a": (-1, 4), "b": (2, 4)}, 1, 0, 10)
-        assert board._bar is not None
-        assert [t.description for t in board._bar.tasks] == ["cells", "  a", "  b"]
-        assert [t.fields["state"] for t in board._bar.tasks] == ["", "warm-up", ""]
+        assert board.bar is not None
+        assert [t.description for t in board.bar.tasks] == ["cells", "  a", "  b"]
+        assert [t.fields["state"] for t in board.bar.tasks] == ["", "warm-up", ""]
         clock.now = 10.0
         board.show({"b": (4, 4)}, 2, 1, 5)
-        cells, b = board._bar.tasks
+        cells, b = board.bar.tasks
         assert (cells.completed, cells.total) == (2, 3)
         assert cells.fields["state"] == "1 failed  about 10 s left"
         assert (b.description, b.completed, b.fields["state"]) == ("  b", 4, "finishing")

@@ -45,7 +45,7 @@ from fedapp.learn.params import Params, Schema, assign, schema_of
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.steps import Step
 from fedapp.messages.protocol import EVALUATE, MODEL, SERVER_SITE, ModelRef, Reply, SiteFacts, Task
-from fedapp.methods.averaging._averaging import WARM_UP, beginners, common, measurements, work_of
+from fedapp.methods.averaging.base import WARM_UP, beginners, common, measurements, work_of
 from fedapp.methods.base import (
     Method,
     MethodState,
