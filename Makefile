@@ -36,7 +36,7 @@ test: $(STAMP) ## the quick tests, each under a second
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not long"
 
 test-most: $(STAMP) ## all tests but the slow ones, as CI runs them
-	$(BIN)/python -m pytest -q -n $(WORKERS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --durations=0 --durations-min=2
 
 test-all: $(STAMP) ## all tests, slow ones included; cut, it goes on; at the end the seconds of those over 5
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "" -p tests.going_on
