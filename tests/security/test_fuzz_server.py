@@ -192,8 +192,7 @@ class Server:
         assert len(reply.held) <= 3 and len(reply.metrics) <= 32
         wrong, total = (reply.metrics.get(f"pseudo_{n}", 0) for n in ("wrong", "total"))
         assert 0 <= wrong <= total <= 4 and all(np.isfinite(list(reply.metrics.values())))
-        right, sure = (reply.metrics.get(f"sure_{n}", 0) for n in ("right", "total"))
-        assert 0 <= right <= sure <= 2
+        # Counts of another method are numbers that nobody reads.
         for part, result in reply.evaluations.items():
             matrix = np.array(result.confusion)
             assert matrix.shape == (2, 2) and matrix.min() >= 0
