@@ -32,7 +32,7 @@ deploy-demo: $(STAMP) ## a server and three sites as real programs: TLS, a key p
 run: $(STAMP) ## run a preset: make run PRESET=fashion_mnist_small SITES=20 ARGS="seed=1"
 	@$(BIN)/python -m fedapp.drivers.flower_local $(PRESET) $(if $(SITES),split.num_clients=$(SITES)) $(ARGS)
 
-test: $(STAMP) ## the quick tests, each under a second
+test: $(STAMP) ## the quick tests: those that tests/long.txt does not name
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not long"
 
 test-most: $(STAMP) ## all tests but the slow ones, as CI runs them
