@@ -203,7 +203,7 @@ def watch_run(
     ] = False,
 ) -> None:
     """Follow a run that goes on, from another terminal; of one that is over, show how it ended."""
-    from fedapp.tools.watch.command import watch
+    from fedapp.tools.watch.watch import watch
 
     raise typer.Exit(watch(run, paper, Console()))
 
@@ -230,7 +230,7 @@ def track_run(
     follow: Annotated[bool, typer.Option("--follow", help="until the run is over")] = False,
 ) -> None:
     """Bring a run's rounds to TensorBoard or MLflow; again is as once. Its own files stay."""
-    from fedapp.tools.track.command import track
+    from fedapp.tools.track.track import track
 
     track(run, to, out, follow)
 
@@ -337,7 +337,7 @@ def advise(
 ) -> None:
     """Say which method to take on your data, after short runs of the simple and recommended."""
     from fedapp.experiment.config import parse_overrides
-    from fedapp.tools.advise.command import advise_on
+    from fedapp.tools.advise.advise import advise_on
     from fedapp.tools.compare.grid import seeds_of
 
     given, chosen = parse_overrides(overrides or []), seeds_of(seeds)
@@ -367,7 +367,7 @@ def compare(
     What was run before is kept, what was cut goes on.
     """
     from fedapp.experiment.config import parse_overrides
-    from fedapp.tools.compare.command import compare as compare_grid
+    from fedapp.tools.compare.compare import compare as compare_grid
     from fedapp.tools.compare.grid import labels_of, seeds_of
 
     code = compare_grid(
@@ -407,7 +407,7 @@ def tune(
     What was run before is kept, what was cut goes on.
     """
     from fedapp.experiment.config import parse_overrides
-    from fedapp.tools.compare.command import tune as tune_grid
+    from fedapp.tools.compare.compare import tune as tune_grid
     from fedapp.tools.compare.grid import labels_of
     from fedapp.tools.compare.tuning import values_of
 
@@ -437,7 +437,7 @@ def check_site(
 ) -> None:
     """Check a site's own data and machine before it joins. Exit code: 0 fit, 1 faults, 2 misuse."""
     from fedapp.experiment.config import load_experiment, parse_overrides
-    from fedapp.tools.datacheck.command import Options, check
+    from fedapp.tools.datacheck.check import Options, check
 
     experiment = load_experiment(preset, parse_overrides(overrides or [])) if preset else None
     options = Options(experiment, site_name, server, hide_below, store_path)
@@ -470,8 +470,8 @@ def keep_node(
         print(words)
         raise typer.Exit(0 if online else 1)
     needs("app", "flwr")
-    from fedapp.tools.node.command import SiteNode
-    from fedapp.tools.node.command import node_config as config
+    from fedapp.tools.node.node import SiteNode
+    from fedapp.tools.node.node import node_config as config
 
     if not server or keys is None:
         raise ConfigError("fedapp node: needs --server host:port and --keys FOLDER")
@@ -493,7 +493,7 @@ def onboard_site(
 ) -> None:
     """Give a new site a model of its own from a finished run's models, on this machine alone."""
     from fedapp.experiment.config import parse_overrides
-    from fedapp.tools.onboard.command import onboard_site as onboard_onto
+    from fedapp.tools.onboard.onboard import onboard_site as onboard_onto
     from fedapp.tools.onboard.plan import NewSite
 
     new = NewSite(data, site_name, site)

@@ -27,6 +27,6 @@ if __name__ == "__main__":
         raise SystemExit(2)
     import typer  # it and the rest need the packages
 
-    from bench.gpu.command import main
+    from bench.gpu.main import main
 
     typer.run(main)

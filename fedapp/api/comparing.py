@@ -12,7 +12,7 @@ from fedapp.ground.errors import ConfigError, RunError
 from fedapp.results.comparison.record import SELECTED, ComparisonRecord
 from fedapp.results.comparison.words import in_words, overview
 from fedapp.results.statistics import Telling, telling
-from fedapp.tools.compare.command import folder_of
+from fedapp.tools.compare.compare import folder_of
 from fedapp.tools.compare.execute import INTERRUPTED, execute, execute_here
 from fedapp.tools.compare.grid import Grid, grid_of
 

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from bench import measure, record, tables
-from bench.gpu import check, command, paper, pieces, sites, speed
+from bench.gpu import check, main, paper, pieces, sites, speed
 from bench.gpu.pieces import Session
 from bench.throughput import Size, flop_per_image, throughput
 from fedapp.ground.errors import ConfigError, RunError
@@ -41,7 +41,7 @@ def toy(out: Path, deadline: float | None = None, given: tuple[str, ...] = SETTI
 
 def said(*words: str) -> tuple[int, str]:
     app = typer.Typer()
-    app.command()(command.main)
+    app.command()(main.main)
     done = CliRunner().invoke(app, list(words))
     return done.exit_code, done.stderr
 
@@ -224,7 +224,7 @@ def test_without_a_run_there_is_no_table(tmp_path):
 def test_what_is_recorded_has_a_place_in_the_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(record, "RESULTS", tmp_path)
     session = Session(tmp_path, False, ("seed=1",), None, None)
-    for name in command.PIECES:
+    for name in main.PIECES:
         session._keep(name, [{"what": name, "here": 7}])
     text = tables.DOCUMENTS[0].read_text()
     written = sorted(path.stem for path in tmp_path.glob("*.json"))

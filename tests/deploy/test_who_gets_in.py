@@ -26,7 +26,7 @@ from flwr.supercore.protobuf.client import PROTOBUF_MEDIA_TYPE
 from fedapp.ground.processes import free_port
 from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.deploy.compose_local import has_gateway
-from fedapp.tools.node.command import SiteNode, node_config
+from fedapp.tools.node.node import SiteNode, node_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -12,7 +12,7 @@ from fedapp.ground.devices import deterministic, pick_device
 from fedapp.ground.errors import ConfigError
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.site import federation
-from fedapp.tools.compare.command import compare
+from fedapp.tools.compare.compare import compare
 from tests.flower.results import loopback as played
 from tests.small import small
 

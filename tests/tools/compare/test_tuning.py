@@ -12,7 +12,7 @@ from fedapp.experiment.presetfiles import sweeps
 from fedapp.ground.errors import ConfigError
 from fedapp.tools.compare import runner
 from fedapp.tools.compare.cells import build_cells, runs_of
-from fedapp.tools.compare.command import tune
+from fedapp.tools.compare.compare import tune
 from fedapp.tools.compare.grid import read_grid
 from fedapp.tools.compare.tuning import candidates, judge, tuned, tuning_grid, tuning_overview
 from tests.tools.compare.tiny import grid, grid_file, stand_in

@@ -15,7 +15,7 @@ from fedapp.cli import app
 from fedapp.ground.errors import ConfigError
 from fedapp.methods import method_class
 from fedapp.tools.datacheck import machine
-from fedapp.tools.datacheck.command import Options, check
+from fedapp.tools.datacheck.check import Options, check
 from fedapp.tools.datacheck.findings import SHOWN
 from tests.own import CLASSES, agreed, experiment, image, table, text, three_sites
 

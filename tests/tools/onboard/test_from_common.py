@@ -25,8 +25,8 @@ from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.recommended.prior_shift import SURE, PriorShift
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.server.peers import finished_run
-from fedapp.tools.onboard.command import show
 from fedapp.tools.onboard.from_common import FromCommon
+from fedapp.tools.onboard.onboard import show
 from fedapp.tools.onboard.plan import NewSite, plan_for
 from fedapp.tools.onboard.run import onboard
 from tests.flower.results import results, rows

@@ -22,8 +22,8 @@ from fedapp.models.model import load_model
 from fedapp.server.peers import finished_run
 from fedapp.server.pool import ModelPool
 from fedapp.tools.onboard.among_peers import AmongPeers, Peer, together
-from fedapp.tools.onboard.command import show
 from fedapp.tools.onboard.measure import accuracy
+from fedapp.tools.onboard.onboard import show
 from fedapp.tools.onboard.plan import NewSite, plan_for
 from fedapp.tools.onboard.run import onboard
 from tests.flower.results import rows

@@ -12,9 +12,9 @@ from filelock import FileLock
 
 from fedapp.experiment.atwork import COMPARISON, SERVER
 from fedapp.ground.errors import RunError, StoreError
-from fedapp.tools.track import command
-from fedapp.tools.track.command import track
+from fedapp.tools.track import track as tracking
 from fedapp.tools.track.series import round_of, tracked
+from fedapp.tools.track.track import track
 
 STARTED = "2026-03-01T12:00:00+00:00"
 SECONDS = 1772366400.0
@@ -58,7 +58,7 @@ def add(folder: Path, *numbers: int) -> None:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FEDAPP_OUT", str(tmp_path / "runs"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr(command, "EVERY_S", 0.0)
+    monkeypatch.setattr(tracking, "EVERY_S", 0.0)
     return begun(tmp_path / "runs" / "first", 3)
 
 
@@ -139,7 +139,7 @@ def test_a_run_that_goes_on_is_followed(run: Path, monkeypatch: pytest.MonkeyPat
     lock = FileLock(run / SERVER)
     lock.acquire()
     ahead = iter([lambda: add(run, 3), lock.release])
-    monkeypatch.setattr(command.time, "sleep", lambda _: next(ahead)())
+    monkeypatch.setattr(tracking.time, "sleep", lambda _: next(ahead)())
     track("", "tensorboard", None, follow=True)
     assert [s for s, _, _ in scalars(run / "tensorboard" / "first")["trained"]] == [0, 1, 2, 3]
 
@@ -153,7 +153,7 @@ def test_the_cells_of_a_comparison_as_they_come(
     lock = FileLock(out / COMPARISON)
     lock.acquire()
     ahead = iter([lambda: begun(cells / "um_pfssl" / "seed-0", 1), lock.release])
-    monkeypatch.setattr(command.time, "sleep", lambda _: next(ahead)())
+    monkeypatch.setattr(tracking.time, "sleep", lambda _: next(ahead)())
     track("compare-small", "tensorboard", None, follow=True)
     places = {p.parent.relative_to(out / "tensorboard").as_posix()
               for p in out.rglob("events.out.tfevents*")}  # fmt: skip

@@ -16,7 +16,7 @@ from fedapp.cli import app
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.processes import free_port
 from fedapp.tools.deploy.certs import make_certs
-from fedapp.tools.node.command import SiteNode, node_config
+from fedapp.tools.node.node import SiteNode, node_config
 from fedapp.tools.node.status import FRESH_S, Status, health, status_path
 
 

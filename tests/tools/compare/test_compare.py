@@ -23,7 +23,7 @@ from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.results.comparison import document
 from fedapp.tools.compare import execute, runner
-from fedapp.tools.compare.command import compare
+from fedapp.tools.compare.compare import compare
 from fedapp.tools.compare.execute import INTERRUPTED, _outcome
 from fedapp.tools.compare.work import Job, do
 from tests.tools.compare.tiny import cells, grid_file, stand_in

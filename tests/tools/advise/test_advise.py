@@ -13,8 +13,8 @@ from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import CONF
 from fedapp.ground.errors import ConfigError, DataError, RunError
-from fedapp.tools.advise import command
-from fedapp.tools.advise.command import advise_on, check
+from fedapp.tools.advise import advise as advising
+from fedapp.tools.advise.advise import advise_on, check
 from fedapp.tools.advise.plan import CANDIDATES, FOLDERS, plan, rates
 from fedapp.tools.advise.rule import advise
 from fedapp.tools.advise.words import NAMES, as_json, left_out_words, reason, table, tuned_words
@@ -147,13 +147,13 @@ def test_it_says_what_is_left_out_and_then_compares_the_others(tmp_path, capsys,
         print("tuning", *grid.methods)
         return 130, None, []
 
-    monkeypatch.setattr(command, "execute", stopped)
+    monkeypatch.setattr(advising, "execute", stopped)
     assert advise_on("digits_demo", {"rounds.robust": "median"}, out=tmp_path) == 130
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("left out: one round without training: it adds sums")
     assert second.startswith("tuning local_only.1") and "one_round" not in second
     beside = StringIO()
-    monkeypatch.setattr(command, "stderr", beside)
+    monkeypatch.setattr(advising, "stderr", beside)
     advise_on("digits_demo", {"rounds.robust": "median"}, out=tmp_path, as_data=True)
     assert capsys.readouterr().out == "" and beside.getvalue().startswith("left out: one round")
 

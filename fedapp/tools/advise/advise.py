@@ -17,7 +17,7 @@ from fedapp.tools.advise.plan import SEEDS, SETTING, plan
 from fedapp.tools.advise.rule import advise
 from fedapp.tools.advise.words import as_json, left_out_words, reason, table, tuned_words
 from fedapp.tools.compare.cells import Cell, build_cells
-from fedapp.tools.compare.command import folder_of
+from fedapp.tools.compare.compare import folder_of
 from fedapp.tools.compare.earlier import check_cells
 from fedapp.tools.compare.execute import execute
 from fedapp.tools.compare.grid import Grid
