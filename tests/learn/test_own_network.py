@@ -1,5 +1,6 @@
 """A network of one's own: its settings are its function's parameters; what is wrong is one line."""
 
+import pickle
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,11 @@ def test_its_settings_are_its_parameters_with_their_defaults():
     assert build_model(settings, (5,), 2).features == 3
     assert settings == network_settings(SMALL, {"units": 3, "rate": 0.5})
     assert hash(settings) != hash(network_settings(SMALL, {}))
+
+
+def test_its_settings_can_be_handed_to_another_process():
+    settings = network_settings(SMALL, {"units": 3})
+    assert pickle.loads(pickle.dumps(settings)) == settings
 
 
 @pytest.mark.parametrize(("name", "fields", "says"), [

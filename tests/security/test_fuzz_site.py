@@ -4,6 +4,7 @@ The method's own work is left out: what is fuzzed is everything before and after
 """
 
 import math
+import re
 from dataclasses import asdict, replace
 
 import pytest
@@ -11,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.experiment.config import shared_settings
+from fedapp.experiment.runpaths import IDENTITY
 from fedapp.learn.networks import initial_params
 from fedapp.learn.params import digest_of, schema_of, to_bytes
 from fedapp.messages import wire
@@ -48,7 +50,7 @@ class Asked:
         patch.setattr(UmPfssl, "site_round", self.look)
         self.experiment = small(runtime__out=str(root), data__subset=60, model__width=1)
         self.node = node({"preset": preset(self.experiment, root)}, **{"partition-id": ME})
-        self.origin = origin_of(self.experiment)
+        self.origin = replace(origin_of(self.experiment), identity="ab" * 32)
         params = initial_params(self.experiment.model, (1, 8, 8), 10, self.experiment.seed)
         self.schema = schema_of(params)
         self.first = ModelRef(ME, 0, digest_of(to_bytes(params)))
@@ -119,6 +121,9 @@ class Asked:
             parts = path.relative_to(self.root / "sites").parts
             if parts[0] == "models":
                 assert parts[2:3] in {(), (str(ME),)}
+                continue
+            if parts[1:] == (IDENTITY,):
+                assert re.fullmatch("[0-9a-f]{64}", path.read_text())
                 continue
             assert parts[1:3] == ("sites", f"site-{ME}")[: len(parts) - 1]
             assert not path.name.startswith(".") or path.name == ".keep"

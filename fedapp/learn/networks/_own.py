@@ -59,9 +59,13 @@ def _class_of(name: str, function: Callable[..., Any]) -> type[NetworkSettings]:
     def network(self: Any, inputs: tuple[int, ...], num_classes: int) -> Any:
         return _called(name, function, inputs, num_classes, asdict(self))
 
+    def reduced(self: Any) -> tuple[Any, ...]:
+        return _again, (name, asdict(self))  # another process makes the class for itself
+
     members: dict[str, Any] = {
         "name": name,
         "network": network,
+        "__reduce__": reduced,
         "__doc__": f"Settings of {name}.",
         "__annotations__": {p.name: hints[p.name] for p in parameters},
         **{p.name: p.default for p in parameters if p.default is not p.empty},
@@ -74,6 +78,10 @@ def _class_of(name: str, function: Callable[..., Any]) -> type[NetworkSettings]:
             f"its settings must be of type bool, int, float or str ({one_line(error, 200)})"
         ) from error
     return settings
+
+
+def _again(name: str, settings: dict[str, Any]) -> NetworkSettings:
+    return own_class(name)(**settings)
 
 
 def _called(
