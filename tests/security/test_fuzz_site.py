@@ -119,11 +119,12 @@ class Asked:
         """
         for path in (self.root / "sites").rglob("*"):
             parts = path.relative_to(self.root / "sites").parts
+            if parts[-1] == IDENTITY:
+                assert len(parts) == 2 + (parts[0] == "models")
+                assert re.fullmatch("[0-9a-f]{64}", path.read_text())
+                continue
             if parts[0] == "models":
                 assert parts[2:3] in {(), (str(ME),)}
-                continue
-            if parts[1:] == (IDENTITY,):
-                assert re.fullmatch("[0-9a-f]{64}", path.read_text())
                 continue
             assert parts[1:3] == ("sites", f"site-{ME}")[: len(parts) - 1]
             assert not path.name.startswith(".") or path.name == ".keep"
