@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from bench.command import Quick, carry_out
 from bench.measure import Times, in_turns
 from bench.record import Row, save
+from fedapp.learn.limits import LONGEST_GRADIENT, shorten
 from fedapp.learn.metrics import predict, predict_each
 from fedapp.learn.networks import build_model, network_settings
 from fedapp.learn.params import all_finite, to_bytes
 from fedapp.learn.sgd import Sgd
-from fedapp.learn.training import LONGEST_GRADIENT, shorten
 
 INPUTS, CLASSES = (1, 28, 28), 10
 VAL, TEST = 2, 4

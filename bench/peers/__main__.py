@@ -21,7 +21,7 @@ import typer
 
 from bench.command import Quick, carry_out
 from bench.measure import Times, in_turns
-from bench.peers.contenders import LOOP, OURS, STEPS, Contender, contender
+from bench.peers.contenders import GROUPED, LOOP, OURS, STEPS, Contender, contender
 from bench.peers.problem import Problem, Setting, apart, write
 from bench.record import Row, save
 from fedapp.ground.errors import ConfigError
@@ -40,6 +40,17 @@ SETTINGS = (
         4,
         batch_size=14,
         warm_up=5,  # before, most sites train for the first time, and their models need new memory
+    ),
+    Setting(  # all images that there are
+        "10,000 x 5",
+        "fashion_mnist",
+        {"name": "fedsiam_mnist"},
+        10_000,
+        5,
+        1,
+        1,
+        batch_size=5,
+        warm_up=5,
     ),
 )
 TOY = (Setting("4 x 20", "digits", {"name": "resnet9", "width": 2}, 4, 20, 2, 4, batch_size=10),)
@@ -69,6 +80,7 @@ def main(
     turns = 1 if quick else turns
     settings = of_so_many(sites, TOY if quick else SETTINGS)
     contenders = [Contender(LOOP, "loop"), Contender(STEPS, "steps"), Contender(OURS, "ours")]
+    contenders.append(Contender(GROUPED, "grouped"))
     contenders += [contender(name, path) for name, path in checkouts.items()]
     with TemporaryDirectory(prefix="bench-") as folder:
         for index, setting in enumerate(settings):

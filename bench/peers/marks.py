@@ -1,5 +1,6 @@
 """Marks between a contender's rounds: time, page faults, images seen; the first round's model."""
 
+import math
 import resource
 import time
 from collections.abc import Callable, Mapping
@@ -53,9 +54,13 @@ class Marks:
         self._began = _used()
 
     def _count(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if isinstance(module, nn.Linear) and module.out_features == self._classes:
-            kind = "trained" if torch.is_grad_enabled() else "evaluated"
-            self.images[kind] += len(inputs[0])
+        weight = getattr(module, "weight", None)
+        # Of a group's head [S, C, d] too (`learn/grouped`), which an earlier checkout has not.
+        if type(module).__name__.endswith("Linear") and weight is not None:
+            *group, outputs, _ = weight.shape
+            if outputs == self._classes:
+                kind = "trained" if torch.is_grad_enabled() else "evaluated"
+                self.images[kind] += len(inputs[0]) * math.prod(group)
 
 
 def _used() -> tuple[float, int]:

@@ -14,8 +14,8 @@ from bench.peers.marks import Mark
 from bench.peers.problem import Problem
 from fedapp.data.inputs import normalise
 from fedapp.data.manifest import TEST, TRAIN, VAL
+from fedapp.learn.limits import LONGEST_GRADIENT
 from fedapp.learn.params import Params
-from fedapp.learn.training import LONGEST_GRADIENT
 
 
 def run(problem: Problem, mark: Mark) -> None:

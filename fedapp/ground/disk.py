@@ -23,7 +23,7 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def write_atomic(
-    path: Path, data: bytes, *, durable: bool, mode: int = 0o666, spare: Iterable[str] = ()
+    path: Path | str, data: bytes, *, durable: bool, mode: int = 0o666, spare: Iterable[str] = ()
 ) -> None:
     """Write a file whole, as `written_whole` does. Raises StoreError as it does."""
     with written_whole(path, durable=durable, mode=mode, needed=len(data), spare=spare) as file:
@@ -32,7 +32,7 @@ def write_atomic(
 
 @contextmanager
 def written_whole(
-    path: Path,
+    path: Path | str,
     *,
     durable: bool,
     mode: int = 0o666,
@@ -50,7 +50,8 @@ def written_whole(
 
     Raises StoreError, naming the file, the free space and the remedy; the old content then stays.
     """
-    part = Path(f"{path.parent}/.{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
+    folder, name = os.path.split(path)  # by text: a `Path` takes as long as to open a file
+    part = os.path.join(folder, f".{name}.{secrets.token_hex(4)}{TEMPORARY}")
     try:
         with _taken(spare, part) or _opened(part, mode) as file:
             yield file
@@ -60,25 +61,25 @@ def written_whole(
                 file.truncate()
             if durable:
                 os.fsync(file.fileno())
-        part.replace(path)
+        os.replace(part, path)
         if durable:
-            _sync(path.parent)
+            _sync(folder or ".")
     except OSError as error:
         _discard(part)
-        raise refused(path, error, needed) from error
+        raise refused(Path(path), error, needed) from error
     except BaseException:  # an interrupt leaves no half file either
         _discard(part)
         raise
 
 
-def _taken(spare: Iterable[str], part: Path) -> BinaryIO | None:
+def _taken(spare: Iterable[str], part: str) -> BinaryIO | None:
     """Open one of these files for writing under another name; None where none can be had.
 
     A file with a second name, or a link, is somebody's copy (`cp -al`) or has one elsewhere.
     """
     for path in spare:
-        if not part.parent.is_dir():
-            _make(part.parent)
+        if not os.path.isdir(folder := os.path.dirname(part)):
+            _make(Path(folder))
         try:
             # Its time: nobody is to take it for the leftover of a killed process.
             os.utime(path, follow_symlinks=False)
@@ -97,7 +98,7 @@ def _taken(spare: Iterable[str], part: Path) -> BinaryIO | None:
     return None
 
 
-def _opened(part: Path, mode: int) -> BinaryIO:
+def _opened(part: str, mode: int) -> BinaryIO:
     """Open a new file for writing; its folder is made if absent, which is seldom."""
 
     def opened() -> BinaryIO:
@@ -106,7 +107,7 @@ def _opened(part: Path, mode: int) -> BinaryIO:
     try:
         return opened()
     except FileNotFoundError:
-        _make(part.parent)
+        _make(Path(part).parent)
         return opened()
 
 
@@ -166,17 +167,17 @@ def is_stale(part: Path) -> bool:
         return False
 
 
-def make_durable(paths: Collection[Path]) -> None:
+def make_durable(paths: Collection[str]) -> None:
     """Bring written files to the disk. Raises StoreError.
 
     Many at once take half the time of one after the other, each with its folder: the disk has less
     to put in order.
     """
-    for path in [*paths, *sorted({path.parent for path in paths})]:
+    for path in [*paths, *sorted({os.path.dirname(path) for path in paths})]:
         try:
             _sync(path)
         except OSError as error:
-            raise refused(path, error) from error
+            raise refused(Path(path), error) from error
 
 
 def refused(path: Path, error: OSError, needed: int = 0, setting: str = "") -> StoreError:
@@ -199,7 +200,7 @@ def refused(path: Path, error: OSError, needed: int = 0, setting: str = "") -> S
     return StoreError(f"{path}: cannot be written ({', '.join(facts)}): {remedy}")
 
 
-def _sync(path: Path) -> None:
+def _sync(path: Path | str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -207,8 +208,8 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _discard(part: Path) -> None:
+def _discard(part: Path | str) -> None:
     try:
-        part.unlink(missing_ok=True)
+        os.unlink(part)
     except OSError:
-        pass  # the folder itself is gone or barred, which the error being raised says
+        pass  # gone, or the folder is gone or barred, which the error being raised says

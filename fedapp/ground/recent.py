@@ -24,13 +24,6 @@ class Recent(Generic[Value]):
         """Bytes that are kept now, at most `budget`."""
         return self._used
 
-    @property
-    def last(self) -> tuple[str, Value] | None:
-        """The key and the value used last; None where there is none."""
-        with self._lock:
-            key = next(reversed(self._known), None)
-            return None if key is None else (key, self._known[key][0])
-
     def __contains__(self, key: str) -> bool:
         return key in self._known
 

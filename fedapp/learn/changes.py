@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import median_low
 
+import torch
+
 from fedapp.learn.params import Params
 
 FAR, FAR_STATISTICS = 30.0, 300.0
@@ -42,6 +44,9 @@ def rough_length(params: Params, own: Params, names: Sequence[str]) -> float:
 
     Where single precision cannot hold the squares, it is `length`.
     """
-    norms = [float((params[n] - own[n]).float().norm()) for n in names]
-    far = math.hypot(*norms)
+    if not names:
+        return 0.0
+    moved = torch._foreach_sub([params[n] for n in names], [own[n] for n in names])
+    norms = torch.stack([norm.float() for norm in torch._foreach_norm(moved)])
+    far = float(torch.linalg.vector_norm(norms))
     return far if math.isfinite(far) else length(params, own, names)

@@ -4,7 +4,7 @@ A site with a dozen images makes one step in a round; torch's hooks, lists and w
 more than the arithmetic.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,15 +14,26 @@ class Sgd:
     """v <- momentum v + g + decay w, w <- w - rate v; at the first step v is 0 before.
 
     Each step takes the g away. rate: above 0. momentum: in [0, 1). decay: 0 or more. A parameter
-    without a gradient stays as it is.
+    without a gradient stays as it is. velocity: v to go on from, changed in place; none: from 0.
     """
 
     def __init__(
-        self, parameters: Iterable[Tensor], rate: float, momentum: float, decay: float = 0.0
+        self,
+        parameters: Iterable[Tensor],
+        rate: float,
+        momentum: float,
+        decay: float = 0.0,
+        velocity: Sequence[Tensor | None] = (),
     ) -> None:
         self._parameters = list(parameters)
         self._rate, self._momentum, self._decay = rate, momentum, decay
-        self._velocity: dict[int, Tensor] = {}
+        known = zip(self._parameters, velocity, strict=False)
+        self._velocity = {id(p): v for p, v in known if v is not None}
+
+    @property
+    def velocity(self) -> list[Tensor | None]:
+        """Each parameter's v; None: it has not moved."""
+        return [self._velocity.get(id(p)) for p in self._parameters]
 
     def zero_grad(self) -> None:
         """Forget the gradients."""

@@ -1,6 +1,6 @@
 """Local training and batch-norm recalibration."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -9,22 +9,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedapp.ground.settings import TrainSettings
+from fedapp.ground.turns import Raised, ask
 from fedapp.learn.graphs import recorded, state_of
+from fedapp.learn.limits import Penalty, shorten
 from fedapp.learn.losses import joint_loss, soft_target_loss
 from fedapp.learn.networks.base import Network
 from fedapp.learn.sgd import Sgd
 from fedapp.learn.steps import Step, View, batches, paired, repeated
+from fedapp.learn.together import Training, can_be_grouped, trained_together
 from fedapp.learn.uncertainty import SCORING_BATCH, Normalise
 from fedapp.learn.worked import count
 
-Penalty = Callable[[Sequence[Tensor]], Tensor]
-"""Of all parameters of a network, in their order: what is added to each mini-batch's loss."""
-LONGEST_GRADIENT = 20.0
-"""L2 norm over all parameters to which a longer gradient is shortened (Pascanu et al. 2013).
-
-Ordinary mini-batches stay below 12. A mini-batch of two or three images has gradients of thousands:
-batch norm divides by nearly nothing, and one such model wrecks the average (docs/CHOICES.md).
-"""
 SQUARES_KEPT, TINY = 0.9, 1e-7
 """Of RMSprop, as Keras has them: what a step keeps of the running squares, added to their root."""
 
@@ -90,7 +85,22 @@ def descend(
     penalty, None without steps. Dropout draws from torch's global generator: call it inside
     `rng.seeded`.
     """
-    parameters, counted = list(model.parameters()), _counted(steps)
+    counted = _counted(steps)
+    if isinstance(model, Network) and not squares and can_be_grouped(model, settings):
+        loss: float | None = ask(Training(model, counted, settings, penalty), _together)
+        return loss
+    return _looped(model, counted, settings, penalty, squares)
+
+
+def _looped(
+    model: nn.Module,
+    counted: Iterable[Step],
+    settings: TrainSettings,
+    penalty: Penalty | None = None,
+    squares: Mapping[str, Tensor] = MappingProxyType({}),
+) -> float | None:
+    """Take the steps one after the other, each by itself; the rest as of `descend`."""
+    parameters = list(model.parameters())
     graphs = model.graphs if isinstance(model, Network) and penalty is None else None
     if graphs is None or settings.optimiser == "rmsprop":
         optimiser = optimiser_of(parameters, settings)
@@ -112,6 +122,10 @@ def descend(
             return key, state_of(model)
 
         return _mean(list(recorded(graphs, now, take, counted)))
+
+
+def _together(trainings: Sequence[Training]) -> Sequence[float | Raised | None]:
+    return trained_together(trainings, _looped)
 
 
 def _counted(steps: Iterable[Step]) -> Iterator[Step]:
@@ -157,27 +171,6 @@ def _recordable(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimi
     if settings.optimiser == "adam":
         return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=fused, capturable=fused)
     return torch.optim.SGD(parameters, rate, settings.momentum, weight_decay=decay, fused=fused)
-
-
-def shorten(parameters: Sequence[nn.Parameter]) -> None:
-    """Scale the gradients to `LONGEST_GRADIENT` together where they are longer.
-
-    As `clip_grad_norm_` does; but on a CPU, where a look at the length costs nothing, those that
-    are short enough are not multiplied by 1.
-    """
-    if parameters[0].is_cuda:
-        nn.utils.clip_grad_norm_(parameters, LONGEST_GRADIENT)
-        return
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    if not length.item() <= LONGEST_GRADIENT - 1e-6:  # not: it may be NaN
-        nn.utils.clip_grads_with_norm_(parameters, LONGEST_GRADIENT, length)
-
-
-def shortened(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradients, scaled to `LONGEST_GRADIENT` together where they are longer."""
-    factor = (LONGEST_GRADIENT / nn.utils.get_total_norm(gradients)).clamp(max=1)
-    return [gradient * factor for gradient in gradients]
 
 
 def freeze_batch_norm(model: nn.Module) -> None:

@@ -1,14 +1,17 @@
 """MC-dropout probabilities, predictive entropy (paper, Eqs. 9 and 10) and what it is made of."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
+from fedapp.ground.turns import ask
 from fedapp.learn.graphs import state_of
 from fedapp.learn.networks.base import Features, Network
 from fedapp.learn.passes import in_turn, together
+from fedapp.learn.together import alike, fits
 
 Normalise = Callable[[Tensor], Tensor]
 """uint8 images -> float images, on the same device."""
@@ -59,9 +62,41 @@ def features_of(model: Network, images: Tensor, normalise: Normalise) -> Feature
 
     On a CPU it runs piece by piece: activations that fit the cache save memory and, in a wide
     network, time. The result is the same: in eval mode an image's features depend on it alone.
+    Sites that take turns ask together: one pass does for all whose networks have equal weights.
     """
-    pieces = [model.trunk(normalise(piece)) for piece in cut(images)]
+    if not model.training and fits(model):
+        found: Features = ask(_Trunk(model, images, normalise), _pooled)
+        return found
+    return _joined([model.trunk(normalise(piece)) for piece in cut(images)])
+
+
+def _joined(pieces: Sequence[Features]) -> Features:
     return pieces[0] if len(pieces) == 1 else tuple(map(torch.cat, zip(*pieces, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Trunk:
+    """What one site asks for: the features of these images."""
+
+    model: Network
+    images: Tensor
+    normalise: Normalise
+
+
+@torch.no_grad()
+def _pooled(asked: Sequence[_Trunk]) -> list[Features]:
+    """Return the features for each; bit for bit the same, whoever else asks."""
+    answers: dict[int, Features] = {}
+    for places in alike([one.model for one in asked]):
+        sizes = [len(asked[place].images) for place in places]
+        every = torch.cat([asked[place].normalise(asked[place].images) for place in places])
+        if len(every) == 1:  # of one image, other kernels would do the work
+            every = torch.cat([every, every])
+        model = asked[places[0]].model
+        found = _joined([model.trunk(piece) for piece in cut(every)])
+        parts = [part[: sum(sizes)].split(sizes) for part in found]
+        answers.update(zip(places, zip(*parts, strict=True), strict=True))
+    return [answers[place] for place in range(len(asked))]
 
 
 def cut(images: Tensor) -> Sequence[Tensor]:

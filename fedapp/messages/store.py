@@ -54,21 +54,22 @@ class ModelStore:
         """Bytes of content in memory now, at most `memory_bytes`."""
         return self._memory.used
 
-    def put(self, blob: bytes, *, durable: bool = False) -> str:
+    def put(self, blob: bytes, *, durable: bool = False, named: str = "") -> str:
         """Keep a content and return its digest; one that is there already is not written again.
 
+        named: what the digest is likely to be, if the very bytes were put before.
         durable: the content outlives a power cut once this returns. That costs a wait for the disk:
         ask for it only where nobody could send the content again.
 
         Raises StoreError where the disk refuses; nothing kept earlier is lost, no part file stays.
         """
-        digest = self._digest_of(blob)
+        digest = self._digest_of(blob, named)
         path = self._path(digest)
         if not self._is_there(digest, blob):
-            write_atomic(Path(path), blob, durable=durable, spare=self._spares())
+            write_atomic(path, blob, durable=durable, spare=self._spares())
             self._note_proved(digest, _state(path))
         elif durable:
-            make_durable([Path(path)])
+            make_durable([path])
         self._memory.put(digest, blob, len(blob))
         return digest
 
@@ -78,7 +79,7 @@ class ModelStore:
         Raises StoreError where the disk refuses.
         """
         paths = (self._path(digest) for digest in sorted(digests))
-        make_durable([Path(path) for path in paths if _size(path) is not None])
+        make_durable([path for path in paths if _size(path) is not None])
 
     def get(self, digest: str) -> bytes:
         """Return a content; what comes from disk is compared with its name.
@@ -179,15 +180,12 @@ class ModelStore:
             while True:
                 yield self._spare.pop()
 
-    def _digest_of(self, blob: bytes) -> str:
-        """Return the digest; of the very bytes that were used last it is known.
+    def _digest_of(self, blob: bytes, named: str) -> str:
+        """Return the digest; of the very bytes that are kept under the name it is known.
 
         On one machine server and sites share a store: what a site has put, the server puts next.
         """
-        last = self._memory.last
-        if last is not None and last[1] is blob:
-            return last[0]
-        return hashlib.sha256(blob).hexdigest()
+        return named if self._memory.get(named) is blob else hashlib.sha256(blob).hexdigest()
 
     def _path(self, digest: str) -> str:
         """Return a content's file; refuse anything but a digest, which may come from elsewhere."""

@@ -28,7 +28,17 @@ from fedapp.learn.averages.base import Rule
 from fedapp.learn.metrics import evaluation, predict_each
 from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.ondevice import models_on
-from fedapp.learn.params import Params, Schema, all_finite, assign, schema_of, tensors_of, without
+from fedapp.learn.params import (
+    Params,
+    Schema,
+    all_finite,
+    assign,
+    copied,
+    schema_of,
+    surely_finite,
+    tensors_of,
+    without,
+)
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.steps import View
@@ -229,6 +239,10 @@ class Arrived:
     before: Callable[[], Params | None] = lambda: None
 
 
+Asked = Callable[[Sequence[str]], Sequence[Tensor]]
+"""Parts of a site's data -> a model's probabilities [n, C] for the images of each."""
+
+
 class Contents(Protocol):
     """Contents by reference, parsed and checked."""
 
@@ -244,6 +258,8 @@ class SiteContext:
     memory: what it remembers between its tasks (`Method.memory`).
     evaluated: the site's evaluation by its own model, by the digests of all that is in that model;
     it is kept from task to task where the site is (not under Flower, which makes it anew).
+    answered: the last probabilities of each of its answers, by name: the digests of all that they
+    are of, and one tensor a part; kept likewise.
     features: fixed features of the site's images, by what they depend on and part; kept likewise.
     flip: whether a mirror image of such data is an image of the same class.
     """
@@ -259,6 +275,7 @@ class SiteContext:
     flip: bool = False
     memory: Params = field(default_factory=dict)
     evaluated: dict[tuple[str, ...], dict[str, Evaluation]] = field(default_factory=dict)
+    answered: dict[str, tuple[tuple[str, ...], dict[str, Tensor]]] = field(default_factory=dict)
     features: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
     def load(self, ref: ModelRef) -> None:
@@ -359,6 +376,25 @@ class SiteContext:
             raise RunError(f"site {self.data.site}: the model answers NaN; {DIVERGED}")
         return every
 
+    def answers(
+        self, name: str, of: tuple[str, ...], parts: Collection[str], asked: Asked
+    ) -> list[Tensor]:
+        """Return the probabilities [n, C] of parts of the site's data; each is asked for once.
+
+        name: of the answer; of: the digests of all that it depends on. asked: answers parts that
+        are not known yet.
+        """
+        if name not in self.answered or self.answered[name][0] != of:
+            self.answered[name] = of, {}
+        known = self.answered[name][1]
+        if missing := [part for part in dict.fromkeys(parts) if part not in known]:
+            known.update(zip(missing, asked(missing), strict=True))
+        return [known[part] for part in parts]
+
+    def of_parts(self, parts: Sequence[str]) -> list[Tensor]:
+        """Return the model's softmax for the images of parts, as `predicted_each` does."""
+        return self.predicted_each([self.data.parts[part].inputs for part in parts])
+
     def evaluate(self, *parts: str, answer: str = "") -> dict[str, Evaluation]:
         """Evaluate the context's model on the site's "val" and "test" images.
 
@@ -374,8 +410,8 @@ class SiteContext:
 
     def params(self) -> Params:
         """Return a copy of the context's model on the CPU. Raises RunError where it diverged."""
-        params = {n: t.detach().cpu().clone() for n, t in tensors_of(self.model).items()}
-        for name, tensor in params.items():
+        params = copied(tensors_of(self.model))
+        for name, tensor in () if surely_finite(params.values()) else params.items():
             if not all_finite(tensor):
                 raise RunError(
                     f"site {self.data.site}: {name} is NaN or infinite after training; {DIVERGED}"

@@ -101,7 +101,7 @@ class ModelPool:
         """
         self._record(site)
         record = self._records.get((site, role), UpdateRecord(0, "", 0))
-        digest = self.store.put(blob)
+        digest = self.store.put(blob, named=named)
         if digest != named:  # it goes with the next `keep`
             raise ProtocolError("its upload is not the content it names")
         self._unsettled.add(digest)

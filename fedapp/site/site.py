@@ -16,6 +16,7 @@ from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import deterministic, pick_dtype, torch_threads
 from fedapp.ground.errors import ConfigError, FedAppError, StoreError, one_line, told
+from fedapp.ground.turns import seat
 from fedapp.learn.graphs import graphs_on
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import (
@@ -24,6 +25,7 @@ from fedapp.learn.params import (
     schema_of,
 )
 from fedapp.learn.scores import ScoreStore
+from fedapp.learn.together import MEMBERS
 from fedapp.learn.worked import Worked, counting
 from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import (
@@ -182,6 +184,7 @@ class SiteClient:
             seed=self.experiment.seed,
             device=self.device,
             evaluated={} if lost else self._evaluated,
+            answered={} if lost else self._answered,
             features=self._features,
             flip=flips(self.experiment.data.name),
         )
@@ -195,6 +198,11 @@ class SiteClient:
     @cached_property
     def _evaluated(self) -> dict[tuple[str, ...], dict[str, Evaluation]]:
         """The site's evaluation by its own model: see `SiteContext.evaluated`."""
+        return {}
+
+    @cached_property
+    def _answered(self) -> dict[str, tuple[tuple[str, ...], dict[str, torch.Tensor]]]:
+        """What the site's models said last: see `SiteContext.answered`."""
         return {}
 
     @cached_property
@@ -221,12 +229,20 @@ class SiteClient:
         memory = schema_of(self.experiment.method.memory(network, whole))  # its values do not count
         return stored_schema(self._kept, schema_of(whole), memory)
 
-    @cached_property
+    @property
     def _network(self) -> Network:
-        precision = pick_dtype(self.experiment.runtime.precision, self.device)
-        classes, device = len(self.classes), str(self.device)
-        graphs = self.experiment.runtime.graphs
-        return _network(self.experiment.model, self.inputs, classes, device, precision, graphs)
+        """The network of the turn that is running, of as many as sites take turns."""
+        if (network := self._networks.get(seat())) is None:
+            runtime, model = self.experiment.runtime, self.experiment.model
+            precision, device = pick_dtype(runtime.precision, self.device), str(self.device)
+            key = model, self.inputs, len(self.classes), device, precision, runtime.graphs
+            network = self._networks[seat()] = _network(seat(), *key)
+            network.grouped = runtime.grouped
+        return network
+
+    @cached_property
+    def _networks(self) -> dict[int, Network]:
+        return {}
 
     def _initial(self) -> Params:
         settings, classes = self.experiment.model, len(self.classes)
@@ -261,8 +277,9 @@ def _noted(done: Worked, lost: bool) -> dict[str, float]:
     return {**counts, **({MEMORY_LOST: 1} if lost else {})}
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=MEMBERS)
 def _network(
+    number: int,  # noqa: ARG001 the key
     settings: NetworkSettings,
     inputs: tuple[int, ...],
     classes: int,
@@ -270,7 +287,10 @@ def _network(
     compute: torch.dtype,
     graphs: bool,
 ) -> Network:
-    """Build the network once a process: every use begins with loading weights into it."""
+    """Build a network once a process: every use begins with loading weights into it.
+
+    number: of those that take turns, each has its own.
+    """
     network = build_model(settings, inputs, classes, compute).to(torch.device(device))
     if graphs:
         network.graphs = graphs_on(torch.device(device))

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -230,15 +231,15 @@ def test_training_that_diverges_is_answered(ask, experiment, epochs):
 
 
 def test_a_full_disk_at_the_site_is_named_and_the_next_task_works(ask, experiment, monkeypatch):
-    whole = Path.replace
+    whole = os.replace
 
-    def full(self, target):
-        if self.parent.parent.name == "models":
+    def full(part, target):
+        if Path(part).parent.parent.name == "models":
             raise OSError(errno.ENOSPC, "No space left on device")
-        return whole(self, target)
+        return whole(part, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", full)
+        patch.setattr(os, "replace", full)
         answer = ask(experiment, task(experiment), **me())
     assert isinstance(answer, Refusal)
     assert "No space left on device" in answer.reason and "free space there" in answer.reason

@@ -7,12 +7,12 @@ import pytest
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import method_presets
 from fedapp.methods import method_names
-from tests.golden.numbers import FILE, OWN, arithmetic, digests, elsewhere, near, run_of
+from tests.golden.numbers import FILE, GROUPED, OWN, arithmetic, digests, elsewhere, near, run_of
 from tests.golden.sketch import apart
 
 GOLDEN = json.loads(FILE.read_text())
 RUNS = GOLDEN["runs"]
-FAST = (OWN, "fedavg", "recommended", "um_pfssl")
+FAST = (OWN, GROUPED, "fedavg", "recommended", "um_pfssl")
 """The others are slow: half a minute together."""
 REMEDY = "numbers changed; is it meant so? `python -m tests.golden.numbers`, and say why"
 TIMES, LEAST = 3, 0.01
@@ -21,7 +21,7 @@ share of its length at least."""
 
 
 def test_every_method_and_every_preset_has_its_numbers():
-    assert list(RUNS) == [OWN, *method_presets()]
+    assert list(RUNS) == [OWN, GROUPED, *method_presets()]
     presets = ({"method.preset": name} for name in method_presets())
     named = {load_experiment("digits_demo", one).method.name for one in presets}
     assert named == set(method_names())

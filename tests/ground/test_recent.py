@@ -13,13 +13,13 @@ def test_the_last_used_stay_within_the_budget() -> None:
     assert recent.get("a") == "A"
     recent.put("c", "C", 16)
     assert [recent.get(key) for key in "abc"] == ["A", None, "C"]
-    assert (recent.used, recent.last) == (32, ("c", "C"))
+    assert recent.used == 32
 
 
 def test_one_larger_than_the_budget_is_not_kept() -> None:
     recent = Recent[str](40)
     recent.put("a", "A", 41)
-    assert (recent.get("a"), recent.used, recent.last) == (None, 0, None)
+    assert (recent.get("a"), recent.used) == (None, 0)
     recent.put("b", "B", 40)
     assert "b" in recent
 

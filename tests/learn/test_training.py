@@ -7,10 +7,11 @@ import torch
 
 from fedapp.ground.rng import seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
+from fedapp.learn.limits import LONGEST_GRADIENT, shortened
 from fedapp.learn.losses import soft_target_loss
 from fedapp.learn.networks.resnet9 import ResNet9
 from fedapp.learn.steps import Step, batches, paired
-from fedapp.learn.training import LONGEST_GRADIENT, descend, recalibrate, shortened, train
+from fedapp.learn.training import descend, recalibrate, train
 from fedapp.learn.uncertainty import SCORING_BATCH
 
 CPU = torch.device("cpu")

@@ -173,7 +173,7 @@ def test_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     def interrupted(self: Path, target: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", interrupted)
+    monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ModelStore(tmp_path).put(b"model")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -189,7 +189,7 @@ def test_full_disk_is_said_and_loses_nothing(
     def full(self: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(StoreError) as error:
         models.put(b"later", durable=durable)
     message = str(error.value)
@@ -334,13 +334,13 @@ def test_an_old_spare_file_is_not_taken_for_a_leftover(
     models.keep_only((), reuse=True)
     [left] = spare(tmp_path)
     os.utime(left, (0, 0))
-    replace = Path.replace
+    replace = os.replace
 
-    def meanwhile(self: Path, target: Path) -> Path:
+    def meanwhile(part: str, target: str) -> None:
         ModelStore(tmp_path).keep_only(())
-        return replace(self, target)
+        replace(part, target)
 
-    monkeypatch.setattr(Path, "replace", meanwhile)
+    monkeypatch.setattr(os, "replace", meanwhile)
     digest = models.put(b"")  # nothing that is written sets its time
     monkeypatch.undo()
     assert models.has(digest)
@@ -372,7 +372,7 @@ def test_a_file_that_cannot_be_set_aside_is_removed(
     def full(self: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     assert models.keep_only((), reuse=True) == [digest]
     assert list(tmp_path.rglob(f"{digest}*")) == []
 
@@ -387,7 +387,7 @@ def test_a_write_over_a_spare_file_that_is_cut_leaves_no_content(
     def full(self: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(StoreError, match="No space left"):
         models.put(b"later")
     assert models.digests() == set() and not models.has(gone)

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -146,7 +147,7 @@ def test_a_refused_upload_changes_no_record(
     def full(self: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(StoreError, match="No space left"):
         pool.upload(1, digest_of(b"a"), b"a", 1)
     assert pool.contents == before

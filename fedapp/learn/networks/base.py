@@ -45,6 +45,8 @@ class Network(nn.Module, ABC):
     and logits are float32 all the same."""
     graphs: Graphs | None = None
     """Where work on this network is recorded for a GPU; None: it is not."""
+    grouped: bool = False
+    """Whether it is trained as one of a group (`learn.together`), be it by itself."""
 
     _asked: bool | None = None
     """The mode that `train` was last asked for."""

@@ -23,12 +23,13 @@ from fedapp.data.augment import STRONG_VIEWS, weak
 from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED, Count, Positive, Rate, Share, TrainSettings
 from fedapp.learn.averages.base import Rule
+from fedapp.learn.limits import Penalty
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work, fixmatch, supervised
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.server_optimizers import FedAdam, FedAvgM
 from fedapp.learn.steps import Step, View
-from fedapp.learn.training import Penalty, descend
+from fedapp.learn.training import descend
 from fedapp.messages.protocol import (
     EVALUATE,
     MODEL,

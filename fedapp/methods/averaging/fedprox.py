@@ -11,9 +11,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.settings import CLOSED
+from fedapp.learn.limits import Penalty
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import copies, pull
-from fedapp.learn.training import Penalty
 from fedapp.methods.averaging.base import ByServerOptimizer
 
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from fedapp.ground.settings import CLOSED, Count, Positive
 from fedapp.learn.averages.base import Rule
+from fedapp.learn.limits import shortened
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.server_optimizers import FedAvgM
 from fedapp.learn.steps import Step
-from fedapp.learn.training import shortened
 from fedapp.learn.worked import count
 from fedapp.messages.protocol import Reply, Task
 from fedapp.methods.averaging.base import ByObjective, averaged

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from fedapp.data.sites import SiteData
 from fedapp.ground.errors import ConfigError, ProtocolError
 from fedapp.ground.settings import CLOSED, Count, Positive
+from fedapp.learn.limits import Penalty
 from fedapp.learn.networks.base import Network
 from fedapp.learn.networks.parts import head_names
 from fedapp.learn.objectives import copies, pull
@@ -37,7 +38,7 @@ from fedapp.learn.prototypes import (
     embedded,
     mean_of,
 )
-from fedapp.learn.training import Penalty, descend
+from fedapp.learn.training import descend
 from fedapp.messages.protocol import (
     EVALUATE,
     SERVER_SITE,

@@ -362,31 +362,44 @@ class PriorShift(Method[Sure]):
         """Return the site's class mix [C] and every answer [n, C] that it has to each part."""
         mix, common = self._common(task, site, *parts)
         answers = [{"common": found} for found in common]
-        sets = [site.data.parts[part].inputs for part in parts]
-        if task.own.version and self.answer != "common":
+
+        def tuned(asked: Sequence[str]) -> Sequence[Tensor]:
             site.load(task.own)
-            for found, plain in zip(answers, site.predicted_each(sets), strict=True):
-                found["tuned"] = weighted(plain, mix)
-        if self.alone and task.private and len(site.data.labels):
+            return site.of_parts(asked)
+
+        def alone(asked: Sequence[str]) -> Sequence[Tensor]:
             assign(site.model, site.memory)
-            for found, plain in zip(answers, site.predicted_each(sets), strict=True):
-                found["alone"] = plain.double()
+            return site.of_parts(asked)
+
+        if task.own.version and self.answer != "common":
+            plain = site.answers("tuned", (task.own.digest,), parts, tuned)
+            for found, own in zip(answers, plain, strict=True):
+                found["tuned"] = weighted(own, mix)
+        if self.alone and task.private and len(site.data.labels):
+            plain = site.answers("alone", (task.private,), parts, alone)
+            for found, own in zip(answers, plain, strict=True):
+                found["alone"] = own.double()
         return mix, answers
 
     def _common(self, task: Task, site: SiteContext, *parts: str) -> tuple[Tensor, list[Tensor]]:
         """Return the site's class mix [C], and the common answers times it to its parts' inputs."""
-        wanted = dict.fromkeys((UNLABELLED, *parts))
-        if self.closed == NO_FEATURES:
+        roles = ("server", STACK, SOLUTION, FILTERS)
+        of = tuple(ref.digest for role in roles for ref in task.models.get(role, ()))
+
+        def common(asked: Sequence[str]) -> Sequence[Tensor]:
+            if self.closed != NO_FEATURES:
+                stacked = Stacked.of(self.closed, task, site)
+                return [stacked.predicted(part) for part in asked]
             site.load(task.models["server"][0])
-            sets = [site.data.parts[part].inputs for part in wanted]
-            plain = dict(zip(wanted, site.predicted_each(sets), strict=True))
-            mix = class_mix(counts(site), plain[UNLABELLED])
+            return site.of_parts(asked)
+
+        unlabelled, *plain = site.answers("common", of, (UNLABELLED, *parts), common)
+        if self.closed == NO_FEATURES:
+            mix = class_mix(counts(site), unlabelled)
         else:
-            stacked = Stacked.of(self.closed, task, site)
-            plain = {part: stacked.predicted(part) for part in wanted}
-            prior = stacked.closed.solution(task).prior
-            mix = site_mix(counts(site), plain[UNLABELLED], prior)
-        return mix, [weighted(plain[part], mix) for part in parts]
+            prior = ClosedSite.of(self.closed, task, site).solution(task).prior
+            mix = site_mix(counts(site), unlabelled, prior)
+        return mix, [weighted(one, mix) for one in plain]
 
     def mix(self, task: Task, site: SiteContext) -> Tensor:
         """Return the site's class mix [C], the task naming the common model."""

@@ -1,5 +1,6 @@
 """Prior shift with the closed form: what both answer together, and how their weights are fitted."""
 
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -14,6 +15,7 @@ from fedapp.learn.networks import build_model
 from fedapp.learn.priors import class_mix, site_mix, weighted
 from fedapp.messages.protocol import EVALUATE, ONE_ROUND, SERVER_SITE, Task
 from fedapp.messages.store import ModelStore
+from fedapp.methods.base import SiteContext
 from fedapp.methods.closed_form._answers import counts, deciding
 from fedapp.methods.closed_form._calibration import Fit
 from fedapp.methods.closed_form._contents import ACTIONS, FILTERS, SOLUTION, Solution
@@ -22,7 +24,16 @@ from fedapp.methods.recommended.prior_shift import PriorShift
 from fedapp.server.pool import ModelPool
 from fedapp.site.federation import federation_of
 from tests.methods.closed_form.test_closed_checks import nothing, spoil, twice
-from tests.methods.conformance import SMALL, Deal, play, site_data, toy
+from tests.methods.conformance import (
+    SMALL,
+    Deal,
+    context,
+    data_of,
+    play,
+    play_in_one_store,
+    site_data,
+    toy,
+)
 
 DEALS = (Deal(30, 20, 12, 12), Deal(24, 0, 12, 12), Deal(0, 25, 12, 12), Deal(6, 20, 0, 12))
 METHOD = PriorShift(closed="hog", alone=False, answer="common", confidence=0.3)
@@ -232,3 +243,42 @@ def test_the_newest_model_comes_once_for_the_fit_and_to_be_measured(played):
             newest = asked[0].task.models["server"][0].digest
             assert all(e.task.models["server"][0].digest == newest for e in asked)
             assert sum(newest in e.down for e in asked) <= 1
+
+
+@pytest.mark.parametrize("method", [METHOD, PriorShift(confidence=0.3)], ids=["closed", "lone"])
+def test_no_model_is_asked_twice_about_the_same_images(method, tmp_path, monkeypatch):
+    """What a round measured teaches the next one; who did not train says what it said before."""
+    asked = Counter()
+    answers = SiteContext.answers
+
+    def counted(site, name, of, parts, ask):
+        def once(missing):
+            asked.update((site.data.site, name, of, part) for part in missing)
+            return ask(missing)
+
+        wanted.update((site.data.site, name, of, part) for part in parts)
+        return answers(site, name, of, parts, once)
+
+    wanted = Counter()
+    monkeypatch.setattr(SiteContext, "answers", counted)
+    play_in_one_store(toy(method, tmp_path, DEALS))
+    assert set(asked) == set(wanted) and set(asked.values()) == {1}
+    assert wanted.total() > 1.2 * asked.total()
+
+
+def test_an_answer_is_asked_again_when_it_is_of_something_else():
+    site, calls = context(data_of(), {}), []
+
+    def ask(parts):
+        calls.append(tuple(parts))
+        return [torch.tensor([len(calls)]) for _ in parts]
+
+    def said(*given):
+        return [int(found) for found in site.answers(*given, ask)]
+
+    assert said("common", ("a",), ("val", "test")) == [1, 1]
+    assert said("common", ("a",), ("val", "labelled", "val")) == [1, 2, 1]
+    assert said("tuned", ("a",), ("val",)) == [3]
+    assert said("common", ("b",), ("val",)) == [4]
+    assert said("common", ("a",), ("val",)) == [5]  # only the last one is kept
+    assert calls == [("val", "test"), ("labelled",), ("val",), ("val",), ("val",)]

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedapp.ground.settings import TrainSettings
+from fedapp.learn.limits import shortened
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params, assign
 from fedapp.learn.sgd import Sgd
-from fedapp.learn.training import optimiser_of, shortened
+from fedapp.learn.training import optimiser_of
 from fedapp.learn.worked import count
 
 
