@@ -76,6 +76,10 @@ Settings = Annotated[
 Run = Annotated[
     str, typer.Argument(help="a run: its name, or its folder", autocompletion=complete_run)
 ]
+SiteFolder = Annotated[
+    Path | None,
+    typer.Option(help="the site's own: site.yaml, approvals, record; a node's default: its --keys"),
+]
 Model = Annotated[Path, typer.Argument(help="a model's folder; `fedapp site` names them")]
 Images = Annotated[Path, typer.Argument(help="a folder of images, or a CSV file with `path`")]
 Jobs = Annotated[
@@ -457,6 +461,7 @@ def keep_node(
     node_config: Annotated[
         str, typer.Option(help="further settings of the node, such as 'worker-idle-s=60'")
     ] = "",
+    site_folder: SiteFolder = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="of the node's own programs")] = 9094,
     status: Annotated[
         bool, typer.Option("--status", help="only say how the node on this port is; 0: online")
@@ -475,7 +480,51 @@ def keep_node(
 
     if not server or keys is None:
         raise ConfigError("fedapp node: needs --server host:port and --keys FOLDER")
-    SiteNode(server, keys, port, config(site_name, data, node_config)).run()
+    SiteNode(server, keys, port, config(site_name, data, node_config), site_folder).run()
+
+
+@app.command("approve", rich_help_panel=JOIN)
+def approve_app(
+    what: Annotated[
+        str, typer.Argument(help="a hash, a FAB or a checkout; else the list of apps is shown")
+    ] = "",
+    site_folder: SiteFolder = None,
+    refuse: Annotated[bool, typer.Option("--refuse", help="it may not run here")] = False,
+    take_back: Annotated[
+        bool, typer.Option("--take-back", help="it may not run here any more, from now on")
+    ] = False,
+    lines: Annotated[bool, typer.Option("--lines", help="show the changed lines too")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="decide without being asked")] = False,
+) -> None:
+    """Look at an app that a run wants to bring to this site; approve it or refuse it."""
+    from fedapp.tools.node.approvals import Approvals, Word
+    from fedapp.tools.node.approve import decide, overview
+
+    if site_folder is None:
+        raise ConfigError("fedapp approve: needs --site-folder, the folder that `fedapp node` has")
+    if refuse and take_back:
+        raise ConfigError("fedapp approve: --refuse and --take-back: say one of them")
+    approvals, console = Approvals(site_folder), Console()
+    if not what:
+        overview(approvals, console)
+    else:
+        word: Word = "refused" if refuse else "taken back" if take_back else "approved"
+        done = decide(what, word, approvals, console, sure=yes, lines=lines)
+        raise typer.Exit(0 if done else 1)
+
+
+@app.command("code-hash", rich_help_panel=JOIN)
+def hash_of_app(
+    where: Annotated[
+        Path | None, typer.Argument(help="a checkout or a FAB; else what is installed here")
+    ] = None,
+) -> None:
+    """Say an app's hash, to be compared with what a run brings; the same wherever it is made."""
+    from fedapp.experiment.codehash import hash_of_files
+    from fedapp.tools.node.bundle import installed, read_app
+
+    found = read_app(where) if where else installed()
+    print(f"{found.hash}  {found.title}, code {hash_of_files(found.files)}")
 
 
 @app.command("onboard", rich_help_panel=JOIN)

@@ -207,7 +207,8 @@ def test_the_flower_bundle_holds_the_program_and_nothing_else():
 
 def test_the_wheel_carries_the_presets_and_no_general_names():
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel == {"packages": ["fedapp"], "force-include": {"conf": "fedapp/conf"}}
+    app = {name: f"fedapp/app/{name}" for name in ("client_app", "server_app", "pyproject.toml")}
+    assert wheel == {"packages": ["fedapp"], "force-include": {"conf": "fedapp/conf", **app}}
 
 
 def test_the_licence_is_apache_2():

@@ -3,12 +3,15 @@
 import hashlib
 import importlib.metadata
 import platform
+import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 from fedapp.experiment.presetfiles import CONF
 
 PACKAGES = ("fedapp", "server_app", "client_app")
+_COUNTED = re.compile(rf"({'|'.join(PACKAGES)})/.*\.py|conf/(methods/)?[^/]*\.yaml")
 _LIBRARIES = ("torch", "torchvision", "numpy", "flwr", "um-pfssl")
 
 
@@ -29,11 +32,19 @@ def hash_of(root: Path, conf: Path) -> str:
     for package in PACKAGES:
         for path in (root / package).rglob("*.py"):
             files[path.relative_to(root).as_posix()] = path
+    return _over({name: path.read_bytes() for name, path in files.items()})
+
+
+def hash_of_files(files: Mapping[str, bytes]) -> str:
+    """Return the same of an app's files, by name, as they lie below its folder."""
+    return _over({name: content for name, content in files.items() if _COUNTED.fullmatch(name)})
+
+
+def _over(files: Mapping[str, bytes]) -> str:
     total = hashlib.sha256()
     for name in sorted(files):
-        content = files[name].read_bytes()
-        total.update(f"{name}\0{len(content)}\0".encode())
-        total.update(content)
+        total.update(f"{name}\0{len(files[name])}\0".encode())
+        total.update(files[name])
     return total.hexdigest()[:16]
 
 

@@ -123,7 +123,9 @@ class _Conv(_Layer):
 
 class _Linear(_Layer):
     def forward(self, x: Tensor) -> Tensor:
-        each, weights = x.reshape(len(x), self.size, -1).transpose(0, 1), self.weight.mT
+        # Copied: how far rows lie apart may not depend on the group, since kernels choose by it.
+        each = x.reshape(len(x), self.size, -1).transpose(0, 1).contiguous()
+        weights = self.weight.mT
         if self.bias is None:
             out = torch.bmm(each, weights)
         else:

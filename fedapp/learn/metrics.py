@@ -38,12 +38,14 @@ def predict_each(model: Network, sets: Sequence[Tensor], normalise: Normalise) -
     """Return what `predict` does of each set of images.
 
     Small sets go through the trunk together: a pass costs two images nearly what it costs ten. The
-    tail, whose matrix products have other last bits with other numbers of rows, sees each alone.
+    tail, whose matrix products have other last bits with other numbers of rows, sees each alone,
+    and at the start of memory of its own: on some CPUs the bits depend on where that lies too.
     """
     model.eval()
     sizes = [len(images) for images in sets]
     if len(sets) > 1 and sum(sizes) <= SCORING_BATCH:
-        found = [part.split(sizes) for part in features_of(model, torch.cat(list(sets)), normalise)]
+        every = features_of(model, torch.cat(list(sets)), normalise)
+        found = [[one.clone() for one in part.split(sizes)] for part in every]
         answers = [
             torch.softmax(model.tail(features), dim=1) for features in zip(*found, strict=True)
         ]

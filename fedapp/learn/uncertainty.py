@@ -94,7 +94,8 @@ def _pooled(asked: Sequence[_Trunk]) -> list[Features]:
             every = torch.cat([every, every])
         model = asked[places[0]].model
         found = _joined([model.trunk(piece) for piece in cut(every)])
-        parts = [part[: sum(sizes)].split(sizes) for part in found]
+        # Each in memory of its own: on some CPUs a product's last bits depend on where that starts.
+        parts = [[own.clone() for own in part[: sum(sizes)].split(sizes)] for part in found]
         answers.update(zip(places, zip(*parts, strict=True), strict=True))
     return [answers[place] for place in range(len(asked))]
 

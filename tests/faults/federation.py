@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +55,7 @@ class Federation:
     nodes: list[Program] = field(default_factory=list)
     cables: list[Cable] = field(default_factory=list)
     stores: dict[int, Path] = field(default_factory=dict)
+    site_folders: dict[int, Path] = field(default_factory=dict)
 
     @property
     def runs(self) -> Path:
@@ -90,8 +91,11 @@ class Federation:
         """Return the experiment that `submit` runs, under another run's name."""
         return load_experiment(PRESET, self._settings(name, **settings))
 
-    def submit(self, name: str, **settings: object) -> Run:
-        """Start a run under a name, with settings beside TINY (`rounds__deadline_s=15.0`)."""
+    def submit(self, name: str, app: Path = ROOT, **settings: object) -> Run:
+        """Start a run under a name, with settings beside TINY (`rounds__deadline_s=15.0`).
+
+        app: the folder of the app that it brings.
+        """
         pairs = [
             f"{key}={_plain(value)}" for key, value in self._settings(name, **settings).items()
         ]
@@ -102,7 +106,7 @@ class Federation:
             log = self.folder / f"run-{name}{again}-{count}.log"
         with log.open("wb") as sink:
             process = subprocess.Popen(
-                [BIN / "flwr", "run", ROOT, "here", "--stream", "--run-config",
+                [BIN / "flwr", "run", app, "here", "--stream", "--run-config",
                  run_config(PRESET, pairs)],
                 env=environment(self.folder),
                 stdin=subprocess.DEVNULL,
@@ -143,11 +147,43 @@ class Federation:
         return {**TINY, "runtime.out": str(self.runs), **own, "runtime.run_name": name}
 
 
+@dataclass(frozen=True)
+class NodePlace:
+    """Where a site's node has its things. port: the cable's. folder: the site's own."""
+
+    port: int
+    number: int
+    ca: Path
+    key: Path
+    store: Path
+    folder: Path
+
+
+def by_flower(at: NodePlace) -> list[str]:
+    """Return the command of Flower's own SuperNode."""
+    return [
+        "flower-supernode", "--superlink", f"127.0.0.1:{at.port}", "--root-certificates",
+        str(at.ca), "--auth-supernode-private-key", str(at.key), "--port", str(free_port()),
+        "--node-config", f'partition-id={at.number} store-path="{at.store}"',
+    ]  # fmt: skip
+
+
+def by_fedapp(at: NodePlace) -> list[str]:
+    """Return the command of `fedapp node`, as hospitals run it."""
+    config = f'partition-id={at.number} store-path="{at.store}"'
+    return [
+        "fedapp", "node", "--server", f"127.0.0.1:{at.port}", "--keys", str(at.key.parent),
+        "--site-folder", str(at.folder), "--port", str(free_port()), "--node-config", config,
+    ]  # fmt: skip
+
+
 @contextmanager
-def federation(folder: Path, scratch: Path) -> Iterator[Federation]:
+def federation(
+    folder: Path, scratch: Path, node_of: Callable[[NodePlace], list[str]] = by_flower
+) -> Iterator[Federation]:
     """Hold a federation whose sites are in; in the end nothing of it is left.
 
-    scratch: a folder with a short path, for sockets.
+    scratch: a folder with a short path, for sockets. node_of: a site's program.
     """
     keys = folder / "keys"
     make_certs(keys, ["127.0.0.1"], SITES)
@@ -186,12 +222,13 @@ def federation(folder: Path, scratch: Path) -> Iterator[Federation]:
             store = made.stores[number] = folder / f"store-{site}"
             sockets = scratch / site
             sockets.mkdir()
-            key = str(keys / f"sites/{site}/supernode.key")
+            own = made.site_folders[number] = folder / f"own-{site}"
+            own.mkdir(mode=0o700)
+            key = keys / f"sites/{site}/supernode.key"
+            place = NodePlace(cable.port, number, keys / "ca/ca.crt", key, store, own)
             node = Program(
                 folder / site,
-                ["flower-supernode", "--superlink", f"127.0.0.1:{cable.port}", *trust,
-                 "--auth-supernode-private-key", key, "--port", str(free_port()),
-                 "--node-config", f'partition-id={number} store-path="{store}"'],
+                node_of(place),
                 {"TMPDIR": str(sockets), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"},
                 restart_s=2.0,
             )  # fmt: skip

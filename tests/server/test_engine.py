@@ -409,11 +409,11 @@ def test_a_full_shared_store_is_not_taken_for_unwilling_sites(run, monkeypatch):
     """In loopback the sites write to the server's own store."""
     real = ModelStore.put
 
-    def full(self, blob, *, durable=False):
+    def full(self, blob, **named):
         if full.left == 0:
             raise StoreError("pool: No space left on device")
         full.left -= 1
-        return real(self, blob, durable=durable)
+        return real(self, blob, **named)
 
     full.left = 9
     monkeypatch.setattr(ModelStore, "put", full)
@@ -526,8 +526,8 @@ def test_a_sites_store_never_holds_more_than_its_list_and_what_is_up_for_replace
     most = {}
     real = ModelStore.put
 
-    def put(self, blob, *, durable=False):
-        digest = real(self, blob, durable=durable)
+    def put(self, blob, **named):
+        digest = real(self, blob, **named)
         if self.root.name == "models":
             most[self.root] = max(most.get(self.root, 0), len(self.digests()))
         return digest

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedapp.ground.errors import ConfigError
+from fedapp.tools.node.approvals import Approvals
 from fedapp.tools.node.status import Status, status_path
 from fedapp.tools.node.supervisor import LOOK_S, Supervisor
 from fedapp.tools.node.watch import Watch
@@ -21,13 +22,19 @@ class SiteNode:
     """A site's node.
 
     server: host:port. keys: a folder with `ca.crt` and `supernode.key`. port: the SuperNode's own.
-    config: the node config, as Flower takes it (TOML values).
+    config: the node config, as Flower takes it (TOML values). folder: the site's own, with what it
+    allows and its record; None: `keys`.
     """
 
     server: str
     keys: Path
     port: int
     config: str
+    folder: Path | None = None
+
+    @property
+    def _own(self) -> Path:
+        return (self.folder or self.keys).absolute()
 
     @property
     def _ca(self) -> Path:
@@ -51,10 +58,12 @@ class SiteNode:
             ssl.create_default_context(cafile=self._ca)
         except ssl.SSLError as error:
             raise ConfigError(f"--keys: {self._ca}: is no certificate (PEM)") from error
+        Approvals(self._own).decisions()
 
     def options(self) -> list[str]:
-        """Return the options of Flower's SuperNode."""
+        """Return the arguments of the child: the site's folder, then Flower's options."""
         return [
+            str(self._own),
             f"--superlink={self.server}",
             f"--root-certificates={self._ca}",
             f"--auth-supernode-private-key={self._key}",

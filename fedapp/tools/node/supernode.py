@@ -1,6 +1,8 @@
 """Flower's SuperNode as the child of `fedapp node`: it tells when the server acknowledges it.
 
-    python -m fedapp.tools.node.supernode FD OPTIONS...      OPTIONS: those of flower-supernode
+    python -m fedapp.tools.node.supernode FD FOLDER OPTIONS...
+
+FOLDER: the site's own, with its approvals. OPTIONS: those of flower-supernode.
 
 Flower 1.41 says nowhere whether a SuperNode is online. So a byte goes to the file descriptor FD for
 every heartbeat (and the first sign-on) that the server acknowledges: the server goes by the same.
@@ -11,6 +13,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import BinaryIO
 
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse
@@ -18,6 +21,9 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest, SendNodeHeartbeat
 from flwr.supernode import fleet_http_connection
 from flwr.supernode.cli import flower_supernode
 from flwr.supernode.fleet_http_client import FleetHttpClient
+
+from fedapp.tools.node.approvals import Approvals
+from fedapp.tools.node.gate import ask_before_running
 
 
 def telling(told: BinaryIO) -> type[FleetHttpClient]:
@@ -55,6 +61,7 @@ def main() -> None:
     """Run the SuperNode until it ends, or until it does nothing any more."""
     told = os.fdopen(int(sys.argv.pop(1)), "wb", buffering=0)
     threading.Thread(target=leave_with_parent, daemon=True).start()
+    ask_before_running(Approvals(Path(sys.argv.pop(1))))
     vars(fleet_http_connection).update(FleetHttpClient=telling(told))
     flower_supernode()
     # Its loop is over, after an error. Flower's other threads would hold the process for ever.

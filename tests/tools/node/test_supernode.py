@@ -71,7 +71,7 @@ supernode.main()
 
 def child(what):
     return subprocess.Popen(
-        [sys.executable, "-c", CHILD.format(what=what), "1", "--port=9"],
+        [sys.executable, "-c", CHILD.format(what=what), "1", "/nowhere", "--port=9"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -1,0 +1,192 @@
+"""Which apps a site lets run: its own list, and those that wait for its word.
+
+    FOLDER/approvals/approvals.json     the list; nobody but its owner may write it
+    FOLDER/approvals/waiting/HASH.fab   apps that runs asked for and nobody has decided on
+    FOLDER/approvals/approved/HASH.fab  apps that were approved, to compare the next one with
+
+The app that is installed at the site may run: whoever installed it chose it.
+"""
+
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from filelock import FileLock, Timeout
+from pydantic import Field, TypeAdapter, ValidationError
+
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.errors import ConfigError, StoreError
+from fedapp.tools.node.bundle import Bundle, installed, read_fab
+
+FOLDER, LIST, WAITING, APPROVED = "approvals", "approvals.json", "waiting", "approved"
+MAX_WAITING = 20
+"""Apps that are kept for a decision; a server that asks for more has the newest ones forgotten."""
+Word = Literal["approved", "refused", "taken back"]
+_LOCK_S = 10.0
+_CLOSED = {"extra": "forbid", "strict": True}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a person decided on an app. when: UTC, ISO 8601. by: the user's name."""
+
+    __pydantic_config__ = _CLOSED
+
+    app: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    word: Word
+    title: Annotated[str, Field(max_length=200)]
+    when: Annotated[str, Field(max_length=40)]
+    by: Annotated[str, Field(max_length=100)]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The file: every decision, the latest last."""
+
+    __pydantic_config__ = _CLOSED
+
+    version: Literal[1] = 1
+    decisions: list[Decision] = field(default_factory=list)
+
+
+_FILE = TypeAdapter(Listed)
+
+
+@dataclass(frozen=True)
+class Approvals:
+    """A site's approvals. folder: the site's own folder."""
+
+    folder: Path
+
+    @property
+    def place(self) -> Path:
+        """The folder of the list."""
+        return self.folder / FOLDER
+
+    def decisions(self) -> list[Decision]:
+        """Return every decision, the latest last.
+
+        Raises ConfigError where the list is damaged, or somebody else could have written it.
+        """
+        path = self.place / LIST
+        try:
+            check_owned(path)
+            return list(_FILE.validate_json(path.read_bytes()).decisions)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}: make it readable for the node") from error
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise ConfigError(
+                f"{path}: {place}: {first['msg']}: restore it from a copy, or remove it and "
+                "approve anew with `fedapp approve`"
+            ) from error
+
+    def refusal(self, app: Bundle) -> str:
+        """Return why an app may not run at this site; empty: it may. Raises as `decisions`."""
+        word = next((one.word for one in reversed(self.decisions()) if one.app == app.hash), "")
+        if word == "approved" or (not word and app.hash == installed().hash):
+            return ""
+        why = {
+            "refused": "this site has refused it",
+            "taken back": "this site has taken its approval back",
+        }.get(word, "this site has not approved it")
+        return f"app {app.title} ({app.hash[:16]}): {why}; at the site: fedapp approve"
+
+    def keep_waiting(self, app: Bundle, fab: bytes) -> None:
+        """Keep an app for a person to look at, unless one has. Raises StoreError."""
+        if any(one.app == app.hash for one in self.decisions()):
+            return
+        waiting = self.place / WAITING
+        path = waiting / f"{app.hash}.fab"
+        if not path.exists() and len(list(waiting.glob("*.fab"))) < MAX_WAITING:
+            write_atomic(path, fab, durable=True, mode=0o600)
+
+    def waiting(self) -> dict[str, Bundle]:
+        """Return the apps that wait, by hash."""
+        return self._kept(WAITING)
+
+    def approved(self) -> dict[str, Bundle]:
+        """Return the apps that were approved and are kept to compare with, by hash."""
+        return self._kept(APPROVED)
+
+    def last_approved(self) -> Bundle:
+        """Return the app that was approved last, else the installed one."""
+        kept = self.approved()
+        for one in reversed(self.decisions()):
+            if one.word == "approved" and one.app in kept:
+                return kept[one.app]
+        return installed()
+
+    def decide(self, app: str, title: str, word: Word) -> Decision:
+        """Write a decision down. Raises ConfigError or StoreError where it cannot be."""
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        made = Decision(app, word, title, when, _user())
+        with self._locked():
+            listed = Listed(decisions=[*self.decisions(), made])
+            text = _FILE.dump_json(listed, indent=1) + b"\n"
+            write_atomic(self.place / LIST, text, durable=True, mode=0o600)
+            kept = self.place / WAITING / f"{app}.fab"
+            if word == "approved" and kept.exists():
+                (self.place / APPROVED).mkdir(exist_ok=True)
+                os.replace(kept, self.place / APPROVED / kept.name)
+            else:
+                kept.unlink(missing_ok=True)
+        return made
+
+    def _kept(self, where: str) -> dict[str, Bundle]:
+        found = {}
+        for path in sorted((self.place / where).glob("*.fab")):
+            with suppress(ConfigError, OSError):  # one that is damaged is no app
+                app = read_fab(path.read_bytes())
+                found[app.hash] = app
+        return found
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            self.place.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = FileLock(self.place / ".lock", mode=0o600)
+            lock.acquire(timeout=_LOCK_S)
+        except Timeout as error:
+            raise StoreError(f"{self.place}: somebody else decides just now: try again") from error
+        except OSError as error:
+            raise StoreError(f"{self.place}: {error.strerror}: make it writable") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def check_owned(path: Path) -> None:
+    """Raise ConfigError where somebody but this user or root may write a file or its folder.
+
+    Raises FileNotFoundError where it is not there. A link is looked at where it leads.
+    """
+    for one in (path, path.parent):
+        found = one.stat()
+        if found.st_uid not in {0, os.geteuid()}:
+            raise ConfigError(
+                f"{one}: belongs to user {found.st_uid}: only root or the node's own user may "
+                "decide for the site (chown)"
+            )
+        sticky = one != path and found.st_mode & stat.S_ISVTX
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
+            raise ConfigError(
+                f"{one}: others may write it (mode {stat.S_IMODE(found.st_mode):o}): chmod go-w"
+            )
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user often has no name
+        return f"user {os.getuid()}"

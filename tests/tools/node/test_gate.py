@@ -1,0 +1,103 @@
+"""The question between Flower's message and Flower's app."""
+
+import inspect
+from types import SimpleNamespace
+
+import pytest
+from flwr.app import Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.supernode import start_client_internal as flower
+
+from fedapp.tools.node.approvals import Approvals
+from fedapp.tools.node.gate import PULL, ask_before_running, asking
+from tests.tools.node.test_approvals import APP, FAB
+
+
+def test_flower_has_what_is_replaced():
+    """By name, in the module's own namespace, with the arguments that are looked at."""
+    loop = flower.start_client_internal.__code__.co_names
+    assert PULL in loop
+    taken = set(inspect.signature(vars(flower)[PULL]).parameters)
+    assert taken >= {"state", "object_store", "receive", "get_fab"}
+    assert list(inspect.signature(flower._insert_message).parameters) == ["msg", "state", "store"]
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """A SuperNode with one message waiting, and what it did: .ran, .answers."""
+    made = SimpleNamespace(ran=0, answers=[], known=None, fab=FAB, approvals=Approvals(tmp_path))
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    message.metadata.__dict__["_run_id"] = 7
+    run = SimpleNamespace(fab_hash="h")
+    made.state = SimpleNamespace(
+        get_run=lambda run_id: made.known,
+        get_fab=lambda fab_hash: SimpleNamespace(content=made.fab),
+    )
+
+    def pull(state, object_store, receive, get_fab, **_):
+        received = receive()
+        if received is None:
+            return None
+        if state.get_run(7) is None:
+            get_fab("h", 7)
+            made.known = run
+        made.ran += 1
+        return 7
+
+    asked = asking(pull, made.approvals)
+    monkeypatch.setattr(flower, "_insert_message", lambda msg, *_: made.answers.append(msg))
+    made.pull = lambda empty=False: asked(
+        state=made.state,
+        object_store=None,
+        receive=lambda: None if empty else (message, None),
+        get_fab=lambda fab_hash, run_id: SimpleNamespace(content=made.fab),
+        trusted_entities=None,
+    )
+    return made
+
+
+def test_nothing_to_do_is_nothing_to_ask(node):
+    assert node.pull(empty=True) is None and node.answers == []
+
+
+def test_what_is_not_approved_does_not_run_and_the_server_hears_why(node):
+    assert node.pull() == 7 and node.ran == 0
+    (answer,) = node.answers
+    assert answer.error.code == ErrorCode.INVALID_FAB
+    assert f"us app 2 ({APP.hash[:16]}): this site has not approved it" in answer.error.reason
+    assert list(node.approvals.waiting()) == [APP.hash]
+
+
+def test_an_approval_is_asked_for_at_every_message(node):
+    node.approvals.decide(APP.hash, APP.title, "approved")
+    assert [node.pull(), node.pull()] == [7, 7] and node.ran == 2 and node.answers == []
+    node.approvals.decide(APP.hash, APP.title, "taken back")
+    assert node.pull() == 7 and node.ran == 2
+    assert "taken its approval back" in node.answers[0].error.reason
+
+
+def test_a_run_that_flower_knew_before_is_asked_about_too(node):
+    node.known = SimpleNamespace(fab_hash="h")
+    assert node.pull() == 7 and node.ran == 0 and len(node.answers) == 1
+
+
+@pytest.mark.parametrize("what", [b"", b"no zip"])
+def test_what_is_no_app_does_not_run(node, what):
+    node.fab = what
+    assert node.pull() == 7 and node.ran == 0
+    assert "no zip archive" in node.answers[0].error.reason
+
+
+def test_a_damaged_list_approves_nothing_and_its_path_stays_at_the_site(node, caplog):
+    node.approvals.decide(APP.hash, APP.title, "approved")
+    (node.approvals.place / "approvals.json").write_text("x")
+    assert node.pull() == 7 and node.ran == 0
+    reason = node.answers[0].error.reason
+    assert "cannot say whether" in reason and str(node.approvals.folder) not in reason
+
+
+def test_it_takes_the_place_of_flowers_own(monkeypatch, tmp_path):
+    monkeypatch.setattr(flower, PULL, vars(flower)[PULL])
+    before = vars(flower)[PULL]
+    ask_before_running(Approvals(tmp_path))
+    assert vars(flower)[PULL] is not before
