@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from client_app.identity import check_unchanged, who_am_i
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import (
     experiment_digest,
-    load_run_config,
     settings_that_differ,
     shared_settings,
 )
@@ -29,6 +29,8 @@ from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import Origin
 from fedapp.messages.store import ModelStore
 from fedapp.site.federation import Keeps, federation_of
+from fedapp.site.house import KEY as SITE_FOLDER
+from fedapp.site.house import House
 from fedapp.site.private import PrivateParts
 from fedapp.site.site import SiteClient
 
@@ -43,15 +45,16 @@ def open_site(
     node_config: Mapping[str, Scalar],
     origin: Origin,
     settings: Mapping[str, Scalar],
+    house: House,
 ) -> tuple[SiteClient, Path]:
     """Return the site that this node is, for the server's run, and its folder.
 
     run_config: preset and overrides of the run. node_config: what this node was started with.
-    settings: the server's, where the message carries them. Raises ConfigError when the server runs
-    other code or another experiment, with the difference, and OwnDataError where the site's data
-    cannot be used.
+    settings: the server's, where the message carries them. house: what the site allows. Raises
+    TermError where it does not allow the run, ConfigError when the server runs other code or
+    another experiment, with the difference, and OwnDataError where the site's data cannot be used.
     """
-    experiment = load_run_config(run_config)
+    experiment = house.experiment(run_config, origin)
     _check(origin, experiment, settings)
     number, data = who_am_i(node_config, experiment)
     place = _own_place(node_config)
@@ -74,7 +77,14 @@ def open_site(
     site = federation.site(number, experiment, store, scores, private, shares, keeps)
     if experiment.data.name == OWN:
         check_unchanged(folder / "data.sha256", site.data)
-    return site, folder
+    shown = house.shown(site.data)
+    return site if shown is site.data else replace(site, data=shown), folder
+
+
+def house_of(node_config: Mapping[str, Scalar]) -> House:
+    """Return the word of the site that this node is: its terms and its record."""
+    folder = node_config.get(SITE_FOLDER, "")
+    return House(Path(str(folder)) if folder else None)
 
 
 @contextmanager

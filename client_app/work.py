@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from client_app.node import alone, open_site
+from client_app.node import alone, house_of, open_site
 from client_app.refusals import refusal_of
 from client_app.resident.frames import Letter
 from client_app.resident.inputs import inputs_of, stamp_of
@@ -19,6 +19,7 @@ from fedapp.ground.ours import process_is_ours
 from fedapp.messages.codec import decode_origin, decode_request, encode
 from fedapp.messages.protocol import Hello, Incoming, Origin, Refusal, Request
 from fedapp.site.federation import called
+from fedapp.site.house import House
 
 log = logging.getLogger("flwr")
 
@@ -36,17 +37,35 @@ def answer(
     """
     process_is_ours()
     _speak()
+    house = house_of(node_config)
+    try:
+        return _answer(run_config, node_config, origin, request, payloads, house)
+    except Exception as why:
+        house.refused(origin, request, why)
+        raise
+
+
+def _answer(
+    run_config: Mapping[str, Scalar],
+    node_config: Mapping[str, Scalar],
+    origin: Origin,
+    request: Request,
+    payloads: Mapping[str, bytes],
+    house: House,
+) -> Incoming:
     settings = request.settings if isinstance(request, Hello) else {}
-    site, folder = open_site(run_config, node_config, origin, settings)
+    site, folder = open_site(run_config, node_config, origin, settings, house)
     if isinstance(request, Hello):
         if said := particulars([site.data]):
             log.info("%s: %s", called(site.data), said)
-        return Incoming(site.facts())
+        house.introduced(facts := site.facts(), origin)
+        return Incoming(facts)
     if request.site != (here := site.data.site):
         # Flower knows a node by its key: one restarted with another number still gets its tasks.
         raise ProtocolError(f"a task for site {request.site}, but this node is site {here} now")
     with alone(site, folder):
-        incoming = site.handle(request, payloads)
+        house.before(request, site, origin)
+        incoming = house.after(site.handle(request, payloads), site, request, origin)
     # The server finds the new model where it lies, in the pool.
     return replace(incoming, payloads={}) if site.shares_pool else incoming
 

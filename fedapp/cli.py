@@ -500,17 +500,54 @@ def approve_app(
     from fedapp.tools.node.approvals import Approvals, Word
     from fedapp.tools.node.approve import decide, overview
 
-    if site_folder is None:
-        raise ConfigError("fedapp approve: needs --site-folder, the folder that `fedapp node` has")
     if refuse and take_back:
         raise ConfigError("fedapp approve: --refuse and --take-back: say one of them")
-    approvals, console = Approvals(site_folder), Console()
+    approvals, console = Approvals(_needed(site_folder, "approve")), Console()
     if not what:
         overview(approvals, console)
     else:
         word: Word = "refused" if refuse else "taken back" if take_back else "approved"
         done = decide(what, word, approvals, console, sure=yes, lines=lines)
         raise typer.Exit(0 if done else 1)
+
+
+@app.command("terms", rich_help_panel=JOIN)
+def explain_terms(
+    site_folder: SiteFolder = None,
+    example: Annotated[
+        bool, typer.Option("--example", help="print a commented file to begin with")
+    ] = False,
+) -> None:
+    """Say in plain words what a site's site.yaml allows."""
+    from fedapp.tools.node.terms import EXAMPLE, explained
+
+    if example:
+        print(EXAMPLE.read_text(encoding="utf-8"), end="")
+        return
+    for line in explained(_needed(site_folder, "terms")):
+        print(line)
+
+
+@app.command("audit", rich_help_panel=JOIN)
+def audit_record(
+    site_folder: SiteFolder = None,
+    export: Annotated[
+        Path | None, typer.Option("--csv", help="write the record's lines into this new file")
+    ] = None,
+) -> None:
+    """Verify a site's record and show what it says, by run. Exit code: 0 whole, 1 broken."""
+    from fedapp.tools.node.audit import audit
+
+    whole = audit(_needed(site_folder, "audit"), Console(), export)
+    raise typer.Exit(0 if whole else 1)
+
+
+def _needed(site_folder: Path | None, command: str) -> Path:
+    if site_folder is None or not site_folder.is_dir():
+        raise ConfigError(
+            f"fedapp {command}: needs --site-folder, the folder that `fedapp node` has"
+        )
+    return site_folder
 
 
 @app.command("code-hash", rich_help_panel=JOIN)

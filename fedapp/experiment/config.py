@@ -141,6 +141,17 @@ def load_experiment(
     Raises ConfigError on an unknown preset, a damaged file, and on every unknown, wrongly typed,
     out-of-range or contradictory setting.
     """
+    values, given, name, source = _said(preset, overrides)
+    experiment = _build(_laid_over(values, given), name, source, given)
+    if problems := _misfits(experiment, _Origin(source, given)):
+        raise ConfigError(*problems)
+    return experiment
+
+
+def _said(
+    preset: str, overrides: Mapping[str, Scalar]
+) -> tuple[dict[str, Any], dict[str, Scalar], str, str]:
+    """Return a preset's values, the overrides to be laid over them, the name, and the source."""
     path = preset_path(preset)
     values, source = _flatten(read_yaml(path)), source_of(path)
     name = _name(values, source, path.stem)
@@ -157,10 +168,16 @@ def load_experiment(
             said = {"method.name": named}
             raise ConfigError(Problem(OVERRIDE, said, rule, "keep one of the two"))
         source, name = f"{source} under {source_of(over)}", f"{name}-{over.stem}"
-    experiment = _build(_laid_over(values, given), name, source, given)
-    if problems := _misfits(experiment, _Origin(source, given)):
-        raise ConfigError(*problems)
-    return experiment
+    return values, given, name, source
+
+
+def settings_said(preset: str, overrides: Mapping[str, Scalar]) -> dict[str, Any]:
+    """Return the settings that a preset and its overrides say, by dotted key; none is checked.
+
+    So nothing that they name is imported yet. Raises ConfigError where a preset cannot be read.
+    """
+    values, given, _, _ = _said(preset, overrides)
+    return _laid_over(values, given)
 
 
 def load_run_config(run_config: Mapping[str, Scalar]) -> Experiment:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from fedapp.ground.errors import StoreError
+from fedapp.ground.errors import ConfigError, StoreError
 from fedapp.ground.text import size
 
 TEMPORARY = ".tmp"
@@ -198,6 +198,25 @@ def refused(path: Path, error: OSError, needed: int = 0, setting: str = "") -> S
     else:
         remedy = f"make {folder} writable or {other}"
     return StoreError(f"{path}: cannot be written ({', '.join(facts)}): {remedy}")
+
+
+def check_owned(path: Path) -> None:
+    """Raise ConfigError where somebody but this user or root may write a file or its folder.
+
+    Raises FileNotFoundError where it is not there. A link is looked at where it leads.
+    """
+    for one in (path, path.parent):
+        found = one.stat()
+        if found.st_uid not in {0, os.geteuid()}:
+            raise ConfigError(
+                f"{one}: belongs to user {found.st_uid}: only root or the node's own user may "
+                "decide for the site (chown)"
+            )
+        sticky = one != path and found.st_mode & stat.S_ISVTX
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
+            raise ConfigError(
+                f"{one}: others may write it (mode {stat.S_IMODE(found.st_mode):o}): chmod go-w"
+            )
 
 
 def _sync(path: Path | str) -> None:

@@ -65,11 +65,17 @@ class Releases:
 
     def count(self, key: bytes) -> int:
         """Note a release before it leaves; return how many different ones there are."""
-        name = hashlib.sha256(key).hexdigest()
-        known = set(self._list.read_text().split()) if self._list.exists() else set()
+        name, known = hashlib.sha256(key).hexdigest(), self._known()
         if name not in known:
             append_durable(self._list, f"{name}\n".encode())
         return len(known | {name})
+
+    def made(self) -> int:
+        """Return how many different releases were noted."""
+        return len(self._known())
+
+    def _known(self) -> set[str]:
+        return set(self._list.read_text().split()) if self._list.exists() else set()
 
 
 def privately(

@@ -212,9 +212,13 @@ class SiteClient:
 
     @cached_property
     def _holdings(self) -> Holdings:
-        experiment = self.experiment
-        shared = schemas(experiment.method, self._network)
-        return Holdings(self.store, self.shares_pool, shared, experiment.transport, self._initial)
+        transport = self.experiment.transport
+        return Holdings(self.store, self.shares_pool, self.shared, transport, self._initial)
+
+    @cached_property
+    def shared(self) -> Mapping[str, Schema]:
+        """The schema of what may travel between sites and server, by role."""
+        return schemas(self.experiment.method, self._network)
 
     @cached_property
     def _kept(self) -> frozenset[str]:

@@ -12,6 +12,7 @@ from fedapp.learn.params import digest_of, to_bytes
 from fedapp.messages.protocol import Evaluation, ModelRef, Task
 from fedapp.methods.base import SiteReport
 from fedapp.models.description import read_description
+from fedapp.site.house import House
 from tests.flower.grids import origin_of, preset
 from tests.small import small
 
@@ -30,7 +31,7 @@ def work(tmp_path, request):
         folder.mkdir(exist_ok=True)
         origin = replace(origin_of(experiment, name), identity=identity)
         node = {"partition-id": 2, **place}
-        site, _ = open_site({"preset": preset(experiment, folder)}, node, origin, {})
+        site, _ = open_site({"preset": preset(experiment, folder)}, node, origin, {}, House(None))
         w_0 = initial_params(experiment.model, (1, 8, 8), 10, experiment.seed)
         blob = to_bytes(w_0)
         site.store.put(blob)

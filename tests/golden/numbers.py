@@ -2,7 +2,7 @@
 
 Another torch or another kind of CPU has other bits. For those stands beside the digests what was
 learned in a few numbers (`sketch`), and how far these moved when the same torch used no wide
-instructions, as an older CPU has none (`moved`).
+instructions, as an older CPU has none, or on a CPU of another make where that was more (`moved`).
 
 `python -m tests.golden.numbers` rewrites `numbers.json`; CONTRIBUTING.md says when.
 """

@@ -9,7 +9,6 @@ The app that is installed at the site may run: whoever installed it chose it.
 
 import os
 import pwd
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,8 +19,9 @@ from typing import Annotated, Literal
 from filelock import FileLock, Timeout
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fedapp.ground.disk import write_atomic
+from fedapp.ground.disk import check_owned, write_atomic
 from fedapp.ground.errors import ConfigError, StoreError
+from fedapp.site.record import Record
 from fedapp.tools.node.bundle import Bundle, installed, read_fab
 
 FOLDER, LIST, WAITING, APPROVED = "approvals", "approvals.json", "waiting", "approved"
@@ -131,6 +131,7 @@ class Approvals:
         when = datetime.now(UTC).isoformat(timespec="seconds")
         made = Decision(app, word, title, when, _user())
         with self._locked():
+            Record(self.folder).add("decided", app=app, title=title, word=word, by=made.by)
             listed = Listed(decisions=[*self.decisions(), made])
             text = _FILE.dump_json(listed, indent=1) + b"\n"
             write_atomic(self.place / LIST, text, durable=True, mode=0o600)
@@ -164,25 +165,6 @@ class Approvals:
             yield
         finally:
             lock.release()
-
-
-def check_owned(path: Path) -> None:
-    """Raise ConfigError where somebody but this user or root may write a file or its folder.
-
-    Raises FileNotFoundError where it is not there. A link is looked at where it leads.
-    """
-    for one in (path, path.parent):
-        found = one.stat()
-        if found.st_uid not in {0, os.geteuid()}:
-            raise ConfigError(
-                f"{one}: belongs to user {found.st_uid}: only root or the node's own user may "
-                "decide for the site (chown)"
-            )
-        sticky = one != path and found.st_mode & stat.S_ISVTX
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
-            raise ConfigError(
-                f"{one}: others may write it (mode {stat.S_IMODE(found.st_mode):o}): chmod go-w"
-            )
 
 
 def _user() -> str:

@@ -16,6 +16,7 @@ from flwr.common.constant import ErrorCode
 from flwr.supernode import start_client_internal as flower
 
 from fedapp.ground.errors import FedAppError, one_line
+from fedapp.site.record import Record
 from fedapp.tools.node.approvals import Approvals
 from fedapp.tools.node.bundle import Bundle, read_fab
 
@@ -58,6 +59,11 @@ def asking(pull: Callable[..., int | None], approvals: Approvals) -> Callable[..
         except _NotApprovedError as refused:
             message, why = taken[-1], str(refused)
             log.warning("run %s: refused: %s", message.metadata.run_id, why)
+            try:
+                facts = {"run": str(message.metadata.run_id), "asked": "to run an app", "why": why}
+                Record(approvals.folder).add("refused", **facts)
+            except FedAppError as error:  # refused it is all the same
+                log.error("%s", one_line(error))
             answer = Message(Error(ErrorCode.INVALID_FAB, why), reply_to=message)
             vars(flower)["_insert_message"](answer, state, given["object_store"])
             run_id: int = message.metadata.run_id

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedapp.ground.errors import ConfigError
+from fedapp.site.house import KEY as SITE_FOLDER
+from fedapp.site.house import House
 from fedapp.tools.node.approvals import Approvals
 from fedapp.tools.node.status import Status, status_path
 from fedapp.tools.node.supervisor import LOOK_S, Supervisor
@@ -59,6 +61,7 @@ class SiteNode:
         except ssl.SSLError as error:
             raise ConfigError(f"--keys: {self._ca}: is no certificate (PEM)") from error
         Approvals(self._own).decisions()
+        _ = House(self._own).terms
 
     def options(self) -> list[str]:
         """Return the arguments of the child: the site's folder, then Flower's options."""
@@ -68,7 +71,7 @@ class SiteNode:
             f"--root-certificates={self._ca}",
             f"--auth-supernode-private-key={self._key}",
             f"--port={self.port}",
-            f"--node-config={self.config}",
+            f'--node-config={self.config} {SITE_FOLDER}="{plain("site-folder", self._own)}"',
         ]
 
     def trouble(self) -> str:
@@ -97,8 +100,13 @@ class SiteNode:
 def node_config(site_name: str, data: Path | None, more: str) -> str:
     """Return the node config of a site. more: other settings, written so already."""
     own = {"site-name": site_name, "data-path": str(data.absolute()) if data else ""}
-    for name, value in own.items():
-        if '"' in value or "\\" in value:
-            raise ConfigError(f"{name} {value!r}: must be without quotes and backslashes")
+    own = {name: plain(name, value) for name, value in own.items()}
     words = [f'{name}="{value}"' for name, value in own.items() if value]
     return " ".join([*words, more]).strip()
+
+
+def plain(name: str, value: object) -> str:
+    """Return a text that Flower carries as it is. Raises ConfigError on one that would say more."""
+    if '"' in (text := str(value)) or "\\" in text:
+        raise ConfigError(f"{name} {text!r}: must be without quotes and backslashes")
+    return text

@@ -1,0 +1,165 @@
+"""A site's own word on what it is asked: its terms before and after, and its record of both.
+
+The site's folder comes with the node's own settings, `site-folder`, which no run can change. A
+simulated site has none: then everything is as the program allows, and nothing is recorded.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+
+from torch import Tensor
+
+from fedapp.data.parts import TEST, VAL, Part
+from fedapp.data.sites import SiteData
+from fedapp.experiment.config import (
+    load_experiment,
+    read_run_config,
+    settings_said,
+)
+from fedapp.experiment.experiment import Experiment
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.ground.disk import check_owned
+from fedapp.ground.errors import FedAppError, one_line
+from fedapp.messages.protocol import (
+    EPSILON,
+    EVALUATE,
+    Incoming,
+    Origin,
+    Reply,
+    Request,
+    SiteFacts,
+    Task,
+)
+from fedapp.site.privacy import Releases, epsilon
+from fedapp.site.record import Record
+from fedapp.site.site import SiteClient
+from fedapp.site.terms import BY_CLASS, FILE, TermError, Terms, read_terms
+
+KEY = "site-folder"
+"""Node config: the site's own folder, with its terms and its record."""
+
+
+@dataclass(frozen=True)
+class House:
+    """What a site allows, and what it wrote down. folder: None where a site has none."""
+
+    folder: Path | None
+
+    @cached_property
+    def terms(self) -> Terms:
+        """The site's terms. Raises ConfigError where the file is damaged or others may write it."""
+        if self.folder is None:
+            return Terms()
+        path = self.folder / FILE
+        try:
+            check_owned(path)
+        except FileNotFoundError:
+            return Terms()
+        return read_terms(path)
+
+    def note(self, event: str, origin: Origin, **facts: object) -> None:
+        """Write down what happened in a run. Raises StoreError or RecordError."""
+        if self.folder is not None:
+            run = {"run": origin.run, "identity": origin.identity, "code": origin.code}
+            Record(self.folder).add(event, **run, settings=origin.experiment, **facts)
+
+    def refused(self, origin: Origin, request: Request, why: Exception) -> None:
+        """Write a refusal down; where a term was broken, which."""
+        term = {"term": why.term} if isinstance(why, TermError) else {}
+        said = one_line(why, 500) if isinstance(why, FedAppError) else type(why).__name__
+        self.note("refused", origin, asked=_asked(request), why=said, **term)
+
+    def experiment(self, run_config: Mapping[str, Scalar], origin: Origin) -> Experiment:
+        """Return the experiment of a run, which the site's terms allow.
+
+        They are asked before a file is read or a module imported that the run names. Raises
+        TermError, and ConfigError as `load_experiment` does.
+        """
+        preset, overrides = read_run_config(run_config)
+        if self.folder is None:
+            return load_experiment(preset, overrides)
+        self.terms.check_presets(preset, str(overrides.get("method.preset", "")))
+        self.terms.check_said(settings_said(preset, overrides))
+        experiment = load_experiment(preset, overrides)
+        self.terms.check_run(experiment, origin.run)
+        self.terms.check_hour(datetime.now())
+        return experiment
+
+    def shown(self, data: SiteData) -> SiteData:
+        """Return a site's data as runs may see them: without the parts with small counts.
+
+        Validation or test images of which some class has too few are not used in runs at all, so
+        that nothing that is counted over them can be told.
+        """
+        small = [part for part in (VAL, TEST) if self._withheld(data.parts[part].labels)]
+        none = {part: data.parts[part] for part in small}
+        empty = {part: Part(of.inputs[:0], of.labels[:0]) for part, of in none.items()}
+        return data.with_parts(**empty) if empty else data
+
+    def introduced(self, facts: SiteFacts, origin: Origin) -> None:
+        """Write down what the server is told of the site's data."""
+        told = ("labelled", "unlabelled", "val", "test", "bagged")
+        self.note("introduced", origin, counts={name: getattr(facts, name) for name in told})
+
+    def before(self, task: Task, site: SiteClient, origin: Origin) -> None:
+        """Check a task before it is done, and write it down. Raises TermError, StoreError."""
+        if self.folder is None:
+            return
+        terms = self.terms
+        terms.check_round(task.round)
+        if task.action != EVALUATE:
+            terms.check_roles(site.shared)
+            by_class = sorted(site.shared.keys() & BY_CLASS)
+            if by_class and self._withheld(site.data.labels):
+                why = f"a class has fewer than {terms.least_count} labelled images here"
+                raise TermError("least_count", f"{', '.join(by_class)}: {why}")
+            if site.experiment.privacy.clip:
+                self._check_epsilon(task, site, origin)
+        self.note("asked", origin, asked=_asked(task), names=sorted(task.models))
+
+    def after(self, incoming: Incoming, site: SiteClient, task: Task, origin: Origin) -> Incoming:
+        """Return an answer as it may leave, and write down what leaves. Raises as `before`."""
+        answer = incoming.answer
+        if self.folder is None or not isinstance(answer, Reply):
+            return incoming
+        size = sum(map(len, incoming.payloads.values()))
+        self.terms.check_size(size)
+        pseudo = answer.pseudo
+        if pseudo is not None and self.terms.withheld(dict(enumerate(pseudo.by_class))):
+            answer = replace(answer, pseudo=None)
+        self.note(
+            "sent",
+            origin,
+            asked=_asked(task),
+            digests=answer.uploads(task.own.digest),
+            bytes=size,
+            evaluations={name: one.samples for name, one in sorted(answer.evaluations.items())},
+            metrics=sorted(answer.metrics),
+            **({EPSILON: answer.metrics[EPSILON]} if EPSILON in answer.metrics else {}),
+        )
+        return replace(incoming, answer=answer)
+
+    def _withheld(self, labels: Tensor) -> bool:
+        return self.terms.least_count > 1 and self.terms.withheld(Counter(labels.tolist()))
+
+    def _check_epsilon(self, task: Task, site: SiteClient, origin: Origin) -> None:
+        if not self.terms.bounds_epsilon or self.folder is None:
+            return
+        privacy = site.experiment.privacy
+        made = Releases(site.private_parts.root.with_name("privacy")).made()
+        uploads = max(made, task.own.version) + 1
+        others: dict[tuple[str, str], float] = {}
+        for line in Record(self.folder).lines():
+            run = str(line.get("run", "")), str(line.get("identity", ""))
+            if EPSILON in line and run != (origin.run, origin.identity):
+                others[run] = max(others.get(run, 0.0), float(line[EPSILON]))
+        cost = epsilon(privacy.noise, uploads, privacy.delta)
+        self.terms.check_epsilon(cost, sum(others.values()))
+
+
+def _asked(request: Request) -> str:
+    return f"{request.action} {request.when}" if isinstance(request, Task) else "who are you"

@@ -1,0 +1,268 @@
+"""What a site allows: `site.yaml`, the site's own file. It is read here alone and never sent.
+
+A term that is not written down allows what the program allows. Terms are asked before anything is
+computed and, of what leaves, once more before it does.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from datetime import datetime, time
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from fedapp.data.datasets import NAMES as DATASETS
+from fedapp.experiment.experiment import Experiment
+from fedapp.experiment.presetfiles import Scalar, method_presets, presets, read_yaml
+from fedapp.ground.errors import ConfigError, FedAppError, nearest
+from fedapp.ground.functions import names_function
+from fedapp.ground.settings import CLOSED, OWN
+from fedapp.learn.networks import network_names
+from fedapp.messages.protocol import MODEL
+from fedapp.methods import method_names
+
+FILE = "site.yaml"
+Kind = Literal["models", "prototypes", "sums", "numbers"]
+KINDS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
+    {
+        "models": (MODEL, "online", "psi", "group_*"),
+        "prototypes": ("prototypes",),
+        "sums": ("sums", "guesses", "grid", "solution", "votes", "own_votes", "stack", "fitted"),
+        "numbers": ("answer", "divergence"),
+    }
+)
+"""Contents that leave a site, by kind; SECURITY.md says what each of them tells."""
+BY_CLASS = frozenset({"prototypes", "sums", "guesses"})
+"""Roles that hold something of each class by itself."""
+_NAMED = ("method.name", "model.name", "data.name")
+_READ = ("data.root", "split.manifest", "model.weights")
+"""Settings that name a file or folder to be read at the site."""
+_HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
+
+Names = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+
+
+class TermError(FedAppError):
+    """A run or a task breaks a term of this site."""
+
+    def __init__(self, term: str, why: str) -> None:
+        super().__init__(f"this site's terms ({term}): {why}")
+        self.term = term
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Terms:
+    """A site's terms; None: no term. `conf/terms/site.yaml` explains each by an example."""
+
+    runs: Names | None = None
+    """Names of runs, with * and ?; the server chooses a run's name, so this keeps order only."""
+    methods: Names | None = None
+    """Names of methods, as `method.name` has them."""
+    networks: Names | None = None
+    """Names of networks, as `model.name` has them."""
+    data: Names | None = None
+    """Names of data sets, as `data.name` has them: `own` for the site's own images."""
+    folders: list[str] = Field(default_factory=list)
+    """Folders below which a run may name a file to be read here."""
+    own_modules: bool = False
+    """Whether a run may name a module of this machine, package.module:name, to be imported."""
+    leaves: Annotated[list[Kind], Field(min_length=1)] | None = None
+    """Kinds of content that may leave."""
+    clip_at_most: Annotated[float, Field(gt=0)] | None = None
+    """Largest `privacy.clip`; a run without clipping is refused then."""
+    noise_at_least: Annotated[float, Field(gt=0)] | None = None
+    """Least `privacy.noise`; a run without clipping is refused then."""
+    epsilon_at_most: Annotated[float, Field(gt=0)] | None = None
+    """Highest epsilon of one run, what is to be sent counted."""
+    epsilon_of_all_runs: Annotated[float, Field(gt=0)] | None = None
+    """Highest sum of the epsilons of all runs in the record, what is to be sent counted."""
+    delta_at_most: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Largest `privacy.delta` at which an epsilon counts."""
+    rounds_at_most: Annotated[int, Field(ge=1)] | None = None
+    """Rounds of a run."""
+    hours: str | None = None
+    """When tasks are done, by this machine's clock: 20:00-06:00."""
+    megabytes_at_most: Annotated[float, Field(gt=0)] | None = None
+    """MB (10^6 bytes) that may leave in one answer."""
+    least_count: Annotated[int, Field(ge=1, le=10**6)] = 1
+    """Counts from 1 to below this are withheld, and with them what is told by class."""
+
+    def __post_init__(self) -> None:
+        if self.hours is not None and not _HOURS.fullmatch(self.hours):
+            raise ValueError("hours must be two times of day, such as 20:00-06:00")
+        if self.hours is not None and self.hours[:5] == self.hours[6:]:
+            raise ValueError("hours must be two different times: else no task is ever done")
+        for term, known in (
+            ("methods", method_names()),
+            ("networks", network_names()),
+            ("data", [OWN, *DATASETS]),
+        ):
+            for name in getattr(self, term) or ():
+                if name not in known and not names_function(name):
+                    raise ValueError(f"{term}: no such name {name!r}; {nearest(name, known)}")
+        one, every = self.epsilon_at_most, self.epsilon_of_all_runs
+        if one is not None and every is not None and one > every:
+            raise ValueError("epsilon_of_all_runs must not be below epsilon_at_most")
+        for folder in self.folders:
+            if not Path(folder).is_absolute():
+                raise ValueError(f"folders: {folder!r} must begin with a slash")
+
+    def said(self) -> dict[str, object]:
+        """Return the terms that say something, by name."""
+        plain = Terms()
+        every = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in every.items() if value != getattr(plain, name)}
+
+    # --- before anything is computed --------------------------------------------------------------
+
+    def check_presets(self, preset: str, method_preset: str) -> None:
+        """Check where a run's settings stand before a file of them is read. Raises TermError."""
+        for key, name, known in (
+            ("preset", preset, presets()),
+            ("method.preset", method_preset, method_presets()),
+        ):
+            if name not in ("", *known):
+                self._check_path(key, name)
+
+    def check_said(self, values: Mapping[str, Scalar]) -> None:
+        """Check a run's settings before anything that they name is imported or opened.
+
+        values: by dotted key, as the run says them. Raises TermError.
+        """
+        for key in (*_NAMED, "rounds.robust"):
+            name = values.get(key, "")
+            if isinstance(name, str) and names_function(name) and not self.own_modules:
+                raise TermError("own_modules", f"{key} = {name!r} would import a module here")
+        for key in _READ:
+            if path := str(values.get(key, "")):
+                self._check_path(key, path)
+
+    def check_run(self, experiment: Experiment, run: str) -> None:
+        """Check a run by its settings. Raises TermError."""
+        for term, allowed, key, name in (
+            ("methods", self.methods, "method.name", experiment.method.name),
+            ("networks", self.networks, "model.name", experiment.model.name),
+            ("data", self.data, "data.name", experiment.data.name),
+        ):
+            if allowed is not None and name not in allowed:
+                raise TermError(term, f"{key} = {name!r} is none of {', '.join(allowed)}")
+        if self.runs is not None and not any(fnmatchcase(run, one) for one in self.runs):
+            raise TermError("runs", f"{run!r} is none of {', '.join(self.runs)}")
+        rounds = experiment.rounds.num_rounds
+        if self.rounds_at_most is not None and rounds > self.rounds_at_most:
+            said = f"rounds.num_rounds = {rounds} is more than {self.rounds_at_most}"
+            raise TermError("rounds_at_most", said)
+        self._check_privacy(experiment)
+
+    def check_hour(self, now: datetime) -> None:
+        """Check the time of day. Raises TermError."""
+        if self.hours is None or (found := _HOURS.fullmatch(self.hours)) is None:
+            return
+        first, last = time(int(found[1]), int(found[2])), time(int(found[3]), int(found[4]))
+        here = now.time()
+        inside = first <= here < last if first < last else here >= first or here < last
+        if not inside:
+            raise TermError("hours", f"it is {here:%H:%M} here, tasks are done {self.hours}")
+
+    def check_round(self, number: int) -> None:
+        """Check a task's round, whatever the settings say of their number. Raises TermError."""
+        if self.rounds_at_most is not None and number > self.rounds_at_most:
+            raise TermError("rounds_at_most", f"round {number} is past {self.rounds_at_most}")
+
+    def check_roles(self, roles: Iterator[str] | Mapping[str, object]) -> None:
+        """Check the kinds of what a method sends. Raises TermError."""
+        for role in roles:
+            kind = kind_of(role)
+            if self.leaves is not None and kind not in self.leaves:
+                what = f"{role} ({kind})" if kind else role
+                raise TermError("leaves", f"{what} may not leave, only {', '.join(self.leaves)}")
+
+    def check_size(self, count: int) -> None:
+        """Check bytes that are to leave in one answer. Raises TermError."""
+        most = self.megabytes_at_most
+        if most is not None and count > most * 1e6:
+            raise TermError("megabytes_at_most", f"{count / 1e6:.3g} MB are more than {most:g}")
+
+    def check_epsilon(self, of_run: float, of_others: float) -> None:
+        """Check what an upload would bring the epsilon to. Raises TermError."""
+        most = self.epsilon_at_most
+        if most is not None and of_run > most:
+            raise TermError(
+                "epsilon_at_most", f"the run would come to {of_run:.4g}, above {most:g}"
+            )
+        every = self.epsilon_of_all_runs
+        if every is not None and of_run + of_others > every:
+            total = of_run + of_others
+            raise TermError("epsilon_of_all_runs", f"it would come to {total:.4g}, above {every:g}")
+
+    def withheld(self, counts: Mapping[int, int]) -> bool:
+        """Whether counts by class are too small to be told: one of them is 1 to below the least."""
+        return any(0 < count < self.least_count for count in counts.values())
+
+    @property
+    def bounds_epsilon(self) -> bool:
+        """Whether a term is about epsilon."""
+        return self.epsilon_at_most is not None or self.epsilon_of_all_runs is not None
+
+    def _check_privacy(self, experiment: Experiment) -> None:
+        privacy = experiment.privacy
+        asks = self.clip_at_most is not None or self.noise_at_least is not None
+        if (asks or self.bounds_epsilon) and not privacy.clip:
+            term = "clip_at_most" if self.clip_at_most is not None else "noise_at_least"
+            term = term if asks else "epsilon_at_most"
+            raise TermError(term, "privacy.clip = 0: models would leave as they are")
+        if self.clip_at_most is not None and privacy.clip > self.clip_at_most:
+            said = f"privacy.clip = {privacy.clip:g} is more than {self.clip_at_most:g}"
+            raise TermError("clip_at_most", said)
+        if self.noise_at_least is not None and privacy.noise < self.noise_at_least:
+            said = f"privacy.noise = {privacy.noise:g} is less than {self.noise_at_least:g}"
+            raise TermError("noise_at_least", said)
+        if self.delta_at_most is not None and privacy.clip and privacy.delta > self.delta_at_most:
+            said = f"privacy.delta = {privacy.delta:g} is more than {self.delta_at_most:g}"
+            raise TermError("delta_at_most", said)
+
+    def _check_path(self, key: str, text: str) -> None:
+        path = Path(text).expanduser().resolve()
+        if not any(path.is_relative_to(Path(folder).resolve()) for folder in self.folders):
+            raise TermError("folders", f"{key} names a path outside of the folders allowed")
+
+
+def kind_of(role: str) -> Kind | None:
+    """Return the kind of a content; None for one of a method that is not this project's."""
+    for kind, names in KINDS.items():
+        if any(fnmatchcase(role, name) for name in names):
+            return kind
+    return None
+
+
+def read_terms(path: Path) -> Terms:
+    """Return the terms in a file; without the file there are none.
+
+    Raises ConfigError, one line for each fault, where it is damaged or says what is no term.
+    """
+    try:
+        values = read_yaml(path) if path.exists() or path.is_symlink() else {}
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}: make it readable for the node") from error
+    try:
+        return Terms(**values)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        raise ConfigError(*(f"{path}: {_explained(one)}" for one in found)) from None
+    except TypeError as error:  # a key that is no text
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _explained(error: Mapping[str, object]) -> str:
+    loc = error["loc"]
+    assert isinstance(loc, tuple)
+    name = ".".join(map(str, loc))
+    if error["type"] == "unexpected_keyword_argument":
+        return f"{name}: no such term; {nearest(name, [one.name for one in fields(Terms)])}"
+    said = str(error["msg"]).removeprefix("Value error, ")
+    return f"{name} = {error['input']!r}: {said}" if name else said

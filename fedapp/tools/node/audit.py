@@ -1,0 +1,102 @@
+"""`fedapp audit`: a site's record, verified, in a table by run or as CSV."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedapp.ground.errors import FedAppError, one_line
+from fedapp.ground.text import size
+from fedapp.messages.protocol import EPSILON
+from fedapp.site.record import Record
+from fedapp.tools.node.approvals import Approvals
+
+COLUMNS = ("number", "at", "event", "run", "asked", "what", "bytes", EPSILON, "code", "hash")
+_DECIDED = "decided"
+
+
+def audit(folder: Path, console: Console, export: Path | None) -> bool:
+    """Print what the record says; return whether it is whole.
+
+    export: a CSV file, a line each. A record that is not whole is shown as far as it can be read.
+    """
+    record = Record(folder)
+    whole = True
+    try:
+        count, remarks = record.verify()
+        said = f"{record.path}: whole, {count} lines"
+        console.print(said if count else f"{record.path}: empty", highlight=False, soft_wrap=True)
+        for remark in [*remarks, *_unrecorded(folder, record)]:
+            console.print(f"worth a look: {escape(remark)}", highlight=False, soft_wrap=True)
+    except FedAppError as broken:
+        whole = False
+        console.print(f"[bold red]BROKEN[/bold red] {escape(str(broken))}", soft_wrap=True)
+    lines = _readable(record)
+    if lines:
+        console.print(_by_run(lines))
+    if export is not None:
+        with export.open("x", newline="") as file:
+            rows = csv.DictWriter(file, COLUMNS)
+            rows.writeheader()
+            rows.writerows(map(_row, lines))
+        console.print(f"{export}: {len(lines)} lines", highlight=False)
+    return whole
+
+
+def _readable(record: Record) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    try:
+        lines.extend(record.lines())
+    except FedAppError:
+        pass  # said already; what stands before it is shown
+    return lines
+
+
+def _by_run(lines: list[dict[str, Any]]) -> Table:
+    heads = ("run", "code", "from", "to", "asked", "sent", "bytes", EPSILON, "refused")
+    table = Table(*heads, box=None, pad_edge=False)
+    runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for line in lines:
+        if line["event"] not in (_DECIDED, "mended"):
+            runs.setdefault((line.get("run", ""), line.get("identity", "")), []).append(line)
+    for (run, _), of in runs.items():
+        counts = {event: [one for one in of if one["event"] == event] for event in _EVENTS}
+        cost = [one[EPSILON] for one in counts["sent"] if EPSILON in one]
+        table.add_row(
+            escape(one_line(run)),
+            str(of[-1].get("code", "")),
+            str(of[0]["at"]),
+            str(of[-1]["at"]),
+            str(len(counts["asked"])),
+            str(len(counts["sent"])),
+            size(sum(one.get("bytes", 0) for one in counts["sent"])),
+            f"{max(cost):.4g}" if cost else "none",
+            str(len(counts["refused"])),
+        )
+    return table
+
+
+_EVENTS = ("asked", "sent", "refused")
+
+
+def _row(line: dict[str, Any]) -> dict[str, object]:
+    told = {**line.get("digests", {}), **line.get("counts", {})}
+    what = line.get("why") or line.get("word") or "; ".join(f"{k} {v}" for k, v in told.items())
+    row = {name: line.get(name, "") for name in COLUMNS} | {"what": what}
+    # A spreadsheet takes a text that begins so for a formula.
+    return {k: f"'{v}" if str(v)[:1] in ("=", "+", "-", "@") else v for k, v in row.items()}
+
+
+def _unrecorded(folder: Path, record: Record) -> list[str]:
+    """Return the decisions on apps that stand in the list and not in the record, or otherwise."""
+    said = {line["app"]: line["word"] for line in record.lines() if line["event"] == _DECIDED}
+    listed = {one.app: one.word for one in Approvals(folder).decisions()}
+    return [
+        f"app {app[:16]}: the list has {listed.get(app, 'nothing')!r}, the record "
+        f"{said.get(app, 'nothing')!r}: an old list may have been put back"
+        for app in sorted(said.keys() | listed.keys())
+        if said.get(app) != listed.get(app)
+    ]

@@ -1,0 +1,76 @@
+"""`fedapp terms`: what a site's file allows, in plain words."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedapp.experiment.presetfiles import CONF
+from fedapp.site.house import House
+from fedapp.site.terms import FILE, KINDS, Terms
+
+EXAMPLE = CONF / "terms" / FILE
+"""A commented file to begin with."""
+
+
+def explained(folder: Path) -> Iterator[str]:
+    """Yield what a site's terms allow, a line each. Raises ConfigError as reading them does."""
+    path = folder / FILE
+    if not path.exists():
+        yield f"{path} is not there: every run of an approved app is allowed."
+        yield "To begin with an example: fedapp terms --example > " + FILE
+        return
+    yield from sentences(House(folder).terms)
+
+
+def sentences(terms: Terms) -> Iterator[str]:
+    """Yield a sentence for each thing that a person may ask about."""
+    for names, what in (
+        (terms.methods, "method"),
+        (terms.networks, "network"),
+        (terms.data, "data set"),
+        (terms.runs, "name of a run"),
+    ):
+        yield f"{what.capitalize()}: {'any' if names is None else 'only ' + ', '.join(names)}."
+    folders = "only below " + ", ".join(terms.folders) if terms.folders else "none"
+    yield f"Files of this machine that a run may name: {folders}."
+    yield (
+        "A run may have modules of this machine imported: any code in them runs here."
+        if terms.own_modules
+        else "A run may not have a module of this machine imported."
+    )
+    kinds = [kind for kind in KINDS if terms.leaves is None or kind in terms.leaves]
+    yield f"What may leave beside counts and evaluations: {', '.join(kinds)}."
+    if terms.leaves is None:
+        yield "And what a method that is not this project's sends."
+    yield from _numbers(terms)
+    yield from _privacy(terms)
+
+
+def _numbers(terms: Terms) -> Iterator[str]:
+    rounds, most = terms.rounds_at_most, terms.megabytes_at_most
+    yield (
+        "Rounds of a run: any number." if rounds is None else f"Rounds of a run: {rounds} at most."
+    )
+    yield "One answer: any size." if most is None else f"One answer: {most:g} MB at most."
+    yield "Tasks are done at any hour." if terms.hours is None else f"Tasks are done {terms.hours}."
+    if (least := terms.least_count) > 1:
+        yield (
+            f"Small counts: where a class has 1 to {least - 1} validation or test images, that "
+            "part is not used in runs; with so few labelled ones, nothing is sent by class."
+        )
+    else:
+        yield "Small counts are told, that of a class with a single image too."
+
+
+def _privacy(terms: Terms) -> Iterator[str]:
+    asked = {
+        "privacy.clip at most": terms.clip_at_most,
+        "privacy.noise at least": terms.noise_at_least,
+        "epsilon of a run at most": terms.epsilon_at_most,
+        "epsilon of all runs at most": terms.epsilon_of_all_runs,
+        "delta at most": terms.delta_at_most,
+    }
+    said = [f"{what} {value:g}" for what, value in asked.items() if value is not None]
+    if said:
+        yield f"Noise: {', '.join(said)}; a run without is refused."
+    else:
+        yield "Noise: none is asked for; models may leave as they were trained."
