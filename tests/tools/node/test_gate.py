@@ -6,11 +6,15 @@ from types import SimpleNamespace
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
+from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal as flower
 
+from fedapp.site.record import Record
 from fedapp.tools.node.approvals import Approvals
+from fedapp.tools.node.bundle import installed
 from fedapp.tools.node.gate import PULL, ask_before_running, asking
 from tests.tools.node.test_approvals import APP, FAB
+from tests.tools.node.test_bundle import fab
 
 
 def test_flower_has_what_is_replaced():
@@ -25,6 +29,8 @@ def test_flower_has_what_is_replaced():
 @pytest.fixture
 def node(tmp_path, monkeypatch):
     """A SuperNode with one message waiting, and what it did: .ran, .answers."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
     made = SimpleNamespace(ran=0, answers=[], known=None, fab=FAB, approvals=Approvals(tmp_path))
     message = Message(RecordDict(), dst_node_id=1, message_type="train")
     message.metadata.__dict__["_run_id"] = 7
@@ -101,3 +107,40 @@ def test_it_takes_the_place_of_flowers_own(monkeypatch, tmp_path):
     before = vars(flower)[PULL]
     ask_before_running(Approvals(tmp_path))
     assert vars(flower)[PULL] is not before
+
+
+HERE = installed().files
+CHANGED = {
+    "a byte of the site's side": {"client_app/app.py": HERE["client_app/app.py"] + b"\n"},
+    "a byte of a preset": {"conf/digits_demo.yaml": HERE["conf/digits_demo.yaml"] + b"\n"},
+    "a sweep": {"conf/sweeps/second.yaml": b"{}"},
+    "a library in front of the site's": {"torch.py": b""},
+    "a package of that name": {"numpy/__init__.py": b""},
+    "compiled code": {"client_app/__pycache__/app.cpython-311.pyc": b"x"},
+    "a shared library": {"fedapp/ground/rng.abi3.so": b"x"},
+    "what Python runs when it starts": {"sitecustomize.py": b""},
+    "paths for Python": {"more.pth": b"import os"},
+    "another README in a package": {"fedapp/README.md": b""},
+    "another entry point": {
+        "pyproject.toml": HERE["pyproject.toml"].replace(b"client_app.app:app", b"client_app.x:app")
+    },
+    "a file less": {"fedapp/site/terms.py": None},
+    "a file of another case": {"Torch.py": b""},
+}
+
+
+@pytest.mark.parametrize("files", CHANGED.values(), ids=CHANGED)
+def test_an_app_that_is_nearly_the_installed_one_does_not_run(node, files):
+    """The approval of another app, of the same name and version, is no help."""
+    merged = {**HERE, **files}
+    node.fab = fab([(name, content) for name, content in merged.items() if content is not None])
+    node.approvals.decide(installed().hash, installed().title, "approved")
+    assert node.pull() == 7 and node.ran == 0
+    assert "this site has not approved it" in node.answers[0].error.reason
+    (line,) = [one for one in Record(node.approvals.folder).lines() if one["event"] == "refused"]
+    assert line["asked"] == "to run an app" and "not approved" in line["why"]
+
+
+def test_the_installed_app_runs_however_it_is_packed(node):
+    node.fab = fab(HERE.items())
+    assert node.pull() == 7 and node.ran == 1 and node.answers == []

@@ -1,0 +1,231 @@
+"""A hundred and more runs that a site's terms and approvals forbid.
+
+Of each: no line of foreign code runs, no image is read before the refusal where the settings alone
+break a term, nothing leaves but the refusal, and the record says what was refused and why.
+"""
+
+import collections
+import sys
+from dataclasses import replace
+from datetime import datetime
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from client_app import node as site_node
+from client_app.work import answer
+from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.config import experiment_digest, load_run_config
+from fedapp.ground.errors import FedAppError
+from fedapp.learn.networks import initial_params
+from fedapp.learn.params import digest_of, to_bytes
+from fedapp.messages.protocol import Hello, Incoming, ModelRef, Origin, Refusal, Task
+from fedapp.site import house
+from fedapp.site.record import Record
+from fedapp.site.terms import TermError
+from tests.flower.grids import preset
+from tests.own import experiment, three_sites
+
+PLAIN = {
+    "methods": ["um_pfssl"], "networks": ["resnet9"], "data": ["own"], "leaves": ["models"],
+    "rounds_at_most": 2, "megabytes_at_most": 50.0, "least_count": 2, "runs": ["study*"],
+}  # fmt: skip
+PRIVATE = {**PLAIN, "clip_at_most": 1.0, "noise_at_least": 2.0, "epsilon_at_most": 20.0,
+           "delta_at_most": 1e-5}  # fmt: skip
+NOISY = "privacy.clip=1.0 privacy.noise=2.0 privacy.delta=1e-05"
+TRAP = "tests.security.trap"
+"""A module that is nowhere: who tries to import it is told so, by another error."""
+
+
+def attack(name, term, said="", *, terms=PLAIN, task=False, run="study-1", **more):
+    """A run. said: its overrides. task: it is refused at a task, else at its first question."""
+    return pytest.param(
+        SimpleNamespace(term=term, said=said, terms=terms, task=task, run=run, **more), id=name
+    )
+
+
+ATTACKS = [
+    *(attack(f"method {name}", "methods", f"method.preset={name}") for name in (
+        "fedavg", "fedprox", "ditto", "fedbn", "sage", "local_only", "pfedme", "fedrod", "rscfed",
+        "fedsem", "protofssl", "flexproto", "fedmatch", "fedsiam_d", "one_round", "recommended",
+        "prior_shift", "fedavgm")),
+    *(attack(f"network {name}", "networks", f"model.name={name}") for name in (
+        "mlp", "resnet18")),
+    *(attack(f"data set {name}", "data",
+             f"data.name={name} data.classes= data.sites= data.channels=")
+      for name in ("digits", "mnist", "fashion_mnist", "cifar10")),
+    *(attack(f"{key} = {name}", "own_modules", f"{key}={name}")
+      for key in ("method.name", "model.name", "data.name", "rounds.robust")
+      for name in (f"{TRAP}:Thing", "os:system", "subprocess:run")),
+    *(attack(f"{key} = {path}", "folders", f"{key}={path}")
+      for key in ("data.root", "split.manifest", "model.weights")
+      for path in ("/etc", "/", "~/.ssh", "../..", "{allowed}/../secret", "{allowed}/link")),
+    *(attack(f"method preset at {path}", "folders", f"method.preset={path}/lying.yaml")
+      for path in ("{secret}", "{allowed}/../secret", "{allowed}/link")),
+    *(attack(f"preset at {path}", "folders", preset=f"{path}/lying.yaml")
+      for path in ("{secret}", "{allowed}/../secret", "{allowed}/link")),
+    *(attack(f"a preset that lies about {what}", term, lie=lie,
+             preset="{allowed}/digits_sites.yaml")
+      for what, term, lie in (
+          ("its method", "methods", {"method": {"name": "fedavg"}}),
+          ("its module", "own_modules", {"method": {"name": f"{TRAP}:Thing"}}),
+          ("its network", "networks", {"model": {"name": "mlp"}}),
+          ("its folder", "folders", {"data": {"root": "/etc"}}),
+          ("its rounds", "rounds_at_most", {"rounds": {"num_rounds": 3}}),
+          ("its robust rule", "own_modules", {"rounds": {"robust": "os:getcwd"}}))),
+    *(attack(f"{count} rounds", "rounds_at_most", f"rounds.num_rounds={count}")
+      for count in (3, 4, 1000)),
+    *(attack(f"round {number} of two", "rounds_at_most", task=True, round=number)
+      for number in (3, 10, 10**6)),
+    *(attack(f"run {name}", "runs", run=name) for name in ("other", "tudy-1", "Study")),
+    *(attack(f"hour {hours}", "hours", terms={**PLAIN, "hours": hours})
+      for hours in ("13:00-14:00", "00:00-11:59", "12:01-12:00")),
+    attack("no clipping", "clip_at_most", terms=PRIVATE),
+    attack("clip 0, said", "clip_at_most", "privacy.clip=0.0", terms=PRIVATE),
+    attack("a longer change", "clip_at_most", NOISY.replace("clip=1.0", "clip=1.1"), terms=PRIVATE),
+    attack("less noise", "noise_at_least", NOISY.replace("noise=2.0", "noise=1.9"), terms=PRIVATE),
+    attack("no noise", "noise_at_least", "privacy.clip=1.0", terms=PRIVATE),
+    attack("another delta", "delta_at_most", NOISY.replace("1e-05", "0.1"), terms=PRIVATE),
+    attack("noise alone, no clip", "noise_at_least", terms={**PLAIN, "noise_at_least": 2.0}),
+    attack("an epsilon of infinity", "epsilon_at_most", terms={**PLAIN, "epsilon_at_most": 5.0}),
+    attack("too high an epsilon", "epsilon_at_most", NOISY, task=True,
+           terms={**PRIVATE, "epsilon_at_most": 0.5}),
+    attack("all runs' epsilon", "epsilon_of_all_runs", NOISY, task=True, spent=18.0,
+           terms={**PRIVATE, "epsilon_of_all_runs": 20.0}),
+    attack("a large answer", "megabytes_at_most", task=True,
+           terms={**PLAIN, "megabytes_at_most": 0.0001}),
+    *(attack(f"{name} of a class with one image", "least_count", f"method.preset={name}", task=True,
+             terms={**PLAIN, "methods": [method], "leaves": ["models", "prototypes", "sums"],
+                    "least_count": 1000})
+      for name, method in (("protofssl", "protofssl"), ("flexproto", "flexproto"),
+                           ("one_round", "one_round"), ("recommended", "prior_shift"))),
+    *(attack(f"{name}, of which models alone may leave", "leaves", f"method.preset={name}",
+             task=True, terms={**PLAIN, "methods": [method]})
+      for name, method in (("protofssl", "protofssl"), ("one_round", "one_round"),
+                           ("recommended", "prior_shift"), ("fedmatch", "fedmatch"),
+                           ("fedsiam_d", "fedsiam_d"))),
+    *(attack(f"terms of mode {mode:o}", None, task=False, mode=mode)
+      for mode in (0o666, 0o664, 0o646)),
+    attack("terms that are no terms", None, terms={"methods": "all"}),
+    attack("a record that was changed", None, broken="changed"),
+    attack("a record that cannot be written", None, broken="in the way"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return three_sites(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture
+def site(tmp_path, images, monkeypatch):
+    """Ask a site as a server would; .reads: how often its images were opened."""
+    folder, allowed, secret = (tmp_path / name for name in ("own", "allowed", "secret"))
+    for one in (folder, allowed, secret):
+        one.mkdir(mode=0o700)
+    (allowed / "link").symlink_to(secret)
+    base = experiment(images, rounds__num_rounds=2)
+    honest = preset(base, allowed)
+    plain = yaml.safe_load((allowed / f"{base.name}.yaml").read_text())
+    plain["data"]["root"] = ""  # the site has its own
+    (allowed / f"{base.name}.yaml").write_text(yaml.safe_dump(plain))
+    (secret / "lying.yaml").write_text(yaml.safe_dump({"name": "x", "method": {"name": "fedavg"}}))
+    made = SimpleNamespace(folder=folder, reads=0, honest=honest)
+    real = site_node.federation_of
+
+    def opened(*args):
+        made.reads += 1
+        return real(*args)
+
+    monkeypatch.setattr(site_node, "federation_of", opened)
+    monkeypatch.setattr(house, "datetime", SimpleNamespace(now=lambda: datetime(2026, 1, 1, 12, 0)))
+    node = {
+        "site-name": "west", "data-path": str(images / "west"),
+        "store-path": str(tmp_path / "store"), "site-folder": str(folder),
+    }  # fmt: skip
+    names = {"{allowed}": str(allowed), "{secret}": str(secret)}
+
+    def filled(text):
+        for name, path in names.items():
+            text = text.replace(name, path)
+        return text
+
+    def ask(attacked):
+        terms = {**attacked.terms, "folders": [str(allowed)]}
+        (folder / "site.yaml").write_text(yaml.safe_dump(terms))
+        (folder / "site.yaml").chmod(getattr(attacked, "mode", 0o600))
+        if lie := getattr(attacked, "lie", None):
+            lying = {k: {**v, **lie.get(k, {})} if k in lie else v for k, v in plain.items()}
+            if "method" in lie or "model" in lie:
+                lying.update({key: lie[key] for key in ("method", "model") if key in lie})
+            (allowed / "digits_sites.yaml").write_text(yaml.safe_dump(lying))
+        file = filled(getattr(attacked, "preset", honest))
+        run_config = {"preset": file, "set": filled(attacked.said)}
+        origin = Origin(attacked.run, code_hash()[1], "0" * 64)
+        if not (attacked.task or hasattr(attacked, "honest")):
+            return answer(run_config, node, origin, Hello(), {})
+        made.experiment = load_run_config(run_config)
+        origin = replace(origin, experiment=experiment_digest(made.experiment))
+        if not attacked.task:
+            return answer(run_config, node, origin, Hello(), {})
+        w_0 = to_bytes(initial_params(made.experiment.model, (1, 8, 8), 3, made.experiment.seed))
+        own = ModelRef(2, 0, digest_of(w_0))
+        task = Task(2, getattr(attacked, "round", 0), getattr(attacked, "action", "warmup"), own)
+        return answer(run_config, node, origin, task, {})
+
+    made.ask = ask
+    return made
+
+
+def sealed(site, attacked):
+    """Have the record as an attack finds it."""
+    record = Record(site.folder)
+    if spent := getattr(attacked, "spent", 0.0):
+        record.add("sent", run="before", identity="", epsilon=spent)
+    if getattr(attacked, "broken", "") == "changed":
+        record.add("sent", bytes=1)
+        record.path.write_text(record.path.read_text().replace('"bytes": 1', '"bytes": 2'))
+    if getattr(attacked, "broken", "") == "in the way":
+        (site.folder / "record").write_text("")
+
+
+@pytest.mark.parametrize("attacked", ATTACKS)
+def test_it_is_refused_and_nothing_leaves(site, attacked, monkeypatch):
+    sealed(site, attacked)
+    before = set(sys.modules)
+    with pytest.raises(FedAppError) as refused:
+        found = site.ask(attacked)
+        assert isinstance(found, Incoming) and not isinstance(found.answer, Refusal), found.answer
+    assert not {name for name in set(sys.modules) - before if name.startswith(TRAP)}
+    assert TRAP not in str(refused.value) or isinstance(refused.value, TermError)
+    if attacked.term is None:
+        assert not isinstance(refused.value, TermError)
+    else:
+        assert isinstance(refused.value, TermError), repr(refused.value)
+        assert refused.value.term == attacked.term, str(refused.value)
+        last = list(Record(site.folder).lines())[-1]
+        assert (last["event"], last["term"]) == ("refused", attacked.term)
+        assert Record(site.folder).verify()
+        assert not [one for one in Record(site.folder).lines() if one["event"] == "sent"
+                    and one["run"] != "before"]  # fmt: skip
+    if not attacked.task and not getattr(attacked, "broken", ""):
+        assert site.reads == 0, "images were opened before the terms were asked"
+
+
+def test_there_are_a_hundred_of_them_and_no_two_are_equal():
+    assert len(ATTACKS) >= 100
+    assert len({one.id for one in ATTACKS}) == len(ATTACKS)
+
+
+def test_an_honest_run_gets_in_and_its_record_says_what_left(site):
+    facts = site.ask(attack("honest", None, honest=True).values[0]).answer
+    assert facts.name == "west" and facts.labelled
+    done = site.ask(attack("honest task", None, task=True).values[0])
+    assert done.payloads
+    lines = list(Record(site.folder).lines())
+    events = collections.Counter(line["event"] for line in lines)
+    assert events == {"introduced": 1, "asked": 1, "sent": 1}
+    assert lines[-1]["bytes"] == sum(map(len, done.payloads.values()))
+    assert list(lines[-1]["digests"].values()) == list(done.payloads)
+    assert not any("png" in str(line) or "nought" in str(line) for line in lines)

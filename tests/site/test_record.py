@@ -1,0 +1,176 @@
+"""A site's record: what is written stays, what was touched is found, what cannot be stops all."""
+
+import errno
+import json
+import os
+from multiprocessing import get_context
+
+import pytest
+
+from fedapp.ground import disk
+from fedapp.ground.errors import StoreError
+from fedapp.site.record import FIRST, Record, RecordError
+
+
+@pytest.fixture
+def record(tmp_path):
+    made = Record(tmp_path)
+    for number in range(5):
+        made.add("sent", run="a", bytes=number)
+    return made
+
+
+def test_lines_are_numbered_and_hang_together_by_hand(tmp_path):
+    import hashlib
+
+    record = Record(tmp_path)
+    record.add("asked", run="r")
+    record.add("sent", bytes=7)
+    one, two = map(json.loads, record.path.read_text().splitlines())
+    assert (one["number"], one["before"], one["run"]) == (1, FIRST, "r")
+    assert (two["number"], two["before"], two["bytes"]) == (2, one["hash"], 7)
+    said = {key: value for key, value in two.items() if key != "hash"}
+    assert two["hash"] == hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    assert record.verify() == (2, [])
+
+
+def test_none_is_whole_and_so_is_an_empty_one(tmp_path):
+    assert Record(tmp_path).verify() == (0, [])
+
+
+def rewritten(record, change):
+    lines = record.path.read_text().splitlines(keepends=True)
+    change(lines)
+    record.path.write_text("".join(lines))
+
+
+@pytest.mark.parametrize("change", [
+    lambda lines: lines.pop(0),
+    lambda lines: lines.pop(2),
+    lambda lines: lines.pop(),
+    lambda lines: (lines.pop(), lines.pop()),
+    lambda lines: lines.clear(),
+    lambda lines: lines.reverse(),
+    lambda lines: lines.insert(1, lines[0]),
+    lambda lines: lines.append(lines[-1]),
+    lambda lines: lines.__setitem__(2, lines[2].replace('"bytes": 2', '"bytes": 3')),
+    lambda lines: lines.__setitem__(2, lines[2].replace("sent", "asked")),
+    lambda lines: lines.__setitem__(2, "\n"),
+    lambda lines: lines.__setitem__(2, "{}\n"),
+    lambda lines: lines.__setitem__(4, lines[4][:20]),
+    lambda lines: lines.__setitem__(0, lines[0].replace("2", "3", 1)),
+])  # fmt: skip
+def test_whatever_is_changed_cut_or_moved_is_found(record, change):
+    rewritten(record, change)
+    with pytest.raises(RecordError):
+        record.verify()
+
+
+def test_every_single_byte_counts(record):
+    """Each byte of the middle line, made another one: 0 of them unnoticed."""
+    text = record.path.read_bytes()
+    start = text.index(b"\n", text.index(b"\n") + 1) + 1
+    for place in range(start, text.index(b"\n", start)):
+        other = b"x" if text[place : place + 1] != b"x" else b"y"
+        record.path.write_bytes(text[:place] + other + text[place + 1 :])
+        with pytest.raises(RecordError):
+            record.verify()
+    record.path.write_bytes(text)
+    assert record.verify() == (5, [])
+
+
+def test_a_head_that_is_gone_or_damaged_is_found(record):
+    head = record.path.with_name("head.json")
+    kept = head.read_text()
+    for text in ("", "{}", '{"number": "x", "hash": 1}', kept.replace("5", "6", 1)):
+        head.write_text(text)
+        with pytest.raises(RecordError):
+            record.verify()
+    head.unlink()
+    with pytest.raises(RecordError, match="may be cut off"):
+        record.verify()
+
+
+def test_a_head_that_a_kill_left_one_behind_is_whole(record):
+    head = record.path.with_name("head.json")
+    kept = head.read_text()
+    record.add("sent", bytes=9)
+    head.write_text(kept)
+    assert record.verify()[0] == 6
+
+
+def test_half_a_line_of_a_killed_program_is_cut_off_and_said(record):
+    with record.path.open("ab") as file:
+        file.write(b'{"number": 6, "at"')
+    record.add("sent", bytes=6)
+    count, remarks = record.verify()
+    assert count == 7 and "half a line" in remarks[0]
+    mended = [line for line in record.lines() if line["event"] == "mended"]
+    assert [line["bytes"] for line in mended] == [18]
+
+
+def test_nothing_is_added_to_a_record_whose_end_was_changed(record):
+    rewritten(record, lambda lines: lines.__setitem__(4, lines[4].replace("4", "3")))
+    before = record.path.read_bytes()
+    with pytest.raises(RecordError, match="fedapp audit"):
+        record.add("sent")
+    assert record.path.read_bytes() == before
+
+
+def test_a_clock_that_jumps_is_a_remark_and_no_fault(record, monkeypatch):
+    class Before:
+        @staticmethod
+        def now(zone):
+            from datetime import datetime
+
+            return datetime(2020, 1, 1, tzinfo=zone)
+
+    monkeypatch.setattr("fedapp.site.record.datetime", Before)
+    record.add("sent")
+    count, remarks = record.verify()
+    assert count == 6 and "the clock went back" in remarks[0] and "2020-01-01" in remarks[0]
+
+
+def test_a_full_disk_is_an_error_and_leaves_the_record_whole(record, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk.os, "fsync", full)
+        with pytest.raises(StoreError, match="No space left"):
+            record.add("sent")
+    assert record.verify() == (5, [])
+    record.add("sent")
+    assert record.verify() == (6, [])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(StoreError, match="without a record nothing is done"):
+        Record(tmp_path).add("asked")
+
+
+def test_a_file_in_the_way_is_an_error(tmp_path):
+    (tmp_path / "record").write_text("")
+    with pytest.raises(StoreError, match="without a record nothing is done"):
+        Record(tmp_path).add("asked")
+
+
+def _add(folder):
+    for number in range(20):
+        Record(folder).add("sent", bytes=number)
+
+
+def test_several_programs_write_one_record(tmp_path):
+    spawn = get_context("spawn")
+    every = [spawn.Process(target=_add, args=(tmp_path,)) for _ in range(3)]
+    for one in every:
+        one.start()
+    for one in every:
+        one.join()
+    assert Record(tmp_path).verify() == (60, [])
+
+
+def test_only_its_owner_may_read_it(record):
+    assert record.path.parent.stat().st_mode & 0o777 == 0o700

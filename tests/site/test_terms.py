@@ -1,0 +1,213 @@
+"""A site's terms: what each allows and refuses, files that are no terms, the example."""
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from fedapp.experiment.config import load_experiment, settings_said
+from fedapp.experiment.presetfiles import CONF, method_presets
+from fedapp.ground.errors import ConfigError
+from fedapp.learn.networks import build_model
+from fedapp.methods.base import schemas
+from fedapp.site.terms import BY_CLASS, KINDS, TermError, Terms, kind_of, read_terms
+
+EXAMPLE = CONF / "terms" / "site.yaml"
+
+
+def refused(terms, term, **settings):
+    preset = settings.pop("preset", "digits_demo")
+    overrides = {key.replace("__", "."): value for key, value in settings.items()}
+    with pytest.raises(TermError) as found:
+        terms.check_presets(preset, str(overrides.get("method.preset", "")))
+        terms.check_said(settings_said(preset, overrides))
+        terms.check_run(load_experiment(preset, overrides), "study-1")
+    assert found.value.term == term
+    return str(found.value)
+
+
+def allowed(terms, preset="digits_demo", **settings):
+    overrides = {key.replace("__", "."): value for key, value in settings.items()}
+    terms.check_presets(preset, str(overrides.get("method.preset", "")))
+    terms.check_said(settings_said(preset, overrides))
+    terms.check_run(load_experiment(preset, overrides), "study-1")
+
+
+PRIVATE = {"method__preset": "um_pfssl", "privacy__clip": 1.0, "privacy__noise": 2.0}
+
+
+def test_without_terms_all_that_the_program_allows_is_allowed_but_paths_and_modules():
+    allowed(Terms())
+    allowed(Terms(), **PRIVATE)
+    assert "rounds.num_rounds" not in refused(Terms(), "folders", data__root="/etc")
+
+
+@pytest.mark.parametrize(("term", "settings"), [
+    ({"methods": ["fedavg"]}, {"method__preset": "um_pfssl"}),
+    ({"networks": ["mlp"]}, {}),
+    ({"data": ["own"]}, {}),
+    ({"runs": ["other-*"]}, {}),
+    ({"rounds_at_most": 3}, {"rounds__num_rounds": 4}),
+    ({"clip_at_most": 1.0}, {}),
+    ({"clip_at_most": 1.0}, {**PRIVATE, "privacy__clip": 1.1}),
+    ({"noise_at_least": 2.0}, {}),
+    ({"noise_at_least": 2.0}, {**PRIVATE, "privacy__noise": 1.9}),
+    ({"epsilon_at_most": 8.0}, {}),
+    ({"delta_at_most": 1e-6}, {**PRIVATE, "privacy__delta": 1e-5}),
+])  # fmt: skip
+def test_each_term_refuses_by_its_name(term, settings):
+    refused(Terms(**term), next(iter(term)), **settings)
+
+
+@pytest.mark.parametrize(("term", "settings"), [
+    ({"methods": ["fedavg", "um_pfssl"]}, {"method__preset": "um_pfssl"}),
+    ({"networks": ["resnet9"]}, {}),
+    ({"data": ["digits"]}, {}),
+    ({"runs": ["other-*", "study-?"]}, {}),
+    ({"rounds_at_most": 3}, {"rounds__num_rounds": 3}),
+    ({"clip_at_most": 1.0, "noise_at_least": 2.0, "epsilon_at_most": 8.0}, PRIVATE),
+    ({"delta_at_most": 1e-5}, {**PRIVATE, "privacy__delta": 1e-5}),
+    ({"delta_at_most": 1e-9}, {}),
+])  # fmt: skip
+def test_the_very_bound_is_allowed(term, settings):
+    allowed(Terms(**term), **settings)
+
+
+MODULES = [
+    {"method__name": "tests.site.trap:Method"}, {"model__name": "tests.site.trap:network"},
+    {"data__name": "tests.site.trap:data"}, {"rounds__robust": "tests.site.trap:rule"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", MODULES)
+def test_a_module_is_refused_before_it_is_imported(settings, tmp_path, monkeypatch):
+    import sys
+
+    refused(Terms(), "own_modules", **settings)
+    assert "tests.site.trap" not in sys.modules
+
+
+@pytest.mark.parametrize("key", ["data__root", "split__manifest", "model__weights"])
+def test_paths_are_refused_unless_they_lie_below_a_folder_that_is_named(key, tmp_path):
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir(), outside.mkdir()
+    (inside / "link").symlink_to(outside)
+    terms = Terms(folders=[str(inside)])
+    for path in (outside, tmp_path, inside / "../out", inside / "link", "relative", "~", "/"):
+        said = refused(terms, "folders", **{key: str(path)})
+        assert str(path) not in said or str(path) in "/~", "a path of the site is told to nobody"
+    terms.check_said({key.replace("__", "."): str(inside / "a")})
+
+
+def test_a_preset_that_is_a_file_is_a_path_too(tmp_path):
+    lying = tmp_path / "digits_demo.yaml"
+    lying.write_text("name: digits_demo\nmethod:\n  name: os:system\n")
+    refused(Terms(), "folders", preset=str(lying))
+    refused(Terms(), "folders", method__preset=str(lying))
+    refused(Terms(folders=[str(tmp_path)]), "own_modules", preset=str(lying))
+
+
+@pytest.mark.parametrize(("hours", "inside", "outside"), [
+    ("08:00-18:00", ["08:00", "17:59"], ["07:59", "18:00", "00:00"]),
+    ("20:00-06:00", ["20:00", "23:59", "00:00", "05:59"], ["06:00", "12:00", "19:59"]),
+])  # fmt: skip
+def test_hours_by_hand(hours, inside, outside):
+    terms = Terms(hours=hours)
+    for at in inside:
+        terms.check_hour(datetime.strptime(at, "%H:%M"))
+    for at in outside:
+        with pytest.raises(TermError, match="tasks are done"):
+            terms.check_hour(datetime.strptime(at, "%H:%M"))
+
+
+def test_sizes_rounds_roles_counts_and_epsilons_at_their_bounds():
+    terms = Terms(
+        megabytes_at_most=1.0, rounds_at_most=5, leaves=["models"], least_count=3,
+        epsilon_at_most=2.0, epsilon_of_all_runs=3.0,
+    )  # fmt: skip
+    terms.check_size(10**6), terms.check_round(5), terms.check_roles(["model", "online"])
+    terms.check_epsilon(2.0, 1.0)
+    for check in (
+        lambda: terms.check_size(10**6 + 1),
+        lambda: terms.check_round(6),
+        lambda: terms.check_roles(["model", "sums"]),
+        lambda: terms.check_roles(["somebody_elses"]),
+        lambda: terms.check_epsilon(2.001, 0.0),
+        lambda: terms.check_epsilon(1.5, 1.501),
+    ):
+        with pytest.raises(TermError):
+            check()
+    assert terms.withheld({0: 2, 1: 9}) and terms.withheld({0: 1})
+    assert not terms.withheld({0: 3, 1: 0}) and not Terms().withheld({0: 1})
+
+
+def test_every_content_of_every_method_has_a_kind():
+    named = {role for names in KINDS.values() for role in names}
+    met = set()
+    for name in method_presets():
+        made = load_experiment("digits_demo", {"method.preset": name})
+        for role in schemas(made.method, build_model(made.model, (1, 8, 8), 10)):
+            met.add(role)
+            assert kind_of(role) is not None, (name, role)
+    assert all(role in met or role == "group_*" for role in named)
+    assert met >= BY_CLASS
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("metods: [fedavg]", "metods: no such term; did you mean 'methods'?"),
+    ("methods: fedavg", "methods"),
+    ("methods: []", "methods"),
+    ("methods: [fedavgg]", "no such name 'fedavgg'; did you mean 'fedavg'?"),
+    ("networks: [resnet10]", "no such name 'resnet10'"),
+    ("data: [owned]", "no such name 'owned'"),
+    ("leaves: [everything]", "leaves"),
+    ("leaves: []", "leaves"),
+    ("own_modules: yes please", "own_modules"),
+    ("own_modules: 1", "own_modules"),
+    ("rounds_at_most: 0", "rounds_at_most"),
+    ("rounds_at_most: 1.5", "rounds_at_most"),
+    ("clip_at_most: -1.0", "clip_at_most"),
+    ("noise_at_least: 0", "noise_at_least"),
+    ("epsilon_at_most: .nan", "epsilon_at_most"),
+    ("epsilon_at_most: .inf", "epsilon_at_most"),
+    ("delta_at_most: 1.0", "delta_at_most"),
+    ("epsilon_at_most: 9.0\nepsilon_of_all_runs: 8.0", "must not be below"),
+    ("hours: 20-6", "two times of day"),
+    ("hours: 24:00-06:00", "two times of day"),
+    ("hours: 20:00-20:00", "no task is ever done"),
+    ("megabytes_at_most: 0", "megabytes_at_most"),
+    ("least_count: 0", "least_count"),
+    ("folders: [data]", "must begin with a slash"),
+    ("folders: data", "folders"),
+    ("- a list", "must hold groups of keys"),
+    ("", "must hold groups of keys"),
+    ("methods: [fedavg", "line 1"),
+    ("3: x", "keywords must be strings"),
+])  # fmt: skip
+def test_a_file_that_is_no_terms_is_refused_by_name(tmp_path, text, said):
+    path = tmp_path / "site.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as found:
+        read_terms(path)
+    assert said in str(found.value) and "site.yaml" in str(found.value)
+
+
+def test_the_example_is_a_file_of_terms_and_names_them_all():
+    terms = read_terms(EXAMPLE)
+    assert terms.methods and terms.hours and not terms.own_modules
+    text = EXAMPLE.read_text()
+    plain = text.replace("# clip", "clip").replace("# noise", "noise").replace("# eps", "eps")
+    plain = plain.replace("# delta", "delta").replace("# runs", "runs")
+    assert set(Terms.__dataclass_fields__) == {
+        line.partition(":")[0] for line in plain.splitlines() if line[:1].isalpha()
+    }
+
+
+def test_no_file_means_no_terms(tmp_path):
+    assert read_terms(tmp_path / "site.yaml") == Terms()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        (Path(tmp_path) / "site.yaml").mkdir()
+        read_terms(tmp_path / "site.yaml")
