@@ -54,10 +54,10 @@ def open_site(
     TermError where it does not allow the run, ConfigError when the server runs other code or
     another experiment, with the difference, and OwnDataError where the site's data cannot be used.
     """
-    experiment = house.experiment(run_config, origin)
+    place = _own_place(node_config)
+    experiment = house.experiment(run_config, origin, place is not None)
     _check(origin, experiment, settings)
     number, data = who_am_i(node_config, experiment)
-    place = _own_place(node_config)
     run = folder_of(place or out_root(experiment), origin.run, origin.identity)
     folder, kept = run / "sites" / f"site-{number}", run / "models"
     if place is not None and experiment.runtime.models:

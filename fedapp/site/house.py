@@ -73,17 +73,19 @@ class House:
         said = one_line(why, 500) if isinstance(why, FedAppError) else type(why).__name__
         self.note("refused", origin, asked=_asked(request), why=said, **term)
 
-    def experiment(self, run_config: Mapping[str, Scalar], origin: Origin) -> Experiment:
+    def experiment(
+        self, run_config: Mapping[str, Scalar], origin: Origin, placed: bool
+    ) -> Experiment:
         """Return the experiment of a run, which the site's terms allow.
 
-        They are asked before a file is read or a module imported that the run names. Raises
-        TermError, and ConfigError as `load_experiment` does.
+        They are asked before a file is read or a module imported that the run names. placed: see
+        `Terms.check_said`. Raises TermError, and ConfigError as `load_experiment` does.
         """
         preset, overrides = read_run_config(run_config)
         if self.folder is None:
             return load_experiment(preset, overrides)
         self.terms.check_presets(preset, str(overrides.get("method.preset", "")))
-        self.terms.check_said(settings_said(preset, overrides))
+        self.terms.check_said(settings_said(preset, overrides), placed)
         experiment = load_experiment(preset, overrides)
         self.terms.check_run(experiment, origin.run)
         self.terms.check_hour(datetime.now())

@@ -129,16 +129,17 @@ class Terms:
             if name not in ("", *known):
                 self._check_path(key, name)
 
-    def check_said(self, values: Mapping[str, Scalar]) -> None:
+    def check_said(self, values: Mapping[str, Scalar], placed: bool = True) -> None:
         """Check a run's settings before anything that they name is imported or opened.
 
-        values: by dotted key, as the run says them. Raises TermError.
+        values: by dotted key, as the run says them. placed: the node says itself where it keeps
+        what it receives, so that the run's own folder does not count. Raises TermError.
         """
         for key in (*_NAMED, "rounds.robust"):
             name = values.get(key, "")
             if isinstance(name, str) and names_function(name) and not self.own_modules:
                 raise TermError("own_modules", f"{key} = {name!r} would import a module here")
-        for key in _READ:
+        for key in _READ if placed else (*_READ, "runtime.out"):
             if path := str(values.get(key, "")):
                 self._check_path(key, path)
 

@@ -99,6 +99,14 @@ def test_paths_are_refused_unless_they_lie_below_a_folder_that_is_named(key, tmp
     terms.check_said({key.replace("__", "."): str(inside / "a")})
 
 
+def test_a_run_may_name_a_folder_to_write_to_only_where_the_node_says_none(tmp_path):
+    said = {"runtime.out": str(tmp_path)}
+    Terms().check_said(said, placed=True)
+    Terms(folders=[str(tmp_path)]).check_said(said, placed=False)
+    with pytest.raises(TermError, match=r"runtime\.out"):
+        Terms().check_said(said, placed=False)
+
+
 def test_a_preset_that_is_a_file_is_a_path_too(tmp_path):
     lying = tmp_path / "digits_demo.yaml"
     lying.write_text("name: digits_demo\nmethod:\n  name: os:system\n")

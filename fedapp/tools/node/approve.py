@@ -63,7 +63,9 @@ def describe(app: Bundle, approvals: Approvals, console: Console, lines: bool) -
     kind = "the installed app" if before.hash == installed().hash else "the one approved last"
     console.print(f"app       {escape(app.title)}", highlight=False)
     console.print(f"hash      {app.hash}", highlight=False)
-    console.print(f"code      {hash_of_files(app.files)} (as logs and results name it)")
+    console.print(
+        f"code      {hash_of_files(app.files)} (as logs and results name it; presets count there)"
+    )
     console.print("signed    no: a run from a folder carries no signature; compare the hash")
     console.print(f"against   {kind}, {escape(before.title)} ({before.hash[:SHOWN]})")
     if not (found := app.differences(before)):

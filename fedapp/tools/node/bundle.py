@@ -3,10 +3,14 @@
 Flower sends the app as a zip archive, the FAB. Two archives of the same files may differ, and so
 may pyproject.toml, which Flower writes anew. So the app's hash is over its files, sorted by name.
 It is the same for a checkout, the FAB that Flower builds from it, and an installed package.
+
+Presets do not count: they are settings, which a run may say on its command line as well. They are
+read as plain YAML, and what a site thinks of settings stands in its terms (`fedapp.site.terms`).
 """
 
 import hashlib
 import json
+import re
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -26,8 +30,8 @@ CARRIED = Path(__file__).resolve().parents[2] / "app"
 MAX_FILES = 20_000
 MAX_UNPACKED = 200 * 2**20
 """Bytes of all files: twenty times what Flower takes packed."""
-_UNREAD = {"README.md", "LICENSE", ".info/CONTENT"}
-"""Files that no program reads as code or setting."""
+_UNCOUNTED = re.compile(r"README\.md|LICENSE|\.info/CONTENT|conf/([^/]+/)?[^/]+\.yaml")
+"""Files that are no code: what no program reads, and presets."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,9 @@ class Bundle:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 over names and contents, 64 hex digits; README.md and LICENSE do not count."""
+        """SHA-256 over names and contents, 64 hex digits, of all files that may be code."""
         total = hashlib.sha256()
-        for name in sorted(self.files.keys() - _UNREAD):
+        for name in sorted(filter(counts, self.files)):
             content = self._counted(name)
             total.update(f"{name}\0{len(content)}\0".encode())
             total.update(content)
@@ -56,9 +60,8 @@ class Bundle:
 
     def differences(self, other: "Bundle") -> dict[str, str]:
         """Return how this one differs from another: added, changed or removed, by file."""
-        names = (self.files.keys() | other.files.keys()) - _UNREAD
         found = {}
-        for name in sorted(names):
+        for name in sorted(filter(counts, self.files.keys() | other.files.keys())):
             if name not in other.files:
                 found[name] = "added"
             elif name not in self.files:
@@ -91,6 +94,11 @@ class Bundle:
         if name != PROJECT:
             return self.files[name]
         return json.dumps(self._project, sort_keys=True, default=str).encode()
+
+
+def counts(name: str) -> bool:
+    """Whether a file of an app counts in its hash."""
+    return not _UNCOUNTED.fullmatch(name)
 
 
 def read_fab(content: bytes) -> Bundle:

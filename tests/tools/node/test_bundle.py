@@ -52,6 +52,10 @@ def test_the_hash_by_hand():
 @pytest.mark.parametrize(("files", "same"), [
     ({"README.md": b"other"}, True),
     ({"LICENSE": b"other"}, True),
+    ({"conf/hospitals.yaml": b"x: 1"}, True),
+    ({"conf/methods/own.yaml": b"x: 1"}, True),
+    ({"conf/own.yaml.py": b""}, False),
+    ({"conf.yaml": b""}, False),
     ({"pyproject.toml": PROJECT + b'[tool.flwr.federations]\ndefault = "here"\n'}, True),
     ({"pyproject.toml": b"# said in another order\n" + PROJECT}, True),
     ({"pyproject.toml": PROJECT + b'[tool.flwr.app.components]\nclientapp = "x:y"\n'}, False),

@@ -112,8 +112,8 @@ def test_it_takes_the_place_of_flowers_own(monkeypatch, tmp_path):
 HERE = installed().files
 CHANGED = {
     "a byte of the site's side": {"client_app/app.py": HERE["client_app/app.py"] + b"\n"},
-    "a byte of a preset": {"conf/digits_demo.yaml": HERE["conf/digits_demo.yaml"] + b"\n"},
-    "a sweep": {"conf/sweeps/second.yaml": b"{}"},
+    "code among the presets": {"conf/__init__.py": b""},
+    "what ends as a preset does": {"conf/a/b/c.yaml": b""},
     "a library in front of the site's": {"torch.py": b""},
     "a package of that name": {"numpy/__init__.py": b""},
     "compiled code": {"client_app/__pycache__/app.cpython-311.pyc": b"x"},
@@ -141,6 +141,7 @@ def test_an_app_that_is_nearly_the_installed_one_does_not_run(node, files):
     assert line["asked"] == "to run an app" and "not approved" in line["why"]
 
 
-def test_the_installed_app_runs_however_it_is_packed(node):
-    node.fab = fab(HERE.items())
+@pytest.mark.parametrize("more", [{}, {"conf/hospitals.yaml": b"name: hospitals\n"}])
+def test_the_installed_app_runs_however_it_is_packed_and_whatever_presets_come_along(node, more):
+    node.fab = fab({**HERE, **more}.items())
     assert node.pull() == 7 and node.ran == 1 and node.answers == []
