@@ -13,7 +13,7 @@ model that it trained alone as the earliest.
 Without validation images the server's last model is kept, where a site has one, else the last
 answer that it used: what few labels make of the server's model is often worse.
 
-docs/research/keeping.md has what this and other rules were worth on real images.
+docs/results/keeping.md has what this and other rules were worth on real images.
 """
 
 import math
