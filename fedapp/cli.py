@@ -6,7 +6,7 @@ completion in a shell can wait for.
 
 import os
 import sys
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -540,6 +540,32 @@ def audit_record(
 
     whole = audit(_needed(site_folder, "audit"), Console(), export)
     raise typer.Exit(0 if whole else 1)
+
+
+@app.command("page", rich_help_panel=JOIN)
+def live_page(
+    run: Annotated[
+        str, typer.Argument(help="for the coordinator: a run, its name or folder; else the site's")
+    ] = "",
+    site_folder: SiteFolder = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="of the page, on 127.0.0.1")] = 8765,
+    node_port: Annotated[int, typer.Option(help="the --port of `fedapp node`")] = 9094,
+) -> None:
+    """Show how a site or a run stands on a page for this machine's browser, until Ctrl-C."""
+    from fedapp.experiment.runpaths import find_run
+    from fedapp.tools.live.run import run_page
+    from fedapp.tools.live.serve import server
+    from fedapp.tools.live.site import site_page
+
+    if run:
+        folder = find_run(run)
+        made = server(lambda: run_page(folder), port)
+    else:
+        own = _needed(site_folder, "page")
+        made = server(lambda: site_page(own, node_port), port)
+    with made, suppress(KeyboardInterrupt):
+        print(f"http://127.0.0.1:{made.server_port}/   (Ctrl-C ends it)", flush=True)
+        made.serve_forever()
 
 
 def _needed(site_folder: Path | None, command: str) -> Path:

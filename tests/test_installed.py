@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from fedapp.tools.node.bundle import read_app
+
 ROOT = Path(__file__).parents[1]
 TINY = ["rounds.num_rounds=1", "training.local_steps=2", "data.image_size=0"]
 ABSENT = ("flwr", "ray", "cryptography")
@@ -70,6 +72,12 @@ def test_the_wheel_says_which_extras_there_are(wheel):
     assert not [line for line in needed if re.match("|".join(ABSENT), line)]
     presets = {f"fedapp/{path.relative_to(ROOT)}" for path in (ROOT / "conf").rglob("*.yaml")}
     assert presets <= set(names) and "fedapp/py.typed" in names
+
+
+def test_it_knows_the_hash_of_the_app_that_a_run_brings(fedapp):
+    """Its two general names lie in a folder of the package, so that it can be made at a site."""
+    said = fedapp("fedapp", "code-hash").stdout
+    assert said.split()[0] == read_app(ROOT).hash
 
 
 def test_the_command_works_without_flower(fedapp):

@@ -139,7 +139,9 @@ class House:
             asked=_asked(task),
             digests=answer.uploads(task.own.digest),
             bytes=size,
-            evaluations={name: one.samples for name, one in sorted(answer.evaluations.items())},
+            evaluations={
+                name: [one.correct, one.samples] for name, one in sorted(answer.evaluations.items())
+            },
             metrics=sorted(answer.metrics),
             **({EPSILON: answer.metrics[EPSILON]} if EPSILON in answer.metrics else {}),
         )

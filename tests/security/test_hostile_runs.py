@@ -228,4 +228,24 @@ def test_an_honest_run_gets_in_and_its_record_says_what_left(site):
     assert events == {"introduced": 1, "asked": 1, "sent": 1}
     assert lines[-1]["bytes"] == sum(map(len, done.payloads.values()))
     assert list(lines[-1]["digests"].values()) == list(done.payloads)
+    assert lines[-1]["evaluations"]["test"][1] == facts.test
     assert not any("png" in str(line) or "nought" in str(line) for line in lines)
+
+
+def test_a_site_folder_changes_no_number(site, monkeypatch):
+    """The same bytes leave with terms and a record as without."""
+    found = [site.ask(attack("honest", None, task=True).values[0])]
+    monkeypatch.setattr(site_node, "SITE_FOLDER", "none of these")
+    found.append(site.ask(attack("honest", None, task=True).values[0]))
+    assert found[0].payloads == found[1].payloads and found[0].payloads
+    assert found[0].answer == found[1].answer
+
+
+def test_parts_with_small_counts_are_not_used_at_all(site):
+    """West has 15 validation and 30 test images of three classes: none has eleven of each."""
+    told = site.ask(attack("many", None, honest=True, terms={**PLAIN, "least_count": 1000})
+                    .values[0]).answer  # fmt: skip
+    assert (told.val, told.test) == (0, 0) and told.labelled == 12
+    done = site.ask(attack("many", None, task=True, terms={**PLAIN, "least_count": 1000}).values[0])
+    assert all(found.samples == 0 for found in done.answer.evaluations.values())
+    assert done.payloads

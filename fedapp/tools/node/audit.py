@@ -34,7 +34,7 @@ def audit(folder: Path, console: Console, export: Path | None) -> bool:
     except FedAppError as broken:
         whole = False
         console.print(f"[bold red]BROKEN[/bold red] {escape(str(broken))}", soft_wrap=True)
-    lines = _readable(record)
+    lines = readable(record)
     if lines:
         console.print(_by_run(lines))
     if export is not None:
@@ -46,7 +46,8 @@ def audit(folder: Path, console: Console, export: Path | None) -> bool:
     return whole
 
 
-def _readable(record: Record) -> list[dict[str, Any]]:
+def readable(record: Record) -> list[dict[str, Any]]:
+    """Return the lines of a record up to the first that cannot be read."""
     lines: list[dict[str, Any]] = []
     try:
         lines.extend(record.lines())
@@ -56,7 +57,7 @@ def _readable(record: Record) -> list[dict[str, Any]]:
 
 
 def _by_run(lines: list[dict[str, Any]]) -> Table:
-    heads = ("run", "code", "from", "to", "asked", "sent", "bytes", EPSILON, "refused")
+    heads = ("run", "code", "last, UTC", "asked", "sent", "bytes", EPSILON, "refused")
     table = Table(*heads, box=None, pad_edge=False)
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in lines:
@@ -68,8 +69,7 @@ def _by_run(lines: list[dict[str, Any]]) -> Table:
         table.add_row(
             escape(one_line(run)),
             str(of[-1].get("code", "")),
-            str(of[0]["at"]),
-            str(of[-1]["at"]),
+            str(of[-1]["at"])[:16].replace("T", " "),
             str(len(counts["asked"])),
             str(len(counts["sent"])),
             size(sum(one.get("bytes", 0) for one in counts["sent"])),

@@ -1,0 +1,130 @@
+"""The live pages: what they say, who is answered, and that nobody can change anything by them."""
+
+import shutil
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+from fedapp.experiment.records import Records
+from fedapp.ground.errors import RunError
+from fedapp.site.record import Record
+from fedapp.tools.live.run import run_page
+from fedapp.tools.live.serve import server
+from fedapp.tools.live.site import site_page
+from fedapp.tools.node.approvals import Approvals
+from tests.flower.results import loopback
+from tests.small import small
+from tests.tools.node.test_approvals import APP, FAB
+
+RUN = {"run": "study", "identity": "a" * 64}
+
+
+@pytest.fixture
+def site(tmp_path):
+    record = Record(tmp_path)
+    record.add("introduced", **RUN, counts={"val": 8})
+    record.add("asked", **RUN, asked="train 1")
+    record.add("sent", **RUN, asked="train 1", digests={"model": "d"}, bytes=2000, epsilon=1.5,
+               evaluations={"val": [6, 8], "test": [0, 0]})  # fmt: skip
+    record.add("asked", **RUN, asked="train 2")
+    record.add("refused", run="other", asked="who are you", why="<b>this site's terms</b>")
+    Approvals(tmp_path).keep_waiting(APP, FAB)
+    (tmp_path / "site.yaml").write_text("rounds_at_most: 7\n")
+    (tmp_path / "site.yaml").chmod(0o600)
+    return tmp_path
+
+
+def test_a_sites_page_says_what_its_folder_says(site):
+    page = site_page(site, 9)
+    for said in ("not running", "whole: 5 lines", "at work", "75.0 (6 of 8)", "2.0 kB", "1.5",
+                 "us app 2", APP.hash, "Rounds of a run: 7 at most."):  # fmt: skip
+        assert said in page, said
+    assert "&lt;b&gt;this site&#39;s terms" in page and "<b>" not in page
+    assert "<script" not in page and "<form" not in page and "http" not in page.partition("<p")[2]
+
+
+def test_a_damaged_folder_is_said_on_the_page_too(site):
+    (site / "site.yaml").write_text("metods: []\n")
+    record = Record(site)
+    record.path.write_text(record.path.read_text().replace("2000", "2001"))
+    page = site_page(site, 9)
+    assert "BROKEN" in page and "Nothing: " in page and "no such term" in page
+
+
+def test_an_empty_folder_has_a_page(tmp_path):
+    assert "whole: 0 lines" in site_page(tmp_path, 9)
+
+
+def test_a_coordinators_page_says_how_each_site_stands_and_who_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAPP_OUT", str(tmp_path))
+    run = loopback(small(runtime__out=str(tmp_path)))
+    records = Records(run)
+    why = "this site's terms (hours): <i>it is 12:00 here</i>"
+    records.append_metrics({**records.metrics()[-1], "round": 99, "skipped": {"1": why}})
+    page = run_page(run)
+    assert "Ended after round 99." in page
+    assert "round 99: this site&#39;s terms (hours): &lt;i&gt;it is" in page
+    last = records.sites()[-1]["sites"]["0"]["val"]
+    assert f"({last[0]} of {last[1]})" in page
+    with pytest.raises(RunError, match="no run"):
+        run_page(tmp_path / "nowhere")
+
+
+@pytest.fixture
+def served(site):
+    with server(lambda: site_page(site, 9), 0) as made:
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        yield made.server_port
+        made.shutdown()
+        thread.join()
+
+
+def ask(port, path="/", method="GET", **headers):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
+    for name, value in headers.items():
+        request.add_header(name, value)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request) as answer:
+            return answer.status, answer.headers, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, ""
+
+
+def test_only_this_machines_browser_is_answered_and_only_with_the_page(served):
+    status, headers, page = ask(served)
+    assert status == 200 and "This site" in page and headers["Refresh"] == "5"
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert ask(served, Host="evil.example")[0] == 421
+    assert ask(served, Host=f"localhost:{served}")[0] == 200
+    for path in ("/site.yaml", "/../record", "/?x"):
+        assert ask(served, path)[0] == 404
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        assert ask(served, method=method)[0] == 501
+
+
+def test_what_cannot_be_shown_just_now_is_said():
+    def page():
+        raise RunError("gone <for> now")
+
+    with server(page, 0) as made:
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        assert ask(made.server_port)[0] == 503
+        made.shutdown()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("chromium"), reason="needs a browser")
+def test_a_real_browser_shows_it_and_asks_again(served, tmp_path):
+    command = [
+        "chromium", "--headless", "--no-sandbox", "--disable-gpu",
+        "--disable-background-networking", f"--user-data-dir={tmp_path}/browser", "--dump-dom", f"http://127.0.0.1:{served}/",
+    ]  # fmt: skip
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    assert "75.0 (6 of 8)" in dom and "Waits for your word" in dom
