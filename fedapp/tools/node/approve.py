@@ -16,6 +16,8 @@ from fedapp.tools.node.bundle import Bundle, installed, read_app
 SHOWN = 16
 """Digits of a hash that a person is shown, and may name it by."""
 _FEWEST = 8
+KEEPER = "fedapp/site/house.py"
+"""The file of an app by which it keeps a site's terms and record: apps of before had none."""
 
 
 def overview(approvals: Approvals, console: Console) -> None:
@@ -66,6 +68,12 @@ def describe(app: Bundle, approvals: Approvals, console: Console, lines: bool) -
     console.print(
         f"code      {hash_of_files(app.files)} (as logs and results name it; presets count there)"
     )
+    keeps = (
+        "kept by this code"
+        if KEEPER in app.files
+        else "[bold red]NOT KEPT[/]: this code reads none"
+    )
+    console.print(f"terms     {keeps}")
     console.print("signed    no: a run from a folder carries no signature; compare the hash")
     console.print(f"against   {kind}, {escape(before.title)} ({before.hash[:SHOWN]})")
     if not (found := app.differences(before)):

@@ -127,11 +127,17 @@ def test_a_person_is_shown_the_app_and_asked(site, monkeypatch):
     monkeypatch.setattr("rich.prompt.Confirm.ask", lambda *_, **__: False)
     done, said = saying(decide, APP.hash[:8], "approved", site, sure=False, lines=False)
     assert not done and "Nothing is decided" in said and site.decisions() == []
+    assert "NOT KEPT" in said, "it is no app of this project's"
     assert APP.hash in said and "the installed app" in said and "removed  fedapp/cli.py" in said
     done, said = saying(decide, APP.hash[:8], "approved", site, sure=True, lines=True)
     assert done and "+pass" in said and "is approved" in said
     new = Bundle({**APP.files, "a.py": b"other"})
     assert new.differences(site.last_approved()) == {"a.py": "changed"}
+
+
+def test_an_app_that_keeps_the_sites_terms_is_said_to(site):
+    _, said = saying(decide, installed().hash, "refused", site, sure=True, lines=False)
+    assert "terms     kept by this code" in said
 
 
 @pytest.mark.parametrize("what", ["", "abc", "f" * 16, "/no/such/place"])
