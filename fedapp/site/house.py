@@ -154,15 +154,16 @@ class House:
         if not self.terms.bounds_epsilon or self.folder is None:
             return
         privacy = site.experiment.privacy
-        made = Releases(site.private_parts.root.with_name("privacy")).made()
-        uploads = max(made, task.own.version) + 1
-        others: dict[tuple[str, str], float] = {}
+        spent: dict[tuple[str, str], list[float]] = {}
         for line in Record(self.folder).lines():
-            run = str(line.get("run", "")), str(line.get("identity", ""))
-            if EPSILON in line and run != (origin.run, origin.identity):
-                others[run] = max(others.get(run, 0.0), float(line[EPSILON]))
-        cost = epsilon(privacy.noise, uploads, privacy.delta)
-        self.terms.check_epsilon(cost, sum(others.values()))
+            if EPSILON in line:
+                run = str(line.get("run", "")), str(line.get("identity", ""))
+                spent.setdefault(run, []).append(float(line[EPSILON]))
+        mine = spent.pop((origin.run, origin.identity), [])
+        made = Releases(site.private_parts.root.with_name("privacy")).made()
+        uploads = max(made, len(mine), task.own.version) + 1  # a store may have been emptied
+        cost = max([epsilon(privacy.noise, uploads, privacy.delta), *mine])
+        self.terms.check_epsilon(cost, sum(map(max, spent.values())))
 
 
 def _asked(request: Request) -> str:

@@ -93,6 +93,8 @@ ATTACKS = [
            terms={**PRIVATE, "epsilon_at_most": 0.5}),
     attack("all runs' epsilon", "epsilon_of_all_runs", NOISY, task=True, spent=18.0,
            terms={**PRIVATE, "epsilon_of_all_runs": 20.0}),
+    attack("a run of this name that has spent it already", "epsilon_at_most", NOISY, task=True,
+           spent=19.9, spent_by="study-1", terms={**PRIVATE, "epsilon_at_most": 19.0}),
     attack("a large answer", "megabytes_at_most", task=True,
            terms={**PLAIN, "megabytes_at_most": 0.0001}),
     *(attack(f"{name} of a class with one image", "least_count", f"method.preset={name}", task=True,
@@ -182,7 +184,8 @@ def sealed(site, attacked):
     """Have the record as an attack finds it."""
     record = Record(site.folder)
     if spent := getattr(attacked, "spent", 0.0):
-        record.add("sent", run="before", identity="", epsilon=spent)
+        run = getattr(attacked, "spent_by", "before")
+        record.add("sent", run=run, identity="", epsilon=spent)
     if getattr(attacked, "broken", "") == "changed":
         record.add("sent", bytes=1)
         record.path.write_text(record.path.read_text().replace('"bytes": 1', '"bytes": 2'))
@@ -207,8 +210,8 @@ def test_it_is_refused_and_nothing_leaves(site, attacked, monkeypatch):
         last = list(Record(site.folder).lines())[-1]
         assert (last["event"], last["term"]) == ("refused", attacked.term)
         assert Record(site.folder).verify()
-        assert not [one for one in Record(site.folder).lines() if one["event"] == "sent"
-                    and one["run"] != "before"]  # fmt: skip
+        sent = [one for one in Record(site.folder).lines() if one["event"] == "sent"]
+        assert len(sent) == hasattr(attacked, "spent")
     if not attacked.task and not getattr(attacked, "broken", ""):
         assert site.reads == 0, "images were opened before the terms were asked"
 
