@@ -61,8 +61,8 @@ def _by_run(lines: list[dict[str, Any]]) -> Table:
     table = Table(*heads, box=None, pad_edge=False)
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in lines:
-        if line["event"] not in (_DECIDED, "mended"):
-            runs.setdefault((line.get("run", ""), line.get("identity", "")), []).append(line)
+        if "run" in line:
+            runs.setdefault((line["run"], line.get("identity", "")), []).append(line)
     for (run, _), of in runs.items():
         counts = {event: [one for one in of if one["event"] == event] for event in _EVENTS}
         cost = [one[EPSILON] for one in counts["sent"] if EPSILON in one]

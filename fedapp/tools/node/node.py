@@ -11,7 +11,9 @@ from pathlib import Path
 from fedapp.ground.errors import ConfigError
 from fedapp.site.house import KEY as SITE_FOLDER
 from fedapp.site.house import House
+from fedapp.site.record import Record
 from fedapp.tools.node.approvals import Approvals
+from fedapp.tools.node.bundle import installed
 from fedapp.tools.node.status import Status, status_path
 from fedapp.tools.node.supervisor import LOOK_S, Supervisor
 from fedapp.tools.node.watch import Watch
@@ -88,8 +90,12 @@ class SiteNode:
             return f"the server does not answer ({getattr(error, 'reason', error)})"
 
     def run(self) -> None:
-        """Keep it online until a signal ends this program. Raises ConfigError at once."""
+        """Keep it online until a signal ends this program.
+
+        Raises ConfigError and, where the record cannot be written, StoreError at once.
+        """
         self.check()
+        Record(self._own).add("started", app=installed().hash)  # or nothing would be done here
         # Flower starts its other programs by name.
         places = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
         os.environ["PATH"] = os.pathsep.join(places)

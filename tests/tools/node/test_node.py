@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedapp.cli import app
-from fedapp.ground.errors import ConfigError
+from fedapp.ground.errors import ConfigError, StoreError
 from fedapp.ground.processes import free_port
 from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.node.node import SiteNode, node_config
@@ -58,6 +58,14 @@ def test_keys_that_are_not_there_are_named_before_anything_starts(certs, tmp_pat
         (tmp_path / gone).unlink()
         with pytest.raises(ConfigError, match=f"{gone}: No such file.*{remedy}"):
             SiteNode("here:1", tmp_path, 9, "").run()
+    for file in ("ca.crt", "supernode.key"):
+        (tmp_path / file).write_bytes((keys / file).read_bytes())
+    (tmp_path / "record").touch()
+    with pytest.raises(StoreError, match="without a record nothing is done"):
+        SiteNode("here:1", tmp_path, 9, "").run()
+    (tmp_path / "site.yaml").write_text("metods: []")
+    with pytest.raises(ConfigError, match="no such term"):
+        SiteNode("here:1", tmp_path, 9, "").run()
     (tmp_path / "supernode.key").touch()
     (tmp_path / "ca.crt").write_text("no certificate")
     with pytest.raises(ConfigError, match="is no certificate"):
