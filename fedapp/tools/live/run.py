@@ -13,13 +13,21 @@ from fedapp.tools.watch.view import Watched, look
 
 Row = dict[str, Any]
 
+SHOWN = 20
+"""Warnings shown, the latest."""
+_READING = (
+    "Of the rounds that are done. A site that refused before it was taken in is named in the run's "
+    "log, with its reason."
+)
+
 
 def run_page(folder: Path) -> str:
     """Return the page of a run's folder. Raises RunError where it holds no run."""
     seen, sites = look(folder), Records(folder).sites()
+    warnings = [one_line(one) for one in seen.warnings()[-SHOWN:]]
     blocks = [
-        Block("Sites", "Of the rounds that are done.", tables=[_by_site(seen, sites)]),
-        Block("Warnings", "The latest last.", lines=list(map(one_line, seen.warnings()[-20:]))),
+        Block("Sites", _READING, tables=[_by_site(seen, sites)]),
+        Block("Warnings", "The latest last.", lines=warnings or ["None."]),
     ]
     return render(seen.name, [_state(seen)], [], [[("", block)] for block in blocks])
 
