@@ -163,7 +163,7 @@ def _collected(root: Path, beside: Path, conf: Path) -> Bundle:
     for package in PACKAGES:
         home = root if package == "fedapp" else beside
         for path in (home / package).rglob("*.py"):
-            if CARRIED not in path.parents:
+            if home != root or CARRIED not in path.parents:
                 files[path.relative_to(home).as_posix()] = path
     for path in conf.rglob("*.yaml"):
         files[f"conf/{path.relative_to(conf).as_posix()}"] = path
