@@ -83,7 +83,7 @@ class Federation:
 
     def join(self, site: str) -> None:
         """Start a site's node, as step 5 says, and wait until it is in."""
-        self.here[site].start("supernode", f"exec {self.document.block('5. A site', 1)}")
+        self.here[site].start("supernode", f"exec {self.document.block('5. A site', 2)}")
         until(lambda: site in self.numbers("online"))
         self.here[site].run(self.document.inline("5. A site", "fedapp node --status"))
 
@@ -125,6 +125,10 @@ def federation(tmp_path_factory):
         for site in SITES:
             checked = here[site].run(document.block("5. A site", 0))
             assert "no fault: this site can join" in checked and "answers; certificates" in checked
+            told = here[site].run(document.block("5. A site", 1).replace("# then change it", ""))
+            assert "Tasks are done 20:00-06:00." in told
+            own_terms = here[site].home / "fl/keys/site.yaml"
+            own_terms.write_text("data: [own]\nleaves: [models, sums]\nrounds_at_most: 20\n")
             made.join(site)
         yield made
 
@@ -247,7 +251,7 @@ NAMED = {break_an_image: ".png", empty: "no images, that is no", add_a_class: "l
 
 @pytest.mark.parametrize("refusals", REFUSALS)
 def test_refused_sites_are_told_why_and_the_coordinator_which(federation, refusals):
-    start = federation.document.block("5. A site", 1)
+    start = federation.document.block("5. A site", 2)
     for site, (spoil, name, _) in refusals.items():
         machine = federation.here[site]
         machine.interrupt("supernode")
@@ -271,7 +275,7 @@ def test_a_site_that_is_taken_off_cannot_come_back(federation):
     assert "unregistered" in server.run(take_off.replace("NUMBER", number))
     assert "north" not in federation.numbers(r"\w+")
     north.interrupt("supernode")
-    north.start("supernode", f"exec {document.block('5. A site', 1)}")
+    north.start("supernode", f"exec {document.block('5. A site', 2)}")
     until(lambda: north.log("supernode").count("[code: 2004]") > 1)
     assert "north" not in federation.numbers(r"\w+"), "it knocks in vain"
     north.run(document.inline("5. A site", "fedapp node --status"), code=1)
