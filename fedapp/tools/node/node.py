@@ -66,9 +66,8 @@ class SiteNode:
         _ = House(self._own).terms
 
     def options(self) -> list[str]:
-        """Return the arguments of the child: the site's folder, then Flower's options."""
+        """Return the options of Flower's SuperNode."""
         return [
-            str(self._own),
             f"--superlink={self.server}",
             f"--root-certificates={self._ca}",
             f"--auth-supernode-private-key={self._key}",
@@ -100,7 +99,8 @@ class SiteNode:
         places = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
         os.environ["PATH"] = os.pathsep.join(places)
         status = Status(status_path(self.port))
-        Supervisor(CHILD, self.options(), self.trouble, status, Watch()).run()
+        arguments = [str(self._own), *self.options()]
+        Supervisor(CHILD, arguments, self.trouble, status, Watch()).run()
 
 
 def node_config(site_name: str, data: Path | None, more: str) -> str:

@@ -32,7 +32,6 @@ def test_it_starts_the_supernode_with_tls_its_key_and_its_name():
         "here:1", Path("/keys"), 9, node_config("north", Path("/data"), "worker-idle-s=6")
     )
     assert node.options() == [
-        "/keys",
         "--superlink=here:1",
         "--root-certificates=/keys/ca.crt",
         "--auth-supernode-private-key=/keys/supernode.key",
