@@ -171,6 +171,11 @@ def _said(
     return values, given, name, source
 
 
+def preset_beneath(preset: str) -> str:
+    """Return the method preset that a preset's own file names; empty: none. Raises ConfigError."""
+    return str(_flatten(read_yaml(preset_path(preset))).get("method.preset", ""))
+
+
 def settings_said(preset: str, overrides: Mapping[str, Scalar]) -> dict[str, Any]:
     """Return the settings that a preset and its overrides say, by dotted key; none is checked.
 

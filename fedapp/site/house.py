@@ -17,6 +17,7 @@ from fedapp.data.parts import TEST, VAL, Part
 from fedapp.data.sites import SiteData
 from fedapp.experiment.config import (
     load_experiment,
+    preset_beneath,
     read_run_config,
     settings_said,
 )
@@ -29,6 +30,7 @@ from fedapp.messages.protocol import (
     EVALUATE,
     Incoming,
     Origin,
+    Refusal,
     Reply,
     Request,
     SiteFacts,
@@ -85,6 +87,7 @@ class House:
         if self.folder is None:
             return load_experiment(preset, overrides)
         self.terms.check_presets(preset, str(overrides.get("method.preset", "")))
+        self.terms.check_presets("", preset_beneath(preset))  # its faults would quote the file
         self.terms.check_said(settings_said(preset, overrides), placed)
         experiment = load_experiment(preset, overrides)
         self.terms.check_run(experiment, origin.run)
@@ -126,8 +129,11 @@ class House:
     def after(self, incoming: Incoming, site: SiteClient, task: Task, origin: Origin) -> Incoming:
         """Return an answer as it may leave, and write down what leaves. Raises as `before`."""
         answer = incoming.answer
+        if isinstance(answer, Refusal):
+            self.note("refused", origin, asked=_asked(task), why=answer.reason)
         if self.folder is None or not isinstance(answer, Reply):
             return incoming
+        self.terms.check_roles(answer.uploads(task.own.digest))
         size = sum(map(len, incoming.payloads.values()))
         self.terms.check_size(size)
         pseudo = answer.pseudo

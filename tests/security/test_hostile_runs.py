@@ -70,6 +70,7 @@ ATTACKS = [
       for what, term, lie in (
           ("its method", "methods", {"method": {"name": "fedavg"}}),
           ("its module", "own_modules", {"method": {"name": f"{TRAP}:Thing"}}),
+          ("what it builds on", "folders", {"method": {"preset": "/etc/secret.yaml"}}),
           ("its network", "networks", {"model": {"name": "mlp"}}),
           ("its folder", "folders", {"data": {"root": "/etc"}}),
           ("its rounds", "rounds_at_most", {"rounds": {"num_rounds": 3}}),
@@ -233,6 +234,16 @@ def test_an_honest_run_gets_in_and_its_record_says_what_left(site):
     assert list(lines[-1]["digests"].values()) == list(done.payloads)
     assert lines[-1]["evaluations"]["test"][1] == facts.test
     assert not any("png" in str(line) or "nought" in str(line) for line in lines)
+
+
+def test_a_task_that_fails_is_in_the_record(site, monkeypatch):
+    monkeypatch.setattr(
+        "fedapp.site.site.SiteClient._done", lambda *_: (_ for _ in ()).throw(ValueError("x"))
+    )
+    found = site.ask(attack("fails", None, task=True).values[0])
+    assert isinstance(found.answer, Refusal)
+    last = list(Record(site.folder).lines())[-1]
+    assert (last["event"], last["why"]) == ("refused", found.answer.reason)
 
 
 def test_a_site_folder_changes_no_number(site, monkeypatch):
