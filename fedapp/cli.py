@@ -630,6 +630,31 @@ def certs(
         print(line)
 
 
+@app.command("sign", rich_help_panel=SET_UP)
+def sign_run(
+    preset: Preset,
+    overrides: Overrides = None,
+    key: Annotated[
+        Path, typer.Option(help="the coordinator's private key: ssh-keygen -t ed25519")
+    ] = Path("coordinator.key"),
+    days: Annotated[
+        float, typer.Option(min=0.01, max=366, help="within which each site must have begun it")
+    ] = 7.0,
+    identity: Annotated[
+        str, typer.Option(help="of a run that goes on with other rounds: what its run.id holds")
+    ] = "",
+) -> None:
+    """Sign a run, for sites that do signed runs only; print the command that starts it."""
+    needs("app", "cryptography")
+    from fedapp.tools.deploy.sign import signed_run
+
+    def passphrase() -> str:
+        return str(typer.prompt("passphrase", hide_input=True, err=True))
+
+    for line in signed_run(preset, overrides or [], key, days, identity, passphrase):
+        print(line)
+
+
 @app.command("sites", rich_help_panel=SET_UP)
 def list_sites(
     superlink: Annotated[

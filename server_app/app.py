@@ -8,10 +8,17 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedapp.experiment.codehash import code_hash
-from fedapp.experiment.config import experiment_digest, flower_words, load_run_config
+from fedapp.experiment.config import (
+    experiment_digest,
+    flower_words,
+    load_run_config,
+    read_run_config,
+    settings_said,
+)
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runlock import sole_server
-from fedapp.ground.errors import FedAppError
+from fedapp.experiment.signed import SIGNED, read_word, settings_digest
+from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.ground.ours import process_is_ours
 from fedapp.messages.protocol import Origin
 from server_app.strategy import PoolStrategy
@@ -41,7 +48,13 @@ def _run(grid: Grid, context: Context) -> None:
     experiment = load_run_config(context.run_config)
     path, code = code_hash()
     log.info("server code %s (%s)", path, code)
-    with sole_server(experiment) as folder:
+    token = context.run_config.get(SIGNED, "")
+    word = read_word(token) if token else None
+    with sole_server(experiment, identity=word.identity if word else "") as folder:
+        if word is not None:
+            settings = settings_digest(settings_said(*read_run_config(context.run_config)))
+            if why := word.differs(folder.path.name, code, settings, folder.identity):
+                raise ConfigError(f"{SIGNED}: {why}: have it signed anew (fedapp sign)")
         origin = Origin(
             folder.path.name, code, experiment_digest(experiment), identity=folder.identity
         )

@@ -82,11 +82,13 @@ class RunFolder(Records):
         plain_config: Mapping[str, Any],
         manifest: Savable | None,
         digest: str,
+        identity: str = "",
     ) -> Self:
         """Make a new folder and note down what runs.
 
         name: of the folder; empty: preset, seed and start time, made unique. digest: of the
-        settings (`config.experiment_digest`), by which `open` knows the experiment again.
+        settings (`config.experiment_digest`), by which `open` knows the experiment again. identity:
+        as the run was signed with; empty: one is drawn.
 
         Raises RunError where the name is no folder name or is taken, StoreError where the disk
         refuses; then no folder stays.
@@ -103,7 +105,7 @@ class RunFolder(Records):
             "started": started.isoformat(timespec="seconds"),
         }
         try:
-            folder.write(IDENTITY, new_identity())
+            folder.write(IDENTITY, identity or new_identity())
             folder.write("config.yaml", _as_preset(plain_config))
             if manifest:
                 manifest.save(folder.path / "manifest.safetensors")
@@ -196,15 +198,19 @@ def _as_preset(plain_config: Mapping[str, Any]) -> str:
     return text
 
 
-def open_run(experiment: Experiment, manifest: Savable | None = None) -> RunFolder:
+def open_run(
+    experiment: Experiment, manifest: Savable | None = None, identity: str = ""
+) -> RunFolder:
     """Return the folder that `experiment.runtime` asks for: a new one, or one to resume.
+
+    identity: see `RunFolder.create`.
 
     Raises RunError and StoreError as `RunFolder.create` and `open` do.
     """
     runtime, root = experiment.runtime, out_root(experiment)
     plain, digest = to_plain(experiment), experiment_digest(experiment)
     if not runtime.resume:
-        return RunFolder.create(root, runtime.run_name, plain, manifest, digest)
+        return RunFolder.create(root, runtime.run_name, plain, manifest, digest, identity)
     return RunFolder.open(_to_resume(experiment), plain, manifest, digest)
 
 

@@ -14,7 +14,9 @@ from fedapp.ground.errors import RunError
 
 
 @contextmanager
-def sole_server(experiment: Experiment, manifest: Savable | None = None) -> Iterator[RunFolder]:
+def sole_server(
+    experiment: Experiment, manifest: Savable | None = None, identity: str = ""
+) -> Iterator[RunFolder]:
     """Hold the folder that `open_run` returns: no second server carries on the same run meanwhile.
 
     One may be thought dead and be at work: where the SuperLink was down, or a site's link. The
@@ -24,7 +26,7 @@ def sole_server(experiment: Experiment, manifest: Savable | None = None) -> Iter
     # One that is resumed is held before it is opened: that cuts its records back.
     first = out_root(experiment) / experiment.runtime.run_name
     early = experiment.runtime.resume and (first / "run.json").exists()
-    path = first if early else (folder := open_run(experiment, manifest)).path
+    path = first if early else (folder := open_run(experiment, manifest, identity)).path
     lock = FileLock(path / SERVER)
     try:
         lock.acquire(timeout=LOOK_S)

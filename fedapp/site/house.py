@@ -5,8 +5,8 @@ simulated site has none: then everything is as the program allows, and nothing i
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from fedapp.experiment.config import (
 )
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.signed import SIGNED
 from fedapp.ground.disk import check_owned
 from fedapp.ground.errors import FedAppError, one_line
 from fedapp.messages.protocol import (
@@ -37,19 +38,27 @@ from fedapp.messages.protocol import (
     Task,
 )
 from fedapp.site.privacy import Releases, epsilon
-from fedapp.site.record import Record
+from fedapp.site.record import Line, Record
 from fedapp.site.site import SiteClient
 from fedapp.site.terms import BY_CLASS, FILE, TermError, Terms, read_terms
+
+INTRODUCED, SENT = "introduced", "sent"
+"""Events of the record that count later."""
 
 KEY = "site-folder"
 """Node config: the site's own folder, with its terms and its record."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class House:
-    """What a site allows, and what it wrote down. folder: None where a site has none."""
+    """What a site allows, and what it wrote down, for one request.
+
+    folder: None where a site has none. signer: fingerprint of the key by which the run was started;
+    empty: nobody has to.
+    """
 
     folder: Path | None
+    signer: str = field(default="", init=False)
 
     @cached_property
     def terms(self) -> Terms:
@@ -88,7 +97,9 @@ class House:
             return load_experiment(preset, overrides)
         self.terms.check_presets(preset, str(overrides.get("method.preset", "")))
         self.terms.check_presets("", preset_beneath(preset))  # its faults would quote the file
-        self.terms.check_said(settings_said(preset, overrides), placed)
+        said = settings_said(preset, overrides)
+        self._check_started(run_config.get(SIGNED, ""), said, origin)
+        self.terms.check_said(said, placed)
         experiment = load_experiment(preset, overrides)
         self.terms.check_run(experiment, origin.run)
         self.terms.check_hour(datetime.now())
@@ -108,7 +119,9 @@ class House:
     def introduced(self, facts: SiteFacts, origin: Origin) -> None:
         """Write down what the server is told of the site's data."""
         told = ("labelled", "unlabelled", "val", "test", "bagged")
-        self.note("introduced", origin, counts={name: getattr(facts, name) for name in told})
+        signed = {SIGNED: self.signer} if self.signer else {}
+        counts = {name: getattr(facts, name) for name in told}
+        self.note(INTRODUCED, origin, counts=counts, **signed)
 
     def before(self, task: Task, site: SiteClient, origin: Origin) -> None:
         """Check a task before it is done, and write it down. Raises TermError, StoreError."""
@@ -116,6 +129,8 @@ class House:
             return
         terms = self.terms
         terms.check_round(task.round)
+        if self.signer:
+            self._check_order(task.round, site.experiment.rounds.num_rounds, origin)
         if task.action != EVALUATE:
             terms.check_roles(site.shared)
             by_class = sorted(site.shared.keys() & BY_CLASS)
@@ -140,9 +155,10 @@ class House:
         if pseudo is not None and self.terms.withheld(dict(enumerate(pseudo.by_class))):
             answer = replace(answer, pseudo=None)
         self.note(
-            "sent",
+            SENT,
             origin,
             asked=_asked(task),
+            round=task.round,
             digests=answer.uploads(task.own.digest),
             bytes=size,
             evaluations={
@@ -153,6 +169,34 @@ class House:
         )
         return replace(incoming, answer=answer)
 
+    def _check_started(self, token: Scalar, said: Mapping[str, Scalar], origin: Origin) -> None:
+        """Check who started a run: before its time is over, or it was here before that."""
+        if self.terms.started_by is None:
+            return
+        word, signer = self.terms.check_started(token, said, origin)
+        begun = (line for line in self._lines(origin) if line["event"] == INTRODUCED)
+        if word.over and not any(SIGNED in line for line in begun):
+            raise TermError(
+                "started_by", f"it was to begin here by {word.ends}: have it signed anew"
+            )
+        self.signer = signer
+
+    def _check_order(self, number: int, rounds: int, origin: Origin) -> None:
+        """Check that a signed run is as long as it says, and never goes back."""
+        if number > rounds:
+            raise TermError("started_by", f"round {number} is past the {rounds} that were signed")
+        done = [line.get("round", 0) for line in self._lines(origin) if line["event"] == SENT]
+        if number < max(done, default=0):
+            why = f"round {number} lies behind: round {max(done)} of this run was done here"
+            raise TermError("started_by", f"{why}; a run that begins anew is signed anew")
+
+    def _lines(self, origin: Origin) -> Iterator[Line]:
+        """Yield what the record has of a run."""
+        assert self.folder is not None
+        for line in Record(self.folder).lines(holding=origin.identity):
+            if line.get("identity") == origin.identity:
+                yield line
+
     def _withheld(self, labels: Tensor) -> bool:
         return self.terms.least_count > 1 and self.terms.withheld(Counter(labels.tolist()))
 
@@ -161,7 +205,7 @@ class House:
             return
         privacy = site.experiment.privacy
         spent: dict[tuple[str, str], list[float]] = {}
-        for line in Record(self.folder).lines():
+        for line in Record(self.folder).lines(holding=EPSILON):
             if EPSILON in line:
                 run = str(line.get("run", "")), str(line.get("identity", ""))
                 spent.setdefault(run, []).append(float(line[EPSILON]))

@@ -69,13 +69,14 @@ class Record:
                 self.path.with_name(HEAD), json.dumps(head).encode(), durable=False, mode=0o600
             )
 
-    def lines(self) -> Iterator[Line]:
-        """Yield every line; what is no line of JSON raises RecordError."""
+    def lines(self, holding: str = "") -> Iterator[Line]:
+        """Yield every line, or those that hold an ASCII text; one that is no JSON: RecordError."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
             for number, text in enumerate(file, 1):
-                yield _read(text, number)
+                if holding.encode() in text:
+                    yield _read(text, number)
 
     def verify(self) -> tuple[int, list[str]]:
         """Return how many lines there are, and what is worth a look although the chain is whole.

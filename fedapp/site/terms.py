@@ -19,11 +19,12 @@ from pydantic.dataclasses import dataclass
 from fedapp.data.datasets import NAMES as DATASETS
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar, method_presets, presets, read_yaml
+from fedapp.experiment.signed import Word, public_key, settings_digest, verified
 from fedapp.ground.errors import ConfigError, FedAppError, nearest
 from fedapp.ground.functions import names_function
 from fedapp.ground.settings import CLOSED, OWN
 from fedapp.learn.networks import network_names
-from fedapp.messages.protocol import MODEL
+from fedapp.messages.protocol import MODEL, Origin
 from fedapp.methods import method_names
 
 FILE = "site.yaml"
@@ -59,8 +60,10 @@ class TermError(FedAppError):
 class Terms:
     """A site's terms; None: no term. `conf/terms/site.yaml` explains each by an example."""
 
+    started_by: Names | None = None
+    """Public keys, ssh-ed25519 AAAA...: a run is done only if one of them has signed it."""
     runs: Names | None = None
-    """Names of runs, with * and ?; the server chooses a run's name, so this keeps order only."""
+    """Names of runs, with * and ?. Where no run must be signed, the server chooses its name."""
     methods: Names | None = None
     """Names of methods, as `method.name` has them."""
     networks: Names | None = None
@@ -105,6 +108,11 @@ class Terms:
             for name in getattr(self, term) or ():
                 if name not in known and not names_function(name):
                     raise ValueError(f"{term}: no such name {name!r}; {nearest(name, known)}")
+        for key in self.started_by or ():
+            try:
+                public_key(key)
+            except ConfigError as error:
+                raise ValueError(f"started_by: {error}") from None
         one, every = self.epsilon_at_most, self.epsilon_of_all_runs
         if one is not None and every is not None and one > every:
             raise ValueError("epsilon_of_all_runs must not be below epsilon_at_most")
@@ -119,6 +127,23 @@ class Terms:
         return {name: value for name, value in every.items() if value != getattr(plain, name)}
 
     # --- before anything is computed --------------------------------------------------------------
+
+    def check_started(
+        self, token: Scalar, said: Mapping[str, Scalar], origin: Origin
+    ) -> tuple[Word, str]:
+        """Return the word by which a run was started, and the fingerprint of whose it is.
+
+        token: as the run brings it. said: its settings, `config.settings_said`. Raises TermError
+        where none of `started_by` has signed this very run.
+        """
+        try:
+            word, who = verified(token, self.started_by or ())
+        except ConfigError as error:
+            raise TermError("started_by", str(error)) from error
+        settings = settings_digest(said)
+        if why := word.differs(origin.run, origin.code, settings, origin.identity):
+            raise TermError("started_by", why)
+        return word, who
 
     def check_presets(self, preset: str, method_preset: str) -> None:
         """Check where a run's settings stand before a file of them is read. Raises TermError."""

@@ -1,15 +1,24 @@
 """The ServerApp's own part: how it fails, and the command it advises."""
 
+import json
 import logging
 import shlex
+import shutil
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.common.config import parse_config_args
 
-from fedapp.ground.errors import ConfigError
+from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.config import settings_said
+from fedapp.experiment.runpaths import identity_of
+from fedapp.experiment.signed import Word, settings_digest, sign
+from fedapp.ground.errors import ConfigError, RunError
+from fedapp.site.record import Record
 from server_app.app import _command, app
-from tests.flower.grids import MemoryGrid, preset, sites
+from tests.experiment.test_signed import KEY, line
+from tests.flower.grids import MemoryGrid, node, preset, sites
 from tests.small import small
 
 
@@ -57,3 +66,53 @@ def test_the_advised_command_carries_every_setting_that_was_given():
     assert command[4:6] == ["--federation-config", "num-supernodes=6"]
     assert command[6] == "--run-config"
     assert parse_config_args([command[7]]) == given
+
+
+@pytest.fixture
+def signed(tmp_path):
+    """A run of five sites that do signed runs only; .start(token, ...) starts it."""
+    experiment = small(runtime__out=str(tmp_path), runtime__run_name="mine", rounds__num_rounds=1)
+    file = preset(experiment, tmp_path)
+    own = [tmp_path / f"own-{k}" for k in range(5)]
+    for folder in own:
+        folder.mkdir()
+        terms = {"started_by": [line(KEY)], "folders": [str(tmp_path)]}
+        (folder / "site.yaml").write_text(json.dumps(terms))
+    settings = settings_digest(settings_said(file, {}))
+    word = Word("mine", code_hash()[1], settings, "e" * 64, 2**39)
+
+    def start(token, said=""):
+        config = {"preset": file, "set": said, "signed": token}
+        nodes = {
+            100 + k: node(config, **{"partition-id": k, "site-folder": str(own[k])})
+            for k in range(5)
+        }
+        app(MemoryGrid(nodes), context(**config))
+
+    return SimpleNamespace(start=start, word=word, own=own, run=tmp_path / "mine")
+
+
+def test_a_signed_run_has_the_identity_that_was_signed_and_is_not_done_twice(signed, flower_log):
+    token = sign(signed.word, KEY)
+    signed.start(token)
+    assert identity_of(signed.run) == signed.word.identity
+    shutil.rmtree(signed.run)
+    with pytest.raises(RunError, match=r"round 0 lies behind: round 1 of this run was done here"):
+        signed.start(token)
+    for folder in signed.own:
+        lines = list(Record(folder).lines())
+        assert [one["round"] for one in lines if one["event"] == "sent"] == [0, 1]
+        assert lines[-1]["term"] == "started_by"
+
+
+def test_what_was_signed_for_another_run_is_said_before_a_site_is_asked(signed, flower_log):
+    with pytest.raises(ConfigError, match=r"its settings are not .* have it signed anew"):
+        signed.start(sign(signed.word, KEY), "seed=5")
+    with pytest.raises(ConfigError, match="no signed word"):
+        signed.start("no token")
+    assert not any(Record(folder).path.exists() for folder in signed.own)
+
+
+def test_a_run_that_nobody_signed_is_refused_by_every_such_site(signed, flower_log):
+    with pytest.raises(RunError, match=r"\(started_by\): nobody has signed it"):
+        signed.start("")

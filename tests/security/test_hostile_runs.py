@@ -4,6 +4,7 @@ Of each: no line of foreign code runs, no image is read before the refusal where
 break a term, nothing leaves but the refusal, and the record says what was refused and why.
 """
 
+import base64
 import collections
 import sys
 from dataclasses import replace
@@ -12,11 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_app import node as site_node
 from client_app.work import answer
 from fedapp.experiment.codehash import code_hash
-from fedapp.experiment.config import experiment_digest, load_run_config
+from fedapp.experiment.config import experiment_digest, load_run_config, settings_said
+from fedapp.experiment.signed import Word, fingerprint, settings_digest, sign
 from fedapp.ground.errors import FedAppError
 from fedapp.learn.networks import initial_params
 from fedapp.learn.params import digest_of, to_bytes
@@ -24,18 +27,31 @@ from fedapp.messages.protocol import Hello, Incoming, ModelRef, Origin, Refusal,
 from fedapp.site import house
 from fedapp.site.record import Record
 from fedapp.site.terms import TermError
+from tests.experiment.test_signed import KEY, OTHER, line
 from tests.flower.grids import preset
 from tests.own import experiment, three_sites
 
+RUN = "f" * 64
+"""The runs' identity."""
+KEY_2 = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 PLAIN = {
     "methods": ["um_pfssl"], "networks": ["resnet9"], "data": ["own"], "leaves": ["models"],
     "rounds_at_most": 2, "megabytes_at_most": 50.0, "least_count": 2, "runs": ["study*"],
 }  # fmt: skip
+SIGNED = {**PLAIN, "started_by": [line(KEY), line(KEY_2)]}
 PRIVATE = {**PLAIN, "clip_at_most": 1.0, "noise_at_least": 2.0, "epsilon_at_most": 20.0,
            "delta_at_most": 1e-5}  # fmt: skip
 NOISY = "privacy.clip=1.0 privacy.noise=2.0 privacy.delta=1e-05"
 TRAP = "tests.security.trap"
 """A module that is nowhere: who tries to import it is told so, by another error."""
+
+
+def moved_end(token):
+    """A word whose end is another, under the signature of the first."""
+    word, dot, signature = token.partition(".")
+    text = base64.urlsafe_b64decode(word + "=" * (-len(word) % 4))
+    later = text.replace(b'"until":', b'"until":1')
+    return base64.urlsafe_b64encode(later).decode().rstrip("=") + dot + signature
 
 
 def attack(name, term, said="", *, terms=PLAIN, task=False, run="study-1", **more):
@@ -108,6 +124,33 @@ ATTACKS = [
       for name, method in (("protofssl", "protofssl"), ("one_round", "one_round"),
                            ("recommended", "prior_shift"), ("fedmatch", "fedmatch"),
                            ("fedsiam_d", "fedsiam_d"))),
+    *(attack(f"signed: {what}", "started_by", **{"terms": SIGNED, "signed": how, **more})
+      for what, how, more in (
+          ("by nobody", lambda word: "", {}),
+          ("by nobody, at a task", lambda word: "", {"task": True}),
+          ("by another key", lambda word: sign(word, OTHER), {}),
+          ("by text that is no word", lambda word: "x" * 9999, {}),
+          ("by a number", lambda word: 1, {}),
+          ("for other settings", lambda word: sign(word, KEY), {"said": "seed=77"}),
+          ("for fewer rounds", lambda word: sign(word, KEY), {"said": "rounds.num_rounds=1"}),
+          ("for other settings, at a task", lambda word: sign(word, KEY),
+           {"said": "seed=77", "task": True}),
+          ("for another name", lambda word: sign(replace(word, run="study-0"), KEY), {}),
+          ("for other code", lambda word: sign(replace(word, code="0" * 16), KEY), {}),
+          ("for another identity", lambda word: sign(replace(word, identity="e" * 64), KEY), {}),
+          ("with its end moved", lambda word: moved_end(sign(word, KEY)), {}),
+          ("for the day before", lambda word: sign(replace(word, until=10**9), KEY), {}),
+          ("for the day before, at a task", lambda word: sign(replace(word, until=10**9), KEY),
+           {"task": True}),
+          ("for the day before, and told of by a run that nobody signed",
+           lambda word: sign(replace(word, until=10**9), KEY), {"before": {"event": "introduced"}}),
+          ("and past its rounds", lambda word: sign(word, KEY_2),
+           {"task": True, "round": 3, "terms": {**SIGNED, "rounds_at_most": 9}}),
+          ("and started again", lambda word: sign(word, KEY),
+           {"task": True, "round": 0, "before": {"event": "sent", "round": 1}}),
+          ("and set back by a round", lambda word: sign(word, KEY),
+           {"task": True, "round": 1, "before": {"event": "sent", "round": 2}}),
+      )),
     *(attack(f"terms of mode {mode:o}", None, task=False, mode=mode)
       for mode in (0o666, 0o664, 0o646)),
     attack("terms that are no terms", None, terms={"methods": "all"}),
@@ -165,7 +208,10 @@ def site(tmp_path, images, monkeypatch):
             (allowed / "digits_sites.yaml").write_text(yaml.safe_dump(lying))
         file = filled(getattr(attacked, "preset", honest))
         run_config = {"preset": file, "set": filled(attacked.said)}
-        origin = Origin(attacked.run, code_hash()[1], "0" * 64)
+        origin = Origin(attacked.run, code_hash()[1], "0" * 64, identity=RUN)
+        if how := getattr(attacked, "signed", None):
+            settings = settings_digest(settings_said(honest, {}))
+            run_config["signed"] = how(Word("study-1", origin.code, settings, RUN, 2**39))
         if not (attacked.task or hasattr(attacked, "honest")):
             return answer(run_config, node, origin, Hello(), {})
         made.experiment = load_run_config(run_config)
@@ -184,9 +230,11 @@ def site(tmp_path, images, monkeypatch):
 def sealed(site, attacked):
     """Have the record as an attack finds it."""
     record = Record(site.folder)
+    if before := getattr(attacked, "before", {}):
+        record.add(**{"run": "study-1", "identity": RUN, "epsilon": 0.0, **before})
     if spent := getattr(attacked, "spent", 0.0):
         run = getattr(attacked, "spent_by", "before")
-        record.add("sent", run=run, identity="", epsilon=spent)
+        record.add("sent", run=run, identity=RUN if run == "study-1" else "", epsilon=spent)
     if getattr(attacked, "broken", "") == "changed":
         record.add("sent", bytes=1)
         record.path.write_text(record.path.read_text().replace('"bytes": 1', '"bytes": 2'))
@@ -212,7 +260,7 @@ def test_it_is_refused_and_nothing_leaves(site, attacked, monkeypatch):
         assert (last["event"], last["term"]) == ("refused", attacked.term)
         assert Record(site.folder).verify()
         sent = [one for one in Record(site.folder).lines() if one["event"] == "sent"]
-        assert len(sent) == hasattr(attacked, "spent")
+        assert all("epsilon" in one for one in sent)  # before the attack
     if not attacked.task and not getattr(attacked, "broken", ""):
         assert site.reads == 0, "images were opened before the terms were asked"
 
@@ -263,3 +311,38 @@ def test_parts_with_small_counts_are_not_used_at_all(site):
     done = site.ask(attack("many", None, task=True, terms={**PLAIN, "least_count": 1000}).values[0])
     assert all(found.samples == 0 for found in done.answer.evaluations.values())
     assert done.payloads
+
+
+def signed(name, **more):
+    """An honest run that its coordinator has signed."""
+    more = {"honest": True, "terms": SIGNED, "signed": lambda word: sign(word, KEY), **more}
+    return attack(name, None, **more).values[0]
+
+
+def test_a_signed_run_gets_in_is_done_and_may_be_taken_up_again_after_its_time(site):
+    assert site.ask(signed("hello")).answer.name == "west"
+    introduced = list(Record(site.folder).lines())[-1]
+    assert introduced["signed"] == fingerprint(KEY.public_key())
+    over = {"signed": lambda word: sign(replace(word, until=10**9), KEY_2)}
+    assert site.ask(signed("hello again", **over)).answer.name == "west"
+    for number in (0, 1, 1, 2):  # a round that was cut is done again
+        assert site.ask(signed("task", task=True, round=number, **over)).payloads
+    assert [one.get("round") for one in Record(site.folder).lines() if one["event"] == "sent"] == [
+        0, 1, 1, 2
+    ]  # fmt: skip
+    with pytest.raises(TermError, match="round 1 lies behind: round 2 of this run was done"):
+        site.ask(signed("task", task=True, round=1))
+    resumed = signed("resumed", said="runtime.resume=true runtime.run_name=study-1")
+    with pytest.raises(TermError, match="its settings are not those"):
+        site.ask(resumed)  # the name in the settings is signed too; `runtime.resume` alone is not
+    assert site.ask(signed("resumed", said="runtime.resume=true")).answer.name == "west"
+
+
+def test_a_clock_that_is_set_back_opens_no_run_that_was_done(site, monkeypatch):
+    """The end is by the clock; that a round is done, the record knows."""
+    early = {"signed": lambda word: sign(replace(word, until=10**9), KEY)}
+    monkeypatch.setattr("time.time", lambda: 10**9 - 5)
+    assert site.ask(signed("hello", **early)).answer.name == "west"
+    assert site.ask(signed("task", task=True, round=2, **early)).payloads
+    with pytest.raises(TermError, match="lies behind"):
+        site.ask(signed("task", task=True, round=1, **early))

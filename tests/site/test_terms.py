@@ -4,6 +4,8 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from fedapp.experiment.config import load_experiment, settings_said
 from fedapp.experiment.presetfiles import CONF, method_presets
@@ -12,6 +14,10 @@ from fedapp.learn.networks import build_model
 from fedapp.methods.base import schemas
 from fedapp.site.terms import BY_CLASS, KINDS, TermError, Terms, kind_of, read_terms
 
+RSA = (
+    rsa.generate_private_key(65537, 2048).public_key()
+    .public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+)  # fmt: skip
 EXAMPLE = CONF / "terms" / "site.yaml"
 
 
@@ -188,6 +194,11 @@ def test_every_content_of_every_method_has_a_kind():
     ("hours: 20:00-20:00", "no task is ever done"),
     ("megabytes_at_most: 0", "megabytes_at_most"),
     ("least_count: 0", "least_count"),
+    ("started_by: []", "started_by"),
+    ("started_by: nobody", "started_by"),
+    ("started_by: [nobody]", "'nobody': is no public key"),
+    ("started_by: [ssh-ed25519 AAAA]", "is no public key"),
+    (f"started_by: [{RSA}]", "must be an Ed25519 key"),
     ("folders: [data]", "must begin with a slash"),
     ("folders: data", "folders"),
     ("- a list", "must hold groups of keys"),
@@ -209,6 +220,7 @@ def test_the_example_is_a_file_of_terms_and_names_them_all():
     text = EXAMPLE.read_text()
     plain = text.replace("# clip", "clip").replace("# noise", "noise").replace("# eps", "eps")
     plain = plain.replace("# delta", "delta").replace("# runs", "runs")
+    plain = plain.replace("# started", "started")
     assert set(Terms.__dataclass_fields__) == {
         line.partition(":")[0] for line in plain.splitlines() if line[:1].isalpha()
     }

@@ -2,7 +2,8 @@
 
 One folder per machine, so that what to copy where needs no thought. TLS: X.509 v3, ECDSA.
 SuperNode keys: NIST P-384 in OpenSSH format, the kind that Flower reads; Flower knows a site by its
-public key, no certificate is involved.
+public key, no certificate is involved. The coordinator's key, by which runs are signed: Ed25519, in
+the same format.
 """
 
 import datetime as dt
@@ -15,6 +16,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedapp.ground.errors import ConfigError, StoreError
@@ -95,12 +97,15 @@ def _contents(
         "server/server.crt": (server.public_bytes(serialization.Encoding.PEM), _PUBLIC),
         "server/server.key": (_pem(server_key), _PRIVATE),
     }
+    starter = Ed25519PrivateKey.generate()
+    files["coordinator/coordinator.key"] = (
+        _pem(starter, serialization.PrivateFormat.OpenSSH),
+        _PRIVATE,
+    )
+    files["coordinator/coordinator.pub"] = (_public(starter), _PUBLIC)
     for site in sites:
         key = ec.generate_private_key(ec.SECP384R1())
-        public = key.public_key().public_bytes(
-            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        )
-        files[f"server/supernodes/{site}.pub"] = (public + b"\n", _PUBLIC)
+        files[f"server/supernodes/{site}.pub"] = (_public(key), _PUBLIC)
         files[f"sites/{site}/ca.crt"] = (ca, _PUBLIC)
         files[f"sites/{site}/supernode.key"] = (
             _pem(key, serialization.PrivateFormat.OpenSSH),
@@ -167,8 +172,13 @@ def _certificate(
     )
 
 
+def _public(key: ec.EllipticCurvePrivateKey | Ed25519PrivateKey) -> bytes:
+    form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    return key.public_key().public_bytes(*form) + b"\n"
+
+
 def _pem(
-    key: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePrivateKey | Ed25519PrivateKey,
     form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
 ) -> bytes:
     # Without a passphrase: programs that start by themselves could not be told one.
@@ -197,6 +207,7 @@ def _write(out: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
 def _advice(out: Path, names: Sequence[str], sites: Sequence[str]) -> list[str]:
     goes = {f"{out}/server": "the server"}
     goes |= {f"{out}/sites/{site}": site for site in sites}
+    goes[f"{out}/coordinator"] = "the coordinator, not the server: it signs runs"
     goes[f"{out}/ca/ca.key"] = "nowhere: keep it off the network, it can sign further servers"
     width = max(map(len, goes))
     return [

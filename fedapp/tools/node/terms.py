@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedapp.experiment.presetfiles import CONF
+from fedapp.experiment.signed import fingerprint, public_key
 from fedapp.site.house import House
 from fedapp.site.terms import FILE, KINDS, Terms
 
@@ -30,6 +31,7 @@ def sentences(terms: Terms) -> Iterator[str]:
         (terms.runs, "name of a run"),
     ):
         yield f"{what.capitalize()}: {'any' if names is None else 'only ' + ', '.join(names)}."
+    yield from _starters(terms)
     folders = "only below " + ", ".join(terms.folders) if terms.folders else "none"
     yield f"Files of this machine that a run may name: {folders}."
     yield (
@@ -43,6 +45,14 @@ def sentences(terms: Terms) -> Iterator[str]:
         yield "And what a method that is not this project's sends."
     yield from _numbers(terms)
     yield from _privacy(terms)
+
+
+def _starters(terms: Terms) -> Iterator[str]:
+    if terms.started_by is None:
+        yield "Who may start a run: whoever can at the server, since none must be signed."
+        return
+    keys = ", ".join(fingerprint(public_key(key)) for key in terms.started_by)
+    yield f"Who may start a run: only the holder of {keys}, by signing it."
 
 
 def _numbers(terms: Terms) -> Iterator[str]:

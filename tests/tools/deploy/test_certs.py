@@ -20,7 +20,7 @@ from fedapp.tools.deploy.certs import make_certs
 
 SITES = ["north", "south-2"]
 PATHS = {
-    "ca/ca.key", "ca/ca.crt",
+    "ca/ca.key", "coordinator/coordinator.key", "coordinator/coordinator.pub", "ca/ca.crt",
     "server/ca.crt", "server/server.crt", "server/server.key",
     "server/supernodes/north.pub", "server/supernodes/south-2.pub",
     "sites/north/ca.crt", "sites/north/supernode.key",

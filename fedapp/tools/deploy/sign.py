@@ -1,0 +1,83 @@
+"""`fedapp sign`: a coordinator's signature on a run, and the command that starts it."""
+
+import shlex
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedapp.experiment.codehash import hash_of_files
+from fedapp.experiment.config import (
+    flower_words,
+    load_experiment,
+    parse_overrides,
+    settings_said,
+)
+from fedapp.experiment.runpaths import check_name, new_identity
+from fedapp.experiment.signed import (
+    SIGNED,
+    Word,
+    fingerprint,
+    private_key,
+    read_word,
+    settings_digest,
+    sign,
+)
+from fedapp.ground.errors import ConfigError
+from fedapp.tools.node.bundle import installed
+
+
+def signed_run(
+    preset: str,
+    texts: Sequence[str],
+    key: Path,
+    days: float,
+    identity: str,
+    passphrase: Callable[[], str],
+) -> Iterator[str]:
+    """Yield what was signed, and the command that starts the run so.
+
+    texts: overrides, `runtime.run_name` among them. days: within which each site must begin it.
+    identity: of a run that goes on; empty: a new one. passphrase: asked for where the key has one.
+    Raises ConfigError on settings that are wrong, and where the key cannot be used.
+    """
+    overrides = parse_overrides(texts)
+    name = load_experiment(preset, overrides).runtime.run_name
+    if not name:
+        raise ConfigError("fedapp sign: needs the run's name, runtime.run_name=NAME: it is signed")
+    check_name(name)
+    signer = _read(key, passphrase)
+    word = Word(
+        run=name,
+        code=hash_of_files(installed().files),
+        settings=settings_digest(settings_said(preset, overrides)),
+        identity=identity or new_identity(),
+        until=int(time.time() + days * 86400),
+    )
+    token = sign(word, signer)
+    read_word(token)  # so that an identity that is none is refused here
+    yield f"signed   run {name}, code {word.code}, settings {word.settings[:16]}"
+    yield f"by       {fingerprint(signer.public_key())}"
+    yield f"begun by {word.ends} at each site, or refused there"
+    run_config = {"preset": preset, "set": shlex.join(texts), SIGNED: token}
+    yield f"flwr run . --stream --run-config {shlex.quote(flower_words(run_config))}"
+
+
+def _read(path: Path, passphrase: Callable[[], str]) -> Ed25519PrivateKey:
+    try:
+        content, mode = path.read_bytes(), path.stat().st_mode
+    except OSError as error:
+        raise ConfigError(
+            f"--key: {path}: {error.strerror}: ssh-keygen -t ed25519 -f {path}"
+        ) from error
+    if stat.S_IMODE(mode) & 0o077:
+        raise ConfigError(f"--key: {path}: others may read it: chmod 600")
+    try:
+        try:
+            return private_key(content, None)
+        except TypeError:  # it has a passphrase
+            return private_key(content, passphrase().encode())
+    except ConfigError as error:
+        raise ConfigError(f"--key: {path}: {error}") from error

@@ -1,0 +1,59 @@
+"""`fedapp sign`: what it prints is what the server and the sites take."""
+
+import shlex
+import tomllib
+
+import pytest
+
+from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.config import read_run_config, settings_said
+from fedapp.experiment.signed import read_word, settings_digest, verified
+from fedapp.ground.errors import ConfigError
+from fedapp.tools.deploy.certs import make_certs
+from fedapp.tools.deploy.sign import signed_run
+
+
+@pytest.fixture
+def key(tmp_path):
+    """The key that `fedapp certs` makes for a coordinator."""
+    make_certs(tmp_path / "trial", ["fl.example"], ["north"])
+    return tmp_path / "trial" / "coordinator" / "coordinator.key"
+
+
+def signed(key, *texts, identity="", preset="digits_demo"):
+    asked = []
+    return list(signed_run(preset, texts, key, 7.0, identity, lambda: asked.append(1) or ""))
+
+
+def test_the_command_that_it_prints_has_the_words_run(key):
+    *_, command = signed(key, "runtime.run_name=first", "rounds.num_rounds=3")
+    words = shlex.split(command)
+    run_config = tomllib.loads(words[-1].replace('" ', '"\n'))
+    word, _ = verified(run_config["signed"], [key.with_suffix(".pub").read_text()])
+    said = settings_said(*read_run_config(run_config))
+    assert said["rounds.num_rounds"] == 3
+    assert word.differs("first", code_hash()[1], settings_digest(said), word.identity) == ""
+
+
+def test_each_word_is_another_runs_but_where_one_goes_on(key):
+    first, again = (
+        read_word(signed(key, "runtime.run_name=first")[-1].split('signed="')[1][:-2])
+        for _ in range(2)
+    )
+    assert first.identity != again.identity
+    token = signed(key, "runtime.run_name=first", identity=first.identity)[-1]
+    assert read_word(token.split('signed="')[1][:-2]).identity == first.identity
+
+
+def test_what_cannot_be_signed(key, tmp_path):
+    with pytest.raises(ConfigError, match=r"needs the run's name, runtime\.run_name"):
+        signed(key)
+    with pytest.raises(ConfigError, match="identity"):
+        signed(key, "runtime.run_name=first", identity="abc")
+    with pytest.raises(ConfigError, match="ssh-keygen"):
+        signed(tmp_path / "none", "runtime.run_name=first")
+    with pytest.raises(ConfigError, match="unknown key"):
+        signed(key, "runtime.run_nam=first")
+    key.chmod(0o640)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        signed(key, "runtime.run_name=first")
