@@ -71,7 +71,7 @@ class Federation:
         label_share: float = 0.5,
         classes: Sequence[str] | None = None,
     ) -> Self:
-        """Return one labelled data set dealt to simulated sites, as docs/CHOICES.md says.
+        """Return one labelled data set dealt to simulated sites, as docs/research/choices.md says.
 
         data: as a part of `Site`. alpha: above 0, how even the mixes of classes are; small: few
         classes a site. label_share: in (0, 0.5], mean share of a site's training inputs whose label

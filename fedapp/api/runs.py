@@ -30,9 +30,9 @@ from fedapp.tools.models.export import export
 Data = Federation | str | Path
 """Data in memory; else a preset: its name (`fedapp presets`) or a YAML file."""
 OwnNetwork = str | Callable[..., Network | nn.Sequential]
-"""A network's name, or a function of one's own (docs/NETWORKS.md)."""
+"""A network's name, or a function of one's own (docs/extend/networks.md)."""
 OwnMethod = str | type[Method[Any]]
-"""A method preset's name or YAML file, or a class of one's own (docs/WRITE_A_METHOD.md)."""
+"""A method preset's name or YAML file, or a class of one's own (docs/extend/methods.md)."""
 
 IN_MEMORY = CONF / "python" / "in_memory.yaml"
 """The settings of a run on data in memory, where nothing else is said."""

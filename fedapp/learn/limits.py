@@ -11,7 +11,8 @@ LONGEST_GRADIENT = 20.0
 """L2 norm over all parameters to which a longer gradient is shortened (Pascanu et al. 2013).
 
 Ordinary mini-batches stay below 12. A mini-batch of two or three images has gradients of thousands:
-batch norm divides by nearly nothing, and one such model wrecks the average (docs/CHOICES.md).
+batch norm divides by nearly nothing, and one such model wrecks the average
+(docs/research/choices.md).
 """
 
 

@@ -2,7 +2,7 @@
 
 A method of several files is a package `<name>` whose `method.py` offers it. What begins with `_` is
 shared by methods; so is `base`, from which one's own are made too. A method of one's own is named
-`package.module:Class` (docs/WRITE_A_METHOD.md).
+`package.module:Class` (docs/extend/methods.md).
 """
 
 import pkgutil

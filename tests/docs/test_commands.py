@@ -54,7 +54,7 @@ def test_they_are_looked_at():
     deploy = shown(ROOT / "docs/DEPLOY.md", "fedapp")
     assert ["sites", "hospitals"] in deploy
     assert any(words[:1] == ["check"] and "--server" in words for words in deploy)
-    modules = [words[0] for words in shown(ROOT / "docs/CHOICES.md", "python3? -m")]
-    assert "bench.helper_choice" in modules
-    assert earlier(ROOT / "docs/CHOICES.md") == {"bench.helper_choice"}, "its script is gone"
+    choices = ROOT / "docs/research/choices.md"
+    assert "bench.helper_choice" in [words[0] for words in shown(choices, "python3? -m")]
+    assert earlier(choices) == {"bench.helper_choice"}, "its script is gone"
     assert ["deploy-demo"] in shown(ROOT / "docs/DEPLOY.md", "make")

@@ -42,7 +42,7 @@ def test_every_page_is_two_clicks_from_the_readme():
     first = linked(ROOT / "README.md")
     second = {page for one in first for page in linked(one)}
     far = {*PAGES} - first - second - {ROOT / "README.md"}
-    assert far <= {ROOT / "CHANGELOG.md"}, far  # docs/changelog.md is the same text
+    assert far <= {ROOT / "CHANGELOG.md"}, far  # docs/reference/changelog.md is the same text
 
 
 NAMED_TEST = re.compile(r"(?<![\w/.])tests/[\w/]+\.py\b")
@@ -73,3 +73,13 @@ def test_the_pages_do_not_grow_without_end():
     read = [page for page in pages if not page.is_relative_to(ROOT / "docs/results")]
     texts = [page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *read]]
     assert sum(len(text.split()) for text in texts) <= 60_000
+
+
+def test_the_front_page_names_each_page_once():
+    targets = re.findall(r"\]\(([^)#\s]+\.md)[^)]*\)", prose(ROOT / "docs/index.md"))
+    assert sorted({t for t in targets if targets.count(t) > 1}) == []
+
+
+def test_the_main_tree_stays_small():
+    """Research, reference and what developers need have folders of their own."""
+    assert len([*(ROOT / "docs").glob("*.md")]) <= 20

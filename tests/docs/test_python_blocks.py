@@ -48,26 +48,26 @@ def run(tmp_path):
 def test_the_method_is_local_only(write, run, tmp_path, monkeypatch):
     """But for the parts of the warm-up, and the names of its draws."""
     draw_alike(monkeypatch)
-    write("docs/WRITE_A_METHOD.md", "alone")
+    write("docs/extend/methods.md", "alone")
     monkeypatch.setattr(fedapp.methods, "__path__", [*fedapp.methods.__path__, str(tmp_path)])
     small = {"model.width": 2, "training.warmup_rounds": 1}
     assert run(**small, **{"method.name": "alone"}) == run(**small, **{"method.name": "local_only"})
 
 
 def test_the_rule_averages(write, run):
-    write("docs/WRITE_A_METHOD.md", "masks")
+    write("docs/extend/methods.md", "masks")
     over = {"method.name": "fedavg", "model.width": 2}
     assert run(**over, **{"rounds.robust": "masks:MaskedSum"}) != run(**over)
 
 
 def test_the_arrays_are_learned_from(write, run):
-    write("docs/OWN_ARRAYS.md", "hospital")
+    write("docs/extend/arrays.md", "hospital")
     over = {"data.name": "hospital:blood_counts", "data.image_size": 0, "model.name": "mlp"}
     assert '"confusion"' in run(**over)
 
 
 def test_the_network_learns(write, run):
-    write("docs/NETWORKS.md", "nets")
+    write("docs/extend/networks.md", "nets")
     assert '"confusion"' in run(**{"model.name": "nets:small", "model.units": 8})
 
 

@@ -1,4 +1,4 @@
-"""A network of one's own, as docs/NETWORKS.md shows it, and functions that break the contract."""
+"""The network that docs/extend/networks.md shows, and functions that break the contract."""
 
 import math
 

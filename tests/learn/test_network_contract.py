@@ -1,4 +1,4 @@
-"""What every network keeps to (docs/NETWORKS.md): those of the registry, and one's own."""
+"""What every network keeps to (docs/extend/networks.md): those of the registry, and one's own."""
 
 import pytest
 import torch

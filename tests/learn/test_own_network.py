@@ -84,7 +84,7 @@ def test_a_broken_contract_names_the_member(function, says):
 
 
 def test_the_documents_examples_are_networks(tmp_path, monkeypatch):
-    text = (Path(__file__).parents[2] / "docs" / "NETWORKS.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/extend/networks.md").read_text()
     code = re.findall(r"```py\n(.*?)```", text, re.S)
     (tmp_path / "documented_nets.py").write_text("\n".join(code))
     monkeypatch.syspath_prepend(tmp_path)

@@ -19,7 +19,7 @@ class Kind(StrEnum):
     LABEL = "it has labels that are not in data.classes"
     FILE = "it has images that are absent, damaged or outside its folder"
     DEPTH = "its images have more than 8 bits, and data.window does not say how to show them"
-    BAGS = "its bags or their proportions are not as docs/BAGS.md says"
+    BAGS = "its bags or their proportions are not as docs/research/bags.md says"
     SPLIT = "its split is not one that docs/OWN_DATA.md allows"
 
 

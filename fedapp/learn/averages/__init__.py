@@ -1,6 +1,6 @@
 """Averaging rules by name: `fedapp/learn/averages/<name>.py` holds one and offers `RULE`.
 
-A rule of one's own is named `package.module:Class` (docs/WRITE_A_METHOD.md).
+A rule of one's own is named `package.module:Class` (docs/extend/methods.md).
 """
 
 import pkgutil

@@ -1,6 +1,6 @@
 """Networks by name: `fedapp/learn/networks/<name>.py` holds one and offers `NETWORK`.
 
-A network of one's own is named `package.module:function` (docs/NETWORKS.md).
+A network of one's own is named `package.module:function` (docs/extend/networks.md).
 """
 
 import pkgutil

@@ -1,4 +1,4 @@
-"""A network of one's own, `model.name=package.module:function` (docs/NETWORKS.md).
+"""A network of one's own, `model.name=package.module:function` (docs/extend/networks.md).
 
 The function is this machine's code: nothing of it is sent, and every site has its own copy.
 """
@@ -147,4 +147,4 @@ def _run(name: str, member: str, piece: Callable[[Any], Any], given: object) -> 
 
 
 def _broken(name: str, member: str, rule: str) -> ConfigError:
-    return ConfigError(f"model.name = {name!r}: {member}: {rule}; see docs/NETWORKS.md")
+    return ConfigError(f"model.name = {name!r}: {member}: {rule}; see docs/extend/networks.md")

@@ -1,4 +1,4 @@
-"""What every network keeps to, and what its settings can do (docs/NETWORKS.md)."""
+"""What every network keeps to, and what its settings can do (docs/extend/networks.md)."""
 
 import math
 from abc import ABC, abstractmethod

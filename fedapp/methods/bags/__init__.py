@@ -1,1 +1,1 @@
-"""Sites know the class proportions of bags of images, and no single label (docs/BAGS.md)."""
+"""Sites know the class proportions of bags of images, and no label (docs/research/bags.md)."""

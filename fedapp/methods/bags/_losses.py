@@ -22,7 +22,7 @@ EXACT = 1e-12
 TINY = 1e-7
 """Below this a probability is not told from 0, so that its logarithm stays finite."""
 FIRST_STEP = 1e-3
-"""Length of VAT's first step. The usual 1e-6 is lost in float32's rounding: docs/BAGS.md."""
+"""Length of VAT's first step. 1e-6 is lost in the rounding of float32: docs/research/bags.md."""
 
 
 def transition(proportions: Tensor, shares: Tensor, prior: Tensor) -> Tensor:

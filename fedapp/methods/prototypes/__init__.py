@@ -1,1 +1,1 @@
-"""Sites send class prototypes, by which others label their images (docs/PROTOTYPES.md)."""
+"""Sites send class prototypes, by which others label their images (docs/research/prototypes.md)."""

@@ -2,8 +2,8 @@
 
 Before it learns, a site counts how many of its unlabelled images the helpers' prototypes are sure
 about, class by class; from the counts follow the thresholds (`prototypes.flexible_thresholds`). A
-helper's answer has a part in a target where it passes that of its class. `docs/PROTOTYPES.md` says
-where the paper is silent or contradicts itself.
+helper's answer has a part in a target where it passes that of its class. Where the paper
+is silent or contradicts itself: `docs/research/prototypes.md`.
 """
 
 from typing import Annotated, ClassVar

@@ -1,4 +1,4 @@
-"""What FedSiam's three methods have in common (Long et al.; docs/TWO_NETWORKS.md).
+"""What FedSiam's three methods have in common (Long et al.; docs/research/two_networks.md).
 
 A site minimises L + beta J: the cross entropy of its labelled images, and how far the answers to
 all its images are from those of the target network (`_target`). beta rises with the local epochs

@@ -7,7 +7,7 @@ A server that has labelled images of its own is one more site, which trains in e
 may list its model, and it theirs.
 
 The server's rule is Algorithm 1 with Algorithms 2 and 3 folded into one message per site and round;
-docs/CHOICES.md lists every place where the paper is silent and what is done there.
+docs/research/choices.md lists every place where the paper is silent and what is done there.
 
 DEVIATION: `mutual_information`, as `corr_variant` or `label_variant`, is ours; the paper has
 "published".

@@ -79,7 +79,7 @@ UNLIKE: Mapping[tuple[str, str], tuple[Mapping[str, str], str]] = {
     ),
 }
 """Rows of other papers, by paper and table, that bear a method's name and are not that method; and
-why: docs/LABELS_AT_THE_SERVER.md."""
+why: docs/research/labels_at_the_server.md."""
 _SAME = {"FixMatch-FedAvg": "FixMatch"}
 """A method that FlexProtoFSSL's tables call by two names."""
 _LABELLED = " labelled only"

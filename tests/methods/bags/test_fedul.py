@@ -542,7 +542,7 @@ def test_a_run_that_is_cut_resumes_to_the_same_bits(tmp_path, name, cut):
 
 
 def test_repeated_images_and_wrong_proportions_make_a_run(tmp_path):
-    """As the authors' code deals, loses and is disturbed: it runs; how well, docs/BAGS.md says."""
+    """As the authors' code deals and loses: it runs. How well: docs/research/bags.md."""
     official = {"split.bag_mix": "official", "split.deal": "iid", "split.prior_noise": 0.2}
     wanted = federation("fedul", tmp_path, **official, **{"method.double_softmax": True})
     last = rows(loopback(wanted))[-1]

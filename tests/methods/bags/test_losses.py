@@ -326,7 +326,7 @@ def test_the_first_step_is_long_enough_for_float32(images):
 
 
 def test_the_first_step_is_lost_in_bfloat16(images):
-    """What docs/BAGS.md warns of: cosines of -0.28 to 0.87, and 1.6 times the loss, were found.
+    """Cosines of -0.28 to 0.87 and 1.6 times the loss were found: docs/research/bags.md.
 
     How wrong they are differs from one kind of CPU to another.
     """

@@ -16,7 +16,7 @@ The server averages sigma and psi each by itself, all sites with equal weight. W
 the labels, it learns sigma and the sites psi. A difference of at most `delta_threshold` is neither
 applied nor, in the paper's count, sent (`fedmatch.sparse`); the messages here hold whole tensors.
 
-Where this differs from the authors' code (docs/LABELS_AT_THE_SERVER.md says why):
+Where this differs from the authors' code (docs/research/labels_at_the_server.md says why):
 
 - DEVIATION: steps, learning rate, momentum and warm-up are those of all methods here.
 - DEVIATION: helpers answer once a task, by the sigma that it began with.
