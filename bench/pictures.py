@@ -1,4 +1,4 @@
-"""The pictures of README and docs/research/gallery.md that no comparison makes, in docs/pictures.
+"""The pictures of README and docs/results/gallery.md that no comparison makes, in docs/pictures.
 
 `python -m bench.pictures` draws how the methods compare, from docs/results, in seconds; `python -m
 bench.pictures RUN` draws a run: figures of its page (`fedapp report RUN`), by a headless Chromium.
