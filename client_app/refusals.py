@@ -15,7 +15,8 @@ def refusal_of(error: Exception) -> Incoming:
         _say_once(one_line(error))
     else:
         log.error("a request could not be answered", exc_info=error)
-    return Incoming(Refusal(-1, 0, told(error)))
+    lasting = isinstance(error, FedAppError) and error.lasting
+    return Incoming(Refusal(-1, 0, told(error), lasting))
 
 
 @lru_cache(maxsize=256)

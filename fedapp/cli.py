@@ -186,11 +186,13 @@ def report(
     reference: Annotated[
         str, typer.Option(help="a comparison's method that the others are compared with")
     ] = "",
+    site_folder: SiteFolder = None,
 ) -> None:
     """Write a page of a run or of several side by side; of a comparison, tables and figures."""
     from fedapp.results.report import write_reports
 
-    for path in write_reports(runs, reference, site, out):
+    record = None if site_folder is None else _needed(site_folder, "report")
+    for path in write_reports(runs, reference, site, out, record):
         print(path)
 
 

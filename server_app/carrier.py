@@ -1,5 +1,6 @@
 """The engine's transport over a Flower grid: tasks to the nodes, their answers back."""
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from fedapp.learn.params import digest_of
 from fedapp.messages import wire
 from fedapp.messages.poolkey import make_key
 from fedapp.messages.protocol import (
+    EVALUATE,
     Hello,
     Incoming,
     Origin,
@@ -24,6 +26,7 @@ from fedapp.messages.protocol import (
 )
 from fedapp.server.assembly import Assembly
 from fedapp.server.phases import Fetch
+from server_app.attendance import Attendance
 from server_app.introductions import Introductions
 from server_app.post import AT_ONCE, NOT_SENT, Post, parsed
 
@@ -39,6 +42,7 @@ class GridCarrier:
         self._origin = replace(origin, pool=digest_of(key.encode()))
         self._store, self._settings = run.store, run.experiment
         self._post = Post(grid, run.experiment.rounds.deadline_s)
+        self._attendance = Attendance(run.folder.path)
         self.sites = Introductions(
             self._post,
             run.experiment,
@@ -46,7 +50,9 @@ class GridCarrier:
             key,
             run.progress.note,
             everybody,
+            self._attendance,
         )
+        self._declined: dict[int, tuple[str, str]] = {}
 
     def introduce(self) -> Sequence[SiteFacts]:
         """Ask every node who it is; note which node is which site.
@@ -71,27 +77,59 @@ class GridCarrier:
         They go in one push where `runtime.in_flight_mib` allows, else as answers make room.
         """
         limit = self._models_at_once(outbox)
-        queue, flying, lost = deque(outbox), dict[int, Outgoing](), list[tuple[Task, str]]()
+        declined = {out.task.site: self._declines(out.task) for out in outbox}
+        queue = deque(out for out in outbox if not declined[out.task.site])
+        lost = [(out.task, why) for out in outbox if (why := declined[out.task.site])]
+        flying = dict[int, tuple[Outgoing, float]]()
 
         def more() -> list[Message]:
             messages: list[Message] = []
-            while not messages and (wave := self._wave(queue, flying.values(), limit)):
+            while not messages and (
+                wave := self._wave(queue, [out for out, _ in flying.values()], limit)
+            ):
                 for out in wave:
                     try:
                         messages.append(self._message(out, fetch))
                     except StoreError as error:  # a damaged content, which only its sites need
                         lost.append((out.task, f"the server lost a model it needs: {error}"))
                     else:
-                        flying[self.sites.nodes[out.task.site]] = out
+                        flying[self.sites.nodes[out.task.site]] = out, time.monotonic()
             return messages
 
         for message, reply in self._post.replies(more, deadline_s):
-            task = flying.pop(message.metadata.dst_node_id).task
-            yield task.site, _unsent(task, NOT_SENT) if reply is None else self._read(task, reply)
+            out, began = flying.pop(message.metadata.dst_node_id)
+            task = out.task
+            if reply is None:
+                yield task.site, _unsent(task, NOT_SENT)
+                continue
+            incoming = self._read(task, reply)
+            self._noted(message.metadata.dst_node_id, task, incoming, time.monotonic() - began)
+            yield task.site, incoming
+        self._attendance.save(at_once=True)
         for task, reason in lost:
             yield task.site, _unsent(task, reason)
         for out in queue:
             yield out.task.site, _unsent(out.task, "not sent: the round's time was over")
+
+    def _noted(self, node: int, task: Task, incoming: Incoming, seconds: float) -> None:
+        """Note how long an answer took, and a refusal that lasts."""
+        answer = incoming.answer
+        self._attendance.answered(node, seconds, f"{task.action} {task.when}")
+        if isinstance(answer, Refusal) and answer.lasting and task.action != EVALUATE:
+            self._declined[task.site] = answer.reason, self.sites.signed_on(node)
+
+    def _declines(self, task: Task) -> str:
+        """Return why a site is not asked for a task: it has declined one in this run for good.
+
+        It still measures models. When its node signs on anew it is asked again.
+        """
+        if task.action == EVALUATE or task.site not in self._declined:
+            return ""
+        why, since = self._declined[task.site]
+        if self.sites.signed_on(self.sites.nodes[task.site]) != since:
+            del self._declined[task.site]
+            return ""
+        return f"not asked again: {why}"
 
     def _models_at_once(self, outbox: Sequence[Outgoing]) -> int:
         """Return how many models `runtime.in_flight_mib` has room for."""

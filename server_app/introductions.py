@@ -12,10 +12,23 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import RunError
 from fedapp.messages.protocol import Refusal, SiteFacts
 from fedapp.server.checks import unfit
+from server_app.attendance import Attendance
 from server_app.post import AT_ONCE, FIRST_POLL_S, NOT_SENT, Post, parsed
 
+MOST_PASSED = 8
+"""A node that goes on refusing is asked at every eighth call at last, and at once when it signs on
+anew. One whose refusal lasts is asked then alone: each question is a line in its site's record."""
 PATIENCE_S = 10.0
 """Seconds after which a node that has not said who it is keeps no other from being asked."""
+
+
+@dataclass
+class _Pause:
+    """signed_on: when the node did. calls: to let pass before it is asked again."""
+
+    signed_on: str
+    refusals: int
+    calls: float
 
 
 @dataclass
@@ -32,11 +45,14 @@ class Introductions:
     key: str
     say: Callable[[str], None]
     everybody: str
+    attendance: Attendance = field(default_factory=Attendance)
     nodes: dict[int, int] = field(default_factory=dict)
     neighbours: set[int] = field(default_factory=set)
     _asked: dict[int, tuple[Message, float]] = field(default_factory=dict)
     _last_asked: dict[int, float] = field(default_factory=dict)
     _keys: dict[int, str] = field(default_factory=dict)
+    _signed_on: dict[int, str] = field(default_factory=dict)
+    _pauses: dict[int, _Pause] = field(default_factory=dict)
     _said: dict[tuple[str, str], None] = field(default_factory=dict)
 
     def at_start(self) -> list[SiteFacts]:
@@ -69,16 +85,19 @@ class Introductions:
         """Return the sites that have answered since the last call; ask nodes that are none.
 
         Never waits: what is asked now is answered at a later call. A node that cannot take part is
-        asked again, it may have been mended; one that says nothing, when its question's time is up.
+        asked again, it may have been mended, but less and less often; one that says nothing, when
+        its question's time is up.
         """
         under_way = {m.metadata.message_id: m for m, _ in self._asked.values()}
         answers = [self._met(message, reply) for message, reply in self.post.pull(under_way)]
         now, here = time.monotonic(), set(self.post.grid.get_node_ids())
+        self.attendance.online(here)
         self._asked = {n: q for n, q in self._asked.items() if now < q[1] + self._patience}
         strangers = here - set(self.nodes.values()) - self._asked.keys()
-        by_turns = sorted(strangers, key=lambda node: (self._last_asked.get(node, 0.0), node))
         if strangers:
             self._read_keys()
+        due = [node for node in strangers if self._due(node)]
+        by_turns = sorted(due, key=lambda node: (self._last_asked.get(node, 0.0), node))
         room = max(AT_ONCE - len(self._asked), 1)
         _, refused = self.post.push(self._questions(by_turns[:room]))
         for message in refused:
@@ -87,8 +106,34 @@ class Introductions:
 
     def leave_out(self, site: int) -> None:
         """Forget which node a site is, so that it is asked again."""
-        self.nodes.pop(site, None)
+        if (node := self._forget(site)) is not None:
+            self._pause(node, lasting=False)
+            self.attendance.refused(node, f"site {site}", "left out: see the run's log", False)
+
+    def signed_on(self, node: int) -> str:
+        """Return when a node has signed on at the server; empty: nobody knows."""
+        self._read_keys()
+        return self._signed_on.get(node, "")
+
+    def _forget(self, site: int) -> int | None:
         self.neighbours.discard(site)
+        return self.nodes.pop(site, None)
+
+    def _pause(self, node: int, *, lasting: bool) -> None:
+        """Have a node that refused, or was left out, asked later."""
+        known = self._pauses.get(node)
+        refusals = known.refusals + 1 if known else 1
+        calls = float("inf") if lasting else min(2 ** (refusals - 1), MOST_PASSED) - 1
+        self._pauses[node] = _Pause(self._signed_on.get(node, ""), refusals, calls)
+
+    def _due(self, node: int) -> bool:
+        """Whether a node may be asked now; each call counts."""
+        pause = self._pauses.get(node)
+        if pause is None or pause.signed_on != self._signed_on.get(node, ""):
+            self._pauses.pop(node, None)
+            return True
+        pause.calls -= 1
+        return pause.calls < 0
 
     @property
     def _patience(self) -> float:
@@ -116,14 +161,19 @@ class Introductions:
         elif not isinstance(answer, SiteFacts):
             reason = f"answered with {type(answer).__name__} when asked who it is"
         elif not (reason := self._in_the_way(answer, name)):
-            self.leave_out(answer.site)
+            self._forget(answer.site)
+            self._pauses.pop(node, None)
             self.nodes[answer.site] = node
+            self.attendance.took_in(node, answer.site, answer.called)
             if secrets.compare_digest(answer.pool_key, self.key):
                 self.neighbours.add(answer.site)
             return replace(answer, pool_key="")  # of this start, not of the site
+        lasting = isinstance(answer, Refusal) and answer.lasting
+        who = f"site {name!r} (node {node})" if name else f"node {node}"
+        self._pause(node, lasting=lasting)
+        self.attendance.refused(node, who, reason, lasting)
         if (name, reason) not in self._said:
             self._said[name, reason] = None
-            who = f"site {name!r} (node {node})" if name else f"node {node}"
             self.say(f"{who} cannot take part: {reason}")
         return None
 
@@ -149,8 +199,10 @@ class Introductions:
         return f"site number {facts.site} is taken; give every node its own partition-id"
 
     def _read_keys(self) -> None:
-        """Learn under which names the nodes' keys were registered."""
-        self._keys = {node.node_id: node.name for node in self.post.grid.get_nodes() if node.name}
+        """Learn under which names the nodes' keys were registered, and when each signed on."""
+        nodes = list(self.post.grid.get_nodes())
+        self._keys = {node.node_id: node.name for node in nodes if node.name}
+        self._signed_on = {node.node_id: node.last_activated_at for node in nodes}
 
     def _wait_for_nodes(self) -> list[int]:
         """Wait until all the preset's sites are there, or `rounds.join_wait_s` is over."""

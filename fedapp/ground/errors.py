@@ -27,7 +27,12 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 class FedAppError(Exception):
-    """Base of every error this project raises on purpose."""
+    """Base of every error this project raises on purpose.
+
+    lasting: of one at a site, that the same question has no other answer in this run.
+    """
+
+    lasting = False
 
 
 @dataclass(frozen=True)

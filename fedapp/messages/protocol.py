@@ -13,8 +13,8 @@ from pydantic import FailFast, Field
 
 from fedapp.ground.settings import SITE_NAME
 
-SCHEMA = 8
-"""Version of the message format; both sides refuse any other."""
+SCHEMA = 9
+"""Version of the message format that this side writes."""
 
 INITIAL_SITE = -1
 """Stands for the site of w_0, the model every site starts from."""
@@ -301,7 +301,8 @@ class Missing:
 class Refusal:
     """The site could not do the task, and why; the run goes on without it this round.
 
-    site: INITIAL_SITE where it could not even tell which site it is.
+    site: INITIAL_SITE where it could not even tell which site it is. lasting: the same question has
+        no other answer in this run, unless a person changes what the site allows.
     """
 
     __pydantic_config__ = CLOSED
@@ -309,6 +310,7 @@ class Refusal:
     site: Annotated[int, Field(ge=INITIAL_SITE, lt=2**31)]
     round: Number
     reason: Text
+    lasting: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from fedapp.experiment.runpaths import find_run
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError, RunError
+from fedapp.results.run.ofrecord import record_blocks, record_page
 from fedapp.results.run.page import run_page
 from fedapp.results.run.record import is_run, read_run
 from fedapp.results.run.sitepage import find_site, site_page
@@ -14,15 +15,27 @@ REPORT = "report.html"
 
 
 def write_reports(
-    named: Sequence[str], reference: str = "", site: str = "", out: Path | None = None
+    named: Sequence[str],
+    reference: str = "",
+    site: str = "",
+    out: Path | None = None,
+    record: Path | None = None,
 ) -> list[Path]:
     """Write what there is to write of runs, by name or folder, or of one comparison.
 
     reference: a comparison's method that the others are compared with. site: of a run, whose page
     is wanted alone. out: file or, of a site's page too, folder; None: the run's folder. Of several
-    runs it is the working directory. Returns the files. Raises RunError where a folder holds
-    neither, ConfigError where the arguments do not go together.
+    runs it is the working directory. record: a site's own folder, whose record is shown too; where
+    the run's folder is not here, as at a site, the record alone, in the working directory.
+
+    Returns the files. Raises RunError where a folder holds neither, ConfigError where the arguments
+    do not go together.
     """
+    if record is not None:
+        if len(named) != 1 or not site:
+            raise ConfigError("--site-folder is of one run and one site: give --site, and one run")
+        text, place = _with_record(named[0], site, record)
+        return _written(text, f"site-{site}.html", out or place)
     folders = [find_run(name) for name in named]
     compared = [path for path in folders if (path / "comparison.json").is_file()]
     if compared:
@@ -49,7 +62,22 @@ def write_reports(
         text = site_page(runs[0], site)
     else:
         name, text = REPORT, run_page(runs)
-    place = out or (folders[0] if len(folders) == 1 else Path())
+    return _written(text, name, out or (folders[0] if len(folders) == 1 else Path()))
+
+
+def _with_record(named: str, site: str, record: Path) -> tuple[str, Path]:
+    """Return a site's page with its record, and the folder that it belongs into."""
+    try:
+        folder = find_run(named)
+    except RunError:
+        folder = Path(named)
+    if not is_run(folder):
+        return record_page(record, named), Path()
+    run = read_run(folder)
+    return site_page(run, site, record_blocks(record, folder.name)), folder
+
+
+def _written(text: str, name: str, place: Path) -> list[Path]:
     path = place / name if place.is_dir() else place
     write_atomic(path, text.encode(), durable=False)
     return [path]

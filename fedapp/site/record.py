@@ -11,7 +11,7 @@ Nothing of a patient is in it: no image, no name of a file, no label.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,6 +77,16 @@ class Record:
             for number, text in enumerate(file, 1):
                 if holding.encode() in text:
                     yield _read(text, number)
+
+    def readable(self) -> list[Line]:
+        """Return the lines up to the first that is not as it was written; `verify` says which."""
+        lines: list[Line] = []
+        with suppress(RecordError, OSError):
+            for line in self.lines():
+                if line["hash"] != _hash(line):
+                    break
+                lines.append(line)
+        return lines
 
     def verify(self) -> tuple[int, list[str]]:
         """Return how many lines there are, and what is worth a look although the chain is whole.

@@ -54,6 +54,7 @@ class TermError(FedAppError):
     def __init__(self, term: str, why: str) -> None:
         super().__init__(f"this site's terms ({term}): {why}")
         self.term = term
+        self.lasting = term != "hours"
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -1,5 +1,6 @@
 """Nodes that come late, are mended, say nothing, or name a number that another has."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from fedapp.messages import wire
 from fedapp.messages.protocol import Hello, Incoming, Origin, Refusal, SiteFacts, Task
 from server_app import introductions, post
+from server_app.attendance import Attendance
 from server_app.introductions import Introductions
 from server_app.post import Post
 from tests.flower.grids import MemoryGrid, preset, serve, sites
@@ -91,17 +93,51 @@ def test_a_node_that_comes_is_asked_and_its_answer_found_at_the_next_call(met, c
     assert asked(grid, 100) == asked(grid, 200) == 1 and said == []
 
 
-def test_one_that_refused_is_asked_each_time_and_named_once(met):
+def test_one_that_refused_is_asked_again_less_and_less_often_and_named_once(met):
     made, grid, said = met(site(0))
     grid.nodes[200] = refuses()
-    for _ in range(4):
+    asks = []
+    for number in range(1, 35):
+        before = asked(grid, 200)
         assert made.since() == []
-    assert asked(grid, 200) == 4
+        asks += [number] * (asked(grid, 200) - before)
+    assert asks == [1, 2, 4, 8, 16, 24, 32]
     assert said == ["node 200 cannot take part: data.root: no such folder"]
-    grid.nodes[200] = site(1)  # mended and started again under the same number
+    grid.nodes[200] = site(1)  # mended
+    found = [numbers(made.since()) for _ in range(8)]
+    assert found.count([1]) == 1 and len(said) == 1
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_one_that_signs_on_anew_is_asked_at_once(met, monkeypatch, lasting):
+    made, grid, _ = met(site(0))
+    info = NodeInfo(node_id=200, last_activated_at="noon")
+    monkeypatch.setattr(grid, "get_nodes", lambda: [info])
+    grid.nodes[200] = says(Refusal(-1, 0, "terms", lasting))
+    for _ in range(40):
+        made.since()
+    count = asked(grid, 200)
+    assert count == (1 if lasting else 8)
+    info.last_activated_at = "one"
+    grid.nodes[200] = site(1)
     made.since()
-    assert numbers(made.since()) == [1]
-    assert len(said) == 1
+    assert numbers(made.since()) == [1] and asked(grid, 200) == count + 1
+
+
+def test_what_the_page_reads_of_it(met, tmp_path):
+    made, grid, _ = met(site(0), refuses())
+    made.attendance = Attendance(tmp_path)
+    grid.nodes[200] = says(Refusal(-1, 0, "this site's terms (methods): no", lasting=True))
+    made.since(), made.since(), made.attendance.save(at_once=True)
+    found = json.loads((tmp_path / "nodes.json").read_text())["nodes"]
+    assert found["200"] == {
+        "online": True, "who": "node 200", "refused": "this site's terms (methods): no",
+        "lasting": True, "at": found["200"]["at"],
+    }  # fmt: skip
+    assert found["101"]["lasting"] is False
+    del grid.nodes[200]
+    made.since(), made.attendance.save(at_once=True)
+    assert json.loads((tmp_path / "nodes.json").read_text())["nodes"]["200"]["online"] is False
 
 
 def test_one_that_refused_at_the_start_is_asked_again(met):
@@ -143,7 +179,7 @@ def test_a_number_stays_with_the_node_that_has_it_while_that_is_here(met):
         "node 200 cannot take part: site number 1 is taken; give every node its own partition-id"
     ]
     del grid.nodes[101]  # started again with a new key: to Flower another node
-    assert numbers(made.since()) == [1]
+    assert [1] in [numbers(made.since()) for _ in range(2)]
     assert made.nodes == {0: 100, 1: 200} and made.neighbours == {1}
 
 

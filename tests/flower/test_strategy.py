@@ -21,6 +21,7 @@ from fedapp.messages.protocol import (
     ModelRef,
     Origin,
     Outgoing,
+    Refusal,
     SiteFacts,
     Task,
 )
@@ -485,6 +486,35 @@ def test_where_no_node_can_take_part_the_reason_is_said_once(federation, capsys,
     with pytest.raises(RunError, match="none of 5 nodes can take part: this site's settings diff"):
         serve(experiment, grid)
     assert capsys.readouterr().out.count("cannot take part") == 1
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_who_refuses_a_task_for_good_is_asked_again_only_when_it_signs_on_anew(
+    federation, monkeypatch, anew
+):
+    experiment, grid = federation(rounds__num_rounds=2)
+    real, ids, asked = grid.nodes[101], grid.get_node_ids, []
+    info = NodeInfo(node_id=101)
+
+    def spent(message):
+        _, request, _ = wire.read_request(message.content)
+        if not isinstance(request, Task) or request.round == 0:
+            return real(message)
+        asked.append(request.round)
+        return reply_with(message, Refusal(-1, 0, "this site's terms (epsilon_at_most)", True))
+
+    def look():
+        info.last_activated_at = f"round {len(asked)}" if anew else "the first day"
+        return ids()
+
+    monkeypatch.setattr(grid, "get_nodes", lambda: [info])
+    monkeypatch.setattr(grid, "get_node_ids", look)
+    grid.nodes[101] = spent
+    _, folder = serve(experiment, grid)
+    assert asked == ([1, 2] if anew else [1])
+    skipped = [row["skipped"].get("1", "") for row in folder.metrics()]
+    assert [why.count("epsilon_at_most") for why in skipped] == [0, 1, 1]
+    assert ("not asked again" in skipped[2]) is not anew
 
 
 def test_nodes_with_registered_names_are_all_named(federation, capsys, tmp_path, monkeypatch):

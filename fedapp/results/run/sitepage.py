@@ -4,6 +4,8 @@ Its own counts, results and pseudo-labels are all there. Of the others it sees q
 names, and these only where at least `ENOUGH` others were measured: fewer are no crowd to hide in.
 """
 
+from collections.abc import Sequence
+
 from fedapp.ground.errors import RunError, nearest
 from fedapp.ground.text import percent
 from fedapp.models.card import SAID
@@ -29,8 +31,11 @@ ENOUGH = 5
 """Other sites below which nothing is said of them."""
 
 
-def site_page(run: RunRecord, name: str) -> str:
-    """Return the page of the site of this name or number. Raises RunError where there is none."""
+def site_page(run: RunRecord, name: str, more: Sequence[Block] = ()) -> str:
+    """Return the page of the site of this name or number. Raises RunError where there is none.
+
+    more: blocks that stand below, of the site's own record.
+    """
     site = find_site(run, name)
     tested = site.standing.latest.get("test")
     evaluations = [tested] if tested and tested.samples else []
@@ -43,6 +48,7 @@ def site_page(run: RunRecord, name: str) -> str:
         trust(evaluations),
         _pseudo(run, site),
         _model(run, site),
+        *more,
     ]
     lead = (
         f"What run {run.name} ({method_of(run)}, {run.last} rounds) brought this site. The page "

@@ -34,7 +34,7 @@ def audit(folder: Path, console: Console, export: Path | None) -> bool:
     except FedAppError as broken:
         whole = False
         console.print(f"[bold red]BROKEN[/bold red] {escape(str(broken))}", soft_wrap=True)
-    lines = readable(record)
+    lines = record.readable()
     if lines:
         console.print(_by_run(lines))
     if export is not None:
@@ -44,16 +44,6 @@ def audit(folder: Path, console: Console, export: Path | None) -> bool:
             rows.writerows(map(_row, lines))
         console.print(f"{export}: {len(lines)} lines", highlight=False)
     return whole
-
-
-def readable(record: Record) -> list[dict[str, Any]]:
-    """Return the lines of a record up to the first that cannot be read."""
-    lines: list[dict[str, Any]] = []
-    try:
-        lines.extend(record.lines())
-    except FedAppError:
-        pass  # said already; what stands before it is shown
-    return lines
 
 
 def _by_run(lines: list[dict[str, Any]]) -> Table:

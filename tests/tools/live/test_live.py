@@ -1,5 +1,6 @@
 """The live pages: what they say, who is answered, and that nobody can change anything by them."""
 
+import re
 import shutil
 import subprocess
 import threading
@@ -15,6 +16,7 @@ from fedapp.tools.live.run import run_page
 from fedapp.tools.live.serve import server
 from fedapp.tools.live.site import site_page
 from fedapp.tools.node.approvals import Approvals
+from server_app.attendance import Attendance
 from tests.flower.results import loopback
 from tests.small import small
 from tests.tools.node.test_approvals import APP, FAB
@@ -71,6 +73,27 @@ def test_a_coordinators_page_says_how_each_site_stands_and_who_refused(tmp_path,
     assert f"({last[0]} of {last[1]})" in page
     with pytest.raises(RunError, match="no run"):
         run_page(tmp_path / "nowhere")
+
+
+def test_a_coordinators_page_says_who_is_online_who_is_slow_and_who_was_not_taken_in(tmp_path):
+    run = loopback(small(runtime__out=str(tmp_path)))
+    assert "nobody is online or slow" in run_page(run)
+    about = Attendance(run)
+    for site, seconds in enumerate((10.0, 12.0, 40.0)):
+        about.took_in(100 + site, site, f"site {site} (s{site})")
+        about.answered(100 + site, seconds, "train 2")
+    about.refused(200, "site 'north' (node 200)", "this site's terms (methods): <b>", True)
+    about.refused(201, "node 201", "no app", False)
+    about.online([100, 101, 200])
+    about.save(at_once=True)
+    page = run_page(run)
+    rows = ["".join(re.findall(r">([^<]+)<", row)) for row in page.split("<tr")]
+    for wanted in (
+        "0 (s0)online10.0", "1 (s1)online12.0", "2 (s2)offline40.0: slow, 3.3 times the median",
+        "when its node signs on anewthis site&#39;s terms (methods): &lt;b&gt;",
+        "later in the runno app",
+    ):  # fmt: skip
+        assert any(wanted in "".join(row.split("\n")) for row in rows), (wanted, rows)
 
 
 @pytest.fixture

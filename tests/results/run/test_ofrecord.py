@@ -1,0 +1,68 @@
+"""A run's page of a site's record."""
+
+import pytest
+
+from fedapp.ground.errors import ConfigError, RunError
+from fedapp.results.report import write_reports
+from fedapp.results.run.ofrecord import record_page
+from fedapp.site.record import Record
+from tests.results.run.test_sitepage import write_run
+
+RUN = {"run": "mine", "identity": "a" * 64}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    own = tmp_path / "own"
+    record = Record(own)
+    record.add("introduced", **RUN, counts={"val": 8})
+    for number, cost in ((1, 1.5), (2, 2.25)):
+        record.add("asked", **RUN, asked=f"train {number}")
+        record.add("sent", **RUN, asked=f"train {number}", digests={"model": "d"}, bytes=2000,
+                   epsilon=cost, evaluations={"val": [6, 8], "test": [0, 0]})  # fmt: skip
+    record.add("refused", **RUN, asked="train 3", why="<b>this site's terms (hours)</b>")
+    record.add("sent", run="other", identity="b" * 64, asked="train 1", digests={}, bytes=7,
+               epsilon=4.0, evaluations={})  # fmt: skip
+    record.add("refused", run="other", asked="who are you", why="not of this run")
+    return own
+
+
+def test_it_says_what_left_what_was_refused_and_epsilon_so_far(folder):
+    page = record_page(folder, "mine")
+    for said in ("The record is whole: 8 lines.", "2 answers", "4.0 kB", "train 2",
+                 "This run: 2.25.", "added up: 6.25.", "75.0 (6 of 8)",
+                 "&lt;b&gt;this site&#39;s terms (hours)"):  # fmt: skip
+        assert said in page, said
+    assert "not of this run" not in page and "<b>" not in page
+
+
+def test_a_record_that_was_changed_is_said_and_shown_as_far_as_it_is_true(folder):
+    path = Record(folder).path
+    path.write_text(path.read_text().replace("2.25", "0.25"))
+    page = record_page(folder, "mine")
+    assert "BROKEN" in page and "line 5: was changed" in page and "This run: 1.5." in page
+
+
+def test_a_run_without_noise_has_no_epsilon(tmp_path):
+    Record(tmp_path).add("introduced", **RUN, counts={})
+    assert "None: no run has sent models with noise" in record_page(tmp_path, "mine")
+    with pytest.raises(RunError, match="no run 'min'; did you mean 'mine'"):
+        record_page(tmp_path, "min")
+
+
+def test_it_stands_in_the_sites_report_or_where_the_run_is_not_here_alone(
+    folder, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("FEDAPP_OUT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    [alone] = write_reports(["mine"], site="north", record=folder)
+    assert alone.name == "site-north.html" and "Run mine at this site" in alone.read_text()
+    run = write_run(tmp_path)
+    record = Record(folder)
+    record.add("refused", run=run.name, identity="c" * 64, asked="train 1", why="no such hour")
+    [page] = write_reports([str(run)], site="east", record=folder)
+    assert page.parent == run
+    text = page.read_text()
+    assert "Did joining help?" in text and "no such hour" in text and "record is whole" in text
+    with pytest.raises(ConfigError, match="of one run and one site"):
+        write_reports(["mine"], record=folder)
