@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from client_app.identity import check_unchanged, who_am_i
-from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.codehash import code_hash, stands_in_for
 from fedapp.experiment.config import (
     experiment_digest,
     settings_that_differ,
@@ -21,12 +21,13 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runpaths import folder_of, out_root
 from fedapp.ground.disk import refused
-from fedapp.ground.errors import ConfigError, RunError
+from fedapp.ground.errors import ConfigError, ProtocolError, RunError
 from fedapp.ground.settings import OWN
 from fedapp.learn.params import digest_of
 from fedapp.learn.scores import ScoreStore
+from fedapp.messages.codec import mends
 from fedapp.messages.poolkey import read_key
-from fedapp.messages.protocol import Origin
+from fedapp.messages.protocol import SCHEMA, Origin
 from fedapp.messages.store import ModelStore
 from fedapp.site.federation import Keeps, federation_of
 from fedapp.site.house import KEY as SITE_FOLDER
@@ -109,11 +110,13 @@ def alone(site: SiteClient, folder: Path) -> Iterator[None]:
 
 def _check(origin: Origin, experiment: Experiment, settings: Mapping[str, Scalar]) -> None:
     path, code = _code()
-    if origin.code != code:
+    if origin.code not in (code, stands_in_for()):
         raise ConfigError(
             f"this site runs code {code} from {path}, the server runs {origin.code}; "
             "install the same version on both"
         )
+    if not origin.reads[0] <= SCHEMA <= origin.reads[1]:
+        raise ProtocolError(f"this site writes messages {SCHEMA}, {mends(origin.reads)}")
     found = settings_that_differ(shared_settings(experiment), settings) if settings else ""
     if found or origin.experiment != experiment_digest(experiment):
         raise ConfigError(

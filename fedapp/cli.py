@@ -450,6 +450,22 @@ def check_site(
     raise typer.Exit(check(data, options, Console()))
 
 
+@app.command("check-server", rich_help_panel=JOIN)
+def check_server(
+    server: Annotated[str, typer.Argument(help="host:port that the node will connect to")],
+    keys: Annotated[Path, typer.Option(help="folder with ca.crt and the site's supernode.key")],
+    site_folder: SiteFolder = None,
+) -> None:
+    """Look at the way to the server before joining. Exit code: 0 free, 1 something is in the way.
+
+    Reachable, certificate, clock, version, key: each with what to do.
+    """
+    needs("app", "flwr")
+    from fedapp.tools.node.checkserver import show
+
+    raise typer.Exit(show(server, keys, site_folder or keys, Console()))
+
+
 @app.command("node", rich_help_panel=JOIN)
 def keep_node(
     data: Annotated[

@@ -171,7 +171,7 @@ class Introductions:
         lasting = isinstance(answer, Refusal) and answer.lasting
         who = f"site {name!r} (node {node})" if name else f"node {node}"
         self._pause(node, lasting=lasting)
-        self.attendance.refused(node, who, reason, lasting)
+        self.attendance.refused(node, f"site {name!r}" if name else who, reason, lasting)
         if (name, reason) not in self._said:
             self._said[name, reason] = None
             self.say(f"{who} cannot take part: {reason}")

@@ -15,6 +15,18 @@ _COUNTED = re.compile(rf"({'|'.join(PACKAGES)})/.*\.py|conf/(methods/)?[^/]*\.ya
 _LIBRARIES = ("torch", "torchvision", "numpy", "flwr", "um-pfssl")
 
 
+STAND_IN = "terms/stands_in_for.yaml"
+"""Below `conf`, where a site's own code does a run that brought other code: that code's hash."""
+
+
+def stands_in_for() -> str:
+    """Return the hash of the code in whose place this one runs at a site; empty: it is its own."""
+    try:
+        return (CONF / STAND_IN).read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
 @cache
 def code_hash() -> tuple[str, str]:
     """Return the folder of the code and 16 hex digits over it, as at the first call.

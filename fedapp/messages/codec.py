@@ -14,6 +14,7 @@ from fedapp.ground.errors import ProtocolError
 from fedapp.messages.protocol import (
     CLOSED,
     MAX_SETTINGS,
+    READS,
     SCHEMA,
     Answer,
     Hello,
@@ -50,6 +51,12 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
     kind.__name__: TypeAdapter(_Head[kind])  # type: ignore[valid-type]
     for kind in (Task, Hello, Reply, Missing, Refusal, SiteFacts, Origin)
 }
+
+
+def mends(reads: tuple[int, int]) -> str:
+    """Return which messages a side understands, said to one that wrote others."""
+    only = f"{reads[0]} to {reads[1]}" if reads[0] < reads[1] else f"{reads[0]}"
+    return f"the other side understands {only}: install one version of um-pfssl on both sides"
 
 
 def encode(message: Request | Answer | Origin) -> bytes:
@@ -112,12 +119,9 @@ def _decode(data: bytes) -> Request | Answer | Origin:
     if not isinstance(head, dict) or head.keys() != {"schema", "kind", "body"}:
         raise ProtocolError("message head must hold exactly schema, kind and body")
     schema, kind = head["schema"], head["kind"]
-    if type(schema) is not int or schema != SCHEMA:
+    if type(schema) is not int or not READS[0] <= schema <= READS[1]:
         found = schema if isinstance(schema, int | float) else type(schema).__name__
-        raise ProtocolError(
-            f"message schema {found}, this side speaks {SCHEMA}; "
-            "run the same version of um-pfssl on both sides"
-        )
+        raise ProtocolError(f"message schema {found}, {mends(READS)}")
     if not isinstance(kind, str) or kind not in _KINDS:
         shown = kind if isinstance(kind, str) else type(kind).__name__
         raise ProtocolError(f"unknown message kind {shown[:40]!r}")

@@ -15,6 +15,8 @@ from fedapp.ground.settings import SITE_NAME
 
 SCHEMA = 9
 """Version of the message format that this side writes."""
+READS = (9, 9)
+"""First and last version that this side understands; `tools/node/bundle` reads both lines."""
 
 INITIAL_SITE = -1
 """Stands for the site of w_0, the model every site starts from."""
@@ -337,6 +339,7 @@ class Origin:
     experiment: digest of the settings that both sides must share.
     pool: SHA-256 of the key in the server's model pool: a site that can read that key works on the
         pool itself and is sent no contents. Empty: contents always travel.
+    reads: first and last version of messages that the server understands.
     """
 
     __pydantic_config__ = CLOSED
@@ -346,6 +349,7 @@ class Origin:
     experiment: Digest
     pool: DigestOrNone = ""
     identity: DigestOrNone = ""
+    reads: tuple[Number, Number] = READS
 
 
 @dataclass(frozen=True)

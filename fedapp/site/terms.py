@@ -75,6 +75,8 @@ class Terms:
     """Folders below which a run may name a file to be read here."""
     own_modules: bool = False
     """Whether a run may name a module of this machine, package.module:name, to be imported."""
+    stand_in: bool = False
+    """Whether a run of another version is done by the code installed here, if its numbers are."""
     leaves: Annotated[list[Kind], Field(min_length=1)] | None = None
     """Kinds of content that may leave."""
     clip_at_most: Annotated[float, Field(gt=0)] | None = None

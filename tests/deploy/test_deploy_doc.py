@@ -83,7 +83,7 @@ class Federation:
 
     def join(self, site: str) -> None:
         """Start a site's node, as step 5 says, and wait until it is in."""
-        self.here[site].start("supernode", f"exec {self.document.block('5. A site', 2)}")
+        self.here[site].start("supernode", f"exec {self.document.block('5. A site', 3)}")
         until(lambda: site in self.numbers("online"))
         self.here[site].run(self.document.inline("5. A site", "fedapp node --status"))
 
@@ -129,6 +129,8 @@ def federation(tmp_path_factory):
             assert "Tasks are done 20:00-06:00." in told
             own_terms = here[site].home / "fl/keys/site.yaml"
             own_terms.write_text("data: [own]\nleaves: [models, sums]\nrounds_at_most: 20\n")
+            looked = here[site].run(document.block("5. A site", 2))
+            assert looked.count("ok") == 5 and "is registered" in looked, looked
             made.join(site)
         yield made
 
@@ -251,7 +253,7 @@ NAMED = {break_an_image: ".png", empty: "no images, that is no", add_a_class: "l
 
 @pytest.mark.parametrize("refusals", REFUSALS)
 def test_refused_sites_are_told_why_and_the_coordinator_which(federation, refusals):
-    start = federation.document.block("5. A site", 2)
+    start = federation.document.block("5. A site", 3)
     for site, (spoil, name, _) in refusals.items():
         machine = federation.here[site]
         machine.interrupt("supernode")
@@ -275,7 +277,7 @@ def test_a_site_that_is_taken_off_cannot_come_back(federation):
     assert "unregistered" in server.run(take_off.replace("NUMBER", number))
     assert "north" not in federation.numbers(r"\w+")
     north.interrupt("supernode")
-    north.start("supernode", f"exec {document.block('5. A site', 2)}")
+    north.start("supernode", f"exec {document.block('5. A site', 3)}")
     until(lambda: north.log("supernode").count("[code: 2004]") > 1)
     assert "north" not in federation.numbers(r"\w+"), "it knocks in vain"
     north.run(document.inline("5. A site", "fedapp node --status"), code=1)

@@ -208,12 +208,13 @@ def test_the_gpu_file_adds_gpus_to_the_sites_and_nothing_else():
 GATEWAY = (DOCKER / "gateway.conf").read_text()
 
 
-def test_the_gateway_passes_on_the_fleet_api_and_health_alone():
+def test_the_gateway_passes_on_the_fleet_api_health_and_version_alone():
     locations = re.findall(r"location (.+) \{[^}]*?((?:proxy_pass|return) .+);", GATEWAY)
     assert locations == [
         ("/v1/fleet/", "proxy_pass https://superlink/v1/fleet/"),
         ("= /v1/fleet/push-object", "proxy_pass https://superlink/v1/fleet/push-object"),
         ("= /health", "proxy_pass https://superlink/health"),
+        ("= /um-pfssl", "proxy_pass https://superlink/um-pfssl"),
         ("/", "return 404"),
     ]
     assert GATEWAY.count("listen ") == 2 and "listen 127.0.0.1:8442 ssl " in GATEWAY

@@ -121,7 +121,7 @@ GARBAGE = {
         lambda e: heads(origin=encode(origin_of(e)), message=b" " * (29 * 2**20)),
         "message head of 30408704 bytes",
     ),
-    "another schema": (other_schema, "run the same version of um-pfssl on both sides"),
+    "another schema": (other_schema, "install one version of um-pfssl on both sides"),
     "an answer": (
         lambda e: heads(origin=encode(origin_of(e)), message=encode(Refusal(2, 0, ""))),
         "a request was due, Refusal came",

@@ -4,17 +4,22 @@ The changed app leaves a file at every place where one of its lines runs.
 """
 
 import shutil
+import subprocess
+import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from bench.deployment import BIN
+from fedapp.ground.processes import read
+from fedapp.site.record import Record
 from fedapp.tools.node.approvals import Approvals
 from fedapp.tools.node.bundle import read_app
 from tests.faults.federation import ROOT, SITES, by_fedapp, federation
 from tests.faults.programs import MARK
-from tests.faults.runs import until
+from tests.faults.runs import outcome, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -23,12 +28,18 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def here(tmp_path):
+@contextmanager
+def held(folder, node_of):
     with (
         tempfile.TemporaryDirectory(prefix="um-", ignore_cleanup_errors=True) as scratch,
-        federation(tmp_path, Path(scratch), by_fedapp) as made,
+        federation(folder, Path(scratch), node_of) as made,
     ):
+        yield made
+
+
+@pytest.fixture
+def here(tmp_path):
+    with held(tmp_path, by_fedapp) as made:
         yield made
 
 
@@ -83,3 +94,66 @@ def test_only_what_a_site_approved_runs_there(here, tmp_path):
     until(lambda: again.submission.poll() is not None, "the refused run's end", 0.1)
     assert "this site has taken its approval back" in again.said()
     assert not ran_at(ran)
+
+
+def test_a_site_of_an_earlier_version_is_in_one_run_with_todays(here, tmp_path):
+    """North's own code does a run that brings other code, which the two others approved."""
+    plain = here.submit("plain", rounds__num_rounds=1)
+    plain.finished()
+    app, ran = tmp_path / "newer", tmp_path / "ran"
+    app.mkdir(), ran.mkdir()
+    bundle = foreign_app(app, ran / "line-")
+    terms = here.site_folders[0] / "site.yaml"
+    terms.write_text("stand_in: true\n")
+    terms.chmod(0o600)
+    for number in (1, 2):
+        Approvals(here.site_folders[number]).decide(bundle.hash, bundle.title, "approved")
+    mixed = here.submit("mixed", app, rounds__num_rounds=1)
+    mixed.finished()
+    assert ran_at(ran) == {"south", "west"}
+    assert outcome(mixed.path) == outcome(plain.path)
+    (line,) = [one for one in Record(here.site_folders[0]).lines() if one["event"] == "stood in"]
+    assert bundle.hash[:16] in line["why"]
+
+    learns = app / "fedapp/learn/sgd.py"
+    learns.write_text(learns.read_text() + "\n")
+    other = read_app(app)
+    for number in (1, 2):
+        Approvals(here.site_folders[number]).decide(other.hash, other.title, "approved")
+    apart = here.submit("apart", app, rounds__num_rounds=1, rounds__join_wait_s=20.0)
+    until(lambda: apart.submission.poll() is not None, "the end without north", 0.1)
+    assert "numbers are made otherwise (fedapp/learn/sgd.py)" in here.nodes[0].said()
+    assert ran_at(ran) == {"south", "west"}
+
+
+def day_old(folder):
+    """Lay down the project as it was a day ago or more, for one site to have installed."""
+    asked = ["git", "-C", ROOT, "log", "-1", "--before=1 day ago", "--format=%h"]
+    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    if not commit:
+        pytest.skip("this clone has no commit that is a day old")
+    packed = subprocess.run(["git", "-C", ROOT, "archive", commit], capture_output=True, check=True)
+    subprocess.run(["tar", "-x", "-C", folder], input=packed.stdout, check=True)
+
+
+def test_a_site_with_the_node_of_the_day_before_is_in_a_run_of_today(tmp_path):
+    """Its node, gate, record and resident worker's start are older than the app that it runs."""
+    old = tmp_path / "old"
+    old.mkdir()
+    day_old(old)
+
+    def node_of(place):
+        words = by_fedapp(place)
+        if place.number:
+            return words
+        at = words.index("--site-folder")  # an older node has none; else it is that of the keys
+        return [
+            "/usr/bin/env", f"PYTHONPATH={old}", sys.executable, "-P", "-m",
+            *words[:at], *words[at + 2 :],
+        ]  # fmt: skip
+
+    with held(tmp_path, node_of) as here:
+        app = read_app(ROOT)
+        Approvals(here.folder / "keys/sites/north").decide(app.hash, app.title, "approved")
+        here.submit("whole", rounds__num_rounds=1).finished()
+        assert str(old) in "".join(read(pid, "environ").decode() for pid in here.nodes[0].pids())

@@ -128,7 +128,7 @@ def refused(lines: list[Line]) -> Table:
     """Return what was refused, the latest first."""
     every = [line for line in lines if line["event"] == "refused"][-SHOWN:]
     rows = [
-        [_at(one), one_line(one["run"]), one["asked"], one_line(one["why"], 300)]
+        [_at(one), one_line(one["why"], 300), one["asked"], one_line(one["run"])]
         for one in reversed(every)
     ]
-    return Table("By time", ("at, UTC", "run", "asked", "why"), rows, labels=4)
+    return Table("By time", ("at, UTC", "why", "asked", "run"), rows, labels=4)

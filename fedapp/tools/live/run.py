@@ -30,7 +30,12 @@ def run_page(folder: Path) -> str:
         *_left_out(nodes),
         Block("Warnings", "The latest last.", lines=warnings or ["None."]),
     ]
-    return render(seen.name, [_state(seen)], [], [[("", block)] for block in blocks])
+    return render(
+        f"Run {folder.name}",
+        [f"{seen.name}. {_state(seen)}"],
+        [],
+        [[("", block)] for block in blocks],
+    )
 
 
 def _state(seen: Watched) -> str:
@@ -61,17 +66,17 @@ def _left_out(nodes: Row) -> list[Block]:
     rows = [
         [
             one_line(row["who"]),
+            one_line(row["refused"], 300),
+            "when its node signs on anew" if row["lasting"] else "later in the run",
             "online" if row["online"] else "offline",
             _at(row),
-            "when its node signs on anew" if row["lasting"] else "later in the run",
-            one_line(row["refused"], 300),
         ]
         for row in nodes.get("nodes", {}).values()
         if "refused" in row
     ]
     if not nodes:
         return []
-    tables = [Table("Nodes", ("node", "state", "at, UTC", "asked again", "why"), rows, labels=5)]
+    tables = [Table("Nodes", ("node", "why", "asked again", "state", "at, UTC"), rows, labels=5)]
     said = "Nodes that are no site of this run." if rows else "Nobody."
     return [Block("Not taken in", said, tables=tables if rows else [])]
 

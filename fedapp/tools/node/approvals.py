@@ -90,9 +90,13 @@ class Approvals:
                 "approve anew with `fedapp approve`"
             ) from error
 
+    def word(self, app: Bundle) -> str:
+        """Return what was decided on an app last; empty: nothing. Raises as `decisions`."""
+        return next((one.word for one in reversed(self.decisions()) if one.app == app.hash), "")
+
     def refusal(self, app: Bundle) -> str:
         """Return why an app may not run at this site; empty: it may. Raises as `decisions`."""
-        word = next((one.word for one in reversed(self.decisions()) if one.app == app.hash), "")
+        word = self.word(app)
         if word == "approved" or (not word and app.hash == installed().hash):
             return ""
         why = {

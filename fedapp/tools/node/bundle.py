@@ -19,17 +19,26 @@ from difflib import unified_diff
 from functools import cache, cached_property
 from io import BytesIO
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from fedapp.experiment.codehash import PACKAGES
+from fedapp.experiment.codehash import PACKAGES, STAND_IN, hash_of_files
 from fedapp.experiment.presetfiles import CONF
 from fedapp.ground.errors import ConfigError, one_line
 
 PROJECT = "pyproject.toml"
 CARRIED = Path(__file__).resolve().parents[2] / "app"
 """Where an installed package has what lies beside `fedapp` in a checkout."""
+ABOUT = "/um-pfssl"
+"""Path at which a server says which app is installed there."""
 MAX_FILES = 20_000
 MAX_UNPACKED = 200 * 2**20
 """Bytes of all files: twenty times what Flower takes packed."""
+_NUMBERS = re.compile(
+    r"fedapp/(ground|data|learn|methods)/.*\.py|fedapp/site/(?!house|terms|record)\w+\.py"
+)
+"""Files by which a site's numbers are made: what is learned, sent and measured."""
+_PROTOCOL = "fedapp/messages/protocol.py"
+_SPEAKS = re.compile(rb"^SCHEMA = (\d+)$.*?^READS = \((\d+), (\d+)\)$", re.MULTILINE | re.DOTALL)
 _UNCOUNTED = re.compile(r"README\.md|LICENSE|\.info/CONTENT|conf/([^/]+/)?[^/]+\.yaml")
 """Files that are no code: what no program reads, and presets."""
 
@@ -78,6 +87,43 @@ class Bundle:
         for line in unified_diff(theirs, mine, "before", "after", lineterm="", n=2):
             yield "".join(c if c.isprintable() or c == "\t" else "?" for c in line)
 
+    def unlike(self, other: "Bundle") -> str:
+        """Return why another one cannot do a run of this app at a site; empty: it can.
+
+        Both must make numbers by the same files, byte for byte, and understand each other.
+        """
+        made = [name for name in self.differences(other) if _NUMBERS.fullmatch(name)]
+        if made:
+            more = f" and {len(made) - 1} more" if made[1:] else ""
+            return f"its numbers are made otherwise ({made[0]}{more})"
+        mine, theirs = self._speaks, other._speaks
+        if mine is None or theirs is None:
+            return "it does not say which messages it understands"
+        if not (theirs[1] <= mine[0] <= theirs[2] and mine[1] <= theirs[0] <= mine[2]):
+            said = [f"{one[0]} (understands {one[1]} to {one[2]})" for one in (mine, theirs)]
+            return f"it writes messages {said[0]}, the code here {said[1]}"
+        return ""
+
+    def in_place_of(self, app: "Bundle") -> dict[str, bytes]:
+        """Return the files by which this one does a run of another app: its presets, this code."""
+        others = {n: c for n, c in app.files.items() if not counts(n) and not n.startswith(".")}
+        mine = {name: content for name, content in self.files.items() if counts(name)}
+        code = {f"conf/{STAND_IN}": hash_of_files(app.files).encode()}
+        return {"README.md": b"", "LICENSE": b"", **others, **mine, **code}
+
+    @cached_property
+    def numbers(self) -> str:
+        """SHA-256 over the files by which a site's numbers are made."""
+        return Bundle({n: c for n, c in self.files.items() if _NUMBERS.fullmatch(n)}).hash
+
+    @cached_property
+    def _speaks(self) -> tuple[int, int, int] | None:
+        found = _SPEAKS.search(self.files.get(_PROTOCOL, b""))
+        if found is None:
+            return None
+        schema, first, last = map(int, found.groups())
+        return schema, first, last
+
     @cached_property
     def _project(self) -> dict[str, dict[str, dict[str, dict[str, object]]]]:
         try:
@@ -94,6 +140,12 @@ class Bundle:
         if name != PROJECT:
             return self.files[name]
         return json.dumps(self._project, sort_keys=True, default=str).encode()
+
+
+def about(app: Bundle) -> dict[str, Any]:
+    """Return what a server says of its app: hash, title, messages, and by what numbers are made."""
+    speaks = list(app._speaks or ())
+    return {"app": app.hash, "title": app.title, "messages": speaks, "numbers": app.numbers}
 
 
 def counts(name: str) -> bool:

@@ -39,6 +39,11 @@ def sentences(terms: Terms) -> Iterator[str]:
         if terms.own_modules
         else "A run may not have a module of this machine imported."
     )
+    if terms.stand_in:
+        yield (
+            "A run that brings other code is done by the code installed here, where both make "
+            "numbers by the same files."
+        )
     kinds = [kind for kind in KINDS if terms.leaves is None or kind in terms.leaves]
     yield f"What may leave beside counts and evaluations: {', '.join(kinds)}."
     if terms.leaves is None:

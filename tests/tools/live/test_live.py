@@ -90,8 +90,8 @@ def test_a_coordinators_page_says_who_is_online_who_is_slow_and_who_was_not_take
     rows = ["".join(re.findall(r">([^<]+)<", row)) for row in page.split("<tr")]
     for wanted in (
         "0 (s0)online10.0", "1 (s1)online12.0", "2 (s2)offline40.0: slow, 3.3 times the median",
-        "when its node signs on anewthis site&#39;s terms (methods): &lt;b&gt;",
-        "later in the runno app",
+        "this site&#39;s terms (methods): &lt;b&gt;when its node signs on anew",
+        "no applater in the run",
     ):  # fmt: skip
         assert any(wanted in "".join(row.split("\n")) for row in rows), (wanted, rows)
 
