@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -47,17 +47,20 @@ def open_site(
     origin: Origin,
     settings: Mapping[str, Scalar],
     house: House,
+    allowed: Callable[[], None],
 ) -> tuple[SiteClient, Path]:
     """Return the site that this node is, for the server's run, and its folder.
 
     run_config: preset and overrides of the run. node_config: what this node was started with.
-    settings: the server's, where the message carries them. house: what the site allows. Raises
+    settings: the server's, where the message carries them. house: what the site allows; `allowed`
+    is called when it does, before data are read. Raises
     TermError where it does not allow the run, ConfigError when the server runs other code or
     another experiment, with the difference, and OwnDataError where the site's data cannot be used.
     """
     place = _own_place(node_config)
     experiment = house.experiment(run_config, origin, place is not None)
     _check(origin, experiment, settings)
+    allowed()
     number, data = who_am_i(node_config, experiment)
     run = folder_of(place or out_root(experiment), origin.run, origin.identity)
     folder, kept = run / "sites" / f"site-{number}", run / "models"

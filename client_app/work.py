@@ -1,7 +1,7 @@
 """Answer a request in this process: the site's side, with torch, data and model."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -30,16 +30,18 @@ def answer(
     origin: Origin,
     request: Request,
     payloads: Mapping[str, bytes],
+    allowed: Callable[[], None] = lambda: None,
 ) -> Incoming:
     """Answer one request as the site that a node with these settings is.
 
-    Raises FedAppError where the node cannot take part; what goes wrong in a task is an answer.
+    allowed: called when the site's terms allow the run, before its data are read. Raises
+    FedAppError where the node cannot take part; what goes wrong in a task is an answer.
     """
     process_is_ours()
     _speak()
     house = house_of(node_config)
     try:
-        return _answer(run_config, node_config, origin, request, payloads, house)
+        return _answer(run_config, node_config, origin, request, payloads, house, allowed)
     except Exception as why:
         house.refused(origin, request, why)
         raise
@@ -52,9 +54,10 @@ def _answer(
     request: Request,
     payloads: Mapping[str, bytes],
     house: House,
+    allowed: Callable[[], None],
 ) -> Incoming:
     settings = request.settings if isinstance(request, Hello) else {}
-    site, folder = open_site(run_config, node_config, origin, settings, house)
+    site, folder = open_site(run_config, node_config, origin, settings, house, allowed)
     if isinstance(request, Hello):
         if said := particulars([site.data]):
             log.info("%s: %s", called(site.data), said)
@@ -109,8 +112,12 @@ class SiteWork:
         origin = decode_origin(payloads.pop("origin", b""))
         request = decode_request(payloads.pop("message", b""))
         run_config, node_config = letter.head["run_config"], letter.head["node_config"]
-        if not self._inputs:
-            # Noted before they are read: a change while they are read is found later.
-            self._inputs = inputs_of(node_config, run_config)
-            self._stamp = stamp_of(self._inputs)
-        return answer(run_config, node_config, origin, request, payloads)
+
+        def allowed() -> None:
+            # Not before the terms allow the run: to name its files is to read what it names.
+            # Before they are read: a change while they are read is found later.
+            if not self._inputs:
+                self._inputs = inputs_of(node_config, run_config)
+                self._stamp = stamp_of(self._inputs)
+
+        return answer(run_config, node_config, origin, request, payloads, allowed)

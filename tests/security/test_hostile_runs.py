@@ -16,13 +16,15 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_app import node as site_node
-from client_app.work import answer
+from client_app.resident.frames import Letter
+from client_app.work import SiteWork, answer
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import experiment_digest, load_run_config, settings_said
 from fedapp.experiment.signed import Word, fingerprint, settings_digest, sign
 from fedapp.ground.errors import FedAppError
 from fedapp.learn.networks import initial_params
 from fedapp.learn.params import digest_of, to_bytes
+from fedapp.messages.codec import decode_answer, encode
 from fedapp.messages.protocol import Hello, Incoming, ModelRef, Origin, Refusal, Task
 from fedapp.site import house
 from fedapp.site.record import Record
@@ -197,7 +199,7 @@ def site(tmp_path, images, monkeypatch):
             text = text.replace(name, path)
         return text
 
-    def ask(attacked):
+    def ask(attacked, by_worker=False):
         terms = {**attacked.terms, "folders": [str(allowed)]}
         (folder / "site.yaml").write_text(yaml.safe_dump(terms))
         (folder / "site.yaml").chmod(getattr(attacked, "mode", 0o600))
@@ -212,6 +214,10 @@ def site(tmp_path, images, monkeypatch):
         if how := getattr(attacked, "signed", None):
             settings = settings_digest(settings_said(honest, {}))
             run_config["signed"] = how(Word("study-1", origin.code, settings, RUN, 2**39))
+        if by_worker:
+            head = {"run_config": run_config, "node_config": node}
+            blobs = {"origin": encode(origin), "message": encode(Hello())}
+            return SiteWork().answer(Letter(head, blobs))
         if not (attacked.task or hasattr(attacked, "honest")):
             return answer(run_config, node, origin, Hello(), {})
         made.experiment = load_run_config(run_config)
@@ -263,6 +269,31 @@ def test_it_is_refused_and_nothing_leaves(site, attacked, monkeypatch):
         assert all("epsilon" in one for one in sent)  # before the attack
     if not attacked.task and not getattr(attacked, "broken", ""):
         assert site.reads == 0, "images were opened before the terms were asked"
+
+
+@pytest.mark.parametrize(
+    "attacked", [one for one in ATTACKS if one.values[0].term and not one.values[0].task]
+)
+def test_the_resident_worker_looks_at_nothing_before_the_terms_are_asked(
+    site, attacked, monkeypatch
+):
+    """It notes which files a run reads; a run that is not allowed names none."""
+    sealed(site, attacked)
+    monkeypatch.setattr("client_app.work.inputs_of", lambda *_: pytest.fail("looked"))
+    before = set(sys.modules)
+    letter, may_live = site.ask(attacked, by_worker=True)
+    refusal = decode_answer(letter.blobs["message"])
+    assert isinstance(refusal, Refusal) and f"({attacked.term})" in refusal.reason
+    assert refusal.lasting is (attacked.term != "hours") and not may_live
+    assert list(letter.blobs) == ["message"] and site.reads == 0
+    assert not {name for name in set(sys.modules) - before if name.startswith(TRAP)}
+    assert list(Record(site.folder).lines())[-1]["term"] == attacked.term
+
+
+def test_the_resident_worker_notes_the_files_of_a_run_that_is_allowed(site):
+    letter, may_live = site.ask(attack("honest", None, honest=True).values[0], by_worker=True)
+    reason = getattr(decode_answer(letter.blobs["message"]), "reason", "")
+    assert "settings differ" in reason and not may_live  # the digest of settings here is no run's
 
 
 def test_there_are_a_hundred_of_them_and_no_two_are_equal():
