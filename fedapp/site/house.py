@@ -129,6 +129,9 @@ class House:
             return
         terms = self.terms
         terms.check_round(task.round)
+        if terms.answers_at_most is not None:
+            sent = sum(line["event"] == SENT for line in self._lines(origin))
+            terms.check_answers(sent + 1)
         if self.signer:
             self._check_order(task.round, site.experiment.rounds.num_rounds, origin)
         if task.action != EVALUATE:

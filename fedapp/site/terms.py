@@ -91,6 +91,8 @@ class Terms:
     """Largest `privacy.delta` at which an epsilon counts."""
     rounds_at_most: Annotated[int, Field(ge=1)] | None = None
     """Rounds of a run."""
+    answers_at_most: Annotated[int, Field(ge=1)] | None = None
+    """Answers to tasks in one run: each evaluates a model, of the server's making if it lies."""
     hours: str | None = None
     """When tasks are done, by this machine's clock: 20:00-06:00."""
     megabytes_at_most: Annotated[float, Field(gt=0)] | None = None
@@ -202,6 +204,12 @@ class Terms:
         """Check a task's round, whatever the settings say of their number. Raises TermError."""
         if self.rounds_at_most is not None and number > self.rounds_at_most:
             raise TermError("rounds_at_most", f"round {number} is past {self.rounds_at_most}")
+
+    def check_answers(self, count: int) -> None:
+        """Check answers of a run, the one that is asked for among them. Raises TermError."""
+        most = self.answers_at_most
+        if most is not None and count > most:
+            raise TermError("answers_at_most", f"answer {count} of this run is past {most}")
 
     def check_roles(self, roles: Iterator[str] | Mapping[str, object]) -> None:
         """Check the kinds of what a method sends. Raises TermError."""

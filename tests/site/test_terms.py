@@ -140,10 +140,11 @@ def test_sizes_rounds_roles_counts_and_epsilons_at_their_bounds():
         epsilon_at_most=2.0, epsilon_of_all_runs=3.0,
     )  # fmt: skip
     terms.check_size(10**6), terms.check_round(5), terms.check_roles(["model", "online"])
-    terms.check_epsilon(2.0, 1.0)
+    terms.check_epsilon(2.0, 1.0), Terms(answers_at_most=2).check_answers(2)
     for check in (
         lambda: terms.check_size(10**6 + 1),
         lambda: terms.check_round(6),
+        lambda: Terms(answers_at_most=2).check_answers(3),
         lambda: terms.check_roles(["model", "sums"]),
         lambda: terms.check_roles(["somebody_elses"]),
         lambda: terms.check_epsilon(2.001, 0.0),
@@ -194,6 +195,8 @@ def test_every_content_of_every_method_has_a_kind():
     ("hours: 20:00-20:00", "no task is ever done"),
     ("megabytes_at_most: 0", "megabytes_at_most"),
     ("least_count: 0", "least_count"),
+    ("answers_at_most: 0", "answers_at_most"),
+    ("stand_in: 1", "stand_in"),
     ("started_by: []", "started_by"),
     ("started_by: nobody", "started_by"),
     ("started_by: [nobody]", "'nobody': is no public key"),

@@ -153,7 +153,10 @@ class _Gate:
             log.error("%s", one_line(error))
             return b""
         log.info("%s", why)
-        content, _ = build_fab_from_files(here.in_place_of(app))
+        try:
+            content, _ = build_fab_from_files(here.in_place_of(app))
+        except Exception as error:  # Flower's, at presets that are too large for it
+            raise _NotApprovedError(f"the app's presets cannot be taken: {error}") from error
         return content
 
     def _allows_stand_in(self) -> bool:

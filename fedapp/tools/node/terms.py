@@ -65,6 +65,8 @@ def _numbers(terms: Terms) -> Iterator[str]:
     yield (
         "Rounds of a run: any number." if rounds is None else f"Rounds of a run: {rounds} at most."
     )
+    answers = terms.answers_at_most
+    yield f"Answers in a run: {'any number' if answers is None else f'{answers} at most'}."
     yield "One answer: any size." if most is None else f"One answer: {most:g} MB at most."
     yield "Tasks are done at any hour." if terms.hours is None else f"Tasks are done {terms.hours}."
     if (least := terms.least_count) > 1:

@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -270,3 +271,10 @@ def test_an_app_cannot_say_of_itself_that_it_stands_in(node):
 def test_this_code_says_which_messages_it_understands():
     assert installed()._speaks == (SCHEMA, *READS) and READS[0] <= SCHEMA <= READS[1]
     assert not installed().unlike(installed())
+
+
+def test_presets_that_flower_does_not_take_are_refused(standing_in):
+    large = b"# " + os.urandom(11 * 2**20).hex().encode()
+    standing_in.fab = fab({**NEIGHBOUR, "conf/large.yaml": large}.items())
+    assert standing_in.pull() == 7 and standing_in.ran == 0
+    assert "presets cannot be taken" in standing_in.answers[0].error.reason
