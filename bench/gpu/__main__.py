@@ -7,6 +7,7 @@
     tests   the tests that need a GPU
     speed   rates of scoring and training, beside a large product
     ways    training step by step and recorded, scoring in turn, as one batch and recorded
+    groups  a step of many sites: one after the other, recorded, and as one batch
     sites   rounds with 1, 2, 4 and 8 sites at a time
     paper   the paper's Fashion-MNIST setting, six methods
     table   what came of it beside the paper's numbers

@@ -13,7 +13,7 @@ from bench.gpu.pieces import Session
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.ours import process_is_ours
 
-PIECES = ("check", "tests", "speed", "ways", "sites", "paper", "table")
+PIECES = ("check", "tests", "speed", "ways", "groups", "sites", "paper", "table")
 OUT = Path("runs") / "bench-gpu"
 MORE = 75
 """Exit code of sysexits.h for "try again"."""

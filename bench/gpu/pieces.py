@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from bench.gpu import paper, sites, speed
+from bench.gpu import groups, paper, sites, speed
 from bench.gpu.check import card, missing_for_tests
 from bench.record import Row, save, show
 from fedapp.experiment.config import load_experiment, parse_overrides
@@ -22,7 +22,7 @@ from fedapp.ground.text import duration
 
 PRESET = "fashion_mnist"
 ROOT = Path(__file__).parents[2]
-RECORDED = ("speed", "ways", "sites", "paper")
+RECORDED = ("speed", "ways", "groups", "sites", "paper")
 """Pieces whose figures go into docs/PERFORMANCE.md."""
 TOY = (
     "data.name=digits",
@@ -65,6 +65,9 @@ class Session:
             "tests": self._tests,
             "speed": lambda: speed.rates(self.experiment(), size),
             "ways": lambda: speed.ways(self.experiment(), size),
+            "groups": lambda: groups.rows(
+                self.experiment(), (4,) if self.toy else (8, 64), size.repetitions
+            ),
             "sites": lambda: sites.rows(self.experiment, self.out / "sites", self.over, self.toy),
             "paper": lambda: paper.runs(self.out, self.overrides(), self.deadline),
             "table": lambda: paper.table(self.out, self.numbers),

@@ -1,8 +1,8 @@
 """A round of FedAvg, here and elsewhere: processor time, memory, and whether the work is equal.
 
-`python -m bench.peers [--quick] [--turns N] [--sites K] [--before PATH] [--pfllib PATH]
-[--fl-bench PATH] [--pfl-research PATH]`: beside a bare PyTorch loop and one in this project's
-steps, this project and those that a path is given of.
+`python -m bench.peers [--quick] [--turns N] [--sites K] [--only 'NAME;NAME'] [--before PATH]
+[--pfllib PATH] [--fl-bench PATH] [--pfl-research PATH]`: beside a bare PyTorch loop and one in this
+project's steps, this project and those that a path is given of.
 Each turn is a process of its own on one thread, in a new order; a ratio is taken within a turn.
 Before that, each trains one round without dropout and with a batch a site, where the order of
 images says nothing: `update apart` is how far its update is from the loop's, of the update's
@@ -21,7 +21,15 @@ import typer
 
 from bench.command import Quick, carry_out
 from bench.measure import Times, in_turns
-from bench.peers.contenders import GROUPED, LOOP, OURS, STEPS, Contender, contender
+from bench.peers.contenders import (
+    BEFORE_GROUPED,
+    GROUPED,
+    LOOP,
+    OURS,
+    STEPS,
+    Contender,
+    contender,
+)
 from bench.peers.problem import Problem, Setting, apart, write
 from bench.record import Row, save
 from fedapp.ground.errors import ConfigError
@@ -67,6 +75,7 @@ def main(
     pfllib: Checkout = None,
     fl_bench: Checkout = None,
     pfl_research: Checkout = None,
+    only: Annotated[str, typer.Option(help="the bare loop and these: NAME;NAME")] = "",
     quick: Quick = False,
 ) -> None:
     """Measure and save the table."""
@@ -82,13 +91,16 @@ def main(
     contenders = [Contender(LOOP, "loop"), Contender(STEPS, "steps"), Contender(OURS, "ours")]
     contenders.append(Contender(GROUPED, "grouped"))
     contenders += [contender(name, path) for name, path in checkouts.items()]
+    if before and (before / "fedapp" / "learn" / "grouped.py").is_file():
+        contenders.append(Contender(BEFORE_GROUPED, "grouped", str(before.resolve())))
+    contenders = those(only, contenders)
     with TemporaryDirectory(prefix="bench-") as folder:
         for index, setting in enumerate(settings):
             place = Path(folder) / str(index)
             differences = equal_work(setting, contenders, place / "equal")
             rows = timed(setting, contenders, turns, place / "timed", differences)
             # A table for each setting: one of them takes an hour on a busy machine.
-            told = notes(turns, setting.sites, checkouts)
+            told = notes(turns, setting.sites, checkouts, only)
             save(f"peers-{setting.sites}", rows, told, quick=quick)
 
 
@@ -101,9 +113,19 @@ def of_so_many(sites: int | None, settings: Sequence[Setting]) -> Sequence[Setti
     return found
 
 
-def notes(turns: int, sites: int, checkouts: Collection[str]) -> dict[str, object]:
+def those(only: str, contenders: Sequence[Contender]) -> list[Contender]:
+    """Return the bare loop and those of these names; empty: all. Raises ConfigError."""
+    names = {contender.name for contender in contenders}
+    wanted = set(filter(None, map(str.strip, only.split(";")))) or names
+    if unknown := sorted(wanted - names):
+        raise ConfigError(f"--only {unknown[0]}: give some of {'; '.join(sorted(names))}")
+    return [one for one in contenders if one.name in wanted | {LOOP}]
+
+
+def notes(turns: int, sites: int, checkouts: Collection[str], only: str) -> dict[str, object]:
     """Return what all rows have in common; the command without where things lie here."""
     paths = "".join(f" --{name.lower()} PATH" for name in checkouts)
+    paths += f" --only '{only}'" if only else ""
     return {
         "command": f"python -m bench.peers --turns {turns} --sites {sites}{paths}",
         "share of sites that train": SETTINGS[0].share,
@@ -134,11 +156,14 @@ def timed(
 
     def turn(evaluate: bool, who: Contender) -> dict[str, Any]:
         answer = who.turn(folder, folder / who.name, evaluate, setting.warm_up + ROUNDS)
-        print(f"bench.peers: {setting.name}: {who.name}", flush=True)
+        how = "with" if evaluate else "without"
+        took = f"{_per_round(answer):.2f} s a round, {answer['peak_mib']:.0f} MiB"
+        print(f"bench.peers: {setting.name}, {how} evaluation: {who.name}: {took}", flush=True)
         return answer
 
     cases = {(e, w.name): partial(turn, e, w) for e in (False, True) for w in contenders}
     answers = in_turns(cases, turns)
+    steps = any(who.name == STEPS for who in contenders)
     times = {case: Times(tuple(map(_per_round, given))) for case, given in answers.items()}
     return [
         {
@@ -147,7 +172,7 @@ def timed(
             "who": who,
             **times[evaluate, who].row(),
             **times[evaluate, who].over(times[evaluate, LOOP]),
-            **_of_steps(times[evaluate, who].over(times[evaluate, STEPS])),
+            **(_of_steps(times[evaluate, who], times[evaluate, STEPS]) if steps else {}),
             "peak_mib": round(max(one["peak_mib"] for one in given)),
             "page faults": round(median(mean(one["faults"][-ROUNDS:]) for one in given)),
             "trained on": given[0]["images"]["trained"],
@@ -158,8 +183,8 @@ def timed(
     ]
 
 
-def _of_steps(ratio: Mapping[str, float]) -> dict[str, float]:
-    return {name.replace("ratio", "of_our_steps"): value for name, value in ratio.items()}
+def _of_steps(one: Times, steps: Times) -> dict[str, float]:
+    return {name.replace("ratio", "of_our_steps"): value for name, value in one.over(steps).items()}
 
 
 def _per_round(answer: dict[str, Any]) -> float:

@@ -4,8 +4,8 @@ Each runs in a thread of its own, one at a time: until it asks for something (`a
 none can go on, all that was asked is answered at once, and each goes on with its answer, in order.
 Only one thread ever runs, so nothing needs a lock, and the order is the same every time. Threads,
 not generators: a function asks from any depth, and its callers need not know. What is a thread's
-own (torch's gradient mode, context variables) stays apart; torch's generator of random numbers,
-which is not, is put back at every turn.
+own (torch's gradient mode, context variables) stays apart; torch's generators of random numbers,
+which are not, are put back at every turn.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +16,8 @@ from threading import Thread
 from typing import Any, Self
 
 import torch
+
+from fedapp.ground.devices import draws_of
 
 Answers = Callable[[Sequence[Any]], Sequence[Any]]
 """All requests of one kind that are there -> an answer to each, in the same order."""
@@ -82,11 +84,10 @@ class Turns:
         yield from self._lot(lot)
 
     def _lot(self, works: Sequence[Callable[[], Any]]) -> list[Any]:
-        generator = torch.default_generator
-        before = generator.get_state()
+        before = _drawn()
         said: list[Any] = []
         for one, work in zip(self._seats, works, strict=False):
-            generator.set_state(before)
+            _draw_on(before)
             said.append(one.begin(work))
         while asking := [k for k, one in enumerate(said) if isinstance(one, _Asked)]:
             kind = said[asking[0]].answers
@@ -97,11 +98,27 @@ class Turns:
                 answers = [Raised(error)] * len(alike)
             for k, answer in zip(alike, answers, strict=True):
                 said[k] = self._seats[k].go_on(answer)
-        generator.set_state(before)
+        _draw_on(before)
         for one in said:
             if isinstance(one, Raised):
                 raise one.error
         return said
+
+
+_Drawn = list[tuple[torch.Generator, torch.Tensor]]
+
+
+def _drawn() -> _Drawn:
+    """Return how far torch's generators are: the CPU's, and the GPU's where one is used."""
+    generators = [torch.default_generator]
+    if torch.cuda.is_initialized():
+        generators.append(draws_of(torch.device("cuda")))
+    return [(generator, generator.get_state()) for generator in generators]
+
+
+def _draw_on(drawn: _Drawn) -> None:
+    for generator, state in drawn:
+        generator.set_state(state)
 
 
 @dataclass(frozen=True)
@@ -136,10 +153,10 @@ class _Seat:
 
     def ask(self, asked: _Asked) -> Any:
         """Called by the thread: hand over the turn until there is an answer."""
-        state = torch.default_generator.get_state()
+        before = _drawn()
         self._said.put(asked)
         answer = self._heard.get()
-        torch.default_generator.set_state(state)
+        _draw_on(before)
         return answer
 
     def _live(self) -> None:

@@ -10,6 +10,7 @@ group of one takes other kernels, and is filled up to two.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -42,29 +43,42 @@ class Grouped:
                 setattr(self.network.get_submodule(where), last, made)
             elif module._parameters:
                 raise TypeError(f"{type(module).__name__} has weights outside of its layers")
-        self._tensors = tensors_of(self.network)
+        self._tensors = tuple(tensors_of(self.network).values())
         self._modules = list(self.network.modules())
         self.parameters = list(self.network.parameters())
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return all members' answers [size, n, C], each to inputs of its own [n, ...]."""
-        logits: Tensor = self.network(torch.cat(list(inputs), dim=1))
+        return self._apart(self.network(torch.cat(list(inputs), dim=1)))
+
+    def answers(self, inputs: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
+        """Return all members' answers to sets of so many inputs each, [size, rows, C] a set.
+
+        What is in front of the first dropout sees the sets together, the rest each set alone.
+        """
+        features = self.network.trunk(torch.cat(list(inputs), dim=1))
+        # Each in memory of its own: on some CPUs a product's last bits depend on where that starts.
+        parts = [[one.clone() for one in part.split(list(rows))] for part in features]
+        return [self._apart(self.network.tail(each)) for each in zip(*parts, strict=True)]
+
+    def _apart(self, logits: Tensor) -> Tensor:
         return logits.view(len(logits), self.size, -1).transpose(0, 1)
 
     @torch.no_grad()
-    def load(self, members: Sequence[Network]) -> None:
-        """Take the members' weights, `size` of them or fewer; the last one's fill the rest."""
-        every = [tensors_of(member) for member in members]
-        every += every[-1:] * (self.size - len(every))
-        own = [part for tensor in self._tensors.values() for part in tensor.unbind(0)]
-        torch._foreach_copy_(own, [each[name] for name in self._tensors for each in every])
+    def load(self, members: Sequence[Sequence[Tensor]]) -> None:
+        """Take the members' weights, `size` of them or fewer; the last one's fill the rest.
+
+        Of each all tensors, in the order of `tensors_of`.
+        """
+        every = [*members, *[members[-1]] * (self.size - len(members))]
+        own = [part for tensor in self._tensors for part in tensor.unbind(0)]
+        torch._foreach_copy_(own, [one for each in zip(*every, strict=True) for one in each])
 
     @torch.no_grad()
-    def give(self, members: Sequence[Network]) -> None:
-        """Copy the weights back to the members."""
-        every = [tensors_of(member) for member in members]
-        own = [part for tensor in self._tensors.values() for part in tensor[: len(every)].unbind(0)]
-        torch._foreach_copy_([each[name] for name in self._tensors for each in every], own)
+    def give(self, members: Sequence[Sequence[Tensor]]) -> None:
+        """Copy the weights back to the members' tensors."""
+        own = [part for tensor in self._tensors for part in tensor[: len(members)].unbind(0)]
+        torch._foreach_copy_([one for each in zip(*members, strict=True) for one in each], own)
 
     def modes(self, modes: Sequence[bool]) -> None:
         """Set the mode of each module, in the order of the network's own."""
@@ -123,14 +137,87 @@ class _Conv(_Layer):
 
 class _Linear(_Layer):
     def forward(self, x: Tensor) -> Tensor:
-        # Copied: how far rows lie apart may not depend on the group, since kernels choose by it.
-        each = x.reshape(len(x), self.size, -1).transpose(0, 1).contiguous()
-        weights = self.weight.mT
-        if self.bias is None:
-            out = torch.bmm(each, weights)
-        else:
-            out = torch.baddbmm(self.bias.unsqueeze(1), each, weights)
-        return out.transpose(0, 1).reshape(len(x), -1)
+        kind, weight, bias = x.device.type, self.weight, self.bias
+        if torch.is_autocast_enabled(kind):  # it knows no functions of one's own
+            half = torch.get_autocast_dtype(kind)
+            x, weight, bias = x.to(half), weight.to(half), None if bias is None else bias.to(half)
+        out: Tensor = _Products.apply(x, weight)  # type: ignore[no-untyped-call]
+        if bias is not None:
+            out = _Sums.apply(out, bias)  # type: ignore[no-untyped-call]
+        return out
+
+
+class _Products(torch.autograd.Function):
+    """Each network's x w^T: inputs [n, size d], weights [size, o, d] -> [n, size o].
+
+    A library chooses its kernels by how far rows lie apart and by where a matrix begins. So each
+    network's matrices lie in one piece and begin at a border of `BORDER`, whoever else is there.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        each, weight = _bordered(_apart(x, len(weight))), _bordered(weight)
+        ctx.save_for_backward(each, weight)
+        return _side_by_side(_product(each, weight.mT))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        each, weight = ctx.saved_tensors
+        along = _bordered(_apart(gradients[0], len(weight)))
+        of_x, of_weight = ctx.needs_input_grad
+        return (
+            _side_by_side(_product(along, weight)) if of_x else None,
+            _product(along.mT, each) if of_weight else None,
+        )
+
+
+class _Sums(torch.autograd.Function):
+    """Each network's x + b: [n, size o] and [size, o]; a column's sum goes by its own place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
+        ctx.size = len(bias)
+        return x + bias.flatten()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
+        [along] = gradients
+        each = _bordered(_apart(along, ctx.size)) if ctx.needs_input_grad[1] else None
+        return along, None if each is None else each.sum(1)
+
+
+BORDER = 16
+"""Floats: 64 bytes, a line of a CPU's cache."""
+
+
+def _apart(x: Tensor, size: int) -> Tensor:
+    """[n, size d] -> [size, n, d]."""
+    return x.reshape(len(x), size, -1).transpose(0, 1)
+
+
+def _side_by_side(each: Tensor) -> Tensor:
+    """[size, n, d] -> [n, size d]."""
+    return each.transpose(0, 1).reshape(each.shape[1], -1)
+
+
+def _product(one: Tensor, other: Tensor) -> Tensor:
+    """[size, n, d] and [size, d, o] -> [size, n, o], each beginning at a border."""
+    out = _room(one, len(one), one.shape[1], other.shape[2])
+    return torch.bmm(one, other, out=out)
+
+
+def _bordered(each: Tensor) -> Tensor:
+    """Return the matrices so that each lies in one piece and begins at a border."""
+    size, rows, columns = each.shape
+    in_one_piece = each.stride()[1:] == (columns, 1) and each.stride(0) % BORDER == 0
+    if in_one_piece and each.storage_offset() % BORDER == 0:
+        return each
+    return _room(each, size, rows, columns).copy_(each)
+
+
+def _room(like: Tensor, size: int, rows: int, columns: int) -> Tensor:
+    whole = -(-rows * columns // BORDER) * BORDER
+    return like.new_empty(size, whole)[:, : rows * columns].view(size, rows, columns)
 
 
 class _BatchNorm(_Layer):
@@ -214,7 +301,7 @@ def why_not(network: Network) -> str:
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.mul_(0.5)
-    both.load([network, other])
+    both.load([tuple(tensors_of(one).values()) for one in (network, other)])
     both.modes([False] * len(list(network.modules())))
     draw = torch.Generator().manual_seed(0)
     x = [

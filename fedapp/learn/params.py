@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,9 +39,11 @@ def to_bytes(params: Mapping[str, Tensor], transport: TransportSettings = PLAIN)
     """Serialise to safetensors; equal tensors under equal names give equal bytes."""
     tensors = {}
     for name in sorted(params):
-        tensor = params[name].detach().cpu()
+        tensor = params[name]
         kind = _stored_dtype(tuple(tensor.shape), tensor.dtype, transport)
-        tensors[name] = tensor.to(kind).contiguous()
+        if tensor.requires_grad or tensor.dtype != kind or not tensor.is_contiguous():
+            tensor = tensor.detach().to(kind).contiguous()
+        tensors[name] = tensor.cpu()
     header, order = _layout(tuple((n, tuple(t.shape), t.dtype) for n, t in tensors.items()))
     blob = b"".join((header, *(tensors[name].numpy().data for name in order)))
     return blob if transport.compression == "none" else _deflate(blob, transport)
@@ -94,25 +97,22 @@ def assign(model: nn.Module, params: Params) -> None:
     torch._foreach_copy_(list(own.values()), [params[name] for name in own])
 
 
-def copied(tensors: Mapping[str, Tensor]) -> Params:
+def copied(tensors: Mapping[str, Tensor]) -> tuple[Params, bool]:
     """Return copies on the CPU, each in the order of its indices.
 
-    Floats lie in one piece of memory: small networks are copied in a fraction of the time.
+    And whether one look tells that the floats hold neither NaN nor infinity; they lie in one piece
+    of memory, so that small networks are copied and looked through in a fraction of the time.
     """
     floats = {n: t.detach() for n, t in tensors.items() if t.dtype == torch.float32}
-    parts = torch.empty(sum(t.numel() for t in floats.values())).split(
-        [t.numel() for t in floats.values()]
-    )
-    rows = {n: part.view(t.shape) for (n, t), part in zip(floats.items(), parts, strict=True)}
-    if rows:
-        torch._foreach_copy_(list(rows.values()), list(floats.values()))
-    return {n: rows[n] if n in rows else t.detach().cpu().clone() for n, t in tensors.items()}
-
-
-def surely_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether floats hold neither NaN nor infinity; False where one look does not tell."""
-    floats = [tensor for tensor in tensors if tensor.is_floating_point()]
-    return not floats or bool(torch.stack(torch._foreach_norm(floats)).isfinite().all())
+    listed = list(floats.values())
+    whole = torch._C._nn.flatten_dense_tensors(listed).cpu() if floats else torch.empty(0)
+    rows = zip(floats, torch._C._nn.unflatten_dense_tensors(whole, listed), strict=True)
+    # A sum of squares is infinite or NaN where a number is; also where numbers are huge.
+    sure = math.isfinite(torch.dot(whole, whole).item())
+    known = dict(rows)
+    return {
+        n: known[n] if n in known else t.detach().cpu().clone() for n, t in tensors.items()
+    }, sure
 
 
 def all_finite(tensor: Tensor) -> bool:
@@ -157,20 +157,20 @@ def _plainly_right(blob: bytes, schema: Schema, transport: TransportSettings) ->
     if len(blob) != length or not blob.startswith(header):
         return None
     data, params = bytearray(memoryview(blob)[len(header) :]), {}
-    for dtype, start, names in parts:
-        numbers = torch.frombuffer(data, dtype=dtype, offset=start, count=names[-1][-1])
-        if dtype.is_floating_point and not all_finite(numbers):
+    for dtype, kind, start, count, names in parts:
+        numbers = np.frombuffer(data, kind, count, start)
+        if dtype.is_floating_point and not np.isfinite(numbers).all():
             return None
-        for name, shape, kind, begin, end in names:
-            at = start + begin * dtype.itemsize
-            tensor = torch.frombuffer(data, dtype=dtype, offset=at, count=end - begin).view(shape)
-            if name.endswith("running_var") and bool((tensor.numpy() < 0).any()):
+        for name, shape, wanted, at in names:
+            array = np.ndarray(shape, kind, data, at)  # each is a tensor of its own memory
+            if name.endswith("running_var") and bool((array < 0).any()):
                 return None
-            params[name] = tensor.to(kind)
+            tensor = torch.from_numpy(array)
+            params[name] = tensor if wanted == dtype else tensor.to(wanted)
     return params
 
 
-_Names = list[tuple[str, tuple[int, ...], torch.dtype, int, int]]
+_Names = list[tuple[str, tuple[int, ...], torch.dtype, int]]
 
 
 _Schema = tuple[tuple[str, tuple[tuple[int, ...], torch.dtype]], ...]
@@ -179,27 +179,27 @@ _Schema = tuple[tuple[str, tuple[tuple[int, ...], torch.dtype]], ...]
 @lru_cache(maxsize=16)
 def _plan(
     schema: _Schema, transport: TransportSettings
-) -> tuple[bytes, list[tuple[torch.dtype, int, _Names]], int]:
+) -> tuple[bytes, list[tuple[torch.dtype, np.dtype[Any], int, int, _Names]], int]:
     """Return how `to_bytes` writes a content: its header, the tensors behind it, its length.
 
-    Tensors by stored dtype, with the byte at which these begin; each with name, shape, dtype, and
-    where its numbers begin and end among those of the stored dtype. A length of -1 fits no content:
-    a tensor without numbers is for careful eyes.
+    Tensors by stored dtype: the byte at which these begin, how many numbers they have; each with
+    name, shape, dtype, and the byte at which it begins. A length of -1 fits no content: a tensor
+    without numbers is for careful eyes.
     """
     of = dict(schema)
     stored = {name: _stored_dtype(*of[name], transport) for name in sorted(of)}
     header, order = _layout(tuple((n, of[n][0], dtype) for n, dtype in stored.items()))
-    parts: list[tuple[torch.dtype, int, _Names]] = []
-    at = 0
-    for dtype, names in groupby(order, key=stored.__getitem__):
+    parts: list[tuple[torch.dtype, np.dtype[Any], int, int, _Names]] = []
+    at, empty = 0, False
+    for dtype, group in groupby(order, key=stored.__getitem__):
         listed: _Names = []
-        end = 0
-        for name in names:
-            begin, end = end, end + math.prod(of[name][0])
-            listed.append((name, *of[name], begin, end))
-        parts.append((dtype, at, listed))
-        at += end * dtype.itemsize
-    empty = any(begin == end for *_, names in parts for *_, begin, end in names)
+        start = at
+        for name in group:
+            listed.append((name, *of[name], at))
+            at += math.prod(of[name][0]) * dtype.itemsize
+            empty |= not math.prod(of[name][0])
+        kind = torch.empty(0, dtype=dtype).numpy().dtype
+        parts.append((dtype, kind, start, (at - start) // dtype.itemsize, listed))
     return header, parts, -1 if empty or not parts else len(header) + at
 
 

@@ -9,15 +9,17 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedapp.ground.devices import draws_of
 from fedapp.ground.settings import TrainSettings
 from fedapp.ground.turns import Raised
-from fedapp.learn.grouped import LEAST, Grouped, why_not
+from fedapp.learn.grouped import Grouped, why_not
 from fedapp.learn.limits import LONGEST_GRADIENT, Penalty
 from fedapp.learn.losses import cross_entropy
 from fedapp.learn.networks.base import Network
@@ -29,9 +31,13 @@ log = logging.getLogger(__name__)
 
 MEMBERS = 16
 """Networks of a group, at most: with 8 to 32 none is faster, and a core's cache holds no more."""
+SIZES = (2, 4, 8, 16)
+"""Of groups: three networks with inputs of one channel have three, for which a library has other
+kernels."""
 MOST_BYTES = 4 * 2**20
 """Of a network's tensors: a larger one fills a core by itself."""
 
+One = TypeVar("One")
 Alone = Callable[[nn.Module, Iterable[Step], TrainSettings, Penalty | None], float | None]
 """Trains one network by itself: see `training.descend`."""
 
@@ -45,7 +51,7 @@ class Training:
     """What one site asks for: these steps, in place, on its network.
 
     context: the site's own, in which its steps are made and counted. draws: dropout's, from torch's
-    generator on.
+    generator of the network's device on, which was at `begun`.
     """
 
     model: Network
@@ -53,12 +59,17 @@ class Training:
     settings: TrainSettings
     penalty: Penalty | None
     context: Context = field(default_factory=copy_context)
-    begun: Tensor = field(default_factory=torch.default_generator.get_state)
-    draws: torch.Generator = field(default_factory=torch.default_generator.clone_state)
+    begun: Tensor = field(init=False)
+    draws: torch.Generator = field(init=False)
     step: Step | None = None
     losses: list[Tensor] = field(default_factory=list)
     velocity: list[Tensor | None] = field(default_factory=list)
     failed: Exception | None = None
+
+    def __post_init__(self) -> None:
+        """Note how far the draws are."""
+        generator = draws_of(known_of(self.model).device)
+        self.begun, self.draws = generator.get_state(), generator.clone_state()
 
     def go_on(self) -> bool:
         """Make the next step; whether there is one."""
@@ -79,7 +90,7 @@ class Training:
         assert self.step is not None
         moving = tuple(v is not None for v in self.velocity)
         rate = self.settings.learning_rate, self.settings.momentum, self.settings.weight_decay
-        known = _known(self.model)
+        known = known_of(self.model)
         return known.kind, known.modes(), known.free(), moving, rate, self.step.batch[0].shape
 
     def answer(self) -> float | Raised | None:
@@ -90,7 +101,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class _Known:
+class Known:
     """A network's layers: torch looks for them anew each time, which takes as long as a step.
 
     kind: what networks of one group have in common, beside their mode.
@@ -104,23 +115,26 @@ class _Known:
     device: torch.device
 
     def modes(self) -> tuple[bool, ...]:
+        """Return which modules are in training mode."""
         return tuple(module.training for module in self.modules)
 
     def free(self) -> tuple[bool, ...]:
+        """Return which parameters are to learn."""
         return tuple(parameter.requires_grad for parameter in self.parameters)
 
 
-_NETWORKS: WeakKeyDictionary[Network, _Known] = WeakKeyDictionary()
+_NETWORKS: WeakKeyDictionary[Network, Known] = WeakKeyDictionary()
 
 
-def _known(model: Network) -> _Known:
+def known_of(model: Network) -> Known:
+    """Return a network's layers and tensors; looked for once."""
     found = _NETWORKS.get(model)
     if found is None or found.head is not model.head:  # others may answer in its place for a while
         tensors, device = tensors_of(model), model.head.weight.device
         shapes = tuple((name, tuple(tensor.shape)) for name, tensor in tensors.items())
         kind = type(model), shapes, model.dropout.p, model.compute, device
         layers, parameters = tuple(model.modules()), tuple(model.parameters())
-        found = _Known(model.head, kind, layers, parameters, tuple(tensors.values()), device)
+        found = Known(model.head, kind, layers, parameters, tuple(tensors.values()), device)
         _NETWORKS[model] = found
     return found
 
@@ -142,20 +156,16 @@ def fits(model: Network) -> bool:
     """Whether what sites ask of such networks is done together; it goes by the network alone."""
     if not model.grouped:
         return False
-    known = _known(model)
-    if known.device.type != "cpu":
-        _say("on a GPU this has not been measured")
-        return False
-    return not _hindrance(known.kind, _Beside(model))
+    return not _hindrance(known_of(model).kind, _Beside(model))
 
 
 def alike(models: Sequence[Network]) -> list[list[int]]:
     """Return which of the networks have equal tensors: their places, in lists of equal ones."""
     found: list[list[int]] = []
     for place, model in enumerate(models):
-        mine = _known(model)
+        mine = known_of(model)
         for others in found:
-            first = _known(models[others[0]])
+            first = known_of(models[others[0]])
             pairs = zip(reversed(mine.tensors), reversed(first.tensors), strict=False)
             if mine.kind == first.kind and all(torch.equal(a, b) for a, b in pairs):
                 others.append(place)
@@ -179,7 +189,7 @@ def trained_together(
         lots: list[list[Training]] = []
         for _, alike in groupby(sorted(waiting, key=_order(waiting)), key=Training.kind):
             listed = list(alike)
-            lots += [listed[at : at + MEMBERS] for at in range(0, len(listed), MEMBERS)]
+            lots += lots_of(listed)
         waiting = []
         for lot in lots:
             try:
@@ -193,7 +203,7 @@ def trained_together(
 
 def _apart(one: Training, alone: Alone) -> float | Raised | None:
     """Do a training by itself, from its first step and with the draws that it came with."""
-    torch.default_generator.set_state(one.begun)
+    draws_of(known_of(one.model).device).set_state(one.begun)
     try:
         return alone(one.model, one.rest(), one.settings, one.penalty)
     except Exception as error:  # this site's alone
@@ -225,12 +235,11 @@ def _fitting(lot: Sequence[Training]) -> list[Training]:
 
 def _trained(lot: Sequence[Training]) -> list[Training]:
     """Take steps until one has no more, or steps of another shape; return those that have more."""
-    first, known = lot[0], _known(lot[0].model)
-    group = _group(known.kind, _Beside(first.model), max(len(lot), LEAST))
-    models = [one.model for one in lot]
-    group.load(models)
+    first, known = lot[0], known_of(lot[0].model)
+    group, tensors = group_of(first.model, len(lot)), [known_of(one.model).tensors for one in lot]
+    group.load(tensors)
     group.modes(known.modes())
-    spare = [torch.Generator()] * (group.size - len(lot))
+    spare = [torch.Generator(known.device)] * (group.size - len(lot))
     group.draws[:] = [one.draws for one in lot] + spare
     rates = first.settings.learning_rate, first.settings.momentum, first.settings.weight_decay
     every = zip(*(one.velocity for one in lot), strict=True)
@@ -242,11 +251,27 @@ def _trained(lot: Sequence[Training]) -> list[Training]:
         more = [one.go_on() for one in lot]
         shapes = {None if one.step is None else one.step.batch[0].shape for one in lot}
         going = len(shapes) == 1 and None not in shapes
-    group.give(models)
+    group.give(tensors)
     for k, (one, own) in enumerate(zip(lot, torch.stack(losses, dim=1), strict=False)):
         one.losses += own.unbind()
         one.velocity = [None if v is None else v[k] for v in optimiser.velocity]
     return [one for one, on in zip(lot, more, strict=True) if on]
+
+
+def group_of(model: Network, members: int) -> Grouped:
+    """Return a network of so many such networks or more (`SIZES`); its weights are anybody's."""
+    size = next(size for size in SIZES if size >= members)
+    return _group(known_of(model).kind, _Beside(model), size)
+
+
+def lots_of(listed: list[One]) -> Iterator[list[One]]:
+    """Cut them into lots of at most `MEMBERS`, few of whose groups must be filled up."""
+    while listed:
+        number = min(len(listed), MEMBERS)
+        # One place in eight may stay empty; of a smaller group half.
+        size = max(size for size in (1, *SIZES) if number >= size - size // 8 - (size == 4))
+        yield listed[: min(size, number)]
+        listed = listed[min(size, number) :]
 
 
 def _step(group: Grouped, optimiser: Sgd, lot: Sequence[Training]) -> Tensor:
@@ -326,7 +351,8 @@ class _Beside:
 
 @lru_cache(maxsize=8)
 def _group(kind: Hashable, beside: _Beside, size: int) -> Grouped:  # noqa: ARG001 the key
-    return Grouped(beside.model, size)
+    with torch.inference_mode(mode=False):  # it will learn, too
+        return Grouped(beside.model, size)
 
 
 @lru_cache(maxsize=8)

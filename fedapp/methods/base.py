@@ -35,7 +35,6 @@ from fedapp.learn.params import (
     assign,
     copied,
     schema_of,
-    surely_finite,
     tensors_of,
     without,
 )
@@ -410,8 +409,8 @@ class SiteContext:
 
     def params(self) -> Params:
         """Return a copy of the context's model on the CPU. Raises RunError where it diverged."""
-        params = copied(tensors_of(self.model))
-        for name, tensor in () if surely_finite(params.values()) else params.items():
+        params, sure = copied(tensors_of(self.model))
+        for name, tensor in () if sure else params.items():
             if not all_finite(tensor):
                 raise RunError(
                     f"site {self.data.site}: {name} is NaN or infinite after training; {DIVERGED}"

@@ -71,10 +71,15 @@ class RoundPool:
         members = [
             Member(r.site, weight, partial(self.read, r)) for weight, r in parts if weight > 0
         ]
+        floating = [name for name, tensor in own.items() if tensor.is_floating_point()]
+        weights = [name for name in floating if name in self.weights]
+        others = [name for name in floating if name not in self.weights]
         lengths: list[tuple[float, float]] = []
         total = self.rule.start(own)
-        for member in members:
-            lengths.append(self._lengths(member.read(), own))
+        for member in members:  # how far each moved: its weights, and its statistics
+            params = member.read()
+            far = rough_length(params, own, weights), rough_length(params, own, others)
+            lengths.append(far)
             total = self.rule.accumulate(total, member)
         near = members if self.rule.masked else self._near(members, lengths, role)
         if len(near) < len(members):
@@ -101,13 +106,6 @@ class RoundPool:
     def put(self, params: Params, role: str) -> ModelRef:
         """Make this the server's newest content of a role."""
         return self.pool.made(to_bytes(params, self.transport), self.round, role)
-
-    def _lengths(self, params: Params, own: Params) -> tuple[float, float]:
-        """Return how far a member moved: its weights, and its statistics."""
-        floating = [name for name, tensor in own.items() if tensor.is_floating_point()]
-        weights = [name for name in floating if name in self.weights]
-        others = [name for name in floating if name not in self.weights]
-        return rough_length(params, own, weights), rough_length(params, own, others)
 
     def _near(
         self, members: Sequence[Member], lengths: Sequence[tuple[float, float]], role: str

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from bench import measure, record, tables
-from bench.gpu import check, main, paper, pieces, sites, speed
+from bench.gpu import check, groups, main, paper, pieces, sites, speed
 from bench.gpu.pieces import Session
 from bench.throughput import Size, flop_per_image, throughput
 from fedapp.ground.errors import ConfigError, RunError
@@ -59,7 +59,8 @@ def test_without_a_gpu_it_says_so_in_one_line(monkeypatch, tmp_path):
 def test_a_piece_that_there_is_not_is_named():
     assert said("spede", "--quick") == (
         2,
-        "bench.gpu: no piece spede; there are check, tests, speed, ways, sites, paper, table\n",
+        "bench.gpu: no piece spede; there are check, tests, speed, ways, groups, sites, paper, "
+        "table\n",
     )
 
 
@@ -142,6 +143,18 @@ def test_operators_are_counted_forwards_and_backwards():
     with speed.Operators() as backwards:
         y.sum().backward()
     assert backwards.number > 2
+
+
+def test_groups_stand_beside_one_after_the_other(monkeypatch):
+    monkeypatch.setattr(groups, "MEMBERS", (2, 4))
+    monkeypatch.setattr(groups, "IMAGES", (3,))
+    rows = {row["what"]: row for row in groups.rows(small(), (2,), 1)}
+    assert list(rows) == [
+        "one after the other", "one after the other, recorded", "2 as one", "4 as one",
+    ]  # fmt: skip
+    assert rows["one after the other"]["ratio"] == 1
+    # A group starts as many operators as two sites of it, about; so a site of more has fewer.
+    assert rows["4 as one"]["operators"] < rows["2 as one"]["operators"]
 
 
 def test_sites_at_a_time_are_measured_once_each(tmp_path, monkeypatch):
@@ -230,7 +243,7 @@ def test_what_is_recorded_has_a_place_in_the_tables(tmp_path, monkeypatch):
     written = sorted(path.stem for path in tmp_path.glob("*.json"))
     assert written == sorted(f"gpu-{name}" for name in pieces.RECORDED)
     assert tables.unplaced(text, tmp_path) == []
-    assert tables.filled(text, tmp_path).count("preset fashion_mnist; setting seed=1.") == 4
+    assert tables.filled(text, tmp_path).count("preset fashion_mnist; setting seed=1.") == 5
 
 
 @pytest.mark.slow
@@ -240,7 +253,7 @@ def test_the_whole_runs_without_flower_killed_in_the_middle(tmp_path):
     quick = "gc.collect = lambda *_: 0; "  # as in no_collection
     run = "runpy.run_module('bench.gpu', run_name='__main__', alter_sys=True)"
     words = ["-c", hidden + quick + run, "--quick", "--out", str(tmp_path), *SETTINGS]
-    wanted = ["check", "speed", "ways", "sites", "paper", "table"]
+    wanted = [name for name in main.PIECES if name != "tests"]
     cut = subprocess.Popen([sys.executable, *words, *wanted], cwd=ROOT, stdout=subprocess.DEVNULL)
     first = tmp_path / "sites" / "1.json"
     while not first.exists() and cut.poll() is None:

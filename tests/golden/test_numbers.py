@@ -31,8 +31,11 @@ def test_every_method_and_every_preset_has_its_numbers():
     name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in RUNS
 ])  # fmt: skip
 def test_the_numbers_are_those_of_the_file(tmp_path, name):
-    """To the bit, or where torch or the kind of CPU is another, nearly."""
-    if GOLDEN["arithmetic"] == arithmetic():
+    """To the bit, or where torch or the kind of CPU is another, nearly.
+
+    A run without digests was changed on another kind of CPU than the file's.
+    """
+    if GOLDEN["arithmetic"] == arithmetic() and "pool" in RUNS[name]:
         assert RUNS[name].items() >= digests(run_of(name, tmp_path)).items(), REMEDY
     else:
         assert is_near(name, near(name, tmp_path)), REMEDY

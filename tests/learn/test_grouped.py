@@ -9,6 +9,7 @@ from torch import nn
 from fedapp.learn.grouped import Grouped, why_not
 from fedapp.learn.networks import build_model, network_settings
 from fedapp.learn.networks.base import Network
+from fedapp.learn.params import tensors_of
 
 KINDS = [
     ("fedsiam_mnist", {}, (1, 28, 28)),
@@ -26,6 +27,10 @@ def network(name: str, settings: dict, inputs: tuple[int, ...], seed: int = 0) -
     return build_model(network_settings(name, settings), inputs, 5)
 
 
+def weights(several):
+    return [tuple(tensors_of(each).values()) for each in several]
+
+
 @pytest.mark.parametrize(("name", "settings", "inputs"), KINDS)
 @pytest.mark.parametrize("training", [False, True])
 def test_its_answers_are_those_of_each_network(name, settings, inputs, training):
@@ -37,7 +42,7 @@ def test_its_answers_are_those_of_each_network(name, settings, inputs, training)
                 module.p = 0.0
     assert why_not(several[0]) == ""
     group = Grouped(several[0], 3)
-    group.load(several)
+    group.load(weights(several))
     x = torch.randn(3, 6, *inputs)
     found = group(list(x))
     for one, images, answers in zip(several, x, found, strict=True):
@@ -48,11 +53,11 @@ def test_weights_go_in_and_come_back_as_they_were():
     several = [network("resnet9", {"width": 2}, (1, 8, 8), seed) for seed in range(3)]
     before = [copy.deepcopy(each.state_dict()) for each in several]
     group = Grouped(several[0], 4)  # the fourth is filled up with the third
-    group.load(several)
+    group.load(weights(several))
     for each in several:
         for tensor in each.state_dict().values():
             tensor.zero_()
-    group.give(several)
+    group.give(weights(several))
     for each, were in zip(several, before, strict=True):
         assert all(torch.equal(t, were[name]) for name, t in each.state_dict().items())
 
@@ -64,10 +69,10 @@ def test_statistics_of_a_batch_are_each_networks_own():
         each.stem.conv = nn.Identity()
         each.train()
     group = Grouped(first, 2)
-    group.load([first, other])
+    group.load(weights([first, other]))
     x = torch.tensor([1.0, 3.0]).view(2, 1, 1, 1).expand(2, 1, 8, 8)
     group([x, 10 * x])
-    group.give([first, other])
+    group.give(weights([first, other]))
     assert first.stem.norm.running_mean.item() == pytest.approx(0.2)
     assert other.stem.norm.running_mean.item() == pytest.approx(2.0)
     assert first.stem.norm.num_batches_tracked == other.stem.norm.num_batches_tracked == 1
@@ -80,7 +85,7 @@ def test_each_network_drops_by_draws_of_its_own():
 
     def answers(*seeds):
         group = Grouped(one, len(seeds))
-        group.load([one])
+        group.load(weights([one]))
         group.draws[:] = [torch.Generator().manual_seed(seed) for seed in seeds]
         return group([x] * len(seeds))
 
@@ -128,6 +133,25 @@ def test_what_cannot_be_grouped_says_why(one, says):
     before = copy.deepcopy(one.state_dict())
     assert says in why_not(one)
     assert all(torch.equal(t, before[name]) for name, t in one.state_dict().items())
+
+
+@pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16])
+def test_a_group_learns_in_the_precision_of_its_networks(compute):
+    """Within rounding: three digits of bfloat16; a group's gradients are its members' own."""
+    several = [network("fedsiam_mnist", {"dropout": 0.0}, (1, 16, 16), seed) for seed in range(2)]
+    for each in several:
+        each.compute = compute
+    group = Grouped(several[0], 2)
+    group.load(weights(several))
+    x = torch.randn(2, 3, 1, 16, 16)
+    group(list(x)).square().sum().backward()
+    for one, images in zip(several, x, strict=True):
+        one(images).square().sum().backward()
+    near = 1e-4 if compute == torch.float32 else 0.1
+    for name, whole in group.network.named_parameters():
+        for mine, one in zip(whole.grad, several, strict=True):
+            theirs = one.get_parameter(name).grad
+            assert (mine - theirs).norm() <= near * theirs.norm(), name
 
 
 def test_a_layer_that_stands_in_two_places_stays_one():

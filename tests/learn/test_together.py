@@ -94,6 +94,15 @@ def test_more_sites_than_a_group_holds(networks, monkeypatch):
     assert all(equal(found[site], alone[site]) for site in range(6)) and said == losses
 
 
+@pytest.mark.parametrize(
+    ("sites", "lots"),
+    [(1, [1]), (3, [3]), (5, [4, 1]), (13, [8, 4, 1]), (15, [15]), (37, [16, 16, 4, 1])],
+)
+def test_lots_leave_few_places_empty(sites, lots):
+    """By hand: groups have 2, 4, 8 or 16 places; a lone site has two."""
+    assert [len(lot) for lot in together.lots_of(list(range(sites)))] == lots
+
+
 def test_it_is_the_loop_but_for_rounding(networks):
     for network in networks:
         network.dropout.p = 0.0
@@ -246,3 +255,54 @@ def test_an_answer_says_what_was_raised(networks):
     training = together.Training(networks[0], iter(()), SETTINGS, None)
     training.failed = ValueError("odd")
     assert training.answer() == Raised(training.failed)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_a_group_is_the_loop_but_for_rounding(networks):
+    for network in networks:
+        network.to("cuda").dropout.p = 0.0
+        if hasattr(network, "channel_dropout"):
+            network.channel_dropout.p = 0.0
+
+    def outcome(grouped):
+        own = [copy.deepcopy(network) for network in networks]
+        for network in own:
+            network.grouped = grouped
+
+        def work(site):
+            steps = (
+                Step(step.loss, tuple(part.cuda() for part in step.batch))
+                for step in steps_of(own[site], site, (4, 4))
+            )
+            return descend(own[site], steps, SETTINGS)
+
+        with Turns(6) as turns:
+            return own, list(turns.carry_out([lambda s=s: work(s) for s in range(6)]))
+
+    (mine, losses), (theirs, said) = outcome(True), outcome(False)
+    assert losses == pytest.approx(said, rel=1e-3)
+    for one, other in zip(mine, theirs, strict=True):
+        for a, b in zip(one.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_dropout_draws_for_each_site(networks):
+    """The same loss whoever else is there, but for rounding: each has its own masks."""
+
+    def work(network, site):
+        torch.cuda.manual_seed(site)
+        network.to("cuda")
+        steps = (
+            Step(step.loss, tuple(part.cuda() for part in step.batch))
+            for step in steps_of(network, site, (4,))
+        )
+        return descend(network, steps, SETTINGS)
+
+    def losses(sites):
+        own = {site: copy.deepcopy(networks[site]) for site in sites}
+        with Turns(6) as turns:
+            works = [lambda s=s: work(own[s], s) for s in sites]
+            return dict(zip(sites, turns.carry_out(works), strict=True))
+
+    assert losses([1, 4])[4] == pytest.approx(losses([0, 4, 2, 3])[4], rel=1e-3)
