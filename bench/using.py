@@ -1,19 +1,15 @@
-"""What is a model worth in use? `python -m bench.using answers RUN | labels | colour`.
+"""What is a model worth in use? `python -m bench.using answers RUN | colour`.
 
 answers: of a finished run with its models written, accuracy by the share of images answered, and
-the coverage of prediction sets, measured on the sites' test images. labels: accuracy after more
-labels, chosen by `next-to-label` and otherwise (Fashion-MNIST). colour: from colour images as files
-to run, models, predictions and ONNX with resnet18 at 128 x 128, each step timed.
+the coverage of prediction sets, measured on the sites' test images. colour: from colour images as
+files to run, models, predictions and ONNX with resnet18 at 128 x 128, each step timed.
 """
 
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import mean, stdev
 from tempfile import TemporaryDirectory
-from typing import Annotated
 
 import torch
 import typer
@@ -22,20 +18,10 @@ from torch import Tensor
 
 from bench.record import Cells, Row, save
 from fedapp.data.datasets import load_dataset
-from fedapp.data.images import channel_stats
-from fedapp.data.inputs import normalise
-from fedapp.ground.rng import seeded, torch_stream
-from fedapp.ground.settings import DataSettings, TrainSettings
-from fedapp.learn.networks import build_model, network_settings
-from fedapp.learn.params import digest_of
-from fedapp.learn.predictors import Predictor
-from fedapp.learn.training import train
-from fedapp.learn.uncertainty import SCORING_BATCH
-from fedapp.models.choose import candidates, spread
+from fedapp.ground.rng import torch_stream
+from fedapp.ground.settings import DataSettings
 from fedapp.models.conformal import Calibration, Sets, prediction_sets
-from fedapp.models.description import Recipe
-from fedapp.models.model import SiteModel, in_parts, load_model
-from fedapp.models.study import Study, embedding, study
+from fedapp.models.model import load_model
 from fedapp.server.peers import finished_run
 from fedapp.site.federation import federation_of
 
@@ -93,102 +79,6 @@ def _pooled(sites: list[tuple[str, Tensor, Tensor, Calibration]]) -> Row:
         if ":" in key
     }
     return {**whole, **sums, "calibration images": sum(one[3].images for one in sites)}
-
-
-# --- labels ---------------------------------------------------------------------------------------
-
-FIRST, MORE, POOL, TEST = 100, 100, 4000, 2000
-EPOCHS, CLASSES, WIDTH = 60, 10, 8
-SETTINGS = TrainSettings(learning_rate=0.01, batch_size=32)
-
-
-@app.command()
-def labels(seeds: Annotated[int, typer.Option()] = 3) -> None:
-    """Train on `FIRST` labels, choose `MORE` of `POOL` images, train anew, test."""
-    pool = load_dataset(DataSettings(name="fashion_mnist"), 0)
-    found: dict[str, list[float]] = {}
-    for seed in range(seeds):
-        order = torch.randperm(len(pool.labels), generator=torch_stream(seed, "using labels"))
-        first, rest = order[:FIRST], order[FIRST : FIRST + POOL]
-        test = order[-TEST:]
-        begun = _trained(pool.inputs[first], pool.labels[first], seed)
-        asked = [study(begun, part, 20, n) for n, part in _parts(pool.inputs[rest])]
-        found.setdefault("none", []).append(_accuracy(begun, pool.inputs[test], pool.labels[test]))
-        for name, choose in WAYS.items():
-            more = rest[choose(begun, pool.inputs[rest], asked, seed)]
-            both = torch.cat([first, more])
-            model = _trained(pool.inputs[both], pool.labels[both], seed)
-            accuracy = _accuracy(model, pool.inputs[test], pool.labels[test])
-            found.setdefault(name, []).append(accuracy)
-            print(seed, name, f"{accuracy:.4f}", flush=True)
-    rows: list[Row] = [
-        {"chosen by": name, "mean accuracy": mean(each), "deviation": stdev(each),
-         **{f"seed {number}": one for number, one in enumerate(each)}}
-        for name, each in found.items()
-    ]  # fmt: skip
-    save("using-labels", rows, {"first": FIRST, "more": MORE, "pool": POOL, "test": TEST})
-
-
-def _parts(images: Tensor) -> Iterator[tuple[int, Tensor]]:
-    yield from enumerate(images.split(SCORING_BATCH))
-
-
-def _random(model: SiteModel, images: Tensor, asked: list[Study], seed: int) -> Tensor:
-    return torch.randperm(len(images), generator=torch_stream(seed, "using random"))[:MORE]
-
-
-def _unsure(model: SiteModel, images: Tensor, asked: list[Study], seed: int) -> Tensor:
-    doubt, even = _doubt(asked)
-    return candidates(doubt, even, MORE)[:MORE]
-
-
-def _entropy(model: SiteModel, images: Tensor, asked: list[Study], seed: int) -> Tensor:
-    return _doubt(asked)[1].argsort(descending=True)[:MORE]
-
-
-def _ours(model: SiteModel, images: Tensor, asked: list[Study], seed: int) -> Tensor:
-    some = candidates(*_doubt(asked), MORE)
-    return some[spread(embedding(model, images[some]), MORE)]
-
-
-def _doubt(asked: list[Study]) -> tuple[Tensor, Tensor]:
-    doubt = torch.cat([one.mutual_information for one in asked])
-    return doubt, torch.cat([one.entropy for one in asked])
-
-
-WAYS: dict[str, Callable[[SiteModel, Tensor, list[Study], int], Tensor]] = {
-    "random": _random,
-    "entropy": _entropy,
-    "mutual information": _unsure,
-    "mutual information, k-centre (next-to-label)": _ours,
-}
-
-
-def _trained(images: Tensor, targets: Tensor, seed: int) -> SiteModel:
-    """Train a small ResNet-9 on labelled images alone, with SGD as of the presets."""
-    mean_of, std_of = channel_stats(images)
-    classes = tuple(map(str, range(CLASSES)))
-
-    def scaled(pixels: Tensor) -> Tensor:
-        return normalise(pixels, mean_of, std_of)
-
-    with seeded(CPU, seed, "using model"):
-        network = build_model(network_settings("resnet9", {"width": WIDTH}), (1, 28, 28), CLASSES)
-        hot = torch.eye(CLASSES)[targets]
-        shuffle = torch_stream(seed, "using order")
-        train(network, images, hot, len(images), scaled, SETTINGS, EPOCHS, shuffle)
-    blob, parts = in_parts({"own": Predictor(network.state_dict())})
-    recipe = Recipe(
-        network={"name": "resnet9", "width": WIDTH}, classes=classes, inputs=(1, 28, 28),
-        images=True, mean=mean_of, std=std_of, precision="float32", parts=parts,
-        sha256=digest_of(blob),
-    )  # fmt: skip
-    return SiteModel(recipe, blob, CPU)
-
-
-def _accuracy(model: SiteModel, images: Tensor, targets: Tensor) -> float:
-    said = torch.cat([model.probabilities(part) for _, part in _parts(images)])
-    return float((said.argmax(1) == targets).double().mean())
 
 
 # --- colour ---------------------------------------------------------------------------------------

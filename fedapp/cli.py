@@ -87,6 +87,13 @@ Jobs = Annotated[
     typer.Option(min=1, help="cells at a time; else a core each, as memory allows"),
 ]
 
+By = Annotated[
+    Literal["accuracy", "balanced_accuracy", "f1", "kappa"],
+    typer.Option(
+        help="what methods are compared by; all but accuracy: of all sites' images as one"
+    ),
+]
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -255,12 +262,19 @@ def show_site(
         Path | None,
         typer.Argument(help="a node's store-path, or a run's name or folder; else your runs"),
     ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="folder for a page of each model, with its surest mistakes")
+    ] = None,
+    specificity: Annotated[
+        float, typer.Option(help="at which the page tells the sensitivity of each class")
+    ] = 0.9,
 ) -> None:
-    """Say which models this site has: of which run and round, why, how good, beside alone."""
+    """Say whether joining paid, and which models this site has: of which run, why, how good."""
     from fedapp.experiment.runpaths import runs_root
     from fedapp.tools.models.mine import show_site
 
-    show_site(folder or Path(os.environ.get("FEDAPP_SITES") or runs_root()), Console())
+    place = folder or Path(os.environ.get("FEDAPP_SITES") or runs_root())
+    show_site(place, Console(), page, specificity)
 
 
 @app.command("predict", rich_help_panel=USE)
@@ -340,6 +354,7 @@ def advise(
     ] = None,
     jobs: Jobs = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    by: By = "accuracy",
 ) -> None:
     """Say which method to take on your data, after short runs of the simple and recommended."""
     from fedapp.experiment.config import parse_overrides
@@ -347,7 +362,9 @@ def advise(
     from fedapp.tools.compare.grid import seeds_of
 
     given, chosen = parse_overrides(overrides or []), seeds_of(seeds)
-    raise typer.Exit(advise_on(data, given, seeds=chosen, out=out, jobs=jobs, as_data=as_json))
+    raise typer.Exit(
+        advise_on(data, given, seeds=chosen, out=out, jobs=jobs, as_data=as_json, by=by)
+    )
 
 
 @app.command(rich_help_panel=COMPARE, epilog=f"Sweeps: {', '.join(sweeps())}")
@@ -367,6 +384,7 @@ def compare(
     keep_models: Annotated[
         bool, typer.Option("--keep-models", help="keep the models of cells that are done")
     ] = False,
+    by: By = "accuracy",
 ) -> None:
     """Compare methods x seeds x settings: a grid's YAML file, a sweep, or a preset and --methods.
 
@@ -386,6 +404,7 @@ def compare(
         jobs=jobs,
         driver=driver,
         keep_models=keep_models,
+        by=by,
     )
     raise typer.Exit(code)
 

@@ -383,6 +383,9 @@ class RoundSettings:
     robust: str = "none"
     """How the server averages: none, the weighted mean; against bad models bounded, median or
     filtered; or a rule of one's own, `package.module:Class`."""
+    chosen_by: Literal["accuracy", "balanced_accuracy", "f1", "kappa"] = "accuracy"
+    """Metric of the validation images by which a site keeps a model, and of its verdict; all but
+    accuracy count every class alike, or take chance off."""
 
 
 @dataclass(frozen=True, config=CLOSED)

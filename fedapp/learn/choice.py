@@ -10,6 +10,9 @@ the latest candidate that has at least b - m right is kept. Later is better wher
 tell: it has learned longer. Within a round the answer that the site uses counts as the latest, a
 model that it trained alone as the earliest.
 
+Where a run chooses by another metric than accuracy (`rounds.chosen_by`), n times that metric stands
+in the place of the images that are right.
+
 Without validation images the server's last model is kept, where a site has one, else the last
 answer that it used: what few labels make of the server's model is often worse.
 
@@ -25,6 +28,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.settings import CLOSED
+from fedapp.learn.quality import Metric, measured
 from fedapp.messages.protocol import ANSWERS, Evaluation
 
 MARGIN: Final = 0.5
@@ -50,7 +54,8 @@ class Candidate:
     """An answer that a site had after a round, and its right answers to the site's own images.
 
     answer: `USED`, or one of `protocol.ANSWERS`. alone: the site trained it on its own images, and
-    nothing of any other site is in it.
+    nothing of any other site is in it. worth: of the validation images, the metric that the run
+    chooses by, at most 1; None: it chooses by accuracy, or they do not tell.
     """
 
     round: _Count
@@ -60,6 +65,12 @@ class Candidate:
     val_images: _Count
     test_right: _Count
     test_images: _Count
+    worth: Annotated[float, Field(ge=-1, le=1)] | None = None
+
+    @property
+    def score(self) -> float:
+        """What candidates are compared by, in images: those that are right, or as many as worth."""
+        return self.val_right if self.worth is None else self.worth * self.val_images
 
     @property
     def when(self) -> tuple[int, int]:
@@ -88,6 +99,11 @@ class Choice:
         return chosen([one for one in self.candidates if one.alone])
 
     @property
+    def joined(self) -> Candidate | None:
+        """What it would keep of what other sites had a part in; None where there is nothing."""
+        return chosen([one for one in self.candidates if not one.alone])
+
+    @property
     def helped(self) -> bool | None:
         """Whether it keeps what other sites had a part in; None where that cannot be told.
 
@@ -106,7 +122,7 @@ class Choice:
         """
         here, held = {one.when: one for one in new}, self.kept
         if held and held.when in here:
-            here[held.when] = max(here[held.when], held, key=lambda one: one.val_right)
+            here[held.when] = max(here[held.when], held, key=lambda one: one.score)
         elif held:
             here[held.when] = held
         every = {one.when: one for one in self.candidates} | here
@@ -116,25 +132,31 @@ class Choice:
 
 
 def candidates(
-    number: int, evaluations: Mapping[str, Evaluation], apart: bool
+    number: int,
+    evaluations: Mapping[str, Evaluation],
+    apart: bool,
+    metric: Metric = "accuracy",
 ) -> tuple[Candidate, ...]:
     """Return what a site's evaluations after a round offer, from the earliest to the latest.
 
-    None without an evaluation of "val". apart: whether the site trained what it uses alone, other
-    sites having no part in it yet (`Method.joins_at`). An answer under two names is one.
+    Without an evaluation of "val" the model trained alone only: a method may measure it before all
+    others, by itself. apart: whether the site trained what it uses alone, other sites having no
+    part in it yet (`Method.joins_at`). metric: by which they are compared. An answer under two
+    names is one.
     """
-    if "val" not in evaluations:
-        return ()
-    used = evaluations["val"], evaluations.get("test")
+    used = evaluations.get("val"), evaluations.get("test")
     found = []
     for name in _ORDER:
         ending = f"_{name}" if name in ANSWERS else ""
         val, test = evaluations.get(f"val{ending}"), evaluations.get(f"test{ending}")
         if val is None or (name != USED and val.samples and (val, test) == used):
             continue
+        if used[0] is None and name != "alone":
+            continue
         alone = apart or name == "alone"
         tested = (test.correct, test.samples) if test else (0, 0)
-        found.append(Candidate(number, name, alone, val.correct, val.samples, *tested))
+        worth = None if metric == "accuracy" else measured(metric, val.confusion)
+        found.append(Candidate(number, name, alone, val.correct, val.samples, *tested, worth))
     return tuple(found)
 
 
@@ -145,16 +167,16 @@ def chosen(among: Sequence[Candidate]) -> Candidate | None:
     """
     if not among:
         return None
-    best, images = max(one.val_right for one in among), among[0].val_images
+    best, images = max(one.score for one in among), among[0].val_images
     if not images:
         return max(among, key=lambda one: (one.answer == "common", one.when))
     least = best - margin(best, images)
-    return max((one for one in among if one.val_right >= least), key=lambda one: one.when)
+    return max((one for one in among if one.score >= least), key=lambda one: one.when)
 
 
-def margin(right: int, images: int) -> float:
+def margin(right: float, images: int) -> float:
     """Return m above, in images, >= 0: by how many the best must lead to count as better."""
-    share = (right + 1) / (images + 2)
+    share = (max(right, 0) + 1) / (images + 2)
     return MARGIN * math.sqrt(share * (1 - share) * images)
 
 
@@ -164,8 +186,9 @@ def _by_time(every: Mapping[tuple[int, int], Candidate]) -> list[Candidate]:
 
 def needed(among: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Return those on which any later choice can depend, by time; see `Choice`."""
-    keep = {one for one in (chosen(among), chosen([o for o in among if o.alone])) if one}
+    kinds = [one for one in among if one.alone], [one for one in among if not one.alone]
+    keep = {one for one in map(chosen, (among, *kinds)) if one}
     for name in _ORDER:
         if own := [one for one in among if one.answer == name]:
-            keep |= {max(own, key=lambda one: (one.val_right, one.when)), own[-1]}
+            keep |= {max(own, key=lambda one: (one.score, one.when)), own[-1]}
     return tuple(sorted(keep, key=lambda one: one.when))

@@ -35,6 +35,8 @@ def card(description: Description) -> str:
     blocks = [
         f"---\n{matter}---",
         f"# Model of site {origin.called}",
+        f"**{joined(description)}**",
+        *(f"**Warning.** {light}" for light in description.lights),
         f"A classifier of {len(recipe.classes)} classes, trained by federated learning "
         f"({origin.method}, round {origin.round}) for the data of one site. `{TENSORS}` holds "
         f"its tensors, `{DESCRIPTION}` all that is needed to use them:",
@@ -123,27 +125,27 @@ def _part(part: ModelPart) -> str:
 
 
 def _why(description: Description) -> list[str]:
-    """Say by which rule the model was chosen, from what, and whether joining helped the site."""
+    """Say by which rule the model was chosen, and from what."""
     choice = description.choice
     rule = f"Chosen by the site itself: {choice.rule}."
     head = "| round | answer | validation, right | test, right |\n|---|---|---|---|"
     rows = [_candidate(one, description) for one in choice.candidates]
-    return [rule, "\n".join([head, *rows]), joined(choice.helped)]
+    return [rule, "\n".join([head, *rows]), *filter(None, [preferred(choice.helped)])]
 
 
-def joined(helped: bool | None) -> str:
-    """Say whether joining the federation helped a site, as far as its rule can tell."""
+def joined(description: Description) -> str:
+    """Say whether joining paid, by the site's test images, as far as they tell."""
+    if (said := description.choice.verdict) is None:
+        return "Whether joining paid was not asked: the run did not keep what it takes."
+    return said.line
+
+
+def preferred(helped: bool | None) -> str:
+    """Say which kind of model the rule prefers on the validation images; empty: it cannot tell."""
     if helped is None:
-        return "Whether joining helped the site cannot be told."
-    if helped:
-        return (
-            "Joining helped, or did no harm: on its validation images what the site trained alone "
-            "is not better."
-        )
-    return (
-        "Joining did not help this site: on its validation images the model that it trained alone "
-        "is better, and is kept."
-    )
+        return ""
+    kept = "what other sites had a part in" if helped else "what the site trained alone"
+    return f"Of what it was chosen from, the rule keeps {kept}."
 
 
 def _candidate(one: Candidate, description: Description) -> str:
@@ -181,8 +183,8 @@ def _others(others: Others | None) -> list[str]:
     return [
         "The models of all sites of the run, on their own test images, by share of labels:",
         "\n".join(rows),
-        f"Harmed by joining: of {others.compared} sites that also have a model trained alone, "
-        f"{others.harmed} keep one with fewer right test images.",
+        f"Of {others.compared} sites that also have a model trained alone, {others.harmed} keep "
+        "one with fewer right test images; on few images that may be chance.",
     ]
 
 

@@ -18,6 +18,7 @@ from fedapp.learn.metrics import calibration_error, wilson
 from fedapp.learn.networks import Network, build_model, network_settings
 from fedapp.learn.overfeatures import Form
 from fedapp.learn.prototypes import Distance
+from fedapp.learn.verdict import Verdict
 from fedapp.messages.protocol import Evaluation
 from fedapp.models.conformal import Calibration
 
@@ -158,13 +159,15 @@ class Chosen:
 
     answer: which of the site's answers it gives. rule: in words. helped: whether the rule prefers
     what other sites had a part in to what the site trained alone; None: that cannot be told.
-    candidates: those that the rule still needs, with their right answers.
+    candidates: those that the rule still needs, with their right answers. verdict: whether joining
+    paid, on the test images; None: not asked, as of a file written before there was one.
     """
 
     answer: str
     rule: str
     helped: bool | None
     candidates: tuple[Candidate, ...]
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -194,7 +197,8 @@ class Others:
 class Description:
     """All of model.json. calibration: a file written before there was any has none.
 
-    others: None where only this site's model is known.
+    others: None where only this site's model is known. lights: warnings of the model, a sentence
+    each (`learn.lights`).
     """
 
     format: Literal[1]
@@ -204,6 +208,7 @@ class Description:
     choice: Chosen
     calibration: Calibration = field(default_factory=Calibration)
     others: Others | None = None
+    lights: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return it as the file's text; numbers in a row stand in one line."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +37,14 @@ INEXACT = (
 )
 
 
+class Made(NamedTuple):
+    """A model for use. tested: what it says of the site's test images, float32 [n, C]."""
+
+    description: Description
+    blob: bytes
+    tested: Tensor
+
+
 @dataclass(frozen=True)
 class Maker:
     """Makes models of one site of a run. are_images: whether its inputs are."""
@@ -52,12 +61,26 @@ class Maker:
         reported: Mapping[str, Evaluation],
         number: int,
         choice: Chosen,
-    ) -> tuple[Description, bytes]:
-        """Return the description and the bytes of the model that these networks are.
+    ) -> Made:
+        """Return the model that these networks are: described, as bytes, and what it says.
 
         reported: what the run measured of it, by part. number: the round after which it was taken.
         The model is read back from its bytes and measured on the site's images.
         """
+        model, blob = self._model(site, networks)
+        answers = _answers(model, site)
+        results, calibration = _results(answers, reported), calibrated(*answers["val"])
+        origin = self.origin(number)
+        made = Description(FORMAT, model.recipe, origin, results, choice, calibration)
+        return Made(made, blob, answers["test"][0])
+
+    def tested(self, site: SiteContext, networks: Mapping[str, Predictor]) -> Tensor:
+        """Return what these networks say of the site's test images, float32 [n, C]."""
+        return self._model(site, networks)[0].probabilities(site.labelled_part("test")[0])
+
+    def _model(
+        self, site: SiteContext, networks: Mapping[str, Predictor]
+    ) -> tuple[SiteModel, bytes]:
         blob, parts = in_parts(networks)
         recipe = Recipe(
             network=_network(self.experiment.model),
@@ -71,10 +94,7 @@ class Maker:
             sha256=digest_of(blob),
             window=self.experiment.data.window,
         )
-        answers = _answers(SiteModel(recipe, blob, site.device), site)
-        results, calibration = _results(answers, reported), calibrated(*answers["val"])
-        origin = self.origin(number)
-        return Description(FORMAT, recipe, origin, results, choice, calibration), blob
+        return SiteModel(recipe, blob, site.device), blob
 
     def origin(self, number: int) -> Origin:
         """Say where a model comes from that is taken after round `number`."""

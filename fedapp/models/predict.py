@@ -46,7 +46,8 @@ class Prediction:
     """What a model says of an image.
 
     label: its most probable class, with which probability in [0, 1]. entropy, mutual_information:
-    nats (`study`). inside: the classes of its prediction set.
+    nats (`study`). lead: its probability less that of the second class, in [0, 1]. inside: the
+    classes of its prediction set.
     """
 
     image: Listed
@@ -54,6 +55,7 @@ class Prediction:
     probability: float
     entropy: float
     mutual_information: float
+    lead: float
     inside: tuple[str, ...]
 
     @property
@@ -83,6 +85,7 @@ def predictions(
         if batch.read:
             said = study(model, batch.pixels, asked.passes, number)
             top, label = said.probabilities.max(1)
+            second = said.probabilities.topk(min(2, len(classes)), 1).values[:, -1]
             inside = prediction_sets(said.probabilities, calibration, asked.sets, asked.coverage)
             for row, image in enumerate(batch.read):
                 found[image] = Prediction(
@@ -91,6 +94,7 @@ def predictions(
                     probability=float(top[row]),
                     entropy=float(said.entropy[row]),
                     mutual_information=float(said.mutual_information[row]),
+                    lead=float(top[row] - second[row]),
                     inside=tuple(classes[c] for c in inside[row].nonzero()[:, 0].tolist()),
                 )
         yield [found[image] for image in batch.listed]

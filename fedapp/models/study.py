@@ -54,19 +54,3 @@ def study(model: SiteModel, images: Tensor, passes: int, batch: int) -> Study:
     if not bool(answer.isfinite().all()):
         raise RunError("the model answers NaN: use one of another round or site")
     return Study(answer, *decomposed(torch.stack(samples), torch.tensor(weights).double()))
-
-
-@torch.inference_mode()
-def embedding(model: SiteModel, images: Tensor) -> Tensor:
-    """Return where a model sees images, float32 [n, D]: what its networks' heads read, n >= 1.
-
-    Each network's numbers are brought to the length of the root of its weight, so that squared
-    distances are those between directions, added by the networks' weights.
-    """
-    images = images.to(model.device)
-    seen = []
-    for network, one in model.predictors:
-        inside = network.embed(features_of(network.eval(), images, model.normalise))
-        unit = torch.nn.functional.normalize(inside.float(), dim=1)
-        seen.append(unit.cpu() * one.weight**0.5)
-    return torch.cat(seen, 1)

@@ -155,15 +155,21 @@ def _named(movers: Sequence[tuple[int, Row]], of: int) -> str:
 
 
 def _kept(summary: Row, per_site: Sequence[Row]) -> list[str]:
-    """Say what the models are worth that sites keep, and which sites joining did not help."""
+    """Say what the models are worth that sites keep, and which of them keep their own alone."""
     found = summary.get("kept") or {}
     if found.get("mean") is None:
         return []
     lines = [f"Kept for use        {percent(found['mean'])} % right, the sites' mean"]
     if found["told"]:
         alone = [brief(row) for row in per_site if str(row["site"]) in found["alone"]]
-        who = f": {some(alone)}, which keep their model alone" if alone else ""
-        lines.append(f"Not helped          {_of(len(alone), found['told'])} sites{who}")
+        who = f": {some(alone)}, what they trained alone" if alone else ""
+        lines.append(f"Keep their own      {_of(len(alone), found['told'])} sites{who}")
+    said = found.get("verdicts") or {}
+    if any(said.values()):
+        lines.append(
+            f"Joining             paid at {said['paid']} sites, did harm at {said['harmed']}, "
+            f"changed little at {said['same']}; cannot be said at {said['unknown']}"
+        )
     return lines
 
 

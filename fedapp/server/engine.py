@@ -252,7 +252,9 @@ class Engine:
         of_sites = [reply for reply in every if reply.site != SERVER_SITE]
         seconds["server"] = time.monotonic() - began - sum(seconds.values())
         joins_at = self.experiment.method.joins_at
-        row = state.standings.close_round(number, of_sites, skipped, joins_at)
+        row = state.standings.close_round(
+            number, of_sites, skipped, joins_at, self.experiment.rounds.chosen_by
+        )
         if beyond:
             row["left_out"] = beyond
             for site, times in sorted(beyond.items()):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from fedapp.learn.quality import measured
 from fedapp.messages.protocol import MEMORY_LOST, Reply
 
 Row = dict[str, Any]
@@ -15,8 +16,9 @@ def sites_row(number: int, replies: Sequence[Reply], seconds: Mapping[str, float
     replies: of all phases, in their order: what a site says twice counts as said last. seconds: of
     each kind of phase, and of the server itself.
 
-    Of a site: `[right, of]` of each evaluation by its name, `learned`, `loss`, `helpers` as
-    `[site, relation]`, `pseudo` as `protocol.PseudoLabels`, `memory_lost`; each where it was said.
+    Of a site: `[right, of]` of each evaluation by its name, `val_balanced_accuracy` and
+    `test_balanced_accuracy`, `learned`, `loss`, `helpers` as `[site, relation]`, `pseudo` as
+    `protocol.PseudoLabels`, `memory_lost`; each where it was said.
     """
     sites: dict[str, Row] = {}
     for reply in replies:
@@ -30,6 +32,10 @@ def sites_row(number: int, replies: Sequence[Reply], seconds: Mapping[str, float
 
 def _said(reply: Reply) -> Row:
     said: Row = {part: [found.correct, found.samples] for part, found in reply.evaluations.items()}
+    for part, found in reply.evaluations.items():
+        balanced = measured("balanced_accuracy", found.confusion)
+        if part in {"val", "test"} and balanced is not None:
+            said[f"{part}_balanced_accuracy"] = round(balanced, 4)
     if reply.learned:
         said["learned"] = True
     if "loss" in reply.metrics:

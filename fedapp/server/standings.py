@@ -9,13 +9,29 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
+
+import numpy as np
 
 from fedapp.learn.choice import Choice, candidates
 from fedapp.learn.metrics import worst_decile
+from fedapp.learn.quality import (
+    FEWEST,
+    METRICS,
+    Counts,
+    Metric,
+    known,
+    measured,
+    sensitivity,
+    specificity,
+)
+from fedapp.learn.verdict import Said, Verdict, of_counts
 from fedapp.messages.protocol import ANSWERS, IMAGES, STEPS, Evaluation, Reply, SiteFacts
 
 Row = dict[str, Any]
+
+POOLED: tuple[Metric, ...] = ("balanced_accuracy", "f1", "kappa")
+"""Metrics beside accuracy that follow from what sites send."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +60,10 @@ class Standing:
         """Accuracy on "val", "test" or "test_before"; None without images."""
         return self.latest[part].accuracy if part in self.latest else None
 
+    def worth(self, metric: Metric) -> float | None:
+        """Return a metric of its test images; None where it cannot be said."""
+        return measured(metric, self.latest["test"].confusion) if "test" in self.latest else None
+
     @property
     def test_classes(self) -> int | None:
         """Number of classes with test images; None before the first evaluation of any."""
@@ -51,12 +71,22 @@ class Standing:
             return None if self.facts.test else 0
         return sum(any(row) for row in self.latest["test"].confusion)
 
-    def after(self, reply: Reply, joins_at: float) -> "Standing":
-        """Return the record with a reply in it."""
+    @property
+    def verdict(self) -> Verdict:
+        """Whether joining paid, as far as counts of right test images tell."""
+        joined, alone = self.choice.joined, self.choice.alone
+        if joined is None or alone is None or joined.test_images != alone.test_images:
+            return Verdict(
+                "unknown", "accuracy", self.facts.test, why="without a model of each kind"
+            )
+        return of_counts(joined.test_right, alone.test_right, joined.test_images)
+
+    def after(self, reply: Reply, joins_at: float, metric: Metric = "accuracy") -> "Standing":
+        """Return the record with a reply in it; metric: by which its site keeps a model."""
         apart = reply.learned and reply.round < joins_at
         now = replace(
             self,
-            choice=self.choice.after(candidates(reply.round, reply.evaluations, apart)),
+            choice=self.choice.after(candidates(reply.round, reply.evaluations, apart, metric)),
             latest={**self.latest, **reply.evaluations},
             epsilon=reply.metrics.get("epsilon", self.epsilon),
             steps=self.steps + reply.metrics.get(STEPS, 0),
@@ -72,6 +102,7 @@ class Standings:
     """All sites, and the best rounds so far by mean test and by mean validation accuracy.
 
     by_answer: for each answer that sites can give, the round that is best by its own validation.
+    by_metric: the same for each metric of all sites' images together (`_pooled_row`).
     """
 
     sites: dict[int, Standing]
@@ -79,6 +110,7 @@ class Standings:
     best_by_validation: Row | None = None
     pseudo_label_error: float | None = None
     by_answer: dict[str, Row] = field(default_factory=dict)
+    by_metric: dict[str, Row] = field(default_factory=dict)
 
     @cached_property
     def _measured(self) -> dict[str, dict[int, float]]:
@@ -86,6 +118,14 @@ class Standings:
         found: dict[str, dict[int, float]] = {}
         for site, standing in self.sites.items():
             _note(found, site, standing.latest)
+        return found
+
+    @cached_property
+    def _pooled(self) -> dict[str, Counts]:
+        """The sum of all sites' latest confusion matrices by part: integers, so in any order."""
+        found: dict[str, Counts] = {}
+        for standing in self.sites.values():
+            _pool(found, {}, standing.latest)
         return found
 
     def accuracies(self) -> dict[str, list[float]]:
@@ -122,14 +162,17 @@ class Standings:
         replies: Sequence[Reply],
         skipped: Mapping[int, str],
         joins_at: float = 0,
+        metric: Metric = "accuracy",
     ) -> Row:
         """Record a round's replies and return its row of `metrics.jsonl`.
 
-        joins_at: as `Method.joins_at`.
+        joins_at: as `Method.joins_at`. metric: by which sites keep a model.
         """
+        measured, pooled = self._measured, self._pooled
         for reply in replies:
-            self.sites[reply.site] = self.sites[reply.site].after(reply, joins_at)
-            _note(self._measured, reply.site, reply.evaluations)
+            _pool(pooled, self.sites[reply.site].latest, reply.evaluations)
+            self.sites[reply.site] = self.sites[reply.site].after(reply, joins_at, metric)
+            _note(measured, reply.site, reply.evaluations)
         for site in skipped:
             standing = self.sites[site]
             self.sites[site] = replace(standing, rounds_skipped=standing.rounds_skipped + 1)
@@ -158,6 +201,10 @@ class Standings:
                     row, self.by_answer.get(answer), f"mean_val_accuracy_{answer}"
                 ):
                     self.by_answer[answer] = row
+        row |= self._pooled_row()
+        for name in POOLED:
+            if number and _better(row, self.by_metric.get(name), f"pooled_val_{name}"):
+                self.by_metric[name] = row
         if late := [k for k, s in sorted(self.sites.items()) if s.joined == number > 0]:
             row["joined"] = late
         if number > 0 and _better(row, self.best, "mean_test_accuracy"):
@@ -167,6 +214,53 @@ class Standings:
             self.best_by_validation = row
             self._mark("by_validation_accuracy")
         return row
+
+    def _pooled_row(self) -> Row:
+        """Return the metrics of all sites' images together, by part; None: they cannot be said.
+
+        Not means over sites: a site with two images of a class has a sensitivity of 0, 50 or 100 %,
+        and would count like one with two hundred.
+        """
+        return {
+            f"pooled_{part}_{name}": known(float(METRICS[name](self._pooled[part])))
+            if part in self._pooled
+            else None
+            for name in POOLED
+            for part in ("test", "val")
+        }
+
+    def _by_class(self) -> list[Row]:
+        """Return what all sites' models find of each class, of its images at all sites together.
+
+        Shares are None where there are too few images (`quality.FEWEST`). sites_with_few: which
+        have images of the class, but too few to be ranked by.
+        """
+        counts = self._pooled.get("test")
+        if counts is None:
+            return []
+        names = next(iter(self.sites.values())).facts.classes
+        found, spared = sensitivity(counts), specificity(counts)
+        images = counts.sum(1)
+        of_sites = np.array(
+            [
+                np.sum(s.latest["test"].confusion, 1)
+                for s in self.sites.values()
+                if "test" in s.latest
+            ]
+        )
+        few = ((of_sites > 0) & (of_sites < FEWEST)).sum(0)
+        return [
+            {
+                "class": name,
+                "images": int(images[c]),
+                "sensitivity": known(float(found[c])) if images[c] >= FEWEST else None,
+                "specificity": known(float(spared[c]))
+                if images.sum() - images[c] >= FEWEST
+                else None,
+                "sites_with_few": int(few[c]),
+            }
+            for c, name in enumerate(names)
+        ]
 
     def _mark(self, name: str) -> None:
         """Note every site's accuracy on test images under this name; most have it already."""
@@ -202,6 +296,7 @@ class Standings:
                 "by_validation_accuracy": site.by_validation_accuracy,
                 "before_training_accuracy": site.accuracy("test_before"),
                 "val_accuracy": site.accuracy("val"),
+                **{name: site.worth(name) for name in POOLED},
                 **{
                     f"{answer}_accuracy": site.accuracy(f"test_{answer}")
                     for answer in ANSWERS
@@ -222,6 +317,9 @@ class Standings:
         As far as the server can tell: a site keeps its model as it was before noise. mean: of
         their accuracies on the sites' test images. told: sites whose images tell whether joining
         helped. alone: those of them, with the round of the better model, that it did not.
+        verdicts: how many sites' test images say that joining paid, that it did harm, that it
+        changed little, or nothing (`verdict.of_counts`): a site itself, which knows which images
+        were right, can say more.
         """
         choices = {k: site.choice for k, site in sorted(self.sites.items())}
         tested = [kept for c in choices.values() if (kept := c.kept) and kept.test_images]
@@ -232,6 +330,10 @@ class Standings:
                 str(k): kept.round
                 for k, c in choices.items()
                 if c.helped is False and (kept := c.kept)
+            },
+            "verdicts": {
+                kind: sum(site.verdict.said == kind for site in self.sites.values())
+                for kind in get_args(Said)
             },
         }
 
@@ -266,6 +368,16 @@ class Standings:
                 }
                 for answer, row in self.by_answer.items()
             },
+            "pooled": {
+                name: {
+                    "final": self._pooled_row().get(f"pooled_test_{name}"),
+                    "best_by_validation": row.get(f"pooled_test_{name}"),
+                    "best_by_validation_round": row.get("round"),
+                }
+                for name in POOLED
+                for row in [self.by_metric.get(name, {})]
+            },
+            "by_class": self._by_class(),
             "kept": self.kept(),
             "steps_per_site": _mean([site.steps for site in self.sites.values()]),
             "images_per_site": _mean([site.images for site in self.sites.values()]),
@@ -295,6 +407,17 @@ def _note(
             of_part.pop(site, None)
         else:
             of_part[site] = result.accuracy
+
+
+def _pool(
+    pooled: dict[str, Counts], before: Mapping[str, Evaluation], now: Mapping[str, Evaluation]
+) -> None:
+    """Put a site's new confusion matrices in the place of its former ones in all sites' sums."""
+    for part in now.keys() & {"test", "val"}:
+        counts = np.array(now[part].confusion, dtype=np.int64)
+        if part in before:
+            counts -= np.array(before[part].confusion, dtype=np.int64)
+        pooled[part] = pooled[part] + counts if part in pooled else counts
 
 
 def _sums(result: Evaluation) -> Row:

@@ -10,12 +10,19 @@ is as good. A run of the same name from elsewhere has another folder (`runpaths.
 """
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
 
 from fedapp.ground.errors import RunError
 from fedapp.learn.choice import BLIND, RULE, USED, Candidate, Choice, candidates
 from fedapp.learn.params import Params, digest_of, to_bytes, without
+from fedapp.learn.predictors import Predictor
+from fedapp.learn.verdict import verdict
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.models.description import (
@@ -25,6 +32,7 @@ from fedapp.models.description import (
     Origin,
     read_description,
 )
+from fedapp.models.evidence import Evidence, Kind, read_evidence, warnings_of, write_evidence
 from fedapp.models.folder import write_model
 from fedapp.models.maker import Maker
 
@@ -44,7 +52,8 @@ class KeptModel:
     def take(self, task: Task, report: SiteReport, site: SiteContext) -> None:
         """Keep what a task brought where the rule chooses it. Raises StoreError."""
         apart = report.learned and task.round < self.maker.experiment.method.joins_at
-        new = candidates(task.round, report.evaluations, apart)
+        metric = self.maker.experiment.rounds.chosen_by
+        new = candidates(task.round, report.evaluations, apart, metric)
         if not new:
             return
         held = self._held()
@@ -58,11 +67,12 @@ class KeptModel:
         before = Choice(held.choice.candidates if held else ())
         choice = before.after(new)
         kept = choice.kept
+        at = _Moment(choice, new, *as_measured(task, report, site))
         if kept in new and kept != before.kept:
-            self._keep(kept, choice, task, report, site)
+            self._keep(kept, at, report)
         elif held is not None and choice != before:
-            why = replace(held.choice, helped=choice.helped, candidates=choice.candidates)
-            write_model(self.folder, replace(held, choice=why, others=None))
+            evidence = self._evidence(at)
+            self._write(replace(held, others=None), None, at, evidence)
 
     def _held(self) -> Description | None:
         """Return what the folder holds; None where that is nothing, or damaged."""
@@ -80,31 +90,85 @@ class KeptModel:
         # Not by code and versions: a run may go on with others.
         return replace(found, code=runs.code, versions=runs.versions) == runs
 
-    def _keep(
-        self, kept: Candidate, choice: Choice, task: Task, report: SiteReport, site: SiteContext
-    ) -> None:
+    def _keep(self, kept: Candidate, at: "_Moment", report: SiteReport) -> None:
         """Write the answer's networks with all that is known of them."""
-        method, used = self.maker.experiment.method, kept.answer == USED
-        when, context = as_measured(task, report, site)
-        found = method.used(when, context) if used else method.single(kept.answer, when, context)
-        ending = "" if used else f"_{kept.answer}"
+        ending = "" if kept.answer == USED else f"_{kept.answer}"
         reported = {
             part: report.evaluations[f"{part}{ending}"]
             for part in ("val", "test")
             if f"{part}{ending}" in report.evaluations
         }
+        choice, site = at.choice, at.site
         why = Chosen(
             kept.answer, RULE if kept.val_images else BLIND, choice.helped, choice.candidates
         )
-        write_model(self.folder, *self.maker.make(site, found, reported, kept.round, why))
+        made = self.maker.make(site, self._networks(kept, at), reported, kept.round, why)
+        evidence = self._evidence(at, {kept: made.tested})
+        evidence = evidence.with_answers("kept", kept, made.tested)
+        inputs = site.labelled_part("test")[0]
+        self._write(made.description, made.blob, at, evidence.with_mistakes(inputs))
         # A person reads the log of a real site; in simulation it is all sites' at once.
         log.log(
             logging.INFO if site.data.audit is None else logging.DEBUG,
             "site %d: the model of round %d is its best so far, right on %d of %d validation "
             "images; it is in %s%s",
-            task.site, kept.round, kept.val_right, kept.val_images, self.folder,
+            at.task.site, kept.round, kept.val_right, kept.val_images, self.folder,
             "; the site trained it alone: joining has not helped yet" * (choice.helped is False),
         )  # fmt: skip
+
+    def _networks(self, one: Candidate, at: "_Moment") -> Mapping[str, Predictor]:
+        """Return what gives a candidate of this task its answers."""
+        method = self.maker.experiment.method
+        if one.answer == USED:
+            return method.used(at.task, at.site)
+        return method.single(one.answer, at.task, at.site)
+
+    def _evidence(
+        self, at: "_Moment", asked: Mapping[Candidate, Tensor] = MappingProxyType({})
+    ) -> Evidence:
+        """Return what is known of both kinds of model, of this task too.
+
+        asked: what candidates said of the test images, as far as they were asked already.
+        """
+        labels, data = at.site.labelled_part("test")[1], at.site.data
+        learned = torch.bincount(data.labels.cpu(), minlength=data.num_classes)
+        found = read_evidence(self.folder)
+        if found is None or not torch.equal(found.labels, labels):
+            found = Evidence(labels, learned)
+        kinds: tuple[tuple[Kind, Candidate | None], ...] = (
+            ("joined", at.choice.joined),
+            ("alone", at.choice.alone),
+        )
+        for kind, one in kinds:
+            if one is not None and one in at.new and len(labels):
+                answers = asked.get(one)
+                if answers is None:
+                    answers = self.maker.tested(at.site, self._networks(one, at))
+                found = found.with_answers(kind, one, answers)
+        return found
+
+    def _write(
+        self, made: Description, blob: bytes | None, at: "_Moment", evidence: Evidence
+    ) -> None:
+        """Write evidence and model, with the verdict and the lights that follow from both."""
+        write_evidence(self.folder, evidence)
+        choice, labels = at.choice, evidence.labels.numpy()
+        both = evidence.of("joined", choice.joined), evidence.of("alone", choice.alone)
+        joined, alone = (None if one is None else one.double().numpy() for one in both)
+        said = verdict(joined, alone, labels, self.maker.experiment.rounds.chosen_by)
+        why = replace(made.choice, helped=choice.helped, candidates=choice.candidates, verdict=said)
+        warned = warnings_of(made, evidence, choice)
+        write_model(self.folder, replace(made, choice=why, lights=warned), blob)
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """What a task brought. new: its candidates; task, site: as they were measured."""
+
+    choice: Choice
+    new: Sequence[Candidate]
+    task: Task
+    site: SiteContext
 
 
 def as_measured(task: Task, report: SiteReport, site: SiteContext) -> tuple[Task, SiteContext]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedapp.learn.uncertainty import entropy
-from fedapp.models.study import embedding, study
+from fedapp.models.study import study
 from tests.models.made import MIXTURE, SMALL, model_of, pictures
 
 SURE = {**SMALL, "dropout": 0.0}
@@ -39,11 +39,3 @@ def test_draws_are_keyed_by_the_batch():
     first, again, other = (study(model, images, 3, batch) for batch in (0, 0, 1))
     assert torch.equal(first.mutual_information, again.mutual_information)
     assert not torch.equal(first.mutual_information, other.mutual_information)
-
-
-def test_embeddings_have_length_one_and_weigh_networks():
-    seen = embedding(model_of(weights=MIXTURE), pictures(5))
-    assert seen.shape == (5, 3 * 32)
-    torch.testing.assert_close(seen.norm(dim=1), torch.ones(5))
-    parts = seen.view(5, 3, 32).norm(dim=2).square()
-    torch.testing.assert_close(parts, torch.tensor(list(MIXTURE.values())).expand(5, 3))

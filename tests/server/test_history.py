@@ -26,6 +26,8 @@ def test_what_a_site_said_in_two_phases_is_one_entry():
             "2": {
                 "val": [2, 4],
                 "test": [3, 5],
+                "val_balanced_accuracy": 0.5,
+                "test_balanced_accuracy": 0.6,
                 "learned": True,
                 "loss": 0.12346,
                 "helpers": [[7, 0.1235]],

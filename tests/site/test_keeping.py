@@ -149,7 +149,7 @@ def test_a_site_that_joining_does_not_help_keeps_its_model_alone_and_says_so(tmp
     for one in harmed:
         assert one.origin.round == 0
         card = (folder / "models" / one.origin.called / "README.md").read_text()
-        assert "Joining did not help this site" in card
+        assert f"**{one.choice.verdict.line}**" in card
     assert "validation images; it is in" in caplog.text
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedapp.ground.errors import RunError
+from fedapp.learn.quality import Metric
 from fedapp.messages.protocol import ANSWERS
 from fedapp.results.comparison.looks import Look, looks
 from fedapp.results.statistics import Mean, mean_sd
@@ -39,6 +40,14 @@ SITE_SELECTED, SITE_FINAL = "selected_accuracy", "final_accuracy"
 WORK = ("steps_per_site", "images_per_site")
 """Columns of results.csv: what a site learned by in the whole run, repeats counted."""
 
+BY_METRIC: Mapping[Metric, str] = {
+    "balanced_accuracy": "selected_balanced_accuracy",
+    "f1": "selected_f1",
+    "kappa": "selected_kappa",
+}
+"""Columns of results.csv: metrics of all sites' test images together, each at the round that its
+own is highest in of their validation images."""
+
 OF_AN_ANSWER = (SELECTED, "selected_round", FINAL)
 """Columns of results.csv that each answer has, behind its name."""
 COLUMNS: Mapping[str, Sequence[str]] = {
@@ -47,7 +56,7 @@ COLUMNS: Mapping[str, Sequence[str]] = {
         *(BEST, "best_round", FINAL, SELECTED, "selected_round", "selected_val_accuracy"),
         *("selected_by", "selected_std", WORST_DECILE),
         *("final_std", "final_worst_decile", "warmup_test_accuracy", "pseudo_label_error"),
-        *("last5_test_accuracy", "largest_fall", "calibration_error"),
+        *("last5_test_accuracy", "largest_fall", "calibration_error", *BY_METRIC.values()),
         *(f"{answer}_{column}" for answer in ANSWERS for column in OF_AN_ANSWER),
         *("models_down", "models_up", "bytes_down", "bytes_up", "bytes_evaluation", *WORK),
         *("cost_bound_models", "wall_seconds", "manifest", "code", "cell"),
@@ -65,7 +74,11 @@ COLUMNS: Mapping[str, Sequence[str]] = {
 }
 """The columns of each file, in their order."""
 _TEXTS = ("dataset", "selected_by", "manifest", "code", "cell")
-_LATER = {*WORK, *(c for of in COLUMNS.values() for c in of if "online" in c or "one_round" in c)}
+_LATER = {
+    *WORK,
+    *BY_METRIC.values(),
+    *(c for of in COLUMNS.values() for c in of if "online" in c or "one_round" in c),
+}
 """Columns that files of earlier versions lack."""
 
 
@@ -231,11 +244,17 @@ class ComparisonRecord:
                     found.append((mu, our, their))
         return found
 
-    def units(self, setting: str) -> dict[str, dict[tuple[int, int], float]]:
+    def units(
+        self, setting: str, by: Metric = "accuracy"
+    ) -> dict[str, dict[tuple[int, int], float]]:
         """Return each method's accuracy by seed and site, at the selected round.
 
         A site without test images has none, and is left out, as is a method without such a site.
+        by: another metric is of all sites' images together, and has the site's place 0.
         """
+        if by != "accuracy":
+            of = {m: self.by_seed(setting, m, BY_METRIC[by]) for m in self.ran(setting)}
+            return {m: {(seed, 0): v for seed, v in values.items()} for m, values in of.items()}
         found: dict[str, dict[tuple[int, int], float]] = {}
         for method, seed in product(self.methods, self.seeds):
             for site, row in self.sites.get((setting, method, seed), {}).items():

@@ -4,7 +4,15 @@ from collections.abc import Sequence, Set
 from statistics import fmean
 
 from fedapp.ground.text import count, percent, points
-from fedapp.results.comparison.record import LAST, SELECTED, VALIDATION, WORK, ComparisonRecord
+from fedapp.learn.quality import NAMES, Metric
+from fedapp.results.comparison.record import (
+    BY_METRIC,
+    LAST,
+    SELECTED,
+    VALIDATION,
+    WORK,
+    ComparisonRecord,
+)
 from fedapp.results.statistics import Mean, Telling
 
 _RULES = {VALIDATION: "at the round chosen by validation", LAST: "after the last round"}
@@ -28,8 +36,10 @@ def in_words(told: Telling) -> str:
     return "; ".join(said) + "."
 
 
-def overview(comparison: ComparisonRecord) -> str:
+def overview(comparison: ComparisonRecord, by: Metric = "accuracy") -> str:
     """Return selected test accuracy in %, mean ± sd over seeds, method by setting.
+
+    by: another metric in its place, of all sites' test images together.
 
     Where seeds are missing, how many there are is said: "(2)". The longer of the two stands in
     rows. sd is the sample's, with n - 1; a single seed has none. Beside it stands how much work
@@ -37,11 +47,12 @@ def overview(comparison: ComparisonRecord) -> str:
     """
     settings, methods = comparison.settings, comparison.methods
     down = len(settings) > len(methods)
+    shown = SELECTED if by == "accuracy" else BY_METRIC[by]
     rows, columns = (settings, methods) if down else (methods, settings)
     lines = [["", *columns]]
     for row in rows:
         means = [
-            comparison.mean(*((row, column) if down else (column, row)), SELECTED)
+            comparison.mean(*((row, column) if down else (column, row)), shown)
             for column in columns
         ]
         lines.append([row, *(_spread(mean, len(comparison.seeds)) for mean in means)])
@@ -55,7 +66,8 @@ def overview(comparison: ComparisonRecord) -> str:
                     line.append(cell)
     found_by = {cell.selected_by for cell in comparison.cells.values()}
     rules = [words for rule, words in _RULES.items() if rule in found_by]
-    return aligned(f"Test accuracy {' or '.join(rules)}, %, mean ± sd over seeds", lines)
+    what = "Test accuracy" if by == "accuracy" else f"Test {NAMES[by]}, all sites' images together,"
+    return aligned(f"{what} {' or '.join(rules)}, %, mean ± sd over seeds", lines)
 
 
 def _work(comparison: ComparisonRecord, method: str, column: str) -> str:

@@ -13,6 +13,7 @@ from fedapp.experiment.presetfiles import method_presets, presets
 from fedapp.experiment.resume import differing
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.text import count, duration, percent, size
+from fedapp.learn.lights import lights
 from fedapp.learn.metrics import FEW
 from fedapp.results.layout import DASH, Table
 from fedapp.results.run.blocks import Block, Figure
@@ -25,7 +26,7 @@ _MOST = 40
 
 
 def sentence(run: RunRecord) -> str:
-    """Return the result in one sentence, with its protocol."""
+    """Return the result in one sentence, with how it was made."""
     planned = run.setting("rounds", "num_rounds")
     done = f"{run.last} of {planned} rounds"
     what = f"{method_of(run)} on {run.setting('data', 'name')}, {len(run.sites)} sites, {done}"
@@ -93,7 +94,7 @@ def protocol(run: RunRecord) -> Table:
             "too good: for comparison with papers only",
         ],
     ]
-    return Table("Protocol", ["", ""], rows, labels=2)
+    return Table("Data, method and rounds", ["", ""], rows, labels=2)
 
 
 def _cohort(run: RunRecord) -> str:
@@ -263,7 +264,7 @@ def setup(run: RunRecord) -> Block:
 
 def warnings(run: RunRecord) -> Block:
     """Return all that a reader should be warned of."""
-    found = [*_of_rounds(run), *_of_sites(run)]
+    found = [*_of_rounds(run), *_of_sites(run), *_lights(run)]
     more = [f"And {len(found) - _MOST} more."] if len(found) > _MOST else []
     reading = "What went wrong or makes a number weak."
     return Block("Warnings", reading, lines=[*found[:_MOST], *more] or ["None."])
@@ -318,6 +319,16 @@ def _of_sites(run: RunRecord) -> list[str]:
             more = f" and {len(names) - 12} more" if len(names) > 12 else ""
             found.append(f"{label}: {shown}{more}.")
     return found
+
+
+def _lights(run: RunRecord) -> list[str]:
+    """Return the warning lights of each site's model, by its answers to test images."""
+    return [
+        f"{site.name[:1].upper()}{site.name[1:]}: {light}"
+        for site in run.sites
+        if (tested := site.standing.latest.get("test")) and tested.samples
+        for light in lights(tested, site.standing.facts.labelled, run.classes)
+    ]
 
 
 def _preset(name: str) -> Mapping[str, Any] | None:

@@ -28,6 +28,11 @@ class Block:
     lines: Sequence[str] = ()
     missing: str = ""
 
+    @property
+    def full(self) -> bool:
+        """Whether there is anything to show."""
+        return bool(self.figures or self.tables or self.lines)
+
 
 def over_rounds(
     run: RunRecord, title: str, lines: Sequence[Line], said: str, bands: Sequence[Line] = ()

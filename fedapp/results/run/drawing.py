@@ -5,13 +5,14 @@ drawing that is `WIDTH` wide, the width of a telephone; the page puts several be
 where there is room.
 """
 
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from markupsafe import Markup
 
-WIDTH = 360
+WIDTH, WIDE = 360, 860
 Point = tuple[float, float]
 
 GROUP_MARKS = ("circle", "square", "diamond")
@@ -20,10 +21,14 @@ GROUP_MARKS = ("circle", "square", "diamond")
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing that is done. width: in pixels, from `WIDTH` on."""
+    """A drawing that is done. width: in pixels, from `WIDTH` on.
+
+    wide: the same for a page of `WIDE` pixels and more; None: it serves for both.
+    """
 
     svg: Markup
     width: float
+    wide: Markup | None = None
 
 
 class Drawing:
@@ -83,6 +88,15 @@ class Drawing:
                 kind, _n(place[0]), _n(place[1]), anchor, words
             )
         )
+
+    def image(self, corner: Point, side: float, png: bytes) -> None:
+        """Show a picture in a square; its pixels stay sharp squares."""
+        data = b64encode(png).decode()
+        what = Markup(
+            '<image x="{}" y="{}" width="{}" height="{}" style="image-rendering:pixelated" '
+            'href="data:image/png;base64,{}"/>'
+        )
+        self._shapes.append(what.format(_n(corner[0]), _n(corner[1]), _n(side), _n(side), data))
 
     def slanted(self, place: Point, words: str) -> None:
         """Write a column's name upwards, at 60 degrees."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from fedapp.ground.errors import RunError, nearest
 from fedapp.ground.text import percent
+from fedapp.learn.lights import lights
 from fedapp.models.card import SAID
 from fedapp.models.description import DESCRIPTION, read_description
 from fedapp.results.layout import Table
@@ -54,8 +55,20 @@ def site_page(run: RunRecord, name: str, more: Sequence[Block] = ()) -> str:
         f"What run {run.name} ({method_of(run)}, {run.last} rounds) brought this site. The page "
         "shows the site's own numbers; it names no other site."
     )
-    title = f"Site {site.name.removeprefix('site ')}"
-    return render(title, [lead], [], [[(site.name, block)] for block in blocks])
+    title = f"Site {site.name.removeprefix('site ')}: did joining pay?"
+    first = [_paid(run, site)]
+    if tested and tested.samples:
+        labelled = site.standing.facts.labelled
+        first += [f"Warning: {light}" for light in lights(tested, labelled, run.classes)]
+    return render(title, [*first, lead], [], [[(site.name, block)] for block in blocks])
+
+
+def _paid(run: RunRecord, site: SiteRecord) -> str:
+    """Return the verdict of the site's own model where it is here, else as the counts tell it."""
+    folder = run.path / "models" / (site.standing.facts.name or str(site.number))
+    if (folder / DESCRIPTION).is_file() and (own := read_description(folder).choice.verdict):
+        return own.line
+    return site.standing.verdict.line
 
 
 def find_site(run: RunRecord, name: str) -> SiteRecord:

@@ -11,6 +11,7 @@ from sys import stderr
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import RunError
 from fedapp.ground.text import duration
+from fedapp.learn.quality import NAMES, Metric
 from fedapp.results.comparison.record import ComparisonRecord
 from fedapp.results.statistics import by_run
 from fedapp.tools.advise.plan import SEEDS, SETTING, plan
@@ -32,10 +33,12 @@ def advise_on(
     out: Path | None = None,
     jobs: int | None = None,
     as_data: bool = False,
+    by: Metric = "accuracy",
 ) -> int:
     """Tune and run the candidates on a preset or a folder, and say which to take; as `compare`.
 
-    as_data: print JSON alone to standard output; progress goes to standard error.
+    by: metric in which candidates are compared. as_data: print JSON alone to standard output;
+    progress goes to standard error.
 
     Raises ConfigError and RunError as `compare`, and RunError where no site has test images.
     """
@@ -52,7 +55,7 @@ def advise_on(
     if code:
         return code
     record = collection.record()
-    units = record.units(SETTING)
+    units = record.units(SETTING, by)
     found = by_run({name: units[name] for name in grid.methods if name in units})
     advice = advise(found)
     if advice is None:
@@ -65,8 +68,9 @@ def advise_on(
         print(json.dumps(as_json(found, advice, costs, images, chosen, left_out), indent=2))
         return 0
     sites = len(shares)
-    print(f"\nAccuracy on each site's own test images: {sites} sites, {len(grid.seeds)} seeds")
-    said = [*table(found, advice, costs), *tuned_words(chosen), ""]
+    what = NAMES[by][0].upper() + NAMES[by][1:]
+    print(f"\n{what} on each site's own test images: {sites} sites, {len(grid.seeds)} seeds")
+    said = [*table(found, advice, costs, NAMES[by]), *tuned_words(chosen), ""]
     print("\n".join([*said, *reason(advice, images, shares)]))
     total = duration(tuning_seconds + sum(row["wall_seconds"] for row in collection.results))
     print(f"\nThis took {total} of computing, in {folder}; the same command goes on from there.")

@@ -24,10 +24,16 @@ MANY_LABELS = 0.9
 """Mean share of labels from which learning from unlabelled images has little to add."""
 
 
-def table(found: Mapping[str, Runs], advice: Advice, costs: Mapping[str, float]) -> list[str]:
+def table(
+    found: Mapping[str, Runs],
+    advice: Advice,
+    costs: Mapping[str, float],
+    metric: str = "accuracy",
+) -> list[str]:
     """Return a line for each candidate. costs: seconds of one run of it, mean over seeds."""
+    width = max(12, len(metric) + 4)
     head = f"less {NAMES[advice.method]}, points"
-    lines = [f"{'':26}{'accuracy, %':>12}{head:>44}{'one run':>14}"]
+    lines = [f"{'':26}{metric + ', %':>{width}}{head:>44}{'one run':>14}"]
     for name, runs in found.items():
         difference, cost = advice.differences.get(name), duration(costs[name])
         text = ""
@@ -36,7 +42,7 @@ def table(found: Mapping[str, Runs], advice: Advice, costs: Mapping[str, float])
             if difference.low is not None and difference.high is not None:
                 text += f" ({points(difference.low)} to {points(difference.high)})"
         accuracy = percent(fmean(runs.values()))
-        lines.append(f"{NAMES[name]:26}{accuracy:>12}{text:>44}{cost:>14}")
+        lines.append(f"{NAMES[name]:26}{accuracy:>{width}}{text:>44}{cost:>14}")
     return lines
 
 

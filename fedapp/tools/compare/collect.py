@@ -17,6 +17,7 @@ from fedapp.ground.errors import RunError
 from fedapp.learn.metrics import calibration_error
 from fedapp.messages.protocol import Evaluation
 from fedapp.results.comparison.record import (
+    BY_METRIC,
     COLUMNS,
     LAST,
     OF_AN_ANSWER,
@@ -177,6 +178,12 @@ def _tables(cell: Cell, out: Path, at_last: bool) -> Tables:
             for answer, found in summary.get("answers", {}).items()
             for column, name in (_AT_LAST if last else _OF_AN_ANSWER).items()
         },
+        **{
+            column: (summary.get("pooled", {}).get(metric) or {}).get(
+                "final" if last else "best_by_validation"
+            )
+            for metric, column in BY_METRIC.items()
+        },
         "models_down": summary.get("models_sent"),
         "code": cell.run_facts().get("code"),
         "cell": cell.folder.relative_to(out).as_posix(),
@@ -255,7 +262,7 @@ def scored_by(
         "best_round": best and best["round"],
         **{key: value for key, value in found.items() if key != "sites_without"},
     }
-    lost = [key for key in summary if key.startswith(("by_validation_", "best_"))]
+    lost = [key for key in summary if key.startswith(("by_validation_", "best_", "pooled"))]
     kept = {key: value for key, value in summary.items() if key not in lost}
     return {**kept, **last, "mean_test_accuracy": of_answer}, curve, per_site
 

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runpaths import runs_root
+from fedapp.learn.quality import Metric
 from fedapp.results.comparison.words import in_words, overview
 from fedapp.results.statistics import telling
 from fedapp.tools.compare.cells import build_cells, runs_of
@@ -34,10 +35,12 @@ def compare(
     jobs: int | None = None,
     driver: Driver = "loopback",
     keep_models: bool = False,
+    by: Metric = "accuracy",
 ) -> int:
     """Run a grid; return 0, 1 where a cell failed, `INTERRUPTED` after Ctrl-C.
 
-    jobs: processes at a time; None: one a core, as memory allows.
+    jobs: processes at a time; None: one a core, as memory allows. by: metric of what is told at the
+    end.
 
     Raises ConfigError and RunError before anything is started: every cell is built and checked.
     """
@@ -53,8 +56,8 @@ def compare(
         from fedapp.results.comparison.document import write_report
 
         found = collection.record()
-        told = {name: telling(found.units(name)) for name in found.settings}
-        print(f"\n{overview(found)}")
+        told = {name: telling(found.units(name, by)) for name in found.settings}
+        print(f"\n{overview(found, by)}")
         print("\n".join(f"{name}: {in_words(of)}" for name, of in told.items() if of is not None))
         files += write_report(out)
     _say_files(out, files)

@@ -128,7 +128,8 @@ def _make(folder: Path, run: Finished, federation: LoadedSites, number: int) -> 
     why = Chosen(USED, LAST, None, tuple(used))
     maker = Maker(run.path.name, experiment, facts, federation.are_images)
     networks = experiment.method.used(task, context)
-    write_model(folder, *maker.make(context, networks, reported, task.round, why))
+    made = maker.make(context, networks, reported, task.round, why)
+    write_model(folder, made.description, made.blob)
 
 
 def _line(done: Exported) -> str:

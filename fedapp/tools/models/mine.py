@@ -5,6 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedapp.experiment.runpaths import find_run
+from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import RunError
 from fedapp.ground.text import percent
 from fedapp.learn.choice import Choice
@@ -31,13 +32,23 @@ def kept_models(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def show_site(folder: Path, console: Console) -> None:
+def show_site(folder: Path, console: Console, pages: Path | None, at: float) -> None:
     """Print every model that is kept below a folder, or a run of this name: which, why, how good.
 
-    Raises RunError where there is none, or one is damaged.
+    pages: folder for a page of each (`results.own`), where they are wanted. at: specificity of the
+    sensitivities there. Raises RunError where there is no model or one is damaged, StoreError.
     """
     for path in kept_models(folder if folder.is_dir() else find_run(str(folder))):
-        for line in lines_of(path, read_description(path)):
+        description = read_description(path)
+        lines = lines_of(path, description)
+        if pages is not None:
+            from fedapp.results.own import own_page  # scikit-learn takes seconds to import
+
+            origin = description.origin
+            page = pages / f"{origin.run}-{origin.called}.html"
+            write_atomic(page, own_page(path, at).encode(), durable=False)
+            lines.append(f"  {'page':14}{page}")
+        for line in lines:
             console.print(line, highlight=False, soft_wrap=True, markup=False)
         console.print()
 
@@ -48,6 +59,8 @@ def lines_of(folder: Path, description: Description) -> list[str]:
     alone = Choice(choice.candidates).alone
     when = f"round {origin.round}" if origin.round else "after the warm-up"
     table = [
+        ("joining", joined(description)),
+        *(("warning", light) for light in description.lights),
         ("model", str(folder)),
         ("kept", f"{SAID[choice.answer]}, {when}"),
         ("why", choice.rule),
@@ -60,7 +73,6 @@ def lines_of(folder: Path, description: Description) -> list[str]:
             f"{alone.test_images} test images right"
         )
         table.append(("trained alone", f"round {alone.round}: {counts}"))
-    table.append(("joining", joined(choice.helped)))
     title = f"{origin.run}: site {origin.called}, {origin.method}"
     return [title, *(f"  {name:14}{text}" for name, text in table)]
 

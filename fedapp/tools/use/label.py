@@ -5,18 +5,14 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import DataError
 from fedapp.ground.text import count as counted
-from fedapp.models.choose import candidates, spread
 from fedapp.models.description import Description
 from fedapp.models.listing import list_images
-from fedapp.models.model import SiteModel, load_model
-from fedapp.models.predict import Asked, Prediction, batches, predictions
-from fedapp.models.study import embedding
+from fedapp.models.model import load_model
+from fedapp.models.predict import Asked, Prediction, predictions
 from fedapp.tools.use.bar import counting
 from fedapp.tools.use.label_studio import interface, labelled_table, read_labels, served, tasks
 from fedapp.tools.use.sheet import contact_sheet
@@ -27,8 +23,10 @@ TABLE, TASKS, INTERFACE, SHEET = "next.csv", "tasks.json", "interface.xml", "con
 def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str]:
     """Write which of the images to label first, four files in `out`; return what to tell a person.
 
-    Images that have a label, in the CSV file or by their folder, are passed over. Raises DataError
-    where no image without a label can be used, and as `list_images` and `load_model` do.
+    Those come first whose most probable class leads the second least (margin sampling; Scheffer,
+    Decomain, Wrobel 2001); `bench/labels.py` measures what that saves. Images that have a label, in
+    the CSV file or by their folder, are passed over. Raises DataError where no image without a
+    label can be used, and as `list_images` and `load_model` do.
     """
     model, description = load_model(folder, pick_device("auto"))
     listed = list_images(images)
@@ -43,7 +41,7 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
             done(len(found))
     if not asked:
         raise DataError(f"{images}: no image without a label that can be used: name others")
-    chosen = _chosen(model, asked, count)
+    chosen = sorted(asked, key=lambda one: one.lead)[:count]  # equal ones in the images' order
     _write(out, chosen, root, description)
     lines = [
         f"{out}: {TABLE}, {TASKS} and {INTERFACE} (Label Studio), {SHEET}",
@@ -55,8 +53,6 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
         lines.append(
             f"images that cannot be used: {counted(unread)}; `fedapp predict` names the first"
         )
-    if not any(one.mutual_information for one in asked):
-        lines.append("mutual information is 0, as without dropout: entropy said what is unsure")
     return lines
 
 
@@ -72,24 +68,12 @@ def bring_back(export: Path, data: Path, out: Path) -> list[str]:
     return [f"{out}: {len(labels)} new labels; give it as the site's data (data-path)", *notes]
 
 
-def _chosen(model: SiteModel, asked: Sequence[Prediction], count: int) -> list[Prediction]:
-    """Return `count` images, unsure ones that are unlike each other, in the order of choice."""
-    doubt = torch.tensor([one.mutual_information for one in asked])
-    even = torch.tensor([one.entropy for one in asked])
-    some = [asked[place] for place in candidates(doubt, even, count).tolist()]
-    points = [
-        embedding(model, batch.pixels)
-        for batch in batches([one.image for one in some], model.recipe)
-    ]
-    return [some[place] for place in spread(torch.cat(points), count).tolist()]
-
-
 def _write(out: Path, chosen: Sequence[Prediction], root: Path, description: Description) -> None:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("rank", "file", "class", "probability", "entropy", "mutual_information"))
+    rows.writerow(("rank", "file", "class", "probability", "entropy", "lead"))
     for rank, one in enumerate(chosen, start=1):
-        numbers = (one.probability, one.entropy, one.mutual_information)
+        numbers = (one.probability, one.entropy, one.lead)
         rows.writerow((rank, one.image.name, one.label, *(f"{n:.6f}" for n in numbers)))
     name = f"{description.origin.run}-{description.origin.called}"
     for file, data in {

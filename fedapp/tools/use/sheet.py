@@ -28,7 +28,7 @@ def contact_sheet(chosen: Sequence[Prediction], recipe: Recipe) -> bytes:
         lines = (
             _ending(one.image.name, draw, font),
             _beginning(f"{number + 1}: {one.label}", draw, font),
-            f"MI {one.mutual_information:.2f}, p {one.probability:.2f}",
+            f"p {one.probability:.2f}, lead {one.lead:.2f}",
         )
         for line, text in enumerate(lines):
             draw.text((x, y + SIDE + 2 + line * LINE), text, "black", font)

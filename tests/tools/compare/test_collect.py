@@ -30,6 +30,10 @@ SUMMARY = {
     "by_validation_worst_decile_accuracy": 0.2,
     "pseudo_label_error": None,
     "answers": {"tuned": {"final": 0.5, "best_by_validation": 0.7, "best_by_validation_round": 2}},
+    "pooled": {
+        "balanced_accuracy": {"final": 0.6, "best_by_validation": 0.65},
+        "kappa": {"final": None, "best_by_validation": None},
+    },
     "models_sent": 7, "models_up": 5, "bytes_down": 70, "bytes_up": 50, "bytes_evaluation": 20,
     "cost_bound_models": None,
     "wall_seconds": 12.5,
@@ -92,6 +96,7 @@ def test_a_cell_becomes_a_row_of_results(tmp_path: Path):
         "final_std": "0.25", "final_worst_decile": "0.125",
         "warmup_test_accuracy": "0.25", "pseudo_label_error": "",
         "last5_test_accuracy": "0.625", "largest_fall": "0.25", "calibration_error": "0.25",
+        "selected_balanced_accuracy": "0.65", "selected_f1": "", "selected_kappa": "",
         "tuned_selected_test_accuracy": "0.7", "tuned_selected_round": "2",
         "tuned_final_test_accuracy": "0.5",
         **{f"{answer}_{column}": "" for answer in ("common", "online", "alone", "one_round")

@@ -43,16 +43,34 @@ def test_it_names_the_model_the_round_the_reason_and_the_one_alone(run):
         assert f"test          {test.right} of {test.images} images right" in block
         when = f"round {found.origin.round}" if found.origin.round else "after the warm-up"
         assert f", {when}\n" in block and found.choice.rule in block
-        harmed = found.choice.helped is False
-        assert ("Joining did not help this site" in block) == harmed
-    assert "Joining did not help this site" in text and "trained alone round 0: " in text
+        verdict = found.choice.verdict
+        assert verdict.images == test.images
+        assert block.splitlines()[1] == f"  joining       {verdict.line}", "first of all"
+        assert all(f"  warning       {light}" in block for light in found.lights)
+    assert "Joining did harm: " in text and "trained alone round 0: " in text
+
+
+def test_few_test_images_tell_nothing_and_it_says_how_many_would(tmp_path):
+    """The page that said that joining helped did so on 3 images."""
+    overrides = {
+        **SHRUNK, "method.preset": "um_pfssl", "runtime.out": str(tmp_path),
+        "data.subset": 140, "split.test_images": 0,
+    }  # fmt: skip
+    folder = loopback(load_experiment("digits_demo", overrides))
+    for one in map(read_description, model_folders(folder / "models")):
+        verdict = one.choice.verdict
+        assert verdict.images < 20 and verdict.gain is None and verdict.said == "unknown"
+        assert "cannot be said with" in verdict.line or "without test images" in verdict.line
+    text = said(folder)
+    assert "paid:" not in text and "helped" not in text
+    assert "Fewer images than the 10 classes" in text
 
 
 def test_a_run_a_nodes_place_and_a_folder_of_runs_are_read_alike(run, tmp_path, monkeypatch):
     place = tmp_path / "place/models" / run.name
     shutil.copytree(run / "models", place)
     places = run, run.parent, tmp_path / "place"
-    counts = [said(folder).count("\n  joining  ") for folder in places]
+    counts = [said(folder).count("  joining  ") for folder in places]
     assert counts == [4, 4, 4]
     monkeypatch.setenv("FEDAPP_OUT", str(run.parent))
     assert said(run.name) == said(run), "a run is known by its name too"

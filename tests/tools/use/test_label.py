@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from fedapp.cli import app
 from fedapp.data.own.listing import list_own
 from fedapp.ground.errors import FedAppError
-from fedapp.models.choose import POOL
 from tests.models.made import MIXTURE, pictures, written
 from tests.own import table, text
 
@@ -77,13 +76,15 @@ def exported(chosen, labels):
 # --- there ----------------------------------------------------------------------------------------
 
 
-def test_the_most_unsure_image_is_first_and_all_are_among_the_unsure(site, chosen, tmp_path):
-    invoked("predict", site / "model", site / "data/unlabelled", "-o", tmp_path / "all.csv")
-    doubt = {r["file"]: float(r["mutual_information"]) for r in rows(tmp_path / "all.csv")}
-    found = rows(chosen / "next.csv")
-    ranked = sorted(doubt, key=doubt.get, reverse=True)
-    assert found[0]["file"] == ranked[0]
-    assert {row["file"] for row in found} <= set(ranked[: POOL * 5])
+def test_the_images_whose_first_class_leads_least_come_first(site, chosen, tmp_path):
+    invoked(
+        "next-to-label", site / "model", site / "data/unlabelled", "--count", 99, "-o", tmp_path
+    )
+    every, found = rows(tmp_path / "next.csv"), rows(chosen / "next.csv")
+    leads = [float(row["lead"]) for row in every]
+    assert len(every) == 27 and leads == sorted(leads) and leads[0] < leads[-1]
+    assert all(0 <= float(row["lead"]) <= float(row["probability"]) for row in every)
+    assert found == every[:5]
     assert [row["rank"] for row in found] == list("12345")
     assert len({row["file"] for row in found}) == 5
 
@@ -110,16 +111,6 @@ def test_the_contact_sheet_shows_every_image(chosen):
     with Image.open(chosen / "contact_sheet.png") as sheet:
         assert sheet.size == (12 + 5 * 144, 12 + 192)
         assert len(sheet.convert("L").getcolors()) > 50
-
-
-def test_a_model_without_dropout_says_that_entropy_chose(site, tmp_path):
-    network = {"name": "resnet9", "width": 2, "dropout": 0.0}
-    written(tmp_path / "model", network=network)
-    result = invoked(
-        "next-to-label", tmp_path / "model", site / "data/unlabelled", "-o", tmp_path / "out"
-    )
-    assert "mutual information is 0, as without dropout" in result.stdout
-    assert all(float(r["mutual_information"]) == 0 for r in rows(tmp_path / "out/next.csv"))
 
 
 def test_images_with_a_label_are_passed_over(site, tmp_path):

@@ -1,0 +1,123 @@
+"""Warning lights: what makes a site's model or its numbers not to be relied upon, in plain words.
+
+All but the last two are made of what a site sends anyway, so that server and site say the same.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2_contingency
+
+from fedapp.ground.text import percent
+from fedapp.learn.choice import USED, Candidate
+from fedapp.learn.metrics import FEW, wilson
+from fedapp.learn.quality import FEWEST
+from fedapp.messages.protocol import Evaluation
+
+NEARLY_ALL: Final = 0.9
+"""Share of answers that, with one class, make a model collapsed."""
+UNLIKE: Final = 0.2
+"""Share of images that two class mixes must differ by."""
+_P: Final = 0.001
+"""Chance below which two mixes are called different: once in a thousand sites that are alike."""
+_Z99: Final = 2.5758293035489004
+
+
+def lights(found: Evaluation, labelled: int, classes: Sequence[str]) -> list[str]:
+    """Return the lights of a model's answers to a site's test images, none where there are none.
+
+    labelled: the site's training images with a label. classes: names, [C].
+    """
+    counts = np.asarray(found.confusion, dtype=np.int64)
+    return [
+        *_collapsed(counts, classes),
+        *_never_found(counts, classes),
+        *_few(found.samples, labelled, len(classes)),
+        *_uncalibrated(found),
+    ]
+
+
+def _collapsed(counts: NDArray[np.int64], classes: Sequence[str]) -> list[str]:
+    """One class for nearly all images, where that is not the class of nearly all."""
+    images = int(counts.sum())
+    answers, truth = counts.sum(0), counts.sum(1)
+    top = int(answers.argmax())
+    if not images or answers[top] < NEARLY_ALL * images:
+        return []
+    if wilson(int(truth[top]), images)[1] >= NEARLY_ALL:
+        return []
+    return [
+        f"The model has collapsed: it answers {classes[top]!r} to {answers[top]} of {images} test "
+        f"images; {truth[top]} of them are."
+    ]
+
+
+def _never_found(counts: NDArray[np.int64], classes: Sequence[str]) -> list[str]:
+    images, right = counts.sum(1), counts.diagonal()
+    missed = [
+        f"{images[c]} of {name!r}"
+        for c, name in enumerate(classes)
+        if images[c] >= FEWEST and not right[c]
+    ]
+    return [f"It finds none of these test images: {', '.join(missed)}."] if missed else []
+
+
+def _few(images: int, labelled: int, classes: int) -> list[str]:
+    lacking = [
+        f"{number} {what} image{'s' * (number != 1)}"
+        for number, what in ((labelled, "labelled training"), (images, "test"))
+        if number < classes
+    ]
+    return [f"Fewer images than the {classes} classes: {' and '.join(lacking)}."] if lacking else []
+
+
+def _uncalibrated(found: Evaluation) -> list[str]:
+    """Say where the mean top probability lies outside accuracy's 99 % interval."""
+    if found.samples < FEW:
+        return []
+    sure = sum(found.bin_confidence) / found.samples
+    low, high = wilson(found.correct, found.samples, _Z99)
+    if low <= sure <= high:
+        return []
+    return [
+        f"Its probabilities are too {'high' if sure > high else 'low'}: it says "
+        f"{percent(sure)} % on average, and is right on "
+        f"{percent(found.correct / found.samples)} % of {found.samples} test images."
+    ]
+
+
+def unlike(before: Sequence[int], now: Sequence[int], what: str) -> list[str]:
+    """Say where two class mixes differ: by `UNLIKE` of the images, and beyond chance (chi-square).
+
+    before: images by class that the model learned from, [C]; now: its answers, of `what`, [C].
+    """
+    both = np.asarray([before, now], dtype=np.int64)
+    if not both.sum(1).all():
+        return []
+    shares = both / both.sum(1, keepdims=True)
+    apart = float(np.abs(shares[0] - shares[1]).sum()) / 2
+    if apart < UNLIKE or chi2_contingency(both[:, both.any(0)]).pvalue >= _P:
+        return []
+    return [
+        f"The class mix of its answers to {what} is not that of the labels it learned from: "
+        f"{percent(apart)} % of the images would have to change class."
+    ]
+
+
+def drifted(candidates: Sequence[Candidate]) -> list[str]:
+    """Say where the last round's model is worse than an earlier one, beyond two standard errors."""
+    used = [one for one in candidates if one.answer == USED and one.val_images]
+    if len(used) < 2:
+        return []
+    last, best = used[-1], max(used, key=lambda one: one.val_right)
+    images = last.val_images
+    share = (last.val_right + best.val_right + 1) / (2 * images + 2)
+    spread = (2 * share * (1 - share) * images) ** 0.5
+    if best.val_right - last.val_right <= 2 * spread:
+        return []
+    return [
+        f"It got worse over the rounds: {best.val_right} of {images} validation images right after "
+        f"round {best.round}, {last.val_right} after round {last.round}, the last."
+    ]

@@ -1,0 +1,168 @@
+"""Whether joining paid for one site: its gain over what it trained alone, on the same images.
+
+Of n test images, which neither model learned from and by which neither was chosen, b are right with
+the joined model alone and c with the one trained alone. The gain in accuracy, its interval (Bonett
+and Price 2012: the paired Wald interval with half an image more in each of the four cells) and what
+is said of it:
+
+    p = (b + 1) / (n + 2),   q = (c + 1) / (n + 2),
+    p - q +- 1.96 sqrt((p + q - (p - q)^2) / (n + 2)).
+
+A mean over classes (balanced accuracy, F1, kappa) has the percentile bootstrap of its gain in that
+interval's place, the same resample for both models, and is only said where each class that occurs
+has `quality.FEWEST` images.
+
+How many images would do: as many as find a gain of `WORTH` in four of five samples (power 0.8 at
+5 %, two-sided; the usual formula for McNemar's test, Miettinen 1968), where the two models differ
+on as many images as here, d = p + q:
+
+    n = (1.96 + 0.84)^2 (d - WORTH^2) / WORTH^2,   d at least WORTH.
+
+It is not made of the gain that was seen: that one is itself chance.
+"""
+
+import math
+from typing import Annotated, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from fedapp.ground.settings import CLOSED
+from fedapp.learn.metrics import FEW, Z95
+from fedapp.learn.quality import METRICS, NAMES, Metric, confusion, enough
+from fedapp.learn.resampled import interval, resampled_counts, weights
+
+WORTH: Final = 0.1
+"""The gain that a number of images is told for: 10 points."""
+SAME: Final = 0.05
+"""A gain whose interval lies within this, both ways, is called none."""
+_Z80: Final = 0.8416212335729143
+"""The normal distribution's 80 % point."""
+
+Said = Literal["paid", "harmed", "same", "unknown"]
+_Count = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Verdict:
+    """What a site's test images say of joining.
+
+    images: the test images. gain, low, high: of the metric, in [-1, 1], and its 95 % interval; None
+    where nothing is said. needed: images that would tell a gain of `WORTH`; None: not known.
+    why: what is lacking where there is no gain.
+    """
+
+    said: Said
+    metric: Metric
+    images: _Count
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    needed: _Count | None = None
+    why: str = ""
+
+    @property
+    def line(self) -> str:
+        """The verdict, as a person reads it."""
+        if self.gain is None or self.low is None or self.high is None:
+            would = f"; about {self.needed} would do" if self.needed else ""
+            return f"Whether joining paid cannot be said {self.why}{would}."
+        points = f"{self.gain * 100:+.1f} points of {NAMES[self.metric]} over training alone"
+        ends = f"95 % interval {self.low * 100:+.1f} to {self.high * 100:+.1f}"
+        measured = f"{points} ({ends}), on the same {self.images} test images"
+        if self.said == "unknown":
+            would = (
+                f"; about {self.needed} images would tell a gain of {WORTH * 100:g} points"
+                if self.needed and self.needed > self.images
+                else ""
+            )
+            return f"Whether joining paid cannot be said yet: {measured}{would}."
+        return f"{_BEGINS[self.said]}: {measured}."
+
+
+_BEGINS: Final = {
+    "paid": "Joining paid",
+    "harmed": "Joining did harm",
+    "same": "Joining changed little",
+}
+
+
+def verdict(
+    joined: NDArray[np.float64] | None,
+    alone: NDArray[np.float64] | None,
+    labels: NDArray[np.int64],
+    metric: Metric = "accuracy",
+) -> Verdict:
+    """Compare what a site has with the federation to what it trained alone, on its test images.
+
+    joined, alone: probabilities [n, C]; None: there is no such model. labels: [n], in [0, C).
+    """
+    images = len(labels)
+    if not images:
+        return Verdict("unknown", metric, 0, why="without test images")
+    if joined is None or alone is None:
+        lacking = "trained alone" if alone is None else "that others had a part in"
+        why = f"without a model {lacking} that these images were shown to"
+        return Verdict("unknown", metric, images, why=why)
+    said, other = joined.argmax(1), alone.argmax(1)
+    b = int(((said == labels) & (other != labels)).sum())
+    c = int(((said != labels) & (other == labels)).sum())
+    needed = images_needed((b + c + 2) / (images + 2))
+    if images < FEW:
+        why = f"with {images} test image{'s' * (images > 1)}"
+        return Verdict("unknown", metric, images, needed=max(needed, FEW), why=why)
+    if metric == "accuracy":
+        gain, (low, high) = (b - c) / images, paired(b, c, images)
+    else:
+        counts = confusion(joined, labels)
+        if not enough(counts):
+            fewest = int(counts.sum(1)[counts.sum(1) > 0].min())
+            why = f"in {NAMES[metric]}: some class has {fewest} test image{'s' * (fewest > 1)}"
+            return Verdict("unknown", metric, images, why=why)
+        of, classes = METRICS[metric], joined.shape[1]
+        gain = float(of(counts) - of(confusion(alone, labels)))
+        drawn = weights(images, "verdict")
+        both = [of(resampled_counts(drawn, one, labels, classes)) for one in (said, other)]
+        ends = interval(both[0] - both[1])
+        if ends is None:
+            return Verdict("unknown", metric, images, why=f"in {NAMES[metric]} on these images")
+        low, high = ends
+    return Verdict(_said(low, high), metric, images, gain, low, high, needed)
+
+
+def of_counts(joined: int, alone: int, images: int) -> Verdict:
+    """Return the verdict in accuracy of right answers alone, as the server knows them.
+
+    Which images they are is not known, so the two count as independent: the interval is wider than
+    the site's own, as long as the models are right on much the same images.
+    """
+    if images < FEW:
+        return Verdict("unknown", "accuracy", images, why=f"with {images} test images")
+    gain = (joined - alone) / images
+    p, q = (joined + 1) / (images + 2), (alone + 1) / (images + 2)
+    half = Z95 * math.sqrt((p * (1 - p) + q * (1 - q)) / (images + 2))
+    low, high = max(p - q - half, -1.0), min(p - q + half, 1.0)
+    return Verdict(_said(low, high), "accuracy", images, gain, low, high)
+
+
+def paired(b: int, c: int, images: int) -> tuple[float, float]:
+    """Return the interval of (b - c) / n above, n >= 1, within [-1, 1]."""
+    p, q = (b + 1) / (images + 2), (c + 1) / (images + 2)
+    half = Z95 * math.sqrt((p + q - (p - q) ** 2) / (images + 2))
+    return max(p - q - half, -1.0), min(p - q + half, 1.0)
+
+
+def images_needed(differ: float) -> int:
+    """Return n above. differ: d, the share of images on which one model alone is right."""
+    differ = max(differ, WORTH)
+    return math.ceil((Z95 + _Z80) ** 2 * (differ - WORTH**2) / WORTH**2)
+
+
+def _said(low: float, high: float) -> Said:
+    if low > 0:
+        return "paid"
+    if high < 0:
+        return "harmed"
+    return "same" if -SAME <= low and high <= SAME else "unknown"

@@ -1,0 +1,89 @@
+"""Each warning light: where it must shine, where it must not."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedapp.learn.choice import Candidate
+from fedapp.learn.lights import drifted, lights, unlike
+from fedapp.learn.metrics import evaluation
+
+CLASSES = "cat", "dog", "deer", "frog"
+
+
+def answered(said, truth, sure=0.9):
+    """Return the evaluation of these answers, each as sure."""
+    said, truth = torch.tensor(said).long(), torch.tensor(truth).long()
+    rest = (1 - sure) / (len(CLASSES) - 1)
+    answers = torch.full((len(said), len(CLASSES)), rest)
+    answers[torch.arange(len(said)), said] = sure
+    return evaluation(answers, truth)
+
+
+EVEN = [0, 1, 2, 3] * 25
+
+
+def test_a_model_that_says_cat_to_everything_is_named():
+    """A new user's west model: "cat" at 0.98 to everything, 25 of 100 right."""
+    [collapsed, missed, sure] = lights(answered([0] * 100, EVEN, 0.98), 50, CLASSES)
+    assert collapsed == (
+        "The model has collapsed: it answers 'cat' to 100 of 100 test images; 25 of them are."
+    )
+    assert missed == (
+        "It finds none of these test images: 25 of 'dog', 25 of 'deer', 25 of 'frog'."
+    )
+    assert sure == (
+        "Its probabilities are too high: it says 98.0 % on average, and is right on 25.0 % of 100 "
+        "test images."
+    )
+
+
+def test_a_good_model_has_no_light():
+    said = [*EVEN[:90], *([0] * 10)]
+    assert lights(answered(said, EVEN, 0.92), 50, CLASSES) == []
+
+
+def test_one_class_for_all_is_right_where_nearly_all_are_of_it():
+    assert lights(answered([0] * 100, [0] * 95 + [1] * 5, 0.95), 50, CLASSES) == []
+
+
+def test_fewer_images_than_classes():
+    [light] = lights(answered([0, 1, 2], [0, 1, 2]), 1, CLASSES)
+    assert light == "Fewer images than the 4 classes: 1 labelled training image and 3 test images."
+    [light] = lights(answered([], []), 9, CLASSES)
+    assert light == "Fewer images than the 4 classes: 0 test images."
+
+
+def test_calibration_is_not_judged_by_few_images():
+    assert lights(answered([0, 1, 2, 3] * 4, [1, 2, 3, 0] * 4, 0.99), 9, CLASSES) == []
+
+
+def test_a_class_mix_unlike_that_of_the_labels():
+    [light] = unlike([25, 25, 25, 25], [70, 10, 10, 10], "test images")
+    assert "45.0 % of the images would have to change class" in light
+    assert unlike([25, 25, 25, 25], [26, 24, 25, 25], "test images") == []
+    assert unlike([2, 2, 0, 0], [0, 2, 2, 0], "test images") == [], "so few may be chance"
+    assert unlike([0, 0, 0, 0], [1, 2, 3, 4], "test images") == []
+
+
+def test_alike_mixes_are_called_unlike_once_in_a_thousand():
+    """2,000 sites of equal mixes, 60 images each: above 0.6 % by chance less than once in 10^4."""
+    stream = np.random.default_rng(3)
+    both = stream.multinomial(60, [0.4, 0.3, 0.2, 0.1], size=(2000, 2)).tolist()
+    assert sum(bool(unlike(a, b, "")) for a, b in both) / 2000 < 0.006
+
+
+def used(number, right, images=100):
+    return Candidate(number, "used", False, right, images, 0, 0)
+
+
+@pytest.mark.parametrize(("last", "shines"), [(80, False), (72, False), (60, True), (10, True)])
+def test_drift_between_rounds(last, shines):
+    found = drifted([used(3, 80), used(9, last)])
+    assert bool(found) == shines
+    if last == 60:
+        assert found == [
+            "It got worse over the rounds: 80 of 100 validation images right after round 3, 60 "
+            "after round 9, the last."
+        ]
+    assert drifted([used(3, 80)]) == [] == drifted([used(0, 0, 0), used(1, 0, 0)])
