@@ -137,3 +137,25 @@ def test_candidates_are_the_answers_that_were_measured_each_once():
 def test_what_a_site_uses_before_it_joins_is_trained_alone():
     said = {"val": evaluation(3)}
     assert [candidates(0, said, apart)[0].alone for apart in (True, False)] == [True, False]
+
+
+def test_a_model_that_never_finds_a_class_is_kept_by_accuracy_and_not_by_balanced_accuracy():
+    def of(*rows):
+        count = sum(map(sum, rows))
+        return Evaluation(rows, (count,), (rows[0][0] + rows[1][1],), (float(count),))
+
+    blind = {"val": of((90, 0), (10, 0))}  # 90 % right, balanced 50 %
+    seeing = {"val": of((70, 20), (1, 9))}  # 79 % right, balanced 84 %
+    for metric, kept in (("accuracy", 1), ("balanced_accuracy", 2), ("kappa", 2), ("f1", 2)):
+        first, second = candidates(1, blind, False, metric), candidates(2, seeing, False, metric)
+        assert Choice().after(first).after(second).kept.round == kept
+        assert Choice().after(second).after(first).kept.round == kept
+    assert candidates(1, blind, False)[0].worth is None
+    assert candidates(1, blind, False, "balanced_accuracy")[0].worth == 0.5
+
+
+def test_what_a_site_trained_alone_is_a_candidate_though_it_was_measured_by_itself():
+    alone = {"val_alone": evaluation(3), "val_one_round": evaluation(4)}
+    assert [(c.answer, c.alone) for c in candidates(0, alone, False)] == [("alone", True)]
+    choice = Choice().after(candidates(0, alone, False)).after([one(0, 4, images=4)])
+    assert choice.joined == one(0, 4, images=4) and choice.alone.val_right == 3

@@ -152,3 +152,17 @@ def test_the_longer_side_stands_in_rows(tmp_path):
     assert [line.split() for line in lines[1:]] == [
         ["um_pfssl"], ["nu=1", "-"], ["nu=5", "50.0"], ["nu=10", "-"],
     ]  # fmt: skip
+
+
+def test_another_metric_stands_in_accuracys_place(tmp_path):
+    rows = [
+        result("base", method, seed, 0.9, selected_balanced_accuracy=value)
+        for method, values in {"alone": (0.5, 0.6), "average": (0.8, 0.7)}.items()
+        for seed, value in enumerate(values)
+    ]
+    found = written(tmp_path, rows)
+    lines = overview(found, "balanced_accuracy").splitlines()
+    assert lines[0].startswith("Test balanced accuracy, all sites' images together,")
+    assert "55.0 ± 7.1" in lines[2] and "75.0 ± 7.1" in lines[3]
+    assert telling(found.units("base", "balanced_accuracy")).best == "average"
+    assert found.units("base", "balanced_accuracy")["alone"] == {(0, 0): 0.5, (1, 0): 0.6}
