@@ -353,8 +353,14 @@ def _named(values: Mapping[str, Any], origin: _Origin) -> tuple[dict[str, type],
 
 
 def _bag_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
-    """Return what is wrong where the method cannot learn from bags."""
+    """Return what is wrong where there are bags for a method that cannot use them, or none."""
     split, method = parts["split"], parts["method"]
+    bagless = not (split.bags or split.knows or split.labels == "none")
+    # Of a site's own data nobody here knows whether they lie in bags.
+    if bagless and BAGS in method.learns_from and parts["data"].name != OWN:
+        rule = "learns from bags, and the data have none"
+        remedy = "set split.bags, the bags of a site, or choose another method"
+        return [origin.problem("method.name", method.name, rule, remedy)]
     if not split.bags or BAGS in method.learns_from:
         return []
     able = learning_from(BAGS)
@@ -449,7 +455,7 @@ def _size_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
 
 
 _BETWEEN: tuple[tuple[set[str], Callable[[Mapping[str, Any], _Origin], list[Problem]]], ...] = (
-    ({"method", "split"}, _bag_problems),
+    ({"data", "method", "split"}, _bag_problems),
     ({"data", "method", "runtime", "split"}, _server_problems),
     ({"method", "privacy", "rounds"}, _average_problems),
     ({"data", "split"}, _own_problems),

@@ -260,8 +260,8 @@ def exceptions(per_site: Sequence[Row]) -> list[str]:
         if few := [f"{brief(row)} ({row['test']})" for row in known if row["test"] < FEW]:
             lines.append(f"Few test images     sites {some(few)}: under {FEW}, mostly chance")
         lacking = [(row, n) for row in known if (n := untested_classes(row))]
-        if partial := [f"{brief(row)} ({n} of {row['classes']})" for row, n in lacking]:
-            lines.append(f"Classes untested    sites {some(partial)}")
+        if partial := [f"{brief(row)}: {n} of {row['classes']}" for row, n in lacking]:
+            lines.append(f"Classes untested    at sites {some(partial)}")
     if skipped:
         named = some([f"{row['site']} ({row['rounds_skipped']})" for row in skipped])
         lines.append(f"Skipped (rounds)    sites {named}")

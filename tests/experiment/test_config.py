@@ -162,6 +162,9 @@ def test_what_says_nothing_where_it_stands_is_refused(write):
          "override: method.name = 'um_pfsl': no such method; did you mean 'um_pfssl'?"),
         ({"data__name": "digit"},
          "override: data.name = 'digit': no such data set; did you mean 'digits'?"),
+        ({"method__name": "fedul"},
+         "override: method.name = 'fedul': learns from bags, and the data have none; set "
+         "split.bags, the bags of a site, or choose another method"),
         ({"split__bags": 3},
          "override: split.bags = 3: um_pfssl cannot learn from bags; leave it out "
          "or choose fedllp or fedpl or fedul"),
@@ -440,3 +443,11 @@ def test_a_window_that_is_none_says_what_one_is(value):
     [line] = refusal("own_data", data__window=value)
     assert "window must be two numbers, the lower first, such as '0, 4095', or 'dicom'" in line
     assert "quotes" not in line
+
+
+def test_a_method_for_bags_without_bags_runs_where_that_is_said_or_only_the_sites_know():
+    with pytest.raises(ConfigError, match=r"learns from bags, and the data have none"):
+        load_experiment("digits_demo", {"method.preset": "fedllp"})
+    control = {"method.preset": "fedul", "split.knows": "labels, nothing"}
+    assert load_experiment("digits_demo", control).split.bags == 0
+    assert load_experiment("own_data", {"method.preset": "fedul"}).method.name == "fedul"

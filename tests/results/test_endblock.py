@@ -66,7 +66,7 @@ By site, few labels first   labelled  warm-up, %    alone, %     last, %   right
 
 Worse than alone    1 of 2 sites, in images: north -2 of 10
 Few test images     sites north (10): under 20, mostly chance
-Classes untested    sites north (1 of 3)
+Classes untested    at sites north: 1 of 3
 Wrong pseudo-labels 12.3 % in the last round that could count them
 Sent                12.3 MB to sites, 2.0 MB to the server; 4.0 kB more to measure
 

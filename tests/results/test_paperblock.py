@@ -102,7 +102,7 @@ By site, final                                right / of             % 95 % inte
 By share"""
     assert expected in text
     assert "Few test images     sites north (10), 2 (19): under 20, mostly chance\n" in text
-    assert "Classes untested    sites north (1 of 3), 2 (2 of 3)\n" in text
+    assert "Classes untested    at sites north: 1 of 3, 2: 2 of 3\n" in text
     assert "No test images      sites 3\n" in text
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from fedapp.experiment.config import load_experiment, to_plain
 from fedapp.experiment.presetfiles import method_presets, presets
 from fedapp.experiment.resume import differing
-from fedapp.ground.errors import FedAppError
+from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.ground.text import count, duration, percent, size
 from fedapp.learn.lights import lights
 from fedapp.learn.metrics import FEW
@@ -338,7 +338,10 @@ def _preset(name: str) -> Mapping[str, Any] | None:
             return to_plain(load_experiment(known))
         for method in method_presets():
             if name == f"{known}-{method}":
-                return to_plain(load_experiment(known, {"method.preset": method}))
+                try:
+                    return to_plain(load_experiment(known, {"method.preset": method}))
+                except ConfigError:  # the run had more said, as split.bags
+                    return None
     return None
 
 

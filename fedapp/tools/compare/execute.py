@@ -77,16 +77,22 @@ def execute(
                 f"interrupted: {collection.done} of {len(cells)} cells are done; the same command "
                 "goes on"
             )
+            _say_failed(runner.failed)
             return INTERRUPTED, collection, files
         for fault in collection.split_faults():
             board.note(f"warning: {fault}")
+    _say_failed(runner.failed)
+    return (1 if runner.failed else 0), collection, files
+
+
+def _say_failed(failed: Mapping[Cell, str]) -> None:
+    """Say each reason once, with the first cell that failed for it."""
     alike: dict[str, list[Cell]] = {}
-    for cell, reason in runner.failed.items():
+    for cell, reason in failed.items():
         alike.setdefault(reason, []).append(cell)
     for reason, (cell, *more) in alike.items():
         others = f" and {len(more)} more" if more else ""
         print(f"failed: {cell.name}{others}: {reason}\n  its log: {cell.log}", file=sys.stderr)
-    return (1 if runner.failed else 0), collection, files
 
 
 def execute_here(grid: Grid, out: Path) -> Collection:

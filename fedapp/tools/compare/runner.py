@@ -133,7 +133,7 @@ class Runner:
 
     def _fail(self, cell: Cell, reason: str) -> None:
         self.failed[cell] = reason
-        self._board.note(f"{cell.name}: failed: {reason}")
+        self._board.note(f"{cell.name}: failed")  # why is said once, at the end
 
     # --- models, which fill a disk ----------------------------------------------------------------
 

@@ -75,7 +75,7 @@ def findings_of_depth(depths: Sequence[Depth], settings: DataSettings | None) ->
         remedy = f"detail is lost; is it the right one? These images suggest {suggested(deep)}"
         found.append(note(what, remedy))
     if len(deep) < len(depths):
-        remedy = "data.window changes them not: they must have been saved by the same window"
+        remedy = "data.window does not change 8-bit images: save them by the same window"
         found.append(note(f"8-bit images among {_alike(deep)} of more bits", remedy))
     return found
 

@@ -39,11 +39,14 @@ def findings_of_classes(
             absent.append(name)
         elif lacking:
             count = shown(len({group for _, group in mine}), hide_below)
+            plural = (
+                "" if count == "1" else "s"
+            )  # of what is shown: it must not tell a hidden count
             remedy = "give it some in the column split"
             if dealt:
                 remedy = (
-                    f"it has {count} groups (patients, or images without one), {ENOUGH} that are "
-                    "mostly of this class are needed; label more"
+                    f"it has {count} group{plural} (patients, or images without one), and needs "
+                    f"{ENOUGH} that are mostly of this class; label more"
                 )
             found.append(note(f"class {name!r}: no {' and no '.join(lacking)} images", remedy))
     if absent and rows:

@@ -90,7 +90,7 @@ def test_where_every_cell_fails_there_is_no_table(tmp_path: Path, pretend, capsy
     pretend(um_pfssl="fail", fixavg="fail")
     assert run(grid_file(tmp_path), out=tmp_path / "out") == 1
     said = capsys.readouterr()
-    assert "±" not in said.out and "tables.md" not in said.out
+    assert "±" not in said.out and "tables.md" not in said.out and "out of luck" not in said.out
     assert said.err.count("out of luck") == 1 and " and 1 more: error:" in said.err, "a reason once"
 
 

@@ -164,12 +164,20 @@ def test_a_class_that_is_not_in_every_part_is_named(tmp_path):
     _, output = said(tmp_path)
     [rare] = [note for note in findings(output, "note") if note.startswith("class 'two'")]
     assert rare == (
-        "class 'two': no validation images | it has 2 groups (patients, or images without one), 3 "
-        "that are mostly of this class are needed; label more"
+        "class 'two': no validation images | it has 2 groups (patients, or images without one), "
+        "and needs 3 that are mostly of this class; label more"
     )
     assert "no labelled images of class 'nought'" in output
     hidden = said(tmp_path, hide_below=5)[1]
     assert "it has < 5 groups" in hidden
+
+
+@pytest.mark.parametrize(
+    ("hide_below", "says"), [(0, "it has 1 group ("), (5, "it has < 5 groups (")]
+)
+def test_one_group_is_one_and_a_hidden_one_is_not_told_apart(tmp_path, hide_below, says):
+    table(tmp_path, *(f"{k}.png,one" for k in range(60)), "x.png,two")
+    assert says in said(tmp_path, hide_below=hide_below)[1]
 
 
 def test_how_sure_an_accuracy_will_be(tmp_path):
