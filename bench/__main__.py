@@ -18,7 +18,7 @@ from fedapp.ground.text import duration
 
 BENCHMARKS = (
     "scoring", "training", "tiny", "augment", "parts", "idle", "outside", "overhead", "traffic",
-    "scale", "resident", "onboarding", "gpu",
+    "scale", "resident", "onboarding", "masks", "gpu",
 )  # fmt: skip
 
 

@@ -7,16 +7,22 @@ must anything it imports: the site's work is done by the resident worker, which 
 """
 
 import logging
+from collections.abc import Iterable
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.refusals import refusal_of
 from client_app.resident.caller import NoWorker, ask, worker_for
+from fedapp.ground.errors import ConfigError
 from fedapp.messages import wire
 
 log = logging.getLogger("flwr")
 app = ClientApp()
+IDLE_MODS = {
+    *("secagg_mod", "secaggplus_mod", "fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
+}
+"""Flower's mods for privacy: each lets this app's messages pass as they are, without a word."""
 
 
 @app.query("hello")
@@ -30,7 +36,18 @@ def handle(message: Message, context: Context) -> Message:
     return Message(records, reply_to=message)
 
 
+def refuse_idle_mods(mods: Iterable[object]) -> None:
+    """Refuse to work under a mod that would seem to protect. Raises ConfigError naming it."""
+    for mod in mods:
+        if (name := getattr(mod, "__name__", type(mod).__name__)) in IDLE_MODS:
+            raise ConfigError(
+                f"{name}: Flower's mod does nothing to this app's messages, so it protects "
+                "nothing: take it out of the ClientApp, and set privacy.sums=masked"
+            )
+
+
 def _answer(message: Message, context: Context) -> RecordDict:
+    refuse_idle_mods(app._mods)
     origin, request, payloads = wire.read_request(message.content)
     try:
         if (worker := worker_for(context)) is not None:

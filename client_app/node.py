@@ -32,6 +32,7 @@ from fedapp.messages.store import ModelStore
 from fedapp.site.federation import Keeps, federation_of
 from fedapp.site.house import KEY as SITE_FOLDER
 from fedapp.site.house import House
+from fedapp.site.members import SIGNING_KEY, registered
 from fedapp.site.private import PrivateParts
 from fedapp.site.site import SiteClient
 
@@ -78,11 +79,25 @@ def open_site(
     private = PrivateParts(folder / "private")
     federation = federation_of(experiment, {number: data} if data else {})
     keeps = Keeps(kept, origin.run) if experiment.runtime.models else None
-    site = federation.site(number, experiment, store, scores, private, shares, keeps)
+    member = None
+    if experiment.privacy.members:  # without them masks are a simulation, and say so
+        member = registered(experiment, number, origin.identity, _signing_key(node_config))
+    site = federation.site(number, experiment, store, scores, private, shares, keeps, member)
     if experiment.data.name == OWN:
         check_unchanged(folder / "data.sha256", site.data)
     shown = house.shown(site.data)
     return site if shown is site.data else replace(site, data=shown), folder
+
+
+def _signing_key(node_config: Mapping[str, Scalar]) -> Path:
+    """Return the file of the site's registered key. Raises ConfigError where the node has none."""
+    if not (key := node_config.get(SIGNING_KEY, "")):
+        raise ConfigError(
+            "sums are masked between registered members (privacy.members), and this node knows "
+            f"no key of its own: start it by `fedapp node`, or with {SIGNING_KEY}=FILE in its "
+            "node config"
+        )
+    return Path(str(key))
 
 
 def house_of(node_config: Mapping[str, Scalar]) -> House:

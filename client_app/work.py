@@ -61,7 +61,7 @@ def _answer(
     if isinstance(request, Hello):
         if said := particulars([site.data]):
             log.info("%s: %s", called(site.data), said)
-        house.introduced(facts := site.facts(), origin)
+        house.introduced(facts := site.introduction(), origin)
         return Incoming(facts)
     if request.site != (here := site.data.site):
         # Flower knows a node by its key: one restarted with another number still gets its tasks.

@@ -692,6 +692,19 @@ def sign_run(
         print(line)
 
 
+@app.command("members", rich_help_panel=SET_UP)
+def list_members(
+    keys: Annotated[
+        list[Path], typer.Argument(help="the sites' public keys, NAME.pub, or folders")
+    ],
+) -> None:
+    """Say whose keys mask a run's sums: a setting of the preset, by fingerprints."""
+    needs("app", "cryptography")
+    from fedapp.tools.deploy.members import members_line
+
+    print(members_line(keys))
+
+
 @app.command("sites", rich_help_panel=SET_UP)
 def list_sites(
     superlink: Annotated[

@@ -27,6 +27,8 @@ OWN_SITE = ("server_app.strategy", "fedapp.site.servers")
 WHOLE = {"docs", "flower", "deploy", "faults", "security", "golden", "mutants", "outside"}
 """Folders of tests that run all rooms together; the others are named after a room."""
 MATHEMATICS = (
+    "messages/masks/words", "messages/masks/shares", "messages/masks/graph",
+    "messages/masks/masking", "messages/masks/session", "messages/masks/opening",
     "learn/uncertainty", "learn/pseudolabels", "learn/losses", "learn/training", "learn/metrics",
     "learn/changes", "learn/averages/base", "learn/averages/filtered", "learn/server_optimizers",
     "learn/steps", "learn/priors", "learn/choice", "learn/prototypes", "learn/quality",

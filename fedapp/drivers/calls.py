@@ -53,7 +53,7 @@ class Loopback:
 
     def introduce(self) -> Sequence[SiteFacts]:
         """Return every site's facts."""
-        return [site.facts() for site in self.sites.values()]
+        return [site.introduction() for site in self.sites.values()]
 
     def newcomers(self) -> Sequence[SiteFacts]:
         """Return nobody: all are here from the start."""

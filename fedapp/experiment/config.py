@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
@@ -45,6 +46,7 @@ from fedapp.ground.settings import (
     SplitSettings,
     changed,
     idle,
+    members_of,
 )
 from fedapp.learn.averages import rule_names
 from fedapp.learn.networks import DEFAULT_NETWORK, network_class, network_names
@@ -394,6 +396,8 @@ def _average_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem
     if not names_function(robust) and robust not in rule_names():
         rule = f"no such rule; {nearest(robust, rule_names())}"
         found.append(origin.problem("rounds.robust", robust, rule))
+    if parts["privacy"].masked:
+        found += _mask_problems(parts, origin)
     remedy = "leave it out or choose another method"
     return found + [
         origin.problem(key, value, f"{method.name} cannot run so: {why}", remedy)
@@ -403,6 +407,34 @@ def _average_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem
         )
         if value != idle and why
     ]
+
+
+def _mask_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
+    """Return each setting that needs more of a site than its part in a sum."""
+    method, split, rounds, privacy = (parts[k] for k in ("method", "split", "rounds", "privacy"))
+    found, masked = [], "sums are masked (privacy.sums)"
+    if not method.sums_suffice:
+        able = ", ".join(name for name in method_names() if method_class(name).sums_suffice)
+        rule = f"{method.name} needs each site's own answer, and {masked}"
+        found.append(origin.problem("privacy.sums", "masked", rule, f"choose {able}"))
+    for key, value, plain in (
+        ("rounds.robust", rounds.robust, "none"),
+        ("split.server_share", split.server_share, 0.0),
+        ("runtime.server_data", parts["runtime"].server_data, ""),
+        ("runtime.peers", parts["runtime"].peers, ""),
+    ):
+        if value != plain:
+            rule = f"needs single models or images, and {masked}"
+            found.append(origin.problem(key, value, rule, "leave it out"))
+    cohort = math.ceil(rounds.sample_rate * split.num_clients - 1e-9)
+    if cohort < privacy.least_members:
+        rule = f"{cohort} sites train in a round, and a masked sum is of {privacy.least_members}"
+        found.append(origin.problem("rounds.sample_rate", rounds.sample_rate, rule, "raise it"))
+    try:
+        members_of(privacy.members, parts["data"].site_names, split.num_clients)
+    except ValueError as error:
+        found.append(origin.problem("privacy.members", privacy.members, str(error)))
+    return found
 
 
 def _misfits(experiment: Experiment, origin: _Origin) -> list[Problem]:

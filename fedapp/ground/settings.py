@@ -6,7 +6,7 @@ The descriptions give unit and source; `conf/*.yaml` repeats them beside the val
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
@@ -160,6 +160,28 @@ class DataSettings:
                     "of a site's name letters, digits, dot, dash and underscore",
                     key,
                 )
+
+
+def members_of(members: str, names: Sequence[str], sites: int) -> dict[int, str]:
+    """Return the fingerprint of each site's key, by the site's number; none where none is named.
+
+    members: as `privacy.members`. names: of sites with images of their own; else sites go by
+    their numbers. sites: how many there are. Raises ValueError naming the rule.
+    """
+    found: dict[int, str] = {}
+    for entry in _listed(members):
+        name, _, fingerprint = (part.strip() for part in entry.partition("="))
+        known = list(names) or [str(number) for number in range(sites)]
+        if name not in known:
+            raise ValueError(f"{name!r} is no site of the preset; {nearest(name, known)}")
+        if not re.fullmatch("[0-9a-f]{64}", fingerprint):
+            raise ValueError(f"{name}: a fingerprint has 64 digits of 0-9 and a-f")
+        found[known.index(name)] = fingerprint
+    if found and len(found) < sites:
+        raise ValueError(f"it names {len(found)} of {sites} sites: name each with its fingerprint")
+    if len(set(found.values())) < len(found):
+        raise ValueError("two sites have the same fingerprint: each has a key of its own")
+    return found
 
 
 def window_ends(window: str) -> tuple[float, float] | None:
@@ -408,8 +430,25 @@ class PrivacySettings:
     """z: Gaussian noise of standard deviation z C on every number of an upload; 0: none."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """At which epsilon is told; well below 1 / the number of a site's images."""
+    sums: Literal["plain", "masked"] = "plain"
+    """masked: what sites send is masked so that the server learns the sums over all sites alone."""
+    members: str = ""
+    """Sites whose sums are masked, each with the fingerprint of its registered key, commas between
+    them: `north=SHA256, south=SHA256`; empty: keys follow from the seed, a simulation."""
+    least_members: Annotated[int, Field(ge=3)] = 3
+    """Sites in a masked sum at least; a site's own terms may ask for more."""
+
+    @property
+    def masked(self) -> bool:
+        """Whether the server learns sums alone."""
+        return self.sums == "masked"
 
     def __post_init__(self) -> None:
+        if self.masked and self.clip:
+            rule = "clip is of whole models that leave a site, and masked sums let none leave"
+            raise Contradiction(f"{rule}: drop one of them", "sums", "clip")
+        if self.members and not self.masked:
+            raise Contradiction("members says nothing where sums is 'plain'", "members", "sums")
         if self.noise and not self.clip:
             rule = "noise needs a clip above 0: without it no amount of noise is enough"
             raise Contradiction(rule, "noise", "clip")

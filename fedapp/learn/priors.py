@@ -16,6 +16,8 @@ SMOOTHING = 0.3
 """Images of an even mix that count beside each unlabelled one."""
 ESTIMATED = 3.0
 """Images of a site's mix as estimated from its unlabelled images, beside its labelled ones."""
+LEAST_VARIANCE = 1e-4
+"""Of the share of pairs that are of one class: as few sites cannot tell it more closely."""
 FEW_ALIKE = 5.0
 """Strength of a Dirichlet distribution of mixes, in images, up to which sites are not alike."""
 
@@ -57,6 +59,43 @@ def site_mix(counts: Tensor, answers: Tensor, prior: Tensor) -> Tensor:
         estimate = class_mix(torch.zeros(classes), answers)
     mix = counts.double() + ESTIMATED * estimate + prior.double() + 0.01 * even
     return mix / mix.sum()
+
+
+def alike(counts: Tensor) -> tuple[float, float, float, float, float]:
+    """Return what a site adds to the sums of which `mean_mix_of_sums` is made.
+
+    counts: [C], labelled images of each class at the site. b is their number where they are two or
+    more, else 0; a is b times the probability that two of them, drawn without putting back, are of
+    one class. Returns b, a, b^2, a^2, a b.
+    """
+    known = counts.double()
+    b = float(known.sum())
+    if b < 2:
+        return 0.0, 0.0, 0.0, 0.0, 0.0
+    a = float((known * (known - 1)).sum()) / (b - 1)
+    return b, a, b * b, a * a, a * b
+
+
+def mean_mix_of_sums(counts: Tensor, sums: Sequence[float]) -> Tensor:
+    """Return what `mean_mix` estimates, from sums over sites alone, float64 [C].
+
+    counts: [C], labelled images of each class at all sites. sums: over sites, of `alike`. Two
+    images of one site are of one class with probability q = (s sum_c m_c^2 + 1) / (s + 1) under a
+    Dirichlet distribution of strength s around the mean m. The share seen, sum a / sum b, is taken
+    as normal around q, its variance by the differences between sites; the strength is the most
+    likely one under the prior of `mean_mix`.
+    """
+    mean = counts.double() + 1
+    mean = mean / mean.sum()
+    b, a, b_square, a_square, cross = sums
+    strengths = torch.logspace(-1, 3, 81, dtype=torch.float64)
+    scores = -((strengths / FEW_ALIKE).log() ** 2) / 2
+    if b:
+        seen = a / b
+        variance = (a_square - 2 * seen * cross + seen**2 * b_square) / b**2
+        expected = (strengths * mean.square().sum() + 1) / (strengths + 1)
+        scores = scores - (seen - expected) ** 2 / (2 * max(variance, LEAST_VARIANCE))
+    return mean * (strengths[scores.argmax()] - FEW_ALIKE).clamp_min(0)
 
 
 def mean_mix(counts: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ receiver does not hold. Nothing here knows how the bytes are carried.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import FailFast, Field
 
@@ -23,6 +23,11 @@ INITIAL_SITE = -1
 SERVER_SITE = -2
 """The server as a site: of the models that it makes by averaging and, where it holds labelled
 images of its own, of those that it trains."""
+EVERYBODY, COHORT = -4, -5
+"""Where sums are masked: all sites as one, and the sites of a round's cohort as one. The method's
+server asks these, and no site by itself."""
+MASKED = "masked"
+"""Role of a site's masked numbers."""
 MODEL = "model"
 """The role of a site's model. A method may have contents of other roles beside it, such as
 prototypes."""
@@ -165,6 +170,105 @@ class PseudoLabels:
         return sum(self.by_class)
 
 
+Key32 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+"""32 bytes in hex: an X25519 public key."""
+Bytes = Annotated[str, Field(pattern="^([0-9a-f]{2})*$", max_length=2048)]
+"""A few bytes in hex: a signature, a public key, a sealed box."""
+MAX_MEMBERS = 4096
+"""Sites of one masked sum."""
+_Members = (Field(max_length=MAX_MEMBERS), FailFast())
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """A site's two public keys for one masked sum, signed by the key that it is registered with.
+
+    box: for what other sites seal for it. mask: for the masks that it shares with each of them.
+    own: digest of the seed of its own mask, by which wrong shares of it are found out.
+    signer: the registered public key (DER, SubjectPublicKeyInfo); its fingerprint was agreed on.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    site: SiteId
+    box: Key32
+    mask: Key32
+    own: Key32
+    signer: Bytes
+    signature: Bytes
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A site's shares of its two secrets, which only the receiver can open."""
+
+    __pydantic_config__ = CLOSED
+
+    sender: SiteId
+    receiver: SiteId
+    box: Bytes
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """A site's word that it was named these survivors, signed as its announcement is."""
+
+    __pydantic_config__ = CLOSED
+
+    site: SiteId
+    signer: Bytes
+    signature: Bytes
+
+
+@dataclass(frozen=True)
+class SumStep:
+    """A step of a masked sum, as the server asks for it (docs/MASKED_SUMS.md).
+
+    number: of the sum within the round, from 0. stage: announce keys, share secrets, add one's own
+    masked numbers (the task itself), confirm whose numbers came, open. members: who takes part,
+    ascending; empty when keys are asked for. announcements: of the site's neighbours and its own.
+    sealed: what they sealed for it (open). survivors: whose numbers are in the sum (confirm, open).
+    confirmations: of these survivors (open).
+    """
+
+    __pydantic_config__ = CLOSED
+
+    number: Number
+    stage: Literal["announce", "share", "add", "confirm", "open"]
+    members: Annotated[tuple[SiteId, ...], *_Members] = ()
+    announcements: Annotated[tuple[Announcement, ...], *_Members] = ()
+    sealed: Annotated[tuple[Sealed, ...], *_Members] = ()
+    survivors: Annotated[tuple[SiteId, ...], *_Members] = ()
+    confirmations: Annotated[tuple[Confirmation, ...], *_Members] = ()
+
+
+@dataclass(frozen=True)
+class OpenedShare:
+    """What a site opens at the end: its share of one secret of another site."""
+
+    __pydantic_config__ = CLOSED
+
+    site: SiteId
+    share: Bytes
+
+
+@dataclass(frozen=True)
+class SumAnswer:
+    """A site's answer to a step: of each stage one field.
+
+    own: shares of the secret of a survivor's own mask. pairs: of the mask key of a site that is
+    lost. Never both of one site.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    announcement: Announcement | None = None
+    sealed: Annotated[tuple[Sealed, ...], *_Members] = ()
+    confirmation: Confirmation | None = None
+    own: Annotated[tuple[OpenedShare, ...], *_Members] = ()
+    pairs: Annotated[tuple[OpenedShare, ...], *_Members] = ()
+
+
 @dataclass(frozen=True)
 class Task:
     """Work for one site in one round. `models` gives, for each role, the models it refers to.
@@ -175,6 +279,7 @@ class Task:
         empty: w_0's.
     phase: which of the round's trainings this is; round 0 may have several.
     numbers: what the method tells the site beside models, by name.
+    sum: the step of a masked sum that it is; None: it is none.
     """
 
     __pydantic_config__ = CLOSED
@@ -189,6 +294,7 @@ class Task:
     private: DigestOrNone = ""
     phase: Number = 0
     numbers: Annotated[Mapping[Name, Finite], _Entries] = field(default_factory=dict)
+    sum: SumStep | None = None
 
     @property
     def when(self) -> int | str:
@@ -232,6 +338,7 @@ class Reply:
     parts: what was sent of its new contents, by role; of those not named the whole.
     learned: whether it trained.
     pseudo: the pseudo-labels that it learned from; None where its method fixes none for a round.
+    sum: its answer to a step of a masked sum; None: the task was none.
     """
 
     __pydantic_config__ = CLOSED
@@ -249,6 +356,7 @@ class Reply:
     parts: Annotated[Mapping[Name, PartSent], _Entries] = field(default_factory=dict)
     learned: bool = False
     pseudo: PseudoLabels | None = None
+    sum: SumAnswer | None = None
 
     def spelled_out(self) -> "Reply":
         """Return it with all evaluations, those that are equal to another one too."""
@@ -381,8 +489,8 @@ class SiteFacts:
     @property
     def called(self) -> str:
         """What a person is told the site is."""
-        if self.site == SERVER_SITE:
-            return "the server's own site"
+        if self.site in _NOT_SITES:
+            return _NOT_SITES[self.site]
         return f"site {self.site} ({self.name})" if self.name else f"site {self.site}"
 
     @property
@@ -405,6 +513,12 @@ class SiteFacts:
         """|D_s| / (|D_s| + |D_u|) (Eq. 2); 0 without training images."""
         return self.labelled / max(self.labelled + self.unlabelled, 1)
 
+
+_NOT_SITES = {
+    SERVER_SITE: "the server's own site",
+    EVERYBODY: "all sites together",
+    COHORT: "the cohort",
+}
 
 Request = Task | Hello
 Answer = Reply | Missing | Refusal | SiteFacts

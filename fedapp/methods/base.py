@@ -45,6 +45,7 @@ from fedapp.learn.training import train
 from fedapp.learn.worked import count
 from fedapp.messages.ledger import EVALUATION, MESSAGE
 from fedapp.messages.protocol import (
+    EVALUATE,
     MODEL,
     SERVER_SITE,
     Evaluation,
@@ -135,6 +136,7 @@ class Round:
     last: the number of the run's last round. say: tells a person how the run goes.
     warmup_rounds: averages in round 0 of a method that averages. common_fixed: the server's model
     is an earlier run's, and stays as it is: few new sites must not pull it to themselves.
+    masked: sites are known by their sums alone: `sites` is `EVERYBODY`, the cohort `COHORT`.
     """
 
     number: int
@@ -148,6 +150,7 @@ class Round:
     warmup_rounds: int = 1
     common_fixed: bool = False
     server_learns: bool = False
+    masked: bool = False
     last: int = 0
     say: Callable[[str], None] = lambda text: None
 
@@ -525,6 +528,22 @@ class Method(ABC, Generic[State]):
         Each is of its role's schema. facts: what the site said of its data. Raises ProtocolError
         naming the rule.
         """
+
+    sums_suffice: ClassVar[bool] = False
+    """Whether its server needs nothing of a site but sums over sites (`privacy.sums=masked`)."""
+    counted: ClassVar[tuple[str, ...]] = ()
+    """Names of metrics of the method's own that the server adds up."""
+
+    def summed(self, task: Task) -> Mapping[str, bool]:
+        """Return the roles of the contents that a task's replies may have, for masked sums.
+
+        True: the server wants their mean by `weight`; False: their sum. Most: models, averaged.
+        """
+        return {} if task.action == EVALUATE else {MODEL: True}
+
+    def weight(self, facts: SiteFacts, reply: Reply) -> float:
+        """Return a site's weight in an average, at least 0; of methods that average."""
+        return 0.0
 
     def averaging(self, rule: Rule[Any]) -> Rule[Any]:
         """Return how the server averages, given the rule that the run names; most: by that rule."""

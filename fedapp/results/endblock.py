@@ -12,6 +12,7 @@ from typing import Any
 from fedapp.experiment.runpaths import runs_root
 from fedapp.ground.text import duration, percent, size
 from fedapp.learn.metrics import FEW, SHARES_OF_LABELS, label_group, wilson, worst_decile
+from fedapp.messages.protocol import EVERYBODY
 
 Row = dict[str, Any]
 
@@ -62,7 +63,11 @@ def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
     last, chosen = summary["rounds"], mean.get("best_by_validation_round")
     best = ", best on validation"
     table = [
-        (f"after the {_begins(summary)}", WARMUP, _mean(known(per_site, WARMUP))),
+        (
+            f"after the {_begins(summary)}",
+            WARMUP,
+            None if _as_one(per_site) else _mean(known(per_site, WARMUP)),
+        ),
         (f"after round {last}, the last{best * (last == chosen)}", FINAL, mean.get("final")),
     ]
     if chosen not in {None, last}:
@@ -81,6 +86,11 @@ def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
     every = [_guessing(row) for row in per_site]
     rows = [(label, *_counted(every, column), percent(of)) for label, column, of in table]
     return [head, *(_cells(f"  {label}", *values) for label, *values in rows)]
+
+
+def _as_one(per_site: Sequence[Row]) -> bool:
+    """Whether sites are known by masked sums alone, and so all of them in one row."""
+    return [row["site"] for row in per_site] == [EVERYBODY]
 
 
 def _begins(summary: Row) -> str:
@@ -133,6 +143,8 @@ def _by_labels(per_site: Sequence[Row], begins: str) -> list[str]:
 
 def _movers(per_site: Sequence[Row], few: bool, begins: str) -> list[str]:
     """Say which sites are worse off, and of many which gained most: in images."""
+    if _as_one(per_site):
+        return []
     column, than = (ALONE, "alone") if known(per_site, ALONE) else (WARMUP, begins)
     moved = [(change, row) for row in per_site if (change := _images(row, column)) is not None]
     moved.sort(key=lambda mover: (-mover[0] / mover[1]["test"], mover[1]["site"]))

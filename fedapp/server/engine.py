@@ -3,9 +3,10 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fedapp.experiment.config import experiment_digest
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.devices import torch_threads
@@ -13,12 +14,14 @@ from fedapp.ground.errors import ConfigError, RunError, StoreError
 from fedapp.ground.ours import seldom_searched
 from fedapp.ground.progress import Progress
 from fedapp.ground.rng import numpy_stream
+from fedapp.ground.settings import members_of
 from fedapp.learn.averages import rule_of
 from fedapp.learn.averages.base import Rule
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.params import Schema, to_bytes
 from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import MODEL, SERVER_SITE, Reply, SiteFacts, Task
+from fedapp.messages.masks.simulated import simulated_agreed
+from fedapp.messages.protocol import COHORT, EVERYBODY, MODEL, SERVER_SITE, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import Round, schemas
 from fedapp.server.arrivals import Arrivals
@@ -38,7 +41,8 @@ from fedapp.server.phases import Carrier, Learner, Phases
 from fedapp.server.pool import ModelPool
 from fedapp.server.roundpool import RoundPool
 from fedapp.server.runstate import RunState, state_of
-from fedapp.server.standings import Row, Standings
+from fedapp.server.standings import Row, Standing, Standings
+from fedapp.server.summing import SummedPhases, as_one
 
 
 @dataclass
@@ -58,6 +62,7 @@ class Engine:
     pool: ModelPool = field(init=False)
     schemas: dict[str, Schema] = field(init=False)
     phases: Phases = field(init=False)
+    _summed: SummedPhases | None = field(init=False, default=None)
 
     def run(self) -> Row:
         """Run warm-up and rounds, or the rest of them; return the summary."""
@@ -144,7 +149,33 @@ class Engine:
             here=self._arrivals.here,
             going_on=self.folder.going_on,
         )
+        if self.experiment.privacy.masked:
+            self._sum_up(state, facts[0])
         return state
+
+    def _agreed(self) -> Mapping[int, str]:
+        """Return the fingerprints of the sites' keys."""
+        there, sites = self.experiment, self.experiment.split.num_clients
+        real = members_of(there.privacy.members, there.data.site_names, sites)
+        return real or simulated_agreed(there.seed, sites)
+
+    def _sum_up(self, state: RunState, like: SiteFacts) -> None:
+        """Let the method know sites by masked sums alone."""
+        privacy = self.experiment.privacy
+        real = bool(privacy.members)
+        self._summed = SummedPhases(
+            phases=self.phases,
+            run_identity=self.folder.identity if real else "",
+            experiment=experiment_digest(self.experiment) if real else "",
+            agreed=self._agreed(),
+            least=privacy.least_members,
+            like=like,
+            root=self.folder.path / "sums",
+        )
+        if state.together is None:
+            together = Standing(as_one(self._summed.facts[EVERYBODY]))
+            state.together = Standings({EVERYBODY: together})
+        self.progress.note(MASKED_SAYS if real else f"{MASKED_SAYS} {SIMULATED_SAYS}")
 
     def _averaging_rule(self) -> Rule[Any]:
         """Return the run's rule, with what its method puts around it. Raises ConfigError."""
@@ -202,6 +233,11 @@ class Engine:
         self._admit(state, number, self.carrier.newcomers())
         standings = state.standings.sites
         sites = tuple(sorted(standings))
+        cohort = self._cohort(number, sites)
+        summed = self._summed
+        if summed:
+            summed.cohort = cohort & self._arrivals.here
+            cohort, sites = frozenset({COHORT}), (EVERYBODY,)
         beyond: dict[int, float] = {}
 
         def left_out(site: int, times: float) -> None:
@@ -211,7 +247,7 @@ class Engine:
             number=number,
             seed=self.experiment.seed,
             sites=sites,
-            cohort=self._cohort(number, sites),
+            cohort=cohort,
             pool=RoundPool(
                 self.pool,
                 self.schemas,
@@ -223,12 +259,15 @@ class Engine:
                 state.moves,
                 left_out,
             ),
-            facts={
+            facts=summed.facts
+            if summed
+            else {
                 **{site: standing.facts for site, standing in standings.items()},
                 **({SERVER_SITE: self.learner.facts()} if self.learner else {}),
             },
-            private=state.private,
-            joined={site: standing.joined for site, standing in standings.items()},
+            private={} if summed else state.private,
+            joined={} if summed else {site: of.joined for site, of in standings.items()},
+            masked=summed is not None,
             warmup_rounds=self.experiment.training.warmup_rounds,
             common_fixed=bool(state.peers),  # not runtime.peers: a run is resumed without it
             server_learns=self.learner is not None,
@@ -244,7 +283,7 @@ class Engine:
             tasks = next(phases)
             while True:
                 replies = self._timed(tasks, skipped, seconds)
-                self.phases.check_turnout(tasks, {r.site for r in replies}, skipped)
+                (summed or self.phases).check_turnout(tasks, {r.site for r in replies}, skipped)
                 every += replies
                 tasks = phases.send(replies)
         except StopIteration as stop:
@@ -252,7 +291,13 @@ class Engine:
         of_sites = [reply for reply in every if reply.site != SERVER_SITE]
         seconds["server"] = time.monotonic() - began - sum(seconds.values())
         joins_at = self.experiment.method.joins_at
-        row = state.standings.close_round(
+        of_round = state.standings
+        if summed:
+            of_sites = [replace(reply, site=EVERYBODY) for reply in of_sites]
+            assert state.together is not None
+            of_round, counted = state.together, summed.facts[EVERYBODY]
+            of_round.sites[EVERYBODY] = replace(of_round.sites[EVERYBODY], facts=as_one(counted))
+        row = of_round.close_round(
             number, of_sites, skipped, joins_at, self.experiment.rounds.chosen_by
         )
         if beyond:
@@ -267,7 +312,7 @@ class Engine:
     ) -> list[Reply]:
         """Run a phase, and add to the seconds of its kind."""
         began = time.monotonic()
-        replies = self.phases.run(tasks, skipped)
+        replies = (self._summed or self.phases).run(tasks, skipped)
         if tasks:  # a round may have nothing to tell or to ask
             kind = " and ".join(sorted({task.action for task in tasks}))
             seconds[kind] = seconds.get(kind, 0.0) + time.monotonic() - began
@@ -296,9 +341,12 @@ class Engine:
         self._checkpoint.save(state, self.pool, self.ledger)
         # Only now: what the saved records name must never be gone.
         self.pool.keep(needs, more_come=True)
+        if self._summed:
+            self._summed.forget(state.round + 1)
 
     def _finish(self, state: RunState) -> Row:
         rounds, sites = self.experiment.rounds, len(state.standings.sites)
+        standings = state.together or state.standings
         summary = {
             "preset": self.experiment.name,
             "method": self.experiment.method.name,
@@ -307,7 +355,7 @@ class Engine:
             "sites": sites,
             "manifest": state.standings.sites[min(state.standings.sites)].facts.split_digest,
             "rounds": rounds.num_rounds,
-            **state.standings.summary(),
+            **standings.summary(),
             **self._traffic(),
             **state.server.shown(),
             **state.server.in_summary(),
@@ -319,12 +367,23 @@ class Engine:
             every = ", ".join(f"site {site} {epsilon:.3g}" for site, epsilon in spent)
             delta = self.experiment.privacy.delta
             self.progress.note(f"epsilon of each site's models at delta = {delta:g}: {every}")
-        self.folder.write_evaluations(state.standings.evaluations())
-        self.folder.write_per_site(state.standings.per_site(state.server.column))
+        self.folder.write_evaluations(standings.evaluations())
+        self.folder.write_per_site(standings.per_site(state.server.column))
         self._checkpoint.save_whole(state, self.pool, self.ledger)
         self.pool.keep(state.server.needs())
         self.folder.write_summary(summary)
         return summary
+
+
+MASKED_SAYS = (
+    "sums are masked: the server learns the sums over all sites and no site's answer. It has no "
+    "table by site, leaves nobody out of an average, and knows no site's number of images."
+)
+SIMULATED_SAYS = (
+    "The keys follow from the seed: this is a simulation, and whoever knows the seed can look "
+    "behind the masks."
+)
+"""Said when a run starts."""
 
 
 def _unused(experiment: Experiment) -> str:

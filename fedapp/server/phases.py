@@ -178,7 +178,8 @@ class Phases:
             phase.failed[task.site] = str(error)
         else:
             phase.replies[task.site] = reply
-            self.state.held[task.site] = list(reply.held)
+            if task.sum is None or task.sum.stage == "add":  # the others are about no contents
+                self.state.held[task.site] = list(reply.held)
             if reply.metrics.get(MEMORY_LOST):
                 called = self._facts(task.site).called
                 self.progress.note(f"{called} had lost what it keeps to itself; it began that anew")
@@ -299,7 +300,8 @@ class Phases:
             raise ProtocolError(f"answered with {type(reply).__name__}, a Reply was due")
         facts = self._facts(task.site)
         check_reply(task, reply, facts, self.schemas)
-        self.experiment.method.check_reply(task, reply, facts)
+        if task.sum is None:
+            self.experiment.method.check_reply(task, reply, facts)
         uploads, named = reply.uploads(task.own.digest), reply.named(task.own.digest)
         if incoming.payloads.keys() != set(uploads.values()):
             raise ProtocolError("its new contents did not come along, or more than those came")
@@ -308,7 +310,8 @@ class Phases:
             payload, model = incoming.payloads[digest], contents.get(MODEL)
             contents[role] = self._content(task, reply, role, payload, model)
         arrived = {role: content.arrived for role, content in contents.items()}
-        self.experiment.method.check_contents(task, reply, arrived, facts)
+        if task.sum is None:  # else only the sum can be judged (`server.summing`)
+            self.experiment.method.check_contents(task, reply, arrived, facts)
         # The pool refuses one that is wrong; of several, those before it must not count either.
         if len(contents) > 1 and any(digest_of(c.blob) != named[r] for r, c in contents.items()):
             raise ProtocolError("one of its uploads is not the content it names")

@@ -117,6 +117,10 @@ class ModelPool:
         self._records[SERVER_SITE, role] = UpdateRecord(version, digest, round)
         return self.latest(SERVER_SITE, role)
 
+    def forget(self, role: str) -> None:
+        """Drop the records of a role; the contents go with the next `keep`."""
+        self._records = {whose: of for whose, of in self._records.items() if whose[1] != role}
+
     def remember(self, tensors: Params, round: int, role: str) -> None:
         """Keep what the averaging rule remembers of a role, in place of what it did before."""
         if not tensors:

@@ -46,7 +46,7 @@ class RunState:
     of themselves then; their models, or the common one, are in the pool (`runtime.peers`).
     averaging: what the averaging rule remembers of each site, such as how far its changes agreed
     with the others'; tensors that it remembers are in the pool.
-    moves: by role and part.
+    moves: by role and part. together: how all sites stand as one, where sums are masked.
     """
 
     round: int
@@ -58,6 +58,7 @@ class RunState:
     peers: dict[int, SiteFacts] = field(default_factory=dict)
     averaging: dict[int, float] = field(default_factory=dict)
     moves: dict[str, Moves] = field(default_factory=dict)
+    together: Standings | None = None
 
     def tables(self) -> Tables:
         """Return what has a row for each site, by name; mappings that a method remembers too."""

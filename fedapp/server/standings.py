@@ -5,6 +5,7 @@ trains again; where the server averages, every site measures anew. Either way ev
 counts all sites that were ever evaluated.
 """
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -26,7 +27,16 @@ from fedapp.learn.quality import (
     specificity,
 )
 from fedapp.learn.verdict import Said, Verdict, of_counts
-from fedapp.messages.protocol import ANSWERS, IMAGES, STEPS, Evaluation, Reply, SiteFacts
+from fedapp.messages.protocol import (
+    ANSWERS,
+    EVERYBODY,
+    IMAGES,
+    STEPS,
+    Evaluation,
+    Reply,
+    SiteFacts,
+)
+from fedapp.methods._summed import MEAN, SITES, SQUARE, TRAINED
 
 Row = dict[str, Any]
 
@@ -35,12 +45,22 @@ POOLED: tuple[Metric, ...] = ("balanced_accuracy", "f1", "kappa")
 
 
 @dataclass(frozen=True)
+class Means:
+    """Of the accuracies of sites that are known by sums alone: mean, mean square, how many."""
+
+    mean: float
+    square: float
+    sites: int
+
+
+@dataclass(frozen=True)
 class Standing:
     """One site's record; `latest` holds the last evaluation of each part.
 
     It is replaced, never changed: by that a checkpoint tells which sites have something new.
     joined: the round before which it came; 0: it was here from the start. steps, images: what it
-    has learned by so far, as it says (`protocol.STEPS`).
+    has learned by so far, as it says (`protocol.STEPS`). means: by part, where it stands for all
+    sites (`EVERYBODY`).
     """
 
     facts: SiteFacts
@@ -55,6 +75,7 @@ class Standing:
     choice: Choice = field(default_factory=Choice)
     steps: float = 0.0
     images: float = 0.0
+    means: Mapping[str, Means] = field(default_factory=dict)
 
     def accuracy(self, part: str) -> float | None:
         """Accuracy on "val", "test" or "test_before"; None without images."""
@@ -84,10 +105,13 @@ class Standing:
     def after(self, reply: Reply, joins_at: float, metric: Metric = "accuracy") -> "Standing":
         """Return the record with a reply in it; metric: by which its site keeps a model."""
         apart = reply.learned and reply.round < joins_at
+        one = reply.site != EVERYBODY  # all together keep no model
+        found = candidates(reply.round, reply.evaluations, apart, metric) if one else ()
         now = replace(
             self,
-            choice=self.choice.after(candidates(reply.round, reply.evaluations, apart, metric)),
+            choice=self.choice.after(found) if found else self.choice,
             latest={**self.latest, **reply.evaluations},
+            means={**self.means, **_means(reply)},
             epsilon=reply.metrics.get("epsilon", self.epsilon),
             steps=self.steps + reply.metrics.get(STEPS, 0),
             images=self.images + reply.metrics.get(IMAGES, 0),
@@ -117,8 +141,19 @@ class Standings:
         """Accuracies by part and site. Kept: few of all sites answer in a round."""
         found: dict[str, dict[int, float]] = {}
         for site, standing in self.sites.items():
-            _note(found, site, standing.latest)
+            _note(found, site, standing.latest, standing.means)
         return found
+
+    def _spread(self) -> Row:
+        """As `spread` of the test accuracies; of sites that are one, as far as sums tell."""
+        tested = self.accuracies().get("test", [])
+        together = self.sites.get(EVERYBODY)
+        of = together.means.get("test") if together else None
+        if of is None:
+            return spread(tested)
+        deviation = math.sqrt(max(of.square - of.mean**2, 0.0))
+        none = {"worst_decile_accuracy": None}
+        return {"mean_test_accuracy": of.mean, "std_test_accuracy": deviation, **none}
 
     @cached_property
     def _pooled(self) -> dict[str, Counts]:
@@ -172,25 +207,24 @@ class Standings:
         for reply in replies:
             _pool(pooled, self.sites[reply.site].latest, reply.evaluations)
             self.sites[reply.site] = self.sites[reply.site].after(reply, joins_at, metric)
-            _note(measured, reply.site, reply.evaluations)
-        for site in skipped:
+            _note(measured, reply.site, reply.evaluations, _means(reply))
+        for site in skipped.keys() & self.sites.keys():
             standing = self.sites[site]
             self.sites[site] = replace(standing, rounds_skipped=standing.rounds_skipped + 1)
         error = _pseudo_label_error(replies)
         self.pseudo_label_error = error if error is not None else self.pseudo_label_error
         accuracies = self.accuracies()
-        tested = accuracies.get("test", [])
         row: Row = {
             "round": number,
-            **spread(tested),
+            **self._spread(),
             "mean_val_accuracy": _mean(accuracies.get("val", [])),
             "mean_test_accuracy_before_training": _mean(
                 [a for r in replies if (a := _accuracy(r, "test_before")) is not None]
             ),
-            "sites_evaluated": len(tested),
+            "sites_evaluated": sum(self._sites(site, "test") for site in measured.get("test", {})),
             "pseudo_label_error": error,
             # Not the warm-up of a site that joins now: it is of round 0.
-            "trained": len({r.site for r in replies if r.learned and r.round == number}),
+            "trained": sum(_trained(replies, number).values()),
             "skipped": {str(site): reason for site, reason in sorted(skipped.items())},
         }
         for answer in ANSWERS:
@@ -214,6 +248,11 @@ class Standings:
             self.best_by_validation = row
             self._mark("by_validation_accuracy")
         return row
+
+    def _sites(self, site: int, part: str) -> int:
+        """How many sites a measured one stands for."""
+        of = self.sites[site].means.get(part)
+        return of.sites if of else 1
 
     def _pooled_row(self) -> Row:
         """Return the metrics of all sites' images together, by part; None: they cannot be said.
@@ -321,7 +360,7 @@ class Standings:
         changed little, or nothing (`verdict.of_counts`): a site itself, which knows which images
         were right, can say more.
         """
-        choices = {k: site.choice for k, site in sorted(self.sites.items())}
+        choices = {k: site.choice for k, site in sorted(self.sites.items()) if k != EVERYBODY}
         tested = [kept for c in choices.values() if (kept := c.kept) and kept.test_images]
         return {
             "mean": _mean([kept.test_right / kept.test_images for kept in tested]),
@@ -332,7 +371,7 @@ class Standings:
                 if c.helped is False and (kept := c.kept)
             },
             "verdicts": {
-                kind: sum(site.verdict.said == kind for site in self.sites.values())
+                kind: sum(self.sites[k].verdict.said == kind for k in choices)
                 for kind in get_args(Said)
             },
         }
@@ -342,8 +381,7 @@ class Standings:
 
         "best" is by test accuracy over the rounds from 1, as the paper reports it.
         """
-        accuracies = self.accuracies()
-        final = spread(accuracies.get("test", []))
+        final = self._spread()
         best, chosen = self.best or {}, self.best_by_validation or {}
         return {
             "mean_test_accuracy": {
@@ -398,15 +436,34 @@ def spread(accuracies: Sequence[float]) -> Row:
 
 
 def _note(
-    measured: dict[str, dict[int, float]], site: int, evaluations: Mapping[str, Evaluation]
+    measured: dict[str, dict[int, float]],
+    site: int,
+    evaluations: Mapping[str, Evaluation],
+    means: Mapping[str, Means],
 ) -> None:
-    """Take a site's accuracies into a table by part and site."""
+    """Take a site's accuracies into a table by part and site; of all sites as one, the means."""
     for part, result in evaluations.items():
         of_part = measured.setdefault(part, {})
         if result.accuracy is None:
             of_part.pop(site, None)
         else:
-            of_part[site] = result.accuracy
+            of_part[site] = means[part].mean if part in means else result.accuracy
+
+
+def _means(reply: Reply) -> dict[str, Means]:
+    """Return what a masked sum says of the accuracies of its sites, by part."""
+    said = reply.metrics
+    return {
+        part: Means(said[MEAN + part], said[SQUARE + part], int(said[SITES + part]))
+        for part in reply.evaluations
+        if SITES + part in said
+    }
+
+
+def _trained(replies: Sequence[Reply], number: int) -> dict[int, int]:
+    """Return, by site, how many sites trained in this round: of all as one, as many as they say."""
+    learned = [reply for reply in replies if reply.learned and reply.round == number]
+    return {reply.site: int(reply.metrics.get(TRAINED, 1)) for reply in learned}
 
 
 def _pool(

@@ -34,8 +34,10 @@ from fedapp.messages.store import ModelStore
 from fedapp.methods import learning_from
 from fedapp.models.maker import Maker
 from fedapp.site.keeping import KeptModel
+from fedapp.site.members import simulated
 from fedapp.site.private import PrivateParts
 from fedapp.site.site import SiteClient
+from fedapp.site.summing import Membership, Summing
 
 
 class Sites(Protocol):
@@ -76,8 +78,11 @@ class LoadedSites:
         private: PrivateParts,
         shares_pool: bool = False,
         keeps: Keeps | None = None,
+        member: Membership | None = None,
     ) -> SiteClient:
         """Return a site that works on its part of the data. keeps: its models for use; or not.
+
+        member: who it is in masked sums; None: a simulated site, where they are masked.
 
         Raises ConfigError where it has labels to learn from, and the server alone is to have some,
         and where it has data of a kind that the method cannot learn from. Raises DataError
@@ -110,6 +115,9 @@ class LoadedSites:
             device=pick_device(experiment.runtime.device),
             shares_pool=shares_pool,
         )
+        if experiment.privacy.masked:
+            member = member or simulated(experiment, number)
+            site = replace(site, summing=Summing(member, private.root.with_name("sums")))
         if keeps is None:
             return site
         maker = Maker(keeps.run, experiment, facts := site.facts(), self.are_images)

@@ -29,6 +29,7 @@ from fedapp.ground.errors import FedAppError, one_line
 from fedapp.messages.protocol import (
     EPSILON,
     EVALUATE,
+    MASKED,
     Incoming,
     Origin,
     Refusal,
@@ -135,8 +136,9 @@ class House:
         if self.signer:
             self._check_order(task.round, site.experiment.rounds.num_rounds, origin)
         if task.action != EVALUATE:
-            terms.check_roles(site.shared)
-            by_class = sorted(site.shared.keys() & BY_CLASS)
+            roles = site.shared if site.summing is None else (MASKED,)
+            terms.check_roles(roles)
+            by_class = sorted(BY_CLASS.intersection(roles))
             if by_class and self._withheld(site.data.labels):
                 why = f"a class has fewer than {terms.least_count} labelled images here"
                 raise TermError("least_count", f"{', '.join(by_class)}: {why}")

@@ -16,6 +16,8 @@ from fedapp.messages.store import ModelStore
 log = logging.getLogger(__name__)
 
 
+OWN, VERSION = "own.", "version"
+"""Before the names of the site's own model, where sums are masked, and how often it was trained."""
 MEMORY = "memory."
 """Goes before the name of a tensor that a site remembers beside its model (`Method.memory`)."""
 

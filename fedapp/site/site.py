@@ -7,29 +7,34 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from fedapp.data.augment import flips
 from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import deterministic, pick_dtype, torch_threads
-from fedapp.ground.errors import ConfigError, FedAppError, StoreError, one_line, told
+from fedapp.ground.errors import (
+    ConfigError,
+    FedAppError,
+    ProtocolError,
+    StoreError,
+    one_line,
+    told,
+)
 from fedapp.ground.turns import seat
 from fedapp.learn.graphs import graphs_on
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
-from fedapp.learn.params import (
-    Params,
-    Schema,
-    schema_of,
-)
+from fedapp.learn.params import Params, Schema, digest_of, schema_of, to_bytes, without
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.together import MEMBERS
 from fedapp.learn.worked import Worked, counting
 from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import (
     IMAGES,
+    MASKED,
     MEMORY_LOST,
     MODEL,
     SERVER_SITE,
@@ -37,6 +42,7 @@ from fedapp.messages.protocol import (
     Evaluation,
     Incoming,
     Missing,
+    ModelRef,
     Refusal,
     Reply,
     SiteFacts,
@@ -44,10 +50,12 @@ from fedapp.messages.protocol import (
     each_once,
 )
 from fedapp.messages.store import ModelStore
-from fedapp.methods.base import SiteContext, SiteReport, schemas
+from fedapp.methods._summed import COUNTS, WORDS, Added, Layout
+from fedapp.methods.base import Contents, SiteContext, SiteReport, schemas
 from fedapp.site.holdings import Holdings
 from fedapp.site.privacy import Releases, privately
-from fedapp.site.private import MEMORY, PrivateParts, stored_schema
+from fedapp.site.private import MEMORY, OWN, VERSION, PrivateParts, stored_schema
+from fedapp.site.summing import Summing
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +79,7 @@ class SiteClient:
         server alone removes contents. Otherwise the store is this site's: it holds what its task
         names and no more (for UM-pFSSL M + R models), and trouble with it is this site's trouble.
     keeper: sees what every task brought; None: nobody does.
+    summing: its part in masked sums; None: its answers go to the server as they are.
     """
 
     experiment: Experiment
@@ -83,6 +92,7 @@ class SiteClient:
     device: torch.device
     shares_pool: bool = False
     keeper: Keeper | None = None
+    summing: Summing | None = None
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -101,6 +111,12 @@ class SiteClient:
             **self.data.counts,
         )
 
+    def introduction(self) -> SiteFacts:
+        """Introduce the site as far as the server is to know it: masked sums tell no counts."""
+        facts = self.facts()
+        none: dict[str, Any] = dict.fromkeys(COUNTS, 0)
+        return facts if self.summing is None else replace(facts, **none)
+
     def handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
         """Do a task; whatever goes wrong becomes an answer, never an exception.
 
@@ -110,7 +126,14 @@ class SiteClient:
         runtime = self.experiment.runtime
         try:
             with torch_threads(runtime.threads), deterministic(runtime.deterministic):
-                if missing := self._holdings.take_in(task, payloads):
+                if (task.sum is None) != (self.summing is None):
+                    raise ProtocolError(
+                        f"privacy.sums = {self.experiment.privacy.sums!r}, and the server asks "
+                        "otherwise: this site answers as the run's settings say, or not at all"
+                    )
+                if task.sum is not None and task.sum.stage != "add":
+                    incoming = Incoming(self._step(task))
+                elif missing := self._holdings.take_in(task, payloads):
                     incoming = Incoming(Missing(task.site, task.round, missing))
                 else:
                     incoming = self._answer(task, *self._done(task))
@@ -124,9 +147,17 @@ class SiteClient:
             incoming = Incoming(Refusal(task.site, task.round, told(error)))
         return incoming
 
+    def _step(self, task: Task) -> Reply:
+        """Do a step of a masked sum that is no work on the site's images."""
+        assert self.summing is not None
+        answer = self.summing.step(task)
+        return Reply(task.site, task.round, task.own.digest, private=task.private, sum=answer)
+
     def _done(self, task: Task) -> tuple[SiteReport, SiteContext]:
         """Do the method's rule; return what it reports, as it may leave the site."""
         context, lost = self.context(task)
+        if self.summing is not None:
+            task = replace(task, own=self._own_model(task)[0])
         scored_before = self.scores.computed
         with counting() as work:
             report = self.experiment.method.site_round(task, context)
@@ -146,7 +177,10 @@ class SiteClient:
             own = {n: (report.params or context.kept)[n] for n in context.kept}
             memory = context.memory if report.memory is None else report.memory
             own |= {MEMORY + name: tensor for name, tensor in memory.items()}
+            own |= self._kept_model(task, report, context.kept)
             private = self.private_parts.keep(own, task.private, task.round)
+        if self.summing is not None:
+            return self._masked(task, report, private)
         packed = self._holdings.pack(task, report, context.kept)
         self.scores.keep_newest(SCORES_KEPT)
         evaluations, equal = each_once(report.evaluations)
@@ -167,6 +201,57 @@ class SiteClient:
         )
         return Incoming(answer, packed.payloads)
 
+    def _masked(self, task: Task, report: SiteReport, private: str) -> Incoming:
+        """Return what leaves a site of a report where sums are masked: one row of words."""
+        assert self.summing is not None
+        method, facts = self.experiment.method, self.facts()
+        said = Reply(task.site, task.round, task.own.digest, metrics=report.metrics)
+        contents = dict(report.contents)
+        if report.params is not None and report.learned:
+            contents[MODEL] = report.params
+        added = Added(
+            contents,
+            weight=method.weight(facts, said) if report.learned else 0.0,
+            learned=float(report.learned),
+            metrics=report.metrics,
+            evaluations=report.evaluations,
+            counts=self.data.counts,
+        )
+        layout = Layout.of(method, task, self.shared, len(self.classes))
+        words = self.summing.masked(task, layout.row(added))
+        blob = to_bytes({WORDS: torch.from_numpy(words.view(np.int64))})
+        named = {MASKED: digest_of(blob)}
+        if self.shares_pool:
+            self.store.put(blob)
+        held = {task.own.digest, *(ref.digest for ref in report.holds)}
+        answer = Reply(
+            task.site,
+            task.round,
+            task.own.digest,
+            held=tuple(sorted(held)),
+            private=private,
+            contents=named,
+        )
+        return Incoming(answer, {named[MASKED]: blob})
+
+    def _own_model(self, task: Task) -> tuple[ModelRef, Params]:
+        """Return the site's own model, which it keeps to itself where sums are masked."""
+        own, _ = self._own(task)
+        params = {n.removeprefix(OWN): of for n, of in own.items() if n.startswith(OWN)}
+        version = int(own[VERSION])
+        digest = digest_of(to_bytes(params)) if version else task.own.digest
+        return ModelRef(task.site, version, digest), params
+
+    def _kept_model(self, task: Task, report: SiteReport, kept: Params) -> Params:
+        """Return what is kept of the site's own model, where sums are masked."""
+        if self.summing is None:
+            return {}
+        ref, params = self._own_model(task)
+        new = report.params is not None
+        params = without(report.params, kept) if report.params is not None else params
+        version = {VERSION: torch.tensor(ref.version + new)}
+        return {**version, **{OWN + name: of for name, of in params.items()}}
+
     def context(self, task: Task) -> tuple[SiteContext, bool]:
         """Return what a rule works with in a task whose contents are in the store.
 
@@ -176,7 +261,7 @@ class SiteClient:
         context = SiteContext(
             data=self._data,
             model=self._network,
-            contents=self._holdings.read,
+            contents=self._contents(task),
             kept={name: own[name] for name in self._kept},
             memory={n.removeprefix(MEMORY): t for n, t in own.items() if n.startswith(MEMORY)},
             scores=self.scores,
@@ -189,6 +274,13 @@ class SiteClient:
             flip=flips(self.experiment.data.name),
         )
         return context, lost
+
+    def _contents(self, task: Task) -> Contents:
+        """Return how the task's contents are read."""
+        if self.summing is None:
+            return self._holdings.read
+        own, params = self._own_model(task)
+        return lambda ref: params if ref.digest == own.digest else self._holdings.read(ref)
 
     @cached_property
     def _data(self) -> SiteData:
@@ -231,7 +323,11 @@ class SiteClient:
         network = self._network
         whole = network.state_dict()
         memory = schema_of(self.experiment.method.memory(network, whole))  # its values do not count
-        return stored_schema(self._kept, schema_of(whole), memory)
+        stored = stored_schema(self._kept, schema_of(whole), memory)
+        if self.summing is None:
+            return stored
+        own = {OWN + name: of for name, of in self.shared[MODEL].items()}
+        return {**stored, **own, VERSION: ((), torch.int64)}
 
     @property
     def _network(self) -> Network:
@@ -260,6 +356,8 @@ class SiteClient:
             w_0 = self._initial()
             start = self.experiment.method.memory(self._network, w_0)
             own = {n: w_0[n] for n in self._kept} | {MEMORY + n: of for n, of in start.items()}
+            own |= {OWN + n: w_0[n] for n in self.shared[MODEL]} if self.summing else {}
+            own |= {VERSION: torch.tensor(0)} if self.summing else {}
         return own, lost
 
     def _privately(self, task: Task, report: SiteReport, context: SiteContext) -> SiteReport:

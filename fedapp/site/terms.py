@@ -5,7 +5,7 @@ computed and, of what leaves, once more before it does.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime, time
 from fnmatch import fnmatchcase
@@ -24,7 +24,7 @@ from fedapp.ground.errors import ConfigError, FedAppError, nearest
 from fedapp.ground.functions import names_function
 from fedapp.ground.settings import CLOSED, OWN
 from fedapp.learn.networks import network_names
-from fedapp.messages.protocol import MODEL, Origin
+from fedapp.messages.protocol import MASKED, MODEL, Origin
 from fedapp.methods import method_names
 
 FILE = "site.yaml"
@@ -33,7 +33,10 @@ KINDS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
         "models": (MODEL, "online", "psi", "group_*"),
         "prototypes": ("prototypes",),
-        "sums": ("sums", "guesses", "grid", "solution", "votes", "own_votes", "stack", "fitted"),
+        "sums": (
+            *("sums", "guesses", "grid", "solution", "votes", "own_votes", "stack", "fitted"),
+            *("patches", "clusters", MASKED),
+        ),
         "numbers": ("answer", "divergence"),
     }
 )
@@ -97,6 +100,10 @@ class Terms:
     """When tasks are done, by this machine's clock: 20:00-06:00."""
     megabytes_at_most: Annotated[float, Field(gt=0)] | None = None
     """MB (10^6 bytes) that may leave in one answer."""
+    masked_only: bool = False
+    """Whether a run must mask its sums, between members with registered keys."""
+    least_members: Annotated[int, Field(ge=3)] | None = None
+    """Sites in a masked sum at least."""
     least_count: Annotated[int, Field(ge=1, le=10**6)] = 1
     """Counts from 1 to below this are withheld, and with them what is told by class."""
 
@@ -211,7 +218,7 @@ class Terms:
         if most is not None and count > most:
             raise TermError("answers_at_most", f"answer {count} of this run is past {most}")
 
-    def check_roles(self, roles: Iterator[str] | Mapping[str, object]) -> None:
+    def check_roles(self, roles: Iterable[str]) -> None:
         """Check the kinds of what a method sends. Raises TermError."""
         for role in roles:
             kind = kind_of(role)
@@ -248,6 +255,16 @@ class Terms:
 
     def _check_privacy(self, experiment: Experiment) -> None:
         privacy = experiment.privacy
+        if self.masked_only and not (privacy.masked and privacy.members):
+            said = (
+                f"privacy.sums = {privacy.sums!r}" if not privacy.masked else "no privacy.members"
+            )
+            why = "the server would learn this site's own numbers"
+            raise TermError("masked_only", f"{said}: {why}")
+        least = self.least_members
+        if least is not None and privacy.masked and privacy.least_members < least:
+            said = f"privacy.least_members = {privacy.least_members} is fewer than {least}"
+            raise TermError("least_members", said)
         asks = self.clip_at_most is not None or self.noise_at_least is not None
         if (asks or self.bounds_epsilon) and not privacy.clip:
             term = "clip_at_most" if self.clip_at_most is not None else "noise_at_least"

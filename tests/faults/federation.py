@@ -94,6 +94,8 @@ class Federation:
     def submit(self, name: str, app: Path = ROOT, **settings: object) -> Run:
         """Start a run under a name, with settings beside TINY (`rounds__deadline_s=15.0`).
 
+        None takes one of TINY out.
+
         app: the folder of the app that it brings.
         """
         pairs = [
@@ -144,7 +146,8 @@ class Federation:
 
     def _settings(self, name: str, **settings: object) -> dict[str, object]:
         own = {key.replace("__", ".", 1): value for key, value in settings.items()}
-        return {**TINY, "runtime.out": str(self.runs), **own, "runtime.run_name": name}
+        every = {**TINY, "runtime.out": str(self.runs), **own, "runtime.run_name": name}
+        return {key: value for key, value in every.items() if value is not None}
 
 
 @dataclass(frozen=True)

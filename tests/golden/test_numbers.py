@@ -7,7 +7,17 @@ import pytest
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import method_presets
 from fedapp.methods import method_names
-from tests.golden.numbers import FILE, GROUPED, OWN, arithmetic, digests, elsewhere, near, run_of
+from tests.golden.numbers import (
+    BAGS,
+    FILE,
+    GROUPED,
+    OWN,
+    arithmetic,
+    digests,
+    elsewhere,
+    near,
+    run_of,
+)
 from tests.golden.sketch import apart
 
 GOLDEN = json.loads(FILE.read_text())
@@ -22,7 +32,8 @@ share of its length at least."""
 
 def test_every_method_and_every_preset_has_its_numbers():
     assert list(RUNS) == [OWN, GROUPED, *method_presets()]
-    presets = ({"method.preset": name} for name in method_presets())
+    bags = {name: {"split.bags": count} for name, count in BAGS.items()}
+    presets = ({"method.preset": name, **bags.get(name, {})} for name in method_presets())
     named = {load_experiment("digits_demo", one).method.name for one in presets}
     assert named == set(method_names())
 

@@ -11,6 +11,7 @@ from fedapp.experiment.config import load_experiment, settings_said
 from fedapp.experiment.presetfiles import CONF, method_presets
 from fedapp.ground.errors import ConfigError
 from fedapp.learn.networks import build_model
+from fedapp.messages.protocol import MASKED
 from fedapp.methods.base import schemas
 from fedapp.site.terms import BY_CLASS, KINDS, TermError, Terms, kind_of, read_terms
 
@@ -165,7 +166,8 @@ def test_every_content_of_every_method_has_a_kind():
         for role in schemas(made.method, build_model(made.model, (1, 8, 8), 10)):
             met.add(role)
             assert kind_of(role) is not None, (name, role)
-    assert all(role in met or role == "group_*" for role in named)
+    # Features that are learned send sums of patches; masked sums stand for all others.
+    assert all(role in met or role in ("group_*", "patches", "clusters", MASKED) for role in named)
     assert met >= BY_CLASS
 
 
@@ -224,7 +226,8 @@ def test_the_example_is_a_file_of_terms_and_names_them_all():
     text = EXAMPLE.read_text()
     plain = text.replace("# clip", "clip").replace("# noise", "noise").replace("# eps", "eps")
     plain = plain.replace("# delta", "delta").replace("# runs", "runs")
-    plain = plain.replace("# started", "started")
+    plain = plain.replace("# started", "started").replace("# masked", "masked")
+    plain = plain.replace("# least", "least")
     assert set(Terms.__dataclass_fields__) == {
         line.partition(":")[0] for line in plain.splitlines() if line[:1].isalpha()
     }

@@ -31,6 +31,7 @@ class Ditto(FromLabelled):
     """Its one hyper-parameter, and what a site uses."""
 
     name: ClassVar[str] = "ditto"
+    sums_suffice: ClassVar[bool] = True
 
     answer: Literal["common", "tuned"] = "tuned"
     """What a site uses: the server's model, or v_k ("tuned")."""

@@ -22,6 +22,7 @@ class FedAvg(ByServerOptimizer):
     """No hyper-parameters beside those of local learning."""
 
     name: ClassVar[str] = "fedavg"
+    sums_suffice: ClassVar[bool] = True
 
 
 METHOD = FedAvg

@@ -15,6 +15,7 @@ class FedPer(ByServerOptimizer):
     """No hyper-parameters beside those of local learning."""
 
     name: ClassVar[str] = "fedper"
+    sums_suffice: ClassVar[bool] = True
 
     def kept_private(self, model: nn.Module) -> frozenset[str]:
         """The classifier head."""

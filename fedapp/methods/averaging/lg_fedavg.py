@@ -19,6 +19,7 @@ class LgFedAvg(ByServerOptimizer):
     """No hyper-parameters beside those of local learning."""
 
     name: ClassVar[str] = "lg_fedavg"
+    sums_suffice: ClassVar[bool] = True
 
     def kept_private(self, model: nn.Module) -> frozenset[str]:
         """All but the classifier head, batch norms included."""

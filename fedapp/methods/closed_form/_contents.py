@@ -30,6 +30,8 @@ GRID, SOLUTION = "grid", "solution"
 """Roles of what the server makes of it."""
 ACTIONS = LEARN, COUNT, VOTE, GUESS = "learn", "count", "vote", "guess"
 """Of a site's tasks, in their order."""
+ALIKE = ("pairs", "pairs_alike", "pairs_squared", "pairs_alike_squared", "pairs_crossed")
+"""Metrics of a site that counts for a masked sum: `priors.alike`, in its order."""
 OPTIONAL = frozenset({COUNT})
 """Who sent no sums yet may be a single site, round after round: it is asked anew in each."""
 STEP = "step"

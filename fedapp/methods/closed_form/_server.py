@@ -10,11 +10,12 @@ from torch import Tensor
 from fedapp.ground.errors import RunError
 from fedapp.learn.features import LearnedFeatures, build_features
 from fedapp.learn.params import Params
-from fedapp.learn.priors import mean_mix
+from fedapp.learn.priors import mean_mix, mean_mix_of_sums
 from fedapp.messages.protocol import SERVER_SITE, ModelRef, Reply, Task
 from fedapp.methods.base import Round
 from fedapp.methods.closed_form._checks import MEND
 from fedapp.methods.closed_form._contents import (
+    ALIKE,
     COUNT,
     FILTERS,
     FIRST,
@@ -99,7 +100,11 @@ def solved(
             "no site has a labelled image, and the closed form needs some: label images at one "
             "site at least"
         )
-    prior = mean_mix(torch.stack(labels))
+    if rnd.masked:
+        said = replies[0].metrics if replies else {}
+        prior = mean_mix_of_sums(total.counts, [said.get(name, 0.0) for name in ALIKE])
+    else:
+        prior = mean_mix(torch.stack(labels))
     solution, likely = yield from _solution(rnd, total, prior, lent)
     if own:
         solution = yield from _with_own(rnd, solution, lent)

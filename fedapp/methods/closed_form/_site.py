@@ -12,13 +12,14 @@ from fedapp.learn.metrics import evaluation
 from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Form, Head, answers_over, mapped
 from fedapp.learn.params import Params
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.priors import class_mix, site_mix, weighted
+from fedapp.learn.priors import alike, class_mix, site_mix, weighted
 from fedapp.learn.uncertainty import SCORING_BATCH
 from fedapp.messages.protocol import Evaluation, Task
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.methods.closed_form._answers import counts, deciding
 from fedapp.methods.closed_form._calibration import bounded
 from fedapp.methods.closed_form._contents import (
+    ALIKE,
     COUNT,
     FILTERS,
     GRID,
@@ -72,15 +73,18 @@ class ClosedSite:
 
     def answer(self, task: Task) -> SiteReport:
         """Do a task of the closed form."""
+        metrics: dict[str, float] = {}
         if task.action == LEARN:
             found = self.patches(int(task.numbers[STEP]))
         elif task.action == COUNT:
             found = self.sums().to_params()
+            if task.sum is not None:  # else the server has the counts of each site
+                metrics = dict(zip(ALIKE, alike(counts(self.site)), strict=True))
         elif task.action == GUESS:
             found = self.guesses(task).to_params()
         else:
             found = self.votes(task)
-        return SiteReport(contents={owed(task): found})
+        return SiteReport(contents={owed(task): found}, metrics=metrics)
 
     def patches(self, step: int) -> Params:
         """Return the sums of patches of all the site's training images."""

@@ -26,12 +26,14 @@ from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
 from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext, SiteReport
 from fedapp.methods.closed_form._checks import check_closed, check_owed
 from fedapp.methods.closed_form._contents import (
+    ALIKE,
     FILTERS,
     OPTIONAL,
     SOLUTION,
     Solution,
     closed_schemas,
     lasting,
+    owed,
 )
 from fedapp.methods.closed_form._features import FeatureName, unfit_features
 from fedapp.methods.closed_form._server import MOST_GUESSES, solved
@@ -62,6 +64,8 @@ class OneRound(Method[Solved]):
     """Fields are the method's hyper-parameters."""
 
     name: ClassVar[str] = "one_round"
+    sums_suffice: ClassVar[bool] = True
+    counted: ClassVar[tuple[str, ...]] = ALIKE
     state: ClassVar[type[MethodState]] = Solved
     begins: ClassVar[str] = "solution"
     starts_common: ClassVar[bool] = True
@@ -109,6 +113,10 @@ class OneRound(Method[Solved]):
     ) -> None:
         """Refuse sums that no images of this site have."""
         check_closed(arrived, facts)
+
+    def summed(self, task: Task) -> Mapping[str, bool]:
+        """All that sites send are sums."""
+        return {role: False} if (role := owed(task)) else {}
 
     def unfit(self, model: NetworkSettings) -> str:
         """Whether the features can be had of it."""

@@ -63,11 +63,13 @@ from fedapp.methods.closed_form._answers import counts, deciding
 from fedapp.methods.closed_form._checks import check_closed, check_owed
 from fedapp.methods.closed_form._contents import (
     ACTIONS,
+    ALIKE,
     FILTERS,
     OPTIONAL,
     SOLUTION,
     closed_schemas,
     lasting,
+    owed,
 )
 from fedapp.methods.closed_form._features import NO_FEATURES, FeatureNameOrNone, unfit_features
 from fedapp.methods.closed_form._server import MOST_GUESSES, solved
@@ -109,6 +111,8 @@ class PriorShift(Method[Sure]):
     """Fields are the method's hyper-parameters."""
 
     name: ClassVar[str] = "prior_shift"
+    sums_suffice: ClassVar[bool] = True
+    counted: ClassVar[tuple[str, ...]] = ("learned_from", *SURE, *ALIKE)
     state: ClassVar[type[MethodState]] = Sure
     starts_common: ClassVar[bool] = True
     optional: ClassVar[frozenset[str]] = OPTIONAL
@@ -207,6 +211,11 @@ class PriorShift(Method[Sure]):
         """Refuse sums that no images of this site have."""
         check_closed(arrived, facts)
         check_fitted(arrived, facts)
+
+    def summed(self, task: Task) -> Mapping[str, bool]:
+        """Sums for the closed form and the stack, else models."""
+        role = FITTED if task.action == FIT else owed(task)
+        return {role: False} if role else super().summed(task)
 
     def unfit(self, model: NetworkSettings) -> str:
         """Whether the closed form's features can be had of it."""

@@ -53,6 +53,13 @@ def _result(run: RunRecord) -> str:
     return last + began
 
 
+def _sites(run: RunRecord) -> str:
+    """Return how many sites there are, and whether they are known by their sums alone."""
+    masked = run.setting("privacy", "sums") == "masked"
+    known = f"{run.setting('split', 'num_clients')}, known by masked sums alone"
+    return known if masked else str(len(run.sites))
+
+
 def protocol(run: RunRecord) -> Table:
     """Return what a reader must know to judge the numbers."""
     facts = [site.standing.facts for site in run.sites]
@@ -72,7 +79,7 @@ def protocol(run: RunRecord) -> Table:
             f"{count(val)} for validation, {count(test)} for testing; each site is measured on its "
             "own",
         ],
-        ["Sites", f"{len(facts)}; a round trains {_cohort(run)}"],
+        ["Sites", f"{_sites(run)}; a round trains {_cohort(run)}"],
         ["Method", method_of(run)],
         ["Network", str(run.setting("model", "name"))],
         ["Rounds", f"{run.last} of {run.setting('rounds', 'num_rounds')} after the warm-up"],

@@ -155,7 +155,8 @@ def read_run(path: Path) -> RunRecord:
         )
     try:
         state = checkpoint["state"]
-        standings = TypeAdapter(Standings).validate_python(state["standings"], strict=False)
+        known = state.get("together") or state["standings"]  # masked sums: all sites as one
+        standings = TypeAdapter(Standings).validate_python(known, strict=False)
     except (KeyError, TypeError, ValidationError) as error:
         raise RunError(
             f"{path}/checkpoint.json: of another version of this program: make the report with "

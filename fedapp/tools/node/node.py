@@ -11,6 +11,7 @@ from pathlib import Path
 from fedapp.ground.errors import ConfigError
 from fedapp.site.house import KEY as SITE_FOLDER
 from fedapp.site.house import House
+from fedapp.site.members import SIGNING_KEY
 from fedapp.site.record import Record
 from fedapp.tools.node.approvals import Approvals
 from fedapp.tools.node.bundle import installed
@@ -72,7 +73,8 @@ class SiteNode:
             f"--root-certificates={self._ca}",
             f"--auth-supernode-private-key={self._key}",
             f"--port={self.port}",
-            f'--node-config={self.config} {SITE_FOLDER}="{plain("site-folder", self._own)}"',
+            f'--node-config={self.config} {SITE_FOLDER}="{plain("site-folder", self._own)}" '
+            f'{SIGNING_KEY}="{plain("key", self._key)}"',
         ]
 
     def trouble(self) -> str:

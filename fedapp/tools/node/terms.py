@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fedapp.experiment.presetfiles import CONF
 from fedapp.experiment.signed import fingerprint, public_key
+from fedapp.messages.masks.session import FEWEST
 from fedapp.site.house import House
 from fedapp.site.terms import FILE, KINDS, Terms
 
@@ -79,6 +80,9 @@ def _numbers(terms: Terms) -> Iterator[str]:
 
 
 def _privacy(terms: Terms) -> Iterator[str]:
+    if terms.masked_only:
+        least = terms.least_members or FEWEST
+        yield f"Sums are masked, of {least} sites or more: a plain run is refused."
     asked = {
         "privacy.clip at most": terms.clip_at_most,
         "privacy.noise at least": terms.noise_at_least,
@@ -89,5 +93,7 @@ def _privacy(terms: Terms) -> Iterator[str]:
     said = [f"{what} {value:g}" for what, value in asked.items() if value is not None]
     if said:
         yield f"Noise: {', '.join(said)}; a run without is refused."
+    elif terms.masked_only:
+        yield "Noise: none is asked for; the sum of all sites is exact."
     else:
         yield "Noise: none is asked for; models may leave as they were trained."

@@ -1,0 +1,42 @@
+"""Which masked sum it is: what every key, signature and box of it is bound to."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedapp.ground.errors import ProtocolError
+
+
+class MaskError(ProtocolError):
+    """A step of a masked sum breaks a rule that keeps it private or right."""
+
+
+@dataclass(frozen=True)
+class SumContext:
+    """One masked sum of one run.
+
+    identity: of the run (`run.id`). experiment: digest of its settings. round: from 0. number: of
+    the sum within the round, from 0.
+    """
+
+    identity: str
+    experiment: str
+    round: int
+    number: int
+
+    def bound(self, purpose: str, *parts: object) -> bytes:
+        """Return bytes that stand for this purpose in this sum: to be signed, or to derive from.
+
+        Parts keep their type and their borders, since they are written as JSON.
+        """
+        where = ["um-pfssl masked sum", self.identity, self.experiment, self.round, self.number]
+        return json.dumps([*where, purpose, *parts]).encode()
+
+    def digest(self, purpose: str, *parts: object) -> str:
+        """Return the SHA-256 of `bound`, in hex."""
+        return hashlib.sha256(self.bound(purpose, *parts)).hexdigest()
+
+    def cohort(self, members: Sequence[int]) -> str:
+        """Return the digest of this list of members in this sum."""
+        return self.digest("members", list(members))

@@ -1,0 +1,280 @@
+"""A site's five steps in a masked sum: announce, share, add, confirm, open.
+
+Each is a pure function of the step and the site's secret, so a site that was killed goes on. What
+must be remembered is its journal's (`fedapp/site`): under one set of keys a site adds one row of
+numbers, to a sum of one list of members, and confirms and opens one list of survivors. Without that
+a server that asks twice sees the difference of two sums.
+
+All refusals are MaskError: one line, with the remedy.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from fedapp.messages.masks.context import MaskError, SumContext
+from fedapp.messages.masks.graph import Graph, graph, quorum
+from fedapp.messages.masks.keys import (
+    Signer,
+    SumSecrets,
+    agreed_key,
+    fingerprint,
+    mask_key,
+    own_digest,
+    public,
+    seal,
+    signed,
+    unseal,
+    usable,
+)
+from fedapp.messages.masks.masking import add_own, add_pairs
+from fedapp.messages.masks.shares import SIZE, split
+from fedapp.messages.masks.words import Words
+from fedapp.messages.protocol import (
+    Announcement,
+    Confirmation,
+    OpenedShare,
+    Sealed,
+    SumAnswer,
+    SumStep,
+)
+
+FEWEST = 3
+"""Members of a sum at least: of two, each would know the other's numbers."""
+
+
+@dataclass(frozen=True)
+class MaskSite:
+    """A site in the masked sums of one run.
+
+    site: its number. secret: 32 bytes that only the site knows, of this run alone. signer: the key
+    that it is registered with. agreed: fingerprint of each site's registered key, by number. least:
+    members, and survivors, of a sum at least; `FEWEST` or more.
+    """
+
+    site: int
+    secret: bytes = field(repr=False)
+    signer: Signer
+    agreed: Mapping[int, str]
+    least: int
+
+    def __post_init__(self) -> None:
+        if self.least < FEWEST:
+            raise MaskError(f"masked sums of {self.least} sites: must be of {FEWEST} or more")
+        if self.agreed.get(self.site) != fingerprint(self.signer.public):
+            raise MaskError(
+                f"site {self.site}: its registered key is not the one that was agreed on; put the "
+                "key's fingerprint into the preset, or the right key to the site"
+            )
+
+    def announce(self, context: SumContext) -> SumAnswer:
+        """Return the site's public keys for this sum, signed."""
+        keys = _announces(self._secrets(context))
+        signature = self.signer.sign(context.bound("announce", self.site, *keys))
+        announcement = Announcement(self.site, *keys, self.signer.public.hex(), signature)
+        return SumAnswer(announcement=announcement)
+
+    def share(self, context: SumContext, step: SumStep) -> SumAnswer:
+        """Return shares of the seeds of both masks, sealed for each neighbour and itself."""
+        links = self._members(context, step, "share")
+        keys = self._announced(context, step, links)
+        secrets, cohort = self._secrets(context), context.cohort(step.members)
+        more = links.threshold - 1
+        own, pairs = (
+            split(seed, secrets.coefficients(of, cohort, more), list(keys))
+            for of, seed in (("own", secrets.own), ("pairs", secrets.pairs))
+        )
+        sealed = (
+            Sealed(
+                self.site,
+                holder,
+                seal(
+                    _box_key(secrets, keys[holder], cohort, self.site, holder),
+                    own[holder] + pairs[holder],
+                ),
+            )
+            for holder in keys
+        )
+        return SumAnswer(sealed=tuple(sealed))
+
+    def masked(self, context: SumContext, step: SumStep, words: Words) -> Words:
+        """Return the site's words [D] with all its masks on them."""
+        links = self._members(context, step, "add")
+        keys = self._announced(context, step, links)
+        secrets, cohort = self._secrets(context), context.cohort(step.members)
+        total = words.copy()
+        add_own(total, secrets.own, cohort)
+        others = {other: one.mask for other, one in keys.items() if other != self.site}
+        add_pairs(total, self.site, mask_key(secrets.pairs), others, cohort)
+        return total
+
+    def confirm(self, context: SumContext, step: SumStep) -> SumAnswer:
+        """Return the site's signature that it was named these members and survivors."""
+        self._survivors(context, step, self._members(context, step, "confirm"))
+        signature = self.signer.sign(_confirmed(context, step.members, step.survivors))
+        return SumAnswer(confirmation=Confirmation(self.site, self.signer.public.hex(), signature))
+
+    def opened(self, context: SumContext, step: SumStep) -> SumAnswer:
+        """Return its shares: of survivors of their own mask's seed, of the lost of the other."""
+        links = self._members(context, step, "open")
+        survivors = self._survivors(context, step, links)
+        self._confirmations(context, step, survivors)
+        keys = self._announced(context, step, links)
+        senders = [box.sender for box in step.sealed]
+        _ascending(senders, "senders of sealed boxes")
+        secrets, cohort = self._secrets(context), context.cohort(step.members)
+        own, pairs = [], []
+        for box in step.sealed:
+            if box.receiver != self.site or box.sender not in keys:
+                raise MaskError(
+                    f"a sealed box from site {box.sender} for site {box.receiver}: must be from a "
+                    f"neighbour of site {self.site}, for it; the server mixed them up"
+                )
+            key = _box_key(secrets, keys[box.sender], cohort, box.sender, self.site)
+            try:
+                shares = unseal(key, box.box)
+            except ValueError:
+                shares = b""
+            if len(shares) != 2 * SIZE:
+                continue  # damaged, or of another sum: the others' boxes may suffice
+            if box.sender in survivors:
+                own.append(OpenedShare(box.sender, shares[:SIZE].hex()))
+            else:
+                pairs.append(OpenedShare(box.sender, shares[SIZE:].hex()))
+        return SumAnswer(own=tuple(own), pairs=tuple(pairs))
+
+    # --- what is checked --------------------------------------------------------------------------
+
+    def _secrets(self, context: SumContext) -> SumSecrets:
+        return SumSecrets(self.secret, context, self.site)
+
+    def _members(self, context: SumContext, step: SumStep, stage: str) -> Graph:
+        """Check stage, number and members; return who is whose neighbour."""
+        if (step.stage, step.number) != (stage, context.number):
+            raise MaskError(
+                f"step {step.stage!r} of sum {step.number}: sum {context.number} is at {stage!r}; "
+                "the server must keep the order of steps"
+            )
+        _ascending(step.members, "members")
+        strangers = [site for site in step.members if site not in self.agreed]
+        if strangers:
+            raise MaskError(
+                f"site {strangers[0]} is a member of a masked sum: no key of it was agreed on; put "
+                "its fingerprint into the preset"
+            )
+        self._there(step.members, "members")
+        return graph(context, step.members)
+
+    def _survivors(self, context: SumContext, step: SumStep, links: Graph) -> frozenset[int]:
+        _ascending(step.survivors, "survivors")
+        survivors = frozenset(step.survivors)
+        unknown = survivors.difference(step.members)
+        if unknown:
+            raise MaskError(
+                f"site {min(unknown)} is named as a survivor of a masked sum: it is no member; the "
+                "server must name members alone"
+            )
+        self._there(step.survivors, "survivors")
+        links.check(survivors)
+        return survivors
+
+    def _there(self, sites: Collection[int], what: str) -> None:
+        if self.site not in sites:
+            raise MaskError(f"site {self.site} is asked, and is not among the {what}: leave it out")
+        if len(sites) < self.least:
+            raise MaskError(
+                f"{len(sites)} {what} of a masked sum: site {self.site} takes part from "
+                f"{self.least} on; wait for more sites"
+            )
+
+    def _announced(
+        self, context: SumContext, step: SumStep, links: Graph
+    ) -> dict[int, Announcement]:
+        """Check the announcements of all holders; return them by site."""
+        holders = links.holders(self.site)
+        if [one.site for one in step.announcements] != holders:
+            raise MaskError(
+                f"the announcements that came must be those of the {len(holders)} sites that "
+                f"share secrets with site {self.site}, itself included, ascending"
+            )
+        for one in step.announcements:
+            check_announcement(context, one, self.agreed)
+        keys = {one.site: one for one in step.announcements}
+        mine = keys[self.site]
+        if (mine.box, mine.mask, mine.own) != _announces(self._secrets(context)):
+            raise MaskError(
+                f"site {self.site}: has other keys by now than those that it announced; the server "
+                "must ask all sites for new ones"
+            )
+        return keys
+
+    def _confirmations(self, context: SumContext, step: SumStep, survivors: frozenset[int]) -> None:
+        sites = [one.site for one in step.confirmations]
+        _ascending(sites, "confirmations")
+        needed = quorum(len(step.members))
+        if len(sites) < needed or not survivors.issuperset(sites):
+            raise MaskError(
+                f"{len(survivors.intersection(sites))} of {len(survivors)} survivors confirmed the "
+                f"list of them, {needed} must: no site opens a sum for a list that few were shown"
+            )
+        for one in step.confirmations:
+            check_confirmation(context, step.members, step.survivors, one, self.agreed)
+
+
+def check_announcement(context: SumContext, one: Announcement, agreed: Mapping[int, str]) -> None:
+    """Raise MaskError where a site's keys are not good for this sum.
+
+    The server asks too, before it sends them on: else one bad announcement stops all sites.
+    """
+    _check_signed(
+        one, context.bound("announce", one.site, one.box, one.mask, one.own), agreed, "announcement"
+    )
+    if not (usable(one.box) and usable(one.mask)):
+        raise MaskError(f"site {one.site}: announced what is no key of X25519; leave it out")
+
+
+def check_confirmation(
+    context: SumContext,
+    members: Sequence[int],
+    survivors: Sequence[int],
+    one: Confirmation,
+    agreed: Mapping[int, str],
+) -> None:
+    """Raise MaskError where a site did not confirm these survivors; the server asks too."""
+    _check_signed(one, _confirmed(context, members, survivors), agreed, "confirmation")
+
+
+def _check_signed(
+    one: Announcement | Confirmation, text: bytes, agreed: Mapping[int, str], what: str
+) -> None:
+    signer = bytes.fromhex(one.signer)
+    if agreed.get(one.site) != fingerprint(signer):
+        raise MaskError(
+            f"site {one.site}: its {what} came under a key that is not the agreed one; ask that "
+            "site for its fingerprint, and trust no server that changes keys"
+        )
+    if not signed(signer, bytes.fromhex(one.signature), text):
+        raise MaskError(
+            f"site {one.site}: its {what} is not signed for this sum; the server must send what "
+            "the site said in this round and run"
+        )
+
+
+def _announces(secrets: SumSecrets) -> tuple[str, str, str]:
+    """Return box, mask and own of the site's announcement."""
+    return public(secrets.box), public(mask_key(secrets.pairs)), own_digest(secrets.own)
+
+
+def _confirmed(context: SumContext, members: Sequence[int], survivors: Sequence[int]) -> bytes:
+    return context.bound("confirm", list(members), list(survivors))
+
+
+def _box_key(
+    secrets: SumSecrets, of: Announcement, cohort: str, sender: int, receiver: int
+) -> bytes:
+    return agreed_key(secrets.box, of.box, f"box {cohort} {sender} {receiver}".encode())
+
+
+def _ascending(sites: Sequence[int], what: str) -> None:
+    if any(a >= b for a, b in pairwise(sites)):
+        raise MaskError(f"the {what} of a masked sum must be ascending, each once")

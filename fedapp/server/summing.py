@@ -1,0 +1,378 @@
+"""Masked sums at the server: one task for all sites becomes four steps, and one answer: the sum.
+
+A method of such a run has one site, `EVERYBODY`, and a cohort that is one, `COHORT`. What it asks
+of these is asked of every site that they stand for, in the steps of docs/MASKED_SUMS.md; what comes
+back is the sum of what all said. What was opened is written down: a run that is resumed does not
+ask for it again, since no site would open it for others.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter
+from pydantic_core import to_json
+from safetensors.torch import load
+
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.errors import ProtocolError, RunError, StoreError
+from fedapp.learn.params import Params, digest_of, to_bytes
+from fedapp.messages.masks.context import SumContext
+from fedapp.messages.masks.graph import quorum
+from fedapp.messages.masks.opening import announcements_for, sealed_for, unmask
+from fedapp.messages.masks.session import check_announcement, check_confirmation
+from fedapp.messages.masks.words import Words, from_words
+from fedapp.messages.protocol import (
+    COHORT,
+    EVERYBODY,
+    IMAGES,
+    MASKED,
+    MODEL,
+    STEPS,
+    Announcement,
+    Confirmation,
+    ModelRef,
+    Reply,
+    Sealed,
+    SiteFacts,
+    SumAnswer,
+    SumStep,
+    Task,
+)
+from fedapp.methods._summed import TRAINED, WORDS, Added, Layout, facts_of
+from fedapp.methods.base import Arrived
+from fedapp.server.phases import Phases
+
+log = logging.getLogger(__name__)
+
+
+Signed = TypeVar("Signed", Announcement, Confirmation)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """All that is needed to open a sum: written down before anybody is asked to.
+
+    members, survivors: sites. private: of the survivors, digest of what each keeps to itself.
+    """
+
+    members: tuple[int, ...]
+    survivors: tuple[int, ...]
+    announcements: tuple[Announcement, ...]
+    sealed: tuple[Sealed, ...]
+    private: dict[int, str]
+
+
+_OPENING = TypeAdapter(Opening)
+
+
+@dataclass
+class SummedPhases:
+    """In the place of `Phases` where sums are masked.
+
+    phases: those to the sites. run, experiment: the run's identity and the digest of its settings,
+    which all keys are bound to. agreed: fingerprints of the members' keys. least: members of a sum
+    at least. root: folder of what was opened.
+    facts: what is known of all sites, and of the cohort, from the newest sum of each; it is shared
+    with the round. cohort: of the round.
+    """
+
+    phases: Phases
+    run_identity: str
+    experiment: str
+    agreed: Mapping[int, str]
+    least: int
+    like: SiteFacts
+    root: Path
+    facts: dict[int, SiteFacts] = field(default_factory=dict)
+    cohort: frozenset[int] = frozenset()
+    server_learned: bool = False
+    _round: int = -1
+    _number: int = 0
+
+    def __post_init__(self) -> None:
+        for site in (EVERYBODY, COHORT):
+            self.facts[site] = facts_of(self.like, site, Added())
+            self.phases.pool.join(site)
+
+    def run(self, tasks: Sequence[Task], skipped: dict[int, str]) -> list[Reply]:
+        """Ask all sites that the task's site stands for; return the sum as one site's reply.
+
+        Nothing where it cannot be opened; skipped then says why, under that site.
+        """
+        replies = []
+        for task in tasks:
+            try:
+                replies.append(self._summed(task, skipped))
+            except ProtocolError as error:
+                skipped[task.site] = str(error)
+                self.phases.progress.note(f"round {task.round}: no sum of {task.action}: {error}")
+        return replies
+
+    def check_turnout(
+        self, tasks: Sequence[Task], replies: Collection[int], failed: Mapping[int, str]
+    ) -> None:
+        """Check that every sum could be opened that the method needs. Raises RunError."""
+        optional = self.phases.experiment.method.optional
+        for task in tasks:
+            if task.site not in replies and task.action not in optional:
+                raise RunError(
+                    f"round {task.round}: {failed[task.site].rstrip('.')}. Mend the sites and "
+                    f"{self.phases.going_on()}"
+                )
+
+    def forget(self, before: int) -> None:
+        """Remove what was opened in rounds before this one: their checkpoint is written."""
+        for path in self.root.glob("*-*") if self.root.exists() else ():
+            if int(path.name.split("-")[0]) < before:
+                path.unlink()
+
+    # --- one sum ----------------------------------------------------------------------------------
+
+    def _summed(self, task: Task, skipped: dict[int, str]) -> Reply:
+        number = self._next_number(task.round)
+        layout = Layout.of(
+            self.phases.experiment.method, task, self.phases.schemas, len(self.like.classes)
+        )
+        place = self.root / f"{task.round}-{number}"
+        closed_place = place.with_suffix(".closed")
+        found = self._read(place)
+        if found is None:
+            closed = self._read(closed_place)
+            if closed is None:
+                closed = self._closed(task, number, layout, skipped)
+                self._keep(closed_place, *closed)
+            found = self._opened(task, number, *closed, skipped), closed[1]
+            self._keep(place, *found)
+        words, opening = found
+        self.phases.state.private |= {k: of for k, of in opening.private.items() if of}
+        return self._reply(task, layout.read(from_words(words, len(opening.survivors))))
+
+    def _next_number(self, round: int) -> int:
+        self._number = 0 if round != self._round else self._number + 1
+        self._round = round
+        return self._number
+
+    def _closed(
+        self, task: Task, number: int, layout: Layout, skipped: dict[int, str]
+    ) -> tuple[Words, Opening]:
+        """Go through the steps with the sites; return the masked sum, and how it can be opened."""
+        context = self._context(task, number)
+        every = sorted(self.phases.here if task.site == EVERYBODY else self.cohort)
+        step = SumStep(number, "announce")
+        announced = self._stage(task, {k: step for k in every}, skipped)
+        announcements = {
+            k: one
+            for k, of in announced.items()
+            if (one := of.announcement)
+            and self._good(k, one, partial(check_announcement, context), skipped)
+        }
+        members = tuple(sorted(announcements))
+        self._enough(members, every, "announced keys")
+        sealed: list[Sealed] = []
+        while True:  # who does not share secrets is no member: the others share theirs anew
+            steps = self._linked(context, "share", members, announcements)
+            shared = self._stage(task, steps, skipped)
+            if set(shared) == set(members):
+                sealed = [box for of in shared.values() for box in of.sealed]
+                break
+            members = tuple(sorted(shared))
+            self._enough(members, every, "shared their secrets")
+        steps = self._linked(context, "add", members, announcements)
+        total, private = self._added(task, steps, layout, skipped)
+        survivors = tuple(sorted(private))
+        self._enough(survivors, members, "added their numbers")
+        used = tuple(announcements[k] for k in members)
+        return total, Opening(members, survivors, used, tuple(sealed), private)
+
+    def _good(
+        self,
+        site: int,
+        one: Signed,
+        check: Callable[[Signed, Mapping[int, str]], None],
+        skipped: dict[int, str],
+    ) -> bool:
+        """Whether what a site signed is good; else it alone is left out, and it is said why."""
+        try:
+            if one.site != site:
+                raise ProtocolError(f"signed as site {one.site}")
+            check(one, self.agreed)
+        except ProtocolError as error:
+            skipped[site] = str(error)
+            self.phases.progress.note(f"site {site} is left out of a masked sum: {error}")
+            return False
+        return True
+
+    def _linked(
+        self,
+        context: SumContext,
+        stage: Literal["share", "add"],
+        members: tuple[int, ...],
+        announcements: Mapping[int, Announcement],
+    ) -> dict[int, SumStep]:
+        """Return a step for every member, with the keys of its neighbours."""
+        return {
+            k: SumStep(
+                context.number,
+                stage,
+                members,
+                announcements_for(context, k, members, announcements),
+            )
+            for k in members
+        }
+
+    def _added(
+        self, task: Task, steps: Mapping[int, SumStep], layout: Layout, skipped: dict[int, str]
+    ) -> tuple[Words, dict[int, str]]:
+        """Return the sum of the masked numbers, and what each survivor keeps to itself."""
+        phases, pool = self.phases, self.phases.pool
+        before = phases.schemas
+        phases.schemas = {**before, MASKED: {WORDS: ((layout.size,), torch.int64)}}
+        try:
+            tasks = [self._of_site(task, k, step, task.models) for k, step in steps.items()]
+            failed: dict[int, str] = {}
+            replies = phases.run(tasks, failed)
+            skipped |= failed
+            total = np.zeros(layout.size, np.uint64)
+            private = {}
+            for reply in replies:
+                ref = pool.latest(reply.site, MASKED)
+                if ref.digest != reply.contents.get(MASKED):
+                    continue
+                total += load(pool.get(ref.digest))[WORDS].numpy().view(np.uint64)
+                private[reply.site] = reply.private
+        finally:
+            phases.schemas = before
+            pool.forget(MASKED)
+        return total, private
+
+    def _opened(
+        self, task: Task, number: int, total: Words, opening: Opening, skipped: dict[int, str]
+    ) -> Words:
+        """Have the survivors confirm and open the sum, and return it."""
+        context = self._context(task, number)
+        members, survivors = opening.members, opening.survivors
+        announcements = {one.site: one for one in opening.announcements}
+        confirm = SumStep(number, "confirm", members, survivors=survivors)
+        said = self._stage(task, {k: confirm for k in survivors}, skipped)
+        check = partial(check_confirmation, context, members, survivors)
+        confirmed = {
+            k: one
+            for k, of in said.items()
+            if (one := of.confirmation) and self._good(k, one, check, skipped)
+        }
+        self._enough(tuple(confirmed), members, "confirmed who is left")
+        steps = {
+            k: SumStep(
+                number,
+                "open",
+                members,
+                announcements_for(context, k, members, announcements),
+                sealed_for(k, opening.sealed),
+                survivors,
+                tuple(confirmed[one] for one in sorted(confirmed)),
+            )
+            for k in sorted(confirmed)
+        }
+        opened = self._stage(task, steps, skipped)
+        found = unmask(context, members, survivors, total, announcements, opened)
+        for site in found.wrong:
+            skipped[site] = "opened wrong shares of a masked sum"
+            self.phases.progress.note(f"site {site} {skipped[site]}: the sum is right without them")
+        return found.words
+
+    def _stage(
+        self, task: Task, steps: Mapping[int, SumStep], skipped: dict[int, str]
+    ) -> dict[int, SumAnswer]:
+        """Ask for a step that is no work on the images; return the answers by site."""
+        tasks = [self._of_site(task, k, step, {}) for k, step in steps.items()]
+        failed: dict[int, str] = {}
+        replies = self.phases.run(tasks, failed)
+        skipped |= failed
+        return {reply.site: reply.sum for reply in replies if reply.sum is not None}
+
+    def _of_site(
+        self, task: Task, site: int, step: SumStep, models: Mapping[str, tuple[ModelRef, ...]]
+    ) -> Task:
+        """Return a site's task: its model and what it keeps to itself are its own."""
+        own, private = self.phases.pool.latest(site), self.phases.state.private.get(site, "")
+        return replace(task, site=site, own=own, models=models, private=private, sum=step)
+
+    def _enough(self, found: Sequence[int], of: Sequence[int], what: str) -> None:
+        """Check that sites suffice to go on. Raises ProtocolError."""
+        least = max(self.least, quorum(len(of)))
+        if len(found) < least:
+            raise ProtocolError(
+                f"{len(found)} of {len(of)} sites {what}; a masked sum needs {least}: at most a "
+                "third may be lost"
+            )
+
+    def _context(self, task: Task, number: int) -> SumContext:
+        return SumContext(self.run_identity, self.experiment, task.round, number)
+
+    # --- what came of it --------------------------------------------------------------------------
+
+    def _reply(self, task: Task, added: Added) -> Reply:
+        """Return the sum as the reply of the site that stands for all. Raises ProtocolError."""
+        phases, site = self.phases, task.site
+        facts = self.facts[site] = facts_of(self.like, site, added)
+        blobs = {
+            role: to_bytes(of, phases.experiment.transport) for role, of in added.contents.items()
+        }
+        digests = {role: digest_of(blob) for role, blob in blobs.items()}
+        everybody = max(len(phases.state.standings.sites), 1)
+        means = {name: of / everybody for name, of in added.metrics.items() if name in _BY_SITE}
+        reply = Reply(
+            site=site,
+            round=task.round,
+            model=digests.pop(MODEL, task.own.digest),
+            contents=digests,
+            learned=added.learned > 0,
+            metrics={**added.metrics, **means, TRAINED: added.learned},
+            evaluations=added.evaluations,
+        )
+        arrived = {role: _arrived(of) for role, of in added.contents.items()}
+        phases.experiment.method.check_reply(task, reply, facts)
+        phases.experiment.method.check_contents(task, reply, arrived, facts)
+        for role, digest in reply.named(task.own.digest).items():
+            phases.pool.upload(site, digest, blobs[role], task.round, role)
+        return reply
+
+    # --- written down -----------------------------------------------------------------------------
+
+    def _read(self, place: Path) -> tuple[Words, Opening] | None:
+        """Return a sum that was opened before the run was cut; None: there is none."""
+        if not place.exists():
+            return None
+        try:
+            head, _, blob = place.read_bytes().partition(b"\n")
+            words = load(blob)[WORDS].numpy().view(np.uint64)
+            return words, _OPENING.validate_json(head)
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{place}: the sum of a round is damaged: start anew") from error
+
+    def _keep(self, place: Path, words: Words, opening: Opening) -> None:
+        tensor = torch.from_numpy(words.view(np.int64).copy())
+        write_atomic(
+            place,
+            to_json(opening) + b"\n" + to_bytes({WORDS: tensor}),
+            durable=bool(self.experiment),
+        )
+
+
+_BY_SITE = (STEPS, IMAGES)
+"""Metrics that are shown as a mean over sites."""
+
+
+def as_one(facts: SiteFacts) -> SiteFacts:
+    """Return facts of all sites as those of one that people can read of."""
+    return replace(facts, site=0, name="all-sites")
+
+
+def _arrived(params: Params) -> Arrived:
+    return Arrived(params, frozenset(params))

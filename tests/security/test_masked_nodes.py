@@ -1,0 +1,76 @@
+"""Masked sums between real programs: three SuperNodes with registered keys, killed and hostile."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from bench.deployment import BIN
+from fedapp.tools.deploy.members import members_line
+from tests.faults.federation import SITES, by_fedapp, federation
+from tests.faults.runs import until
+from tests.flower.results import loopback
+from tests.server.test_summing import model, pool
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(not (BIN / "fedapp").exists(), reason="the command is not installed"),
+]
+
+
+@pytest.fixture
+def here(tmp_path):
+    with (
+        tempfile.TemporaryDirectory(prefix="um-", ignore_cleanup_errors=True) as scratch,
+        federation(tmp_path, Path(scratch), by_fedapp) as made,
+    ):
+        yield made
+
+
+def settings(folder, **over):
+    """Those of a run whose members are the three registered sites, by number."""
+    files = [folder / f"keys/server/supernodes/{site}.pub" for site in SITES]
+    agreed = members_line(files).split('"')[1].replace(" ", "")
+    for number, site in enumerate(SITES):
+        agreed = agreed.replace(f"{site}=", f"{number}=")
+    own = {
+        "method__preset": "fedavg_ft", "training__warmup_rounds": 1,
+        "method__helper_list_size": None,
+        "method__num_replaced": None, "method__search_rounds": None, "method__mc_samples": None,
+        "privacy__sums": "masked", "privacy__members": agreed,
+    }  # fmt: skip
+    return {**own, **over}
+
+
+def test_masks_between_real_sites(here, tmp_path):
+    """The same bits as in loopback, though all keys are others and drawn by chance."""
+    for folder in here.site_folders.values():
+        (folder / "site.yaml").write_text("masked_only: true\nleast_members: 3\nleaves: [sums]\n")
+        (folder / "site.yaml").chmod(0o600)
+    masked = here.submit("masked", **settings(tmp_path), rounds__num_rounds=1)
+    masked.finished()
+    there = here.experiment(
+        "loop", **settings(tmp_path, privacy__members=""), runtime__out=str(tmp_path / "loop"),
+        rounds__num_rounds=1,
+    )  # fmt: skip
+    assert pool(masked.path) == pool(loopback(there))
+    assert model(masked.path)
+    for number, store in here.stores.items():
+        [secret] = store.rglob("sums/secret.key")
+        assert secret.stat().st_mode & 0o777 == 0o600, number
+        assert not list(store.rglob("models/*.pickle"))
+
+    plain = here.submit("plain", **settings(tmp_path, privacy__sums="plain", privacy__members=""),
+                        rounds__num_rounds=1)  # fmt: skip
+    until(lambda: plain.submission.poll() is not None, "the refused run's end", 0.1)
+    assert "this site's terms (masked_only): privacy.sums = 'plain'" in plain.said()
+
+
+def test_a_site_killed_in_a_masked_run_goes_on(here, tmp_path):
+    run = here.submit("killed", **settings(tmp_path), rounds__num_rounds=2, rounds__deadline_s=60.0)
+    until(lambda: len(run.rows()) >= 1, "the first round's end", 0.1)
+    here.nodes[1].kill()
+    here.nodes[1].start()
+    run.finished()
+    assert len(run.rows()) == 3
