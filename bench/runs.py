@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from safetensors.torch import load
 from torch import Tensor
 
 from fedapp.data.inputs import normalise
@@ -27,7 +28,7 @@ from fedapp.ground.progress import Progress
 from fedapp.learn.networks import Network, build_model
 from fedapp.learn.params import Params, from_bytes, schema_of
 from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import Incoming, Outgoing, SiteFacts
+from fedapp.messages.protocol import SERVER_SITE, Incoming, Outgoing, SiteFacts
 from fedapp.messages.store import ModelStore
 from fedapp.server.engine import Engine
 from fedapp.server.phases import Carrier, Fetch
@@ -62,6 +63,15 @@ class Run:
         """Return a site's newest model."""
         schema = schema_of(self.network.state_dict())
         return from_bytes(self.blob(site), schema, f"site {site}", self.experiment.transport)
+
+    def made(self, role: str = "") -> Params | None:
+        """Return the server's newest content of a role, its model where none is named.
+
+        None: it made none. Nothing of it is checked.
+        """
+        key = f"{SERVER_SITE} {role}" if role else str(SERVER_SITE)
+        found = self._pool.get(key)
+        return None if found is None else load(self._store.get(found[1]))
 
     @cached_property
     def network(self) -> Network:

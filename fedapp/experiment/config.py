@@ -50,7 +50,7 @@ from fedapp.ground.settings import (
 )
 from fedapp.learn.averages import rule_names
 from fedapp.learn.networks import DEFAULT_NETWORK, network_class, network_names
-from fedapp.methods import learning_from, method_class, method_names
+from fedapp.methods import learning_from, method_class, method_names, protecting
 
 MACHINE_KEYS = (
     "name", "runtime", "data.root", "data.download", "split.manifest", "model.weights",
@@ -437,6 +437,24 @@ def _mask_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
     return found
 
 
+def _image_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
+    """Return why single images cannot be protected."""
+    method, epsilon, training = parts["method"], parts["privacy"].epsilon, parts["training"]
+    if not epsilon:
+        return []
+    if why := method.needs_open:
+        rule = f"{method.name} cannot run so: {why}"
+        able = "" if method.image_level else f"leave it out or choose {' or '.join(protecting())}"
+        return [origin.problem("privacy.epsilon", epsilon, rule, able)]
+    if method.noisy_training and training.optimiser != "sgd":
+        rule = "steps that protect single images (privacy.epsilon) are plain ones"
+        return [origin.problem("training.optimiser", training.optimiser, rule, "set it to 'sgd'")]
+    if method.noisy_training and getattr(parts["model"], "norm", "") == "batch":
+        rule = "batch norm mixes images, and privacy.epsilon protects each"
+        return [origin.problem("model.norm", "batch", rule, "set it to 'group'")]
+    return []
+
+
 def _misfits(experiment: Experiment, origin: _Origin) -> list[Problem]:
     """Return each setting of the method that so few sites cannot use."""
     if experiment.runtime.peers:  # an earlier run's sites count beside these
@@ -490,6 +508,7 @@ _BETWEEN: tuple[tuple[set[str], Callable[[Mapping[str, Any], _Origin], list[Prob
     ({"data", "method", "split"}, _bag_problems),
     ({"data", "method", "runtime", "split"}, _server_problems),
     ({"method", "privacy", "rounds"}, _average_problems),
+    ({"method", "model", "privacy", "training"}, _image_problems),
     ({"data", "split"}, _own_problems),
     ({"data", "model", "method"}, _size_problems),
 )

@@ -18,6 +18,7 @@ from fedapp.ground.settings import (
     TransportSettings,
 )
 from fedapp.learn.networks import NetworkSettings
+from fedapp.learn.privacy.protection import Protection
 from fedapp.methods.base import Method
 
 
@@ -39,6 +40,14 @@ class Experiment:
     transport: TransportSettings = field(default_factory=TransportSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+
+    @property
+    def protection(self) -> Protection | None:
+        """Return how single images are protected; None: they are not."""
+        if not self.privacy.epsilon:
+            return None
+        plan = self.method.plan(self.training, self.rounds, self.privacy)
+        return Protection(self.privacy, plan)
 
     def misfit(self, inputs: tuple[int, ...]) -> str:
         """Return why network or method cannot take inputs of this shape; empty: both can."""

@@ -430,6 +430,12 @@ class PrivacySettings:
     """z: Gaussian noise of standard deviation z C on every number of an upload; 0: none."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """At which epsilon is told; well below 1 / the number of a site's images."""
+    epsilon: Annotated[float, Field(ge=0)] = 0.0
+    """Of a whole run, for any one image of any site, at delta; 0: images are not protected."""
+    gradient: Positive = 1.0
+    """L2 norm that one image's gradient is cut to, where a network is trained under epsilon."""
+    sampling: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """q: with which chance an image is in a step then, in place of training.batch_size."""
     sums: Literal["plain", "masked"] = "plain"
     """masked: what sites send is masked so that the server learns the sums over all sites alone."""
     members: str = ""
@@ -449,6 +455,13 @@ class PrivacySettings:
             raise Contradiction(f"{rule}: drop one of them", "sums", "clip")
         if self.members and not self.masked:
             raise Contradiction("members says nothing where sums is 'plain'", "members", "sums")
+        if self.epsilon and self.clip:
+            rule = "clip and noise protect a whole site, epsilon one image of it"
+            raise Contradiction(f"{rule}: set one of the two", "epsilon", "clip")
+        for key in ("gradient", "sampling"):
+            if changed(self, key) and not self.epsilon:
+                rule = f"{key} says nothing without epsilon: set epsilon or drop it"
+                raise Contradiction(rule, key, "epsilon")
         if self.noise and not self.clip:
             rule = "noise needs a clip above 0: without it no amount of noise is enough"
             raise Contradiction(rule, "noise", "clip")

@@ -28,6 +28,11 @@ def learning_from(part: str) -> list[str]:
     return [name for name in method_names() if part in method_class(name).learns_from]
 
 
+def protecting() -> list[str]:
+    """Return the names of the methods that can protect single images, sorted."""
+    return [name for name in method_names() if method_class(name).image_level]
+
+
 def _modules(folders: Sequence[str], package: str) -> dict[str, str]:
     """Return the modules of methods in a package that lies in these folders, by method's name."""
     found: dict[str, str] = {}

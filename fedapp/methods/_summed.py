@@ -89,6 +89,16 @@ class Layout:
             + (each * len(NAMES) if self.measured else 0)
         )
 
+    @cached_property
+    def places(self) -> Mapping[str, slice]:
+        """Where in the row the numbers of each role's content stand."""
+        at, found = 3 + len(COUNTS) + len(self.metrics), {}
+        for role, mean in self.roles.items():
+            at += not mean  # who sent it
+            found[role] = slice(at, at + _floats(self.schemas[role], mean))
+            at = found[role].stop
+        return found
+
     def row(self, one: Added) -> Row:
         """Return what a site adds, float64 [size]."""
         blocks = [np.array([1.0, one.learned, one.weight])]

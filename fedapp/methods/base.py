@@ -23,7 +23,7 @@ from fedapp.data.parts import LABELLED, UNLABELLED
 from fedapp.data.sites import SiteData
 from fedapp.ground.errors import DIVERGED, ProtocolError, RunError
 from fedapp.ground.rng import numpy_stream, seeded, torch_stream
-from fedapp.ground.settings import TrainSettings
+from fedapp.ground.settings import PrivacySettings, RoundSettings, TrainSettings
 from fedapp.learn.averages.base import Rule
 from fedapp.learn.metrics import evaluation, predict_each
 from fedapp.learn.networks.base import Network, NetworkSettings
@@ -39,6 +39,8 @@ from fedapp.learn.params import (
     without,
 )
 from fedapp.learn.predictors import Predictor
+from fedapp.learn.privacy.account import Plan
+from fedapp.learn.privacy.protection import Protection
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.steps import View
 from fedapp.learn.training import train
@@ -137,6 +139,7 @@ class Round:
     warmup_rounds: averages in round 0 of a method that averages. common_fixed: the server's model
     is an earlier run's, and stays as it is: few new sites must not pull it to themselves.
     masked: sites are known by their sums alone: `sites` is `EVERYBODY`, the cohort `COHORT`.
+    protection: of single images; None: there is none.
     """
 
     number: int
@@ -151,6 +154,7 @@ class Round:
     common_fixed: bool = False
     server_learns: bool = False
     masked: bool = False
+    protection: Protection | None = None
     last: int = 0
     say: Callable[[str], None] = lambda text: None
 
@@ -263,6 +267,8 @@ class SiteContext:
     answered: the last probabilities of each of its answers, by name: the digests of all that they
     are of, and one tensor a part; kept likewise.
     features: fixed features of the site's images, by what they depend on and part; kept likewise.
+    protection: of single images; None: there is none. secret: 32 bytes that only this site can
+    compute, equal for equal text: draws that nobody else may know are keyed by them.
     flip: whether a mirror image of such data is an image of the same class.
     """
 
@@ -279,6 +285,8 @@ class SiteContext:
     evaluated: dict[tuple[str, ...], dict[str, Evaluation]] = field(default_factory=dict)
     answered: dict[str, tuple[tuple[str, ...], dict[str, Tensor]]] = field(default_factory=dict)
     features: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    protection: Protection | None = None
+    secret: Callable[[bytes], bytes] = lambda what: b""
 
     def load(self, ref: ModelRef) -> None:
         """Load a model into the network, with what this site keeps to itself."""
@@ -578,6 +586,32 @@ class Method(ABC, Generic[State]):
     def needs_unclipped(self) -> str:
         """Why `privacy.clip` must stay 0, and the remedy; empty: it may be set."""
         return ""
+
+    image_level: ClassVar[bool] = False
+    """Whether it has a form in which what leaves a site protects single images."""
+
+    @property
+    def needs_open(self) -> str:
+        """Why `privacy.epsilon` must stay 0, and the remedy; empty: it may be set."""
+        return "" if self.image_level else "it has no form in which single images are protected"
+
+    def plan(
+        self, training: TrainSettings, rounds: RoundSettings, privacy: PrivacySettings
+    ) -> Plan:
+        """Return what a run releases of one image; of methods that have an image level."""
+        return Plan()
+
+    noisy_training: ClassVar[bool] = False
+    """Whether the noise of a model that leaves a protected site is in its training already."""
+
+    def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
+        """Return what one image changes at most in each content that a task releases, by role.
+
+        L2 norm over all numbers of the content; of one that is averaged, times the site's weight.
+        Noise is added to it outside of the method. No other content leaves a protected site, but
+        for a model in whose training the noise is (`Method.noisy_training`).
+        """
+        return {}
 
     def misfits(self, num_clients: int) -> Mapping[str, str]:
         """Return which settings a federation of so many sites cannot use, with the rule of each."""

@@ -268,6 +268,7 @@ class Engine:
             private={} if summed else state.private,
             joined={} if summed else {site: of.joined for site, of in standings.items()},
             masked=summed is not None,
+            protection=self.experiment.protection,
             warmup_rounds=self.experiment.training.warmup_rounds,
             common_fixed=bool(state.peers),  # not runtime.peers: a run is resumed without it
             server_learns=self.learner is not None,

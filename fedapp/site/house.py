@@ -25,7 +25,7 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.signed import SIGNED
 from fedapp.ground.disk import check_owned
-from fedapp.ground.errors import FedAppError, one_line
+from fedapp.ground.errors import FedAppError, StoreError, one_line
 from fedapp.messages.protocol import (
     EPSILON,
     EVALUATE,
@@ -142,9 +142,11 @@ class House:
             if by_class and self._withheld(site.data.labels):
                 why = f"a class has fewer than {terms.least_count} labelled images here"
                 raise TermError("least_count", f"{', '.join(by_class)}: {why}")
-            if site.experiment.privacy.clip:
+            if site.experiment.privacy.clip or site.experiment.privacy.epsilon:
                 self._check_epsilon(task, site, origin)
-        self.note("asked", origin, asked=_asked(task), names=sorted(task.models))
+        self.note(
+            "asked", origin, asked=_asked(task), names=sorted(task.models), **_cost(task, site)
+        )
 
     def after(self, incoming: Incoming, site: SiteClient, task: Task, origin: Origin) -> Incoming:
         """Return an answer as it may leave, and write down what leaves. Raises as `before`."""
@@ -170,6 +172,7 @@ class House:
                 name: [one.correct, one.samples] for name, one in sorted(answer.evaluations.items())
             },
             metrics=sorted(answer.metrics),
+            **(_cost(task, site) if answer.uploads(task.own.digest) else {}),
             **({EPSILON: answer.metrics[EPSILON]} if EPSILON in answer.metrics else {}),
         )
         return replace(incoming, answer=answer)
@@ -206,19 +209,36 @@ class House:
         return self.terms.least_count > 1 and self.terms.withheld(Counter(labels.tolist()))
 
     def _check_epsilon(self, task: Task, site: SiteClient, origin: Origin) -> None:
-        if not self.terms.bounds_epsilon or self.folder is None:
-            return
         privacy = site.experiment.privacy
+        if self.folder is None or not (self.terms.bounds_epsilon or privacy.epsilon):
+            return
         spent: dict[tuple[str, str], list[float]] = {}
+        sent = False
         for line in Record(self.folder).lines(holding=EPSILON):
             if EPSILON in line:
                 run = str(line.get("run", "")), str(line.get("identity", ""))
+                sent |= line["event"] == "sent" and run == (origin.run, origin.identity)
                 spent.setdefault(run, []).append(float(line[EPSILON]))
         mine = spent.pop((origin.run, origin.identity), [])
         made = Releases(site.private_parts.root.with_name("privacy")).made()
+        if privacy.epsilon:
+            # Without its key and list the site would look at the same images through other noise.
+            if sent and not made:
+                raise StoreError(
+                    "the list of this run's noisy releases is gone, and the record knows of some: "
+                    "begin another run"
+                )
+            self.terms.check_epsilon(privacy.epsilon, sum(map(max, spent.values())))
+            return
         uploads = max(made, len(mine), task.own.version) + 1  # a store may have been emptied
         cost = max([epsilon(privacy.noise, uploads, privacy.delta), *mine])
         self.terms.check_epsilon(cost, sum(map(max, spent.values())))
+
+
+def _cost(task: Task, site: SiteClient) -> dict[str, float]:
+    """Return what a task's record says that its run costs any one image: all that it may spend."""
+    epsilon_of_image = site.experiment.privacy.epsilon
+    return {EPSILON: epsilon_of_image} if epsilon_of_image and task.action != EVALUATE else {}
 
 
 def _asked(request: Request) -> str:

@@ -17,15 +17,14 @@ import secrets
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedapp.ground.disk import append_durable, write_atomic
 from fedapp.ground.errors import StoreError
 from fedapp.ground.settings import PrivacySettings
 from fedapp.learn.params import Params, digest_of, to_bytes
+from fedapp.learn.privacy.draws import normal
 from fedapp.messages.codec import encode
 from fedapp.messages.protocol import EPSILON, Task
 from fedapp.methods.base import SiteContext, SiteReport
@@ -40,8 +39,10 @@ _LEAST_VARIANCE = 0.1
 class Releases:
     """A site's key to its noise, and which noisy models it has made, in a folder of its own."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, secret: bytes | None = None) -> None:
+        """secret: 32 bytes that everybody may know, for simulations; None: drawn, and kept."""
         self._key, self._list = root / "noise.key", root / "releases.txt"
+        self._secret = secret
 
     def key(self, what: bytes) -> bytes:
         """Return 32 bytes that only this site can compute; equal for equal `what`.
@@ -49,6 +50,10 @@ class Releases:
         So a round that is repeated after a crash gives the same upload again, not a second look at
         the same model through other noise. Raises StoreError.
         """
+        secret = self._drawn() if self._secret is None else self._secret
+        return hashlib.sha256(secret + hashlib.sha256(what).digest()).digest()
+
+    def _drawn(self) -> bytes:
         try:
             secret = self._key.read_bytes()
         except FileNotFoundError:
@@ -61,18 +66,32 @@ class Releases:
                 f"{self._key}: {len(secret)} bytes, must be {_KEY_BYTES}: remove it; the next "
                 "upload makes another key"
             )
-        return hashlib.sha256(secret + hashlib.sha256(what).digest()).digest()
+        return secret
 
     def count(self, key: bytes) -> int:
         """Note a release before it leaves; return how many different ones there are."""
         name, known = hashlib.sha256(key).hexdigest(), self._known()
         if name not in known:
-            append_durable(self._list, f"{name}\n".encode())
+            self._note(name)
         return len(known | {name})
+
+    def pays(self, kind: str, key: bytes, most: int) -> bool:
+        """Whether a release is among the first so many of its kind; it is noted if it is."""
+        name = f"{kind}-{hashlib.sha256(key).hexdigest()}"
+        known = self._known()
+        if name not in known:
+            if sum(one.startswith(f"{kind}-") for one in known) >= most:
+                return False
+            self._note(name)
+        return True
 
     def made(self) -> int:
         """Return how many different releases were noted."""
         return len(self._known())
+
+    def _note(self, name: str) -> None:
+        self._list.parent.mkdir(parents=True, exist_ok=True)
+        append_durable(self._list, f"{name}\n".encode())
 
     def _known(self) -> set[str]:
         return set(self._list.read_text().split()) if self._list.exists() else set()
@@ -141,20 +160,6 @@ def length(params: Params, known: Params) -> float:
 def _change(params: Params, known: Params) -> Params:
     floating = [name for name in sorted(params) if params[name].is_floating_point()]
     return {name: params[name].double() - known[name].double() for name in floating}
-
-
-def normal(key: bytes, count: int) -> NDArray[np.float64]:
-    """Return `count` standard normal numbers that nobody without the key can tell from chance.
-
-    Box and Muller's transform of SHAKE-256. torch's CPU generator has 2^32 seeds: whoever knows one
-    tensor's true change finds the seed by trial, and with it all the noise.
-    """
-    pairs = -(-count // 2)
-    words = np.frombuffer(hashlib.shake_256(key).digest(16 * pairs), np.uint64)
-    uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    radius, angle = np.sqrt(-2 * np.log(uniform[:pairs])), 2 * np.pi * uniform[pairs:]
-    drawn: NDArray[np.float64] = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
-    return drawn[:count]
 
 
 def epsilon(noise: float, uploads: int, delta: float) -> float:

@@ -55,6 +55,7 @@ from fedapp.methods.base import Contents, SiteContext, SiteReport, schemas
 from fedapp.site.holdings import Holdings
 from fedapp.site.privacy import Releases, privately
 from fedapp.site.private import MEMORY, OWN, VERSION, PrivateParts, stored_schema
+from fedapp.site.protected import protected, row_noise, simulated_secret
 from fedapp.site.summing import Summing
 
 log = logging.getLogger(__name__)
@@ -168,6 +169,9 @@ class SiteClient:
             self.keeper.take(task, report, context)
         if self.experiment.privacy.clip and task.site != SERVER_SITE:  # the server's stays with it
             report = self._privately(task, report, context)
+        if context.protection is not None and task.site != SERVER_SITE:
+            report = protected(task, report, context, self.experiment.method, self._releases)
+            work = Worked()  # how many images it drew is its own affair
         return replace(report, metrics={**report.metrics, **_noted(work, lost)}), context
 
     def _answer(self, task: Task, report: SiteReport, context: SiteContext) -> Incoming:
@@ -180,7 +184,7 @@ class SiteClient:
             own |= self._kept_model(task, report, context.kept)
             private = self.private_parts.keep(own, task.private, task.round)
         if self.summing is not None:
-            return self._masked(task, report, private)
+            return self._masked(task, report, private, context)
         packed = self._holdings.pack(task, report, context.kept)
         self.scores.keep_newest(SCORES_KEPT)
         evaluations, equal = each_once(report.evaluations)
@@ -201,7 +205,9 @@ class SiteClient:
         )
         return Incoming(answer, packed.payloads)
 
-    def _masked(self, task: Task, report: SiteReport, private: str) -> Incoming:
+    def _masked(
+        self, task: Task, report: SiteReport, private: str, context: SiteContext
+    ) -> Incoming:
         """Return what leaves a site of a report where sums are masked: one row of words."""
         assert self.summing is not None
         method, facts = self.experiment.method, self.facts()
@@ -218,7 +224,10 @@ class SiteClient:
             counts=self.data.counts,
         )
         layout = Layout.of(method, task, self.shared, len(self.classes))
-        words = self.summing.masked(task, layout.row(added))
+        noise = None
+        if context.protection is not None:
+            noise = row_noise(task, contents, layout, context, method, self._releases)
+        words = self.summing.masked(task, layout.row(added), noise)
         blob = to_bytes({WORDS: torch.from_numpy(words.view(np.int64))})
         named = {MASKED: digest_of(blob)}
         if self.shares_pool:
@@ -271,6 +280,8 @@ class SiteClient:
             evaluated={} if lost else self._evaluated,
             answered={} if lost else self._answered,
             features=self._features,
+            protection=self.experiment.protection,
+            secret=self._releases.key,
             flip=flips(self.experiment.data.name),
         )
         return context, lost
@@ -368,9 +379,19 @@ class SiteClient:
                 f"{', '.join(report.contents) or 'parts of them'}: set privacy.clip to 0"
             )
         if report.params is not None:
-            releases = Releases(self.private_parts.root.with_name("privacy"))
-            report = privately(task, report, context, self.experiment.privacy, releases)
+            report = privately(task, report, context, self.experiment.privacy, self._releases)
         return report
+
+    @property
+    def _releases(self) -> Releases:
+        """What the site has released with noise, and the key to that.
+
+        In a simulation of protected images it follows from the seed, equal in all drivers.
+        """
+        root, secret = self.private_parts.root.with_name("privacy"), None
+        if self.experiment.privacy.epsilon and self.data.audit is not None:
+            secret = simulated_secret(self.experiment.seed, self.data.site)
+        return Releases(root, secret)
 
 
 def _noted(done: Worked, lost: bool) -> dict[str, float]:

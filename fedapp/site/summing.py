@@ -83,12 +83,19 @@ class Summing:
             return site.share(self._context(task, step), step)
         return self._opened(task, step, entry, site)
 
-    def masked(self, task: Task, numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
-        """Return numbers as they leave: in fixed point, and masked. Raises as `step`."""
+    def masked(
+        self, task: Task, numbers: NDArray[np.float64], noise: NDArray[np.int64] | None = None
+    ) -> NDArray[np.uint64]:
+        """Return numbers as they leave: in fixed point, with noise, and masked. Raises as `step`.
+
+        noise: [D], in steps of the fixed point; None: there is none.
+        """
         step = task.sum
         assert step is not None
         entry = self._current(task, step)
         words = to_words(numbers, len(step.members))
+        if noise is not None:
+            words = words + noise.view(np.uint64)
         row, members = _digest(words.tobytes()), _digest(repr(step.members).encode())
         if entry.row and (entry.row, entry.members) != (row, members):
             raise ProtocolError(

@@ -35,7 +35,7 @@ KINDS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
         "prototypes": ("prototypes",),
         "sums": (
             *("sums", "guesses", "grid", "solution", "votes", "own_votes", "stack", "fitted"),
-            *("patches", "clusters", MASKED),
+            *("patches", "clusters", "released", "guessed_sums", MASKED),
         ),
         "numbers": ("answer", "divergence"),
     }
@@ -87,9 +87,11 @@ class Terms:
     noise_at_least: Annotated[float, Field(gt=0)] | None = None
     """Least `privacy.noise`; a run without clipping is refused then."""
     epsilon_at_most: Annotated[float, Field(gt=0)] | None = None
-    """Highest epsilon of one run, what is to be sent counted."""
+    """Highest epsilon of one run, what is to be sent counted; `privacy.epsilon` where that is set,
+    which is of one image, else of the whole site."""
     epsilon_of_all_runs: Annotated[float, Field(gt=0)] | None = None
-    """Highest sum of the epsilons of all runs in the record, what is to be sent counted."""
+    """Highest sum of the epsilons of all runs in the record, what is to be sent counted. What
+    protects the whole site protects each of its images, so both kinds are added."""
     delta_at_most: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Largest `privacy.delta` at which an epsilon counts."""
     rounds_at_most: Annotated[int, Field(ge=1)] | None = None
@@ -266,17 +268,20 @@ class Terms:
             said = f"privacy.least_members = {privacy.least_members} is fewer than {least}"
             raise TermError("least_members", said)
         asks = self.clip_at_most is not None or self.noise_at_least is not None
-        if (asks or self.bounds_epsilon) and not privacy.clip:
+        if (asks or (self.bounds_epsilon and not privacy.epsilon)) and not privacy.clip:
             term = "clip_at_most" if self.clip_at_most is not None else "noise_at_least"
             term = term if asks else "epsilon_at_most"
             raise TermError(term, "privacy.clip = 0: models would leave as they are")
+        if privacy.epsilon:
+            self.check_epsilon(privacy.epsilon, 0.0)
         if self.clip_at_most is not None and privacy.clip > self.clip_at_most:
             said = f"privacy.clip = {privacy.clip:g} is more than {self.clip_at_most:g}"
             raise TermError("clip_at_most", said)
         if self.noise_at_least is not None and privacy.noise < self.noise_at_least:
             said = f"privacy.noise = {privacy.noise:g} is less than {self.noise_at_least:g}"
             raise TermError("noise_at_least", said)
-        if self.delta_at_most is not None and privacy.clip and privacy.delta > self.delta_at_most:
+        noisy = privacy.clip or privacy.epsilon
+        if self.delta_at_most is not None and noisy and privacy.delta > self.delta_at_most:
             said = f"privacy.delta = {privacy.delta:g} is more than {self.delta_at_most:g}"
             raise TermError("delta_at_most", said)
 

@@ -44,6 +44,11 @@ SIGNED = {**PLAIN, "started_by": [line(KEY), line(KEY_2)]}
 PRIVATE = {**PLAIN, "clip_at_most": 1.0, "noise_at_least": 2.0, "epsilon_at_most": 20.0,
            "delta_at_most": 1e-5}  # fmt: skip
 NOISY = "privacy.clip=1.0 privacy.noise=2.0 privacy.delta=1e-05"
+IMAGES = "method.preset=one_round method.features=plain privacy.epsilon=8.5"
+OF_IMAGES = {
+    **PLAIN, "methods": ["one_round"], "leaves": ["sums", "models"], "epsilon_at_most": 8.0,
+    "epsilon_of_all_runs": 14.0, "delta_at_most": 1e-5,
+}  # fmt: skip
 TRAP = "tests.security.trap"
 """A module that is nowhere: who tries to import it is told so, by another error."""
 
@@ -110,6 +115,13 @@ ATTACKS = [
     attack("an epsilon of infinity", "epsilon_at_most", terms={**PLAIN, "epsilon_at_most": 5.0}),
     attack("too high an epsilon", "epsilon_at_most", NOISY, task=True,
            terms={**PRIVATE, "epsilon_at_most": 0.5}),
+    attack("too high an epsilon of an image", "epsilon_at_most", IMAGES, terms=OF_IMAGES),
+    attack("all runs' epsilon of an image", "epsilon_of_all_runs", IMAGES, task=True,
+           action="release", spent=6.0, terms={**OF_IMAGES, "epsilon_at_most": 9.0}),
+    attack("an epsilon at a large delta", "delta_at_most", IMAGES + " privacy.delta=0.01",
+           terms={**OF_IMAGES, "epsilon_at_most": 9.0}),
+    attack("an image's epsilon where the whole site is to be protected", "noise_at_least", IMAGES,
+           terms={**OF_IMAGES, "noise_at_least": 1.0}),
     attack("all runs' epsilon", "epsilon_of_all_runs", NOISY, task=True, spent=18.0,
            terms={**PRIVATE, "epsilon_of_all_runs": 20.0}),
     attack("a run of this name that has spent it already", "epsilon_at_most", NOISY, task=True,

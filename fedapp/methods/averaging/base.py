@@ -21,15 +21,27 @@ from pydantic.dataclasses import dataclass
 
 from fedapp.data.augment import STRONG_VIEWS, weak
 from fedapp.data.sites import SiteData
-from fedapp.ground.settings import CLOSED, Count, Positive, Rate, Share, TrainSettings
+from fedapp.ground.settings import (
+    CLOSED,
+    Count,
+    Positive,
+    PrivacySettings,
+    Rate,
+    RoundSettings,
+    Share,
+    TrainSettings,
+)
 from fedapp.learn.averages.base import Rule
 from fedapp.learn.limits import Penalty
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work, fixmatch, supervised
 from fedapp.learn.predictors import Predictor
+from fedapp.learn.privacy.account import Plan
+from fedapp.learn.privacy.steps import NoisySteps
 from fedapp.learn.server_optimizers import FedAdam, FedAvgM
 from fedapp.learn.steps import Step, View
 from fedapp.learn.training import descend
+from fedapp.messages.codec import encode
 from fedapp.messages.protocol import (
     EVALUATE,
     MODEL,
@@ -71,10 +83,48 @@ class Averaging(Method[MethodState]):
         if task.action == EVALUATE:
             return SiteReport(evaluations=self.measured(task, site))
         site.load(task.models["server"][0])
+        if site.protection is not None:
+            return self._privately(task, site)
         with site.drawing(task):
             steps = self.steps(task, site)
             loss = descend(site.model, steps, site.training, self.penalty(site.model))
         return site.trained(loss, task)
+
+    def _privately(self, task: Task, site: SiteContext) -> SiteReport:
+        """Learn from labelled images alone, by steps that protect each of them."""
+        data, protection = site.data, site.protection
+        assert protection is not None
+        steps = noisy_steps(task, site)
+        if not (len(data.labels) and steps.count):
+            return SiteReport()
+        view = site.view(task)
+        with site.drawing(task):
+            steps.take(site.model, data.labelled, data.labels, lambda x: site.normalise(view(x)))
+        return SiteReport(site.params(), learned=True)
+
+    noisy_training: ClassVar[bool] = True
+
+    def plan(
+        self, training: TrainSettings, rounds: RoundSettings, privacy: PrivacySettings
+    ) -> Plan:
+        """Return all steps of a site that is in every cohort."""
+        each = [(WARM_UP, phase) for phase in range(training.warmup_rounds)]
+        each += [("train", 0)] * rounds.num_rounds
+        counts = [_steps(_budget(*one, training), privacy.sampling) for one in each]
+        tasks = sum(count > 0 for count in counts)
+        return Plan(0, sum(counts), privacy.sampling, tasks)
+
+    def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
+        """Return what one image changes in a site's model of one step, times its weight.
+
+        n w = n w_0 - eta / q sum of gradients; and the rounding of w to float32, n 2^-24 |w| each.
+        """
+        if task.action == EVALUATE or (steps := noisy_steps(task, site)).multiplier:
+            return {}
+        ref = task.models["server"][0]
+        length = sum(float(of.double().square().sum()) for of in site.contents(ref).values()) ** 0.5
+        rounding = 2.0**-22 * len(site.data.labels) * length
+        return {MODEL: steps.learning_rate * steps.clip / steps.rate + rounding}
 
     def measured(self, task: Task, site: SiteContext) -> dict[str, Evaluation]:
         """Measure the server's model and the site's own, where it has one, each under its name."""
@@ -184,6 +234,13 @@ class ByObjective(WithPseudoLabels):
         """Of FixMatch's views."""
         return self.objective == "fixmatch"
 
+    @property
+    def needs_open(self) -> str:
+        """Labels alone teach where images are protected."""
+        if self.image_level and self.objective != "supervised":
+            return "labels alone may teach then: set method.objective=supervised"
+        return super().needs_open
+
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """Without unlabelled images a step has the batch alone."""
         return (
@@ -261,11 +318,45 @@ def budget_of(task: Task, training: TrainSettings) -> tuple[int, int | None]:
 
     E passes, or the task's share of the warm-up's; None: the passes decide.
     """
-    if task.action != WARM_UP:
+    return _budget(task.action, task.phase, training)
+
+
+def _budget(action: str, phase: int, training: TrainSettings) -> tuple[int, int | None]:
+    if action != WARM_UP:
         return training.local_epochs, training.steps(training.local_epochs)
     whole, rest = divmod(training.warmup_epochs, training.warmup_rounds)
-    epochs, before = whole + (task.phase < rest), whole * task.phase + min(task.phase, rest)
+    epochs, before = whole + (phase < rest), whole * phase + min(phase, rest)
     return epochs, training.steps(epochs, before)
+
+
+def _steps(budget: tuple[int, int | None], rate: float) -> int:
+    """Return how many steps of a sampling rate stand for a budget: 1 / q see all images once."""
+    epochs, steps = budget
+    return round(epochs / rate) if steps is None else steps
+
+
+def noisy_steps(task: Task, site: SiteContext) -> NoisySteps:
+    """Return the steps of a task that protect single images.
+
+    A single step's noise is shared by the sites of a masked sum, and added there: that sum is all
+    that anybody sees of it. Of more steps the second begins from what the first one told, so each
+    site adds all of the noise to its own.
+    """
+    assert site.protection is not None
+    training, privacy = site.training, site.protection.settings
+    count = _steps(budget_of(task, training), privacy.sampling)
+    shared = task.sum is not None and count == 1
+    what = encode(replace(task, sum=None, own=task.models["server"][0])) if task.models else b""
+    return NoisySteps(
+        count,
+        privacy.sampling,
+        privacy.gradient,
+        0.0 if shared else site.protection.stepped,
+        training.learning_rate,
+        training.momentum,
+        training.weight_decay,
+        lambda purpose: site.secret(what + purpose),
+    )
 
 
 def parts_of(task: Task, training: TrainSettings) -> list[Task]:

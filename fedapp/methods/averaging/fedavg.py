@@ -23,6 +23,7 @@ class FedAvg(ByServerOptimizer):
 
     name: ClassVar[str] = "fedavg"
     sums_suffice: ClassVar[bool] = True
+    image_level: ClassVar[bool] = True
 
 
 METHOD = FedAvg

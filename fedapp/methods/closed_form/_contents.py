@@ -1,7 +1,7 @@
 """What travels for the closed form: contents by role, their schemas, and what they say."""
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from fedapp.methods.closed_form._discriminant import (
     sums_schema,
 )
 from fedapp.methods.closed_form._features import FROZEN, features_for
+from fedapp.methods.closed_form._released import GUESSED_SUMS, RELEASED, released_schemas
 
 FILTERS, FIRST, NEXT = "filters", "patches", "clusters"
 """Roles of features that are learned: what the server makes, and sites' sums for it.
@@ -28,11 +29,11 @@ SUMS, GUESSES, VOTES, OWN_VOTES = "sums", "guesses", "votes", "own_votes"
 """Roles of what sites send."""
 GRID, SOLUTION = "grid", "solution"
 """Roles of what the server makes of it."""
-ACTIONS = LEARN, COUNT, VOTE, GUESS = "learn", "count", "vote", "guess"
-"""Of a site's tasks, in their order."""
+ACTIONS = LEARN, COUNT, VOTE, GUESS, RELEASE = "learn", "count", "vote", "guess", "release"
+"""Of a site's tasks, in their order; the last alone where single images are protected."""
 ALIKE = ("pairs", "pairs_alike", "pairs_squared", "pairs_alike_squared", "pairs_crossed")
 """Metrics of a site that counts for a masked sum: `priors.alike`, in its order."""
-OPTIONAL = frozenset({COUNT})
+OPTIONAL = frozenset({COUNT, RELEASE})
 """Who sent no sums yet may be a single site, round after round: it is asked anew in each."""
 STEP = "step"
 """Number in a task: which exchange of features that are learned."""
@@ -42,6 +43,9 @@ TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """What logits are divided by."""
 OWN_WEIGHTS = (0.0, 3.0, 10.0, 30.0, 100.0)
 """How many times more a site's own labelled images count."""
+LEAD = 2.0
+"""By how much a weight of own images must be likelier than none: e^2 times, whatever the images.
+And by how much less likely the first guesses may be: nearly always they are right to be made."""
 PRIOR = "prior"
 NUMBERS = RIDGE, TEMPERATURE, OWN_WEIGHT, GUESSED = "ridge", "temperature", "own_weight", "guessed"
 """Names of a solution's tensors, beside those of `Classes` and of the head."""
@@ -97,6 +101,17 @@ class Solution:
             *(float(params[name]) for name in NUMBERS),
         )
 
+    def tempered(self, temperature: float, own_weight: float) -> "Solution":
+        """Return the same at another temperature and weight of a site's own images."""
+        part = self.temperature / temperature
+        return replace(
+            self,
+            weight=part * self.weight,
+            bias=part * self.bias,
+            temperature=temperature,
+            own_weight=own_weight,
+        )
+
     def head(self, features: Tensor, labels: Tensor, weight: float) -> Head:
         """Return a site's head: its labelled images, [n, d] and int64 [n], count more."""
         if not (weight and len(labels)):
@@ -125,6 +140,7 @@ def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
     found: dict[str, Schema] = {
         SUMS: sums_schema(classes, size),
         GUESSES: guesses_schema(classes, size),
+        **released_schemas(classes, size),
         GRID: {
             HEAD_WEIGHT: ((heads * classes * size,), each),
             HEAD_BIAS: ((heads * classes,), each),
@@ -158,6 +174,8 @@ def owed(task: Task) -> str:
         return NEXT if task.numbers[STEP] else FIRST
     if task.action == VOTE:
         return voted_on(task.models)
+    if task.action == RELEASE:
+        return GUESSED_SUMS if SOLUTION in task.models else RELEASED
     return {COUNT: SUMS, GUESS: GUESSES}.get(task.action, "")
 
 

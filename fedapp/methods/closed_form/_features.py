@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator
 
 from fedapp.ground.errors import ConfigError
-from fedapp.learn.features import FeatureMap, build_features, feature_class
+from fedapp.learn.features import FeatureMap, LearnedFeatures, build_features, feature_class
 from fedapp.learn.networks.base import Network, NetworkSettings
 
 FROZEN = "network"
@@ -37,6 +37,13 @@ def unfit_features(name: str, model: NetworkSettings) -> str:
     if name != FROZEN or ":" in model.name or weights:
         return ""
     return "`network` features need a trained network: set model.weights, or take hog"
+
+
+def learned_features(name: str) -> str:
+    """Return why features do not go with protected images, and the remedy; empty: they do."""
+    if not issubclass(feature_class(name), LearnedFeatures):
+        return ""
+    return f"{name} features are learned from images: take hog"
 
 
 def features_for(name: str, network: Network) -> FeatureMap:

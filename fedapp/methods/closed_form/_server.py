@@ -9,8 +9,10 @@ from torch import Tensor
 
 from fedapp.ground.errors import RunError
 from fedapp.learn.features import LearnedFeatures, build_features
+from fedapp.learn.overfeatures import HEAD_WEIGHT
 from fedapp.learn.params import Params
 from fedapp.learn.priors import mean_mix, mean_mix_of_sums
+from fedapp.learn.privacy.protection import Protection
 from fedapp.messages.protocol import SERVER_SITE, ModelRef, Reply, Task
 from fedapp.methods.base import Round
 from fedapp.methods.closed_form._checks import MEND
@@ -22,10 +24,12 @@ from fedapp.methods.closed_form._contents import (
     GRID,
     GUESS,
     GUESSES,
+    LEAD,
     LEARN,
     LOGLIK,
     NEXT,
     OWN_WEIGHTS,
+    RELEASE,
     RIDGES,
     SOLUTION,
     STEP,
@@ -38,12 +42,17 @@ from fedapp.methods.closed_form._contents import (
 )
 from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, added
 from fedapp.methods.closed_form._features import FROZEN
+from fedapp.methods.closed_form._protected import classes_of, solution_of
+from fedapp.methods.closed_form._released import (
+    GUESSED_SUMS,
+    RELEASED,
+    SENSITIVITY,
+    Released,
+    projection,
+)
 
 LIKELY_RIDGE, LIKELY_TEMPERATURE = 1.0, 2.0
 """lambda and temperature where no validation image says anything."""
-LEAD = 2.0
-"""By how much a weight of own images must be likelier than none: e^2 times, whatever the images.
-And by how much less likely the first guesses may be: nearly always they are right to be made."""
 MOST_GUESSES = 8
 """How often classes of unlabelled images are guessed where nobody says otherwise. It ends sooner
 where labels become no likelier: with many labels after one or two."""
@@ -75,6 +84,15 @@ def solved(
     solution, and the filters, where these are learned. Raises RunError where no
     site has sent sums, or none has a labelled image.
     """
+    if rnd.protection is not None:
+        return (yield from _protected(rnd, name, rnd.protection, guesses))
+    return (yield from _voted(rnd, name, own, guesses))
+
+
+def _voted(
+    rnd: Round, name: str, own: bool, guesses: int
+) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
+    """Solve with what sites vote for; as `solved` otherwise."""
     fresh = [site for site in rnd.everybody if not rnd.pool.has(site, SUMS)]
     if rnd.common_fixed or not fresh:
         return _named(rnd)
@@ -124,6 +142,59 @@ def solved(
     return _named(rnd)
 
 
+def _protected(
+    rnd: Round, name: str, protection: Protection, guesses: int
+) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
+    """Solve from noisy sums, once of each site; guess once, and ask for nothing else."""
+    fresh = [site for site in rnd.everybody if not rnd.pool.has(site, RELEASED)]
+    if rnd.common_fixed or not fresh:
+        return _named(rnd)
+    classes, size = len(rnd.facts[rnd.sites[0]].classes), _fixed_size(rnd, name)
+    replies = yield [rnd.task(site, RELEASE, 0, {}, **_named(rnd, FILTERS)) for site in fresh]
+    senders = [site for site in rnd.everybody if rnd.pool.has(site, RELEASED)]
+    if not senders:
+        raise RunError("no site has sent sums, and the closed form is made of them: see above why")
+    if not replies:
+        return _named(rnd)
+    columns = projection(rnd.seed, size)
+    rows = (rnd.pool.read(rnd.pool.latest(site, RELEASED)) for site in senders)
+    every = [Released.from_params(row, classes, columns.shape[1]) for row in rows]
+    total = sum(every[1:], every[0])
+    facts = [rnd.facts[site] for site in senders]
+    images = max(sum(of.labelled + of.unlabelled for of in facts), 1)
+    noisy = len([site for site in senders if site != SERVER_SITE])
+    # In a masked sum there is at most 3 / 2 of the variance that the account asks for.
+    variance = 1.5 if rnd.masked else noisy
+    noise = protection.released * SENSITIVITY * math.sqrt(variance)
+    solution = solution_of(*classes_of(total, images, noise, columns))
+    if guesses and sum(of.unlabelled for of in facts):
+        newest, filters = rnd.pool.put(solution.to_params(), SOLUTION), _named(rnd, FILTERS)
+        replies = yield [rnd.task(k, RELEASE, 0, {}, solution=[newest], **filters) for k in senders]
+        for _, row in sent(rnd, replies, GUESSED_SUMS):
+            total = total.with_guesses(Released.from_params(row, classes, columns.shape[1]))
+        twice = noise * math.sqrt(1 + len(replies) / len(senders))
+        solution = solution_of(*classes_of(total, images, twice, columns))
+        solution = replace(solution, guessed=float(len(replies) > 0))
+    rnd.pool.put(solution.to_params(), SOLUTION)
+    return _named(rnd)
+
+
+def _fixed_size(rnd: Round, name: str) -> int:
+    """Return the number of features. Raises RunError where they are learned from images."""
+    if name == FROZEN:
+        network = rnd.pool.read(rnd.pool.common())
+        if not rnd.pool.has(SERVER_SITE, FILTERS):
+            rnd.pool.put(network, FILTERS)
+        return network[HEAD_WEIGHT].shape[1]
+    features = build_features(name, rnd.facts[rnd.sites[0]].inputs)
+    if isinstance(features, LearnedFeatures):
+        raise RunError(
+            "privacy.epsilon: these features are learned from images, outside of its account: set "
+            "the features to hog"
+        )
+    return features.size
+
+
 def _solution(
     rnd: Round, sums: Sums, prior: Tensor, lent: Mapping[str, Sequence[ModelRef]]
 ) -> Generator[Sequence[Task], Sequence[Reply], tuple[Solution, float]]:
@@ -149,8 +220,8 @@ def _with_own(
     return replace(solution, own_weight=OWN_WEIGHTS[best])
 
 
-def _named(rnd: Round) -> dict[str, list[ModelRef]]:
-    made = (SOLUTION, FILTERS)
+def _named(rnd: Round, *made: str) -> dict[str, list[ModelRef]]:
+    made = made or (SOLUTION, FILTERS)
     return {role: [rnd.pool.common(role)] for role in made if rnd.pool.has(SERVER_SITE, role)}
 
 

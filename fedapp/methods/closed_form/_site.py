@@ -14,7 +14,7 @@ from fedapp.learn.params import Params
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import alike, class_mix, site_mix, weighted
 from fedapp.learn.uncertainty import SCORING_BATCH
-from fedapp.messages.protocol import Evaluation, Task
+from fedapp.messages.protocol import Evaluation, ModelRef, Task
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.methods.closed_form._answers import counts, deciding
 from fedapp.methods.closed_form._calibration import bounded
@@ -27,6 +27,7 @@ from fedapp.methods.closed_form._contents import (
     LEARN,
     LOGLIK,
     OWN_WEIGHTS,
+    RELEASE,
     RIDGES,
     SOLUTION,
     STEP,
@@ -37,6 +38,8 @@ from fedapp.methods.closed_form._contents import (
 )
 from fedapp.methods.closed_form._discriminant import Guesses, Sums
 from fedapp.methods.closed_form._features import FROZEN, features_for
+from fedapp.methods.closed_form._protected import chosen_at_home
+from fedapp.methods.closed_form._released import Released, projection, scale, shortened
 
 MOST_KEPT = 2**22
 """Numbers of a site's features that are kept from task to task; more are computed anew."""
@@ -82,6 +85,8 @@ class ClosedSite:
                 metrics = dict(zip(ALIKE, alike(counts(self.site)), strict=True))
         elif task.action == GUESS:
             found = self.guesses(task).to_params()
+        elif task.action == RELEASE:
+            found = self.released(task).to_params(owed(task))
         else:
             found = self.votes(task)
         return SiteReport(contents={owed(task): found}, metrics=metrics)
@@ -101,6 +106,20 @@ class ClosedSite:
         data = self.site.data
         known, other = self.features(LABELLED), self.features(UNLABELLED)
         return Sums.of(known, data.labels, other, data.num_classes)
+
+    def released(self, task: Task) -> Released:
+        """Return sums that are to get noise: of labels or, where a solution is named, of guesses.
+
+        An image's class is guessed from the image and the common head alone.
+        """
+        data, columns = self.site.data, projection(self.site.seed, self.map.size)
+        others = shortened(self.features(UNLABELLED), columns)
+        if SOLUTION in task.models:
+            common = Solution.from_params(self.site.contents(task.models[SOLUTION][0])).common
+            [answers] = answers_over(common, [self.features(UNLABELLED)])
+            return Released.of(others, answers.argmax(1), data.num_classes)
+        known = shortened(self.features(LABELLED), columns)
+        return Released.of(known, data.labels.cpu(), data.num_classes, others)
 
     def guesses(self, task: Task) -> Guesses:
         """Return the sums over the unlabelled images, in the classes that the own head says."""
@@ -140,11 +159,30 @@ class ClosedSite:
         if ref.digest not in _READ:
             _READ.clear()
             _READ[ref.digest] = Solution.from_params(self.site.contents(ref))
-        return _READ[ref.digest]
+        found = _READ[ref.digest]
+        return found if self.site.protection is None else self._at_home(found, ref)
+
+    def _at_home(self, solution: Solution, ref: ModelRef) -> Solution:
+        """Return the solution as the site itself uses it; it chooses once for a solution."""
+        kept, of = self.site.features, (self.made + ref.digest, "home")
+        if of not in kept:
+            chosen = deciding(self.site)
+            seen = self.features(VAL).cpu()[chosen], self.site.data.val_labels.cpu()[chosen]
+            kept[of] = chosen_at_home(solution, self.known(), seen, self.mix_alone())
+        temperature, own = kept[of].tolist()
+        return solution.tempered(temperature, own)
 
     def known(self) -> tuple[Tensor, Tensor]:
-        """Return the features of the labelled images, [n, d], and the labels, on the CPU."""
-        return self.features(LABELLED).cpu(), self.site.data.labels.cpu()
+        """Return the features of the labelled images, [n, d], and the labels, on the CPU.
+
+        Where single images are protected, as far as they lie in the subspace of the sums.
+        """
+        features = self.features(LABELLED).cpu()
+        if self.site.protection is not None:
+            columns = projection(self.site.seed, self.map.size)
+            rows = shortened(features, columns)
+            features = (scale(columns) * rows @ columns.T).float()
+        return features, self.site.data.labels.cpu()
 
     def head(self, task: Task) -> Head:
         """Return the site's own head, its labelled images counting more as the solution says.

@@ -29,13 +29,19 @@ from fedapp.methods.closed_form._contents import (
     ALIKE,
     FILTERS,
     OPTIONAL,
+    RELEASE,
     SOLUTION,
     Solution,
     closed_schemas,
     lasting,
     owed,
 )
-from fedapp.methods.closed_form._features import FeatureName, unfit_features
+from fedapp.methods.closed_form._features import (
+    FeatureName,
+    learned_features,
+    unfit_features,
+)
+from fedapp.methods.closed_form._released import SENSITIVITY
 from fedapp.methods.closed_form._server import MOST_GUESSES, solved
 from fedapp.methods.closed_form._site import ClosedSite
 
@@ -64,6 +70,7 @@ class OneRound(Method[Solved]):
     """Fields are the method's hyper-parameters."""
 
     name: ClassVar[str] = "one_round"
+    image_level: ClassVar[bool] = True
     sums_suffice: ClassVar[bool] = True
     counted: ClassVar[tuple[str, ...]] = ALIKE
     state: ClassVar[type[MethodState]] = Solved
@@ -113,6 +120,15 @@ class OneRound(Method[Solved]):
     ) -> None:
         """Refuse sums that no images of this site have."""
         check_closed(arrived, facts)
+
+    def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
+        """Return what one image changes in the sums that get noise."""
+        return {owed(task): SENSITIVITY} if task.action == RELEASE else {}
+
+    @property
+    def needs_open(self) -> str:
+        """Fixed features alone."""
+        return learned_features(self.features)
 
     def summed(self, task: Task) -> Mapping[str, bool]:
         """All that sites send are sums."""

@@ -1,0 +1,109 @@
+"""Steps that protect single images: one step by hand, cut and noisy gradients, and secret draws."""
+
+import hashlib
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedapp.ground.errors import ConfigError
+from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.privacy.steps import NoisySteps
+
+IMAGES = torch.randn(24, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+LABELS = torch.arange(24) % 3
+
+
+def network(norm: str = "group") -> ResNet9:
+    torch.manual_seed(0)
+    return ResNet9(1, 3, 2, 0.0, norm)
+
+
+def steps(key: bytes = b"k", **changes) -> NoisySteps:
+    def secret(what: bytes) -> bytes:
+        return hashlib.sha256(key + what).digest()
+
+    given = {
+        "count": 1, "rate": 1.0, "clip": 1e6, "multiplier": 0.0, "learning_rate": 0.1,
+        "momentum": 0.0, "weight_decay": 0.0, "secret": secret,
+    }  # fmt: skip
+    return NoisySteps(**{**given, **changes})
+
+
+def moved(model: nn.Module, before: nn.Module) -> torch.Tensor:
+    pairs = zip(model.parameters(), before.parameters(), strict=True)
+    return torch.cat([(a - b).detach().flatten() for a, b in pairs])
+
+
+def change(norm: str = "group", images=IMAGES, labels=LABELS, **changes) -> torch.Tensor:
+    model = network(norm)
+    steps(**changes).take(model, images, labels, lambda x: x)
+    return moved(model, network(norm))
+
+
+def test_without_cut_noise_and_sampling_it_is_a_plain_step_of_all_images():
+    plain = network().train()
+    F.cross_entropy(plain(IMAGES), LABELS).backward()
+    expected = torch.cat([-0.1 * p.grad.flatten() for p in plain.parameters()])
+    torch.testing.assert_close(change(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_every_images_gradient_is_cut_to_c():
+    """One image, C = 0.01: the step is eta C / (q n) = 0.001 long; 24 images at most as long."""
+    one = change(images=IMAGES[:1], labels=LABELS[:1], clip=0.01)
+    assert float(one.norm()) == pytest.approx(0.1 * 0.01, rel=1e-3)
+    assert float(change(clip=0.01).norm()) <= 0.1 * 0.01 * (1 + 1e-3)
+
+
+def test_an_image_more_changes_the_sum_by_c_at_most():
+    """n stays what everybody knows: the sums are eta / (q n) apart."""
+    whole = 24 * change(clip=0.05)
+    less = 23 * change(images=IMAGES[:23], labels=LABELS[:23], clip=0.05)
+    assert float((whole - less).norm()) <= 0.1 * 0.05 * (1 + 1e-3)
+
+
+def test_the_noise_is_z_c_over_q_n_and_keyed():
+    quiet, loud = change(clip=0.5), change(clip=0.5, multiplier=2.0)
+    noise = loud - quiet
+    sigma = 0.1 * 2.0 * 0.5 / 24
+    # Standard error of a standard deviation; 5 sigma.
+    assert abs(float(noise.std()) / sigma - 1) < 5 / math.sqrt(2 * len(noise))
+    assert torch.equal(loud, change(clip=0.5, multiplier=2.0))
+    assert not torch.equal(loud, change(clip=0.5, multiplier=2.0, key=b"j"))
+
+
+def test_images_are_drawn_by_themselves_with_probability_q():
+    """A step of q is as long as its images are many: of 24 some, each time others."""
+    counts = []
+    for k in range(60):
+        model, seen = network(), []
+        steps(key=b"%d" % k, rate=0.25).take(
+            model, IMAGES, LABELS, lambda x, seen=seen: seen.append(len(x)) or x
+        )
+        counts.append(sum(seen))
+    mean, deviation = 24 * 0.25, math.sqrt(24 * 0.25 * 0.75)
+    assert abs(sum(counts) / 60 - mean) < 5 * deviation / math.sqrt(60)  # 5 sigma
+    assert len(set(counts)) > 3
+
+
+def test_a_step_without_any_image_is_noise_alone():
+    rare = change(rate=1e-9, multiplier=1.0, clip=1e-9)
+    assert 0 < float(rare.abs().max()) < 1.0
+
+
+def test_steps_after_the_first_draw_anew():
+    two = change(count=2, rate=0.5, multiplier=1.0, clip=0.1)
+    assert not torch.allclose(two, 2 * change(rate=0.5, multiplier=1.0, clip=0.1))
+
+
+def test_a_network_that_mixes_images_is_refused_and_others_are_left_as_they_were():
+    with pytest.raises(ConfigError, match=r"model\.norm=group"):
+        change("batch")
+    model = network()
+    names = set(model.state_dict())
+    steps().take(model, IMAGES, LABELS, lambda x: x)
+    assert set(model.state_dict()) == names
+    assert all(not hasattr(p, "grad_sample") for p in model.parameters())
+    assert not any(m._forward_hooks or m._backward_hooks for m in model.modules())

@@ -1,0 +1,212 @@
+"""Privacy of single images in whole runs: what leaves a site, what noise it has, who pays."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedapp.drivers.calls import Loopback
+from fedapp.experiment.config import load_experiment
+from fedapp.experiment.runfolder import open_run
+from fedapp.ground.errors import ConfigError
+from fedapp.ground.progress import Progress
+from fedapp.ground.settings import PrivacySettings, RoundSettings, TrainSettings
+from fedapp.learn.networks.resnet9 import ResNet9Settings
+from fedapp.learn.params import digest_of, to_bytes
+from fedapp.learn.privacy.account import noise_multiplier
+from fedapp.learn.scores import ScoreStore
+from fedapp.messages.ledger import Ledger
+from fedapp.messages.protocol import EPSILON, MODEL, ModelRef, Refusal, Reply, Task
+from fedapp.messages.store import ModelStore
+from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.methods.closed_form._contents import COUNT, RELEASE
+from fedapp.methods.closed_form._released import RELEASED, SENSITIVITY
+from fedapp.methods.closed_form.one_round import OneRound
+from fedapp.server.engine import Engine
+from fedapp.site.federation import federation_of
+from fedapp.site.private import PrivateParts
+from fedapp.site.site import SiteClient
+from tests.small import small
+
+PRIVATE = PrivacySettings(epsilon=3.0)
+
+
+def closed(**changes):
+    plain = small(method=OneRound(features="plain"), rounds=RoundSettings(num_rounds=1))
+    return small(**{
+        "method": plain.method, "rounds": plain.rounds, "privacy": PRIVATE, **changes
+    })  # fmt: skip
+
+
+def trained(**changes):
+    return small(**{
+        "method": FedAvg(),
+        "model": ResNet9Settings(width=4, norm="group", dropout=0.0),
+        "training": TrainSettings(warmup_epochs=0, local_steps=1, learning_rate=0.5, momentum=0.0),
+        "rounds": RoundSettings(num_rounds=2, sample_rate=1.0),
+        "privacy": PrivacySettings(epsilon=3.0, sampling=0.2),
+        **changes,
+    })  # fmt: skip
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A site of a run, real or simulated, and a task for it."""
+
+    def made(experiment, real=True, folder="one"):
+        federation = federation_of(experiment)
+        root = tmp_path / folder
+        store = ModelStore(root / "store")
+        client: SiteClient = federation.site(
+            0, experiment, store, ScoreStore(root / "scores"), PrivateParts(root / "private")
+        )
+        w_0 = to_bytes(client._initial())
+        store.put(w_0)
+        if real:
+            client = replace(client, data=replace(client.data, audit=None))
+        made.own = ModelRef(0, 0, digest_of(w_0))
+        return client
+
+    def task(action, number=0, **models):
+        return Task(0, number, action, made.own, models={k: (v,) for k, v in models.items()})
+
+    made.task = task
+    return made
+
+
+def row_of(incoming, role=RELEASED):
+    assert isinstance(incoming.answer, Reply), incoming.answer
+    blob = incoming.payloads[incoming.answer.contents[role]]
+    from safetensors.torch import load
+
+    return load(blob)[role]
+
+
+def test_a_released_row_has_the_accounts_noise_and_no_other(site):
+    client = site(closed())
+    noisy = row_of(client.handle(site.task(RELEASE), {}))
+    open_client = site(closed(privacy=PrivacySettings()), folder="open")
+    context, _ = open_client.context(site.task(RELEASE))
+    from fedapp.methods.closed_form._site import ClosedSite
+
+    true = ClosedSite.of("plain", site.task(RELEASE), context).released(site.task(RELEASE))
+    noise = (noisy - true.to_params()[RELEASED]).numpy()
+    sigma = noise_multiplier(3.0, 1e-5, client.experiment.protection.plan) * SENSITIVITY
+    # Standard error of a standard deviation: 5 sigma.
+    assert abs(noise.std() / sigma - 1) < 5 / np.sqrt(2 * len(noise))
+    assert abs(noise.mean()) < 5 * sigma / np.sqrt(len(noise))
+
+
+def test_asked_again_a_site_shows_the_same_noise_and_pays_once(site):
+    client = site(closed())
+    one = row_of(client.handle(site.task(RELEASE, 0), {}))
+    assert torch.equal(one, row_of(client.handle(site.task(RELEASE, 1), {})))
+    other = site(closed(seed=2), folder="other")  # another site has another key
+    assert not torch.equal(one, row_of(other.handle(site.task(RELEASE), {})))
+
+
+def test_a_second_look_at_other_images_is_refused(site):
+    client = site(closed())
+    client.handle(site.task(RELEASE), {})
+    fewer = client.data.with_parts(labelled=client.data.parts["unlabelled"].__class__(
+        client.data.labelled[1:], client.data.labels[1:]
+    ))  # fmt: skip
+    refused = replace(client, data=fewer).handle(site.task(RELEASE, 1), {}).answer
+    assert isinstance(refused, Refusal) and "pays for 1 release" in refused.reason
+
+
+@pytest.mark.parametrize("action", [COUNT])
+def test_what_has_no_noise_may_not_leave(site, action):
+    refused = site(closed()).handle(site.task(action), {}).answer
+    assert isinstance(refused, Refusal) and "has no noise and may not leave" in refused.reason
+
+
+def test_a_real_site_tells_no_evaluation_and_no_number_but_epsilon(site):
+    client = site(closed())
+    answer = client.handle(site.task(RELEASE), {}).answer
+    assert dict(answer.metrics) == {EPSILON: 3.0} and not answer.evaluations
+    assert answer.pseudo is None and not answer.helpers
+
+
+def run(root, experiment, name="run"):
+    experiment = replace(
+        experiment, runtime=replace(experiment.runtime, out=str(root), run_name=name)
+    )
+    federation = federation_of(experiment)
+    folder = open_run(experiment, federation.manifest)
+    store = ModelStore(folder.pool_root)
+    transport = Loopback(experiment, federation, store, folder.sites_root)
+    with Progress() as progress:
+        Engine(experiment, transport, folder, store, progress, Ledger()).run()
+    return folder
+
+
+def final(folder):
+    return json.loads((folder.path / "summary.json").read_text())["mean_test_accuracy"]["final"]
+
+
+@pytest.mark.parametrize("sums", ["plain", "masked"])
+def test_a_run_learns_something_and_has_the_same_bits_again(tmp_path, sums):
+    private = PrivacySettings(epsilon=100.0, sums=sums)
+    experiment = closed(privacy=private, data__subset=1500)
+    one, two = (run(tmp_path, experiment, name) for name in ("a", "b"))
+    rows = [(of.path / "metrics.jsonl").read_text() for of in (one, two)]
+    accuracy = [[json.loads(x).get("test_accuracy") for x in of.splitlines()] for of in rows]
+    assert accuracy[0] == accuracy[1]
+    sites = [f.path / "checkpoint.json" for f in (one, two)]
+    pools = [json.loads(f.read_text())["pool"] for f in sites]
+    assert pools[0]["-2 solution"][1] == pools[1]["-2 solution"][1]
+
+
+@pytest.mark.parametrize("sums", ["plain", "masked"])
+def test_a_trained_run_takes_the_planned_steps(tmp_path, sums):
+    experiment = trained(privacy=PrivacySettings(epsilon=3.0, sampling=0.2, sums=sums))
+    folder = run(tmp_path, experiment)
+    plan = experiment.protection.plan
+    assert (plan.releases, plan.steps, plan.trainings, plan.rate) == (0, 2, 2, 0.2)
+    lists = [path.read_text().split() for path in folder.sites_root.rglob("releases.txt")]
+    assert lists and all(len(one) <= 2 for one in lists)
+    assert all(name.startswith(MODEL) for one in lists for name in one)
+    assert experiment.protection.spent <= 3.0
+
+
+def test_one_step_in_a_masked_sum_leaves_the_noise_to_the_shares(site):
+    """The plain site's step has all of the noise, n w of a masked one has none yet."""
+    from fedapp.messages.protocol import SumStep
+    from fedapp.methods.averaging.base import noisy_steps
+
+    client = site(trained())
+    task = site.task("train", 1, server=site.own)
+    context, _ = client.context(task)
+    masked = replace(task, sum=SumStep(0, "add", (0, 1, 2, 3)))
+    assert noisy_steps(task, context).multiplier == client.experiment.protection.stepped > 0
+    assert noisy_steps(masked, context).multiplier == 0
+    allowed = client.experiment.method.sensitivity(masked, context)
+    assert allowed[MODEL] == pytest.approx(0.5 * 1.0 / 0.2, rel=0.01)  # eta C / q
+    assert client.experiment.method.sensitivity(task, context) == {}
+    several = site(trained(training__local_steps=3), folder="three")
+    context, _ = several.context(task)
+    assert noisy_steps(masked, context).multiplier > 0  # there is no proof for shares
+
+
+def said(*changes, preset="digits_demo", **more):
+    return load_experiment(preset, {**dict(one.split("=") for one in changes), **more})
+
+
+@pytest.mark.parametrize(("changes", "rule"), [
+    ({"method.preset": "one_round", "privacy.epsilon": 3.0, "privacy.clip": 1.0}, "whole site"),
+    ({"method.preset": "ditto", "privacy.epsilon": 3.0}, "choose fedavg or one_round"),
+    ({"method.preset": "recommended", "privacy.epsilon": 3.0}, "choose fedavg or one_round"),
+    ({"method.preset": "one_round", "privacy.epsilon": 3.0, "method.features": "patches"},
+     "learned from images: take hog"),
+    ({"method.preset": "fedavg", "privacy.epsilon": 3.0}, "set it to 'group'"),
+    ({"method.preset": "fedavg", "privacy.epsilon": 3.0, "model.norm": "group",
+      "training.optimiser": "adam"}, "set it to 'sgd'"),
+    ({"method.preset": "fixavg", "privacy.epsilon": 3.0}, "labels alone may teach"),
+    ({"method.preset": "fedavg", "privacy.sampling": 0.2}, "says nothing without epsilon"),
+])  # fmt: skip
+def test_what_does_not_go_together_is_said_in_a_line(changes, rule):
+    with pytest.raises(ConfigError, match=rule):
+        load_experiment("digits_demo", changes)
