@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedapp.ground.devices import draws_of
+from fedapp.ground.errors import RunError
 from fedapp.ground.settings import TrainSettings
 from fedapp.ground.turns import Raised
 from fedapp.learn.grouped import Grouped, why_not
@@ -36,6 +37,11 @@ SIZES = (2, 4, 8, 16)
 kernels."""
 MOST_BYTES = 4 * 2**20
 """Of a network's tensors: a larger one fills a core by itself."""
+
+CHANGED = (
+    "the method changes its network between two steps, which a group of sites cannot have: set "
+    "runtime.grouped to false"
+)
 
 One = TypeVar("One")
 Alone = Callable[[nn.Module, Iterable[Step], TrainSettings, Penalty | None], float | None]
@@ -245,17 +251,26 @@ def _trained(lot: Sequence[Training]) -> list[Training]:
     every = zip(*(one.velocity for one in lot), strict=True)
     velocity = [_stacked(each, group.size) for each in every]
     optimiser, losses = Sgd(group.parameters, *rates, velocity), list[Tensor]()
-    going = True
+    going, before = True, [_changes(each) for each in tensors]
     while going:
         losses.append(_step(group, optimiser, lot))
-        more = [one.go_on() for one in lot]
+        for one in lot:
+            one.go_on()
+        for one, each, were in zip(lot, tensors, before, strict=True):
+            if _changes(each) != were:  # the group has its weights now
+                one.step, one.failed = None, RunError(CHANGED)
         shapes = {None if one.step is None else one.step.batch[0].shape for one in lot}
         going = len(shapes) == 1 and None not in shapes
     group.give(tensors)
     for k, (one, own) in enumerate(zip(lot, torch.stack(losses, dim=1), strict=False)):
         one.losses += own.unbind()
         one.velocity = [None if v is None else v[k] for v in optimiser.velocity]
-    return [one for one, on in zip(lot, more, strict=True) if on]
+    return [one for one in lot if one.step is not None]
+
+
+def _changes(tensors: Sequence[Tensor]) -> list[int]:
+    """Return how often each was changed in place so far."""
+    return [tensor._version for tensor in tensors]
 
 
 def group_of(model: Network, members: int) -> Grouped:

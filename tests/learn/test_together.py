@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedapp.ground.errors import RunError
 from fedapp.ground.settings import TrainSettings
 from fedapp.ground.turns import Raised, Turns
 from fedapp.learn import together
@@ -172,6 +173,33 @@ def test_a_site_that_fails_is_the_only_one(networks):
     with Turns(3) as turns:
         found = list(turns.carry_out([lambda s=site: work(s) for site in range(3)]))
     assert found == [losses[0], "its disk is gone", losses[2]]
+    assert equal(own[0], whole[0]) and equal(own[2], whole[2])
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_method_that_changes_its_network_between_steps_is_found_out(networks, last):
+    """Also behind its last step; the others go on."""
+    whole, losses = trained(networks, [0, 2], EQUAL, 2)
+    own = {site: copy.deepcopy(networks[site]) for site in range(3)}
+
+    def meddling(network):
+        for number, step in enumerate(steps_of(network, 1, (4, 4))):
+            yield step
+            if number == last:
+                with torch.no_grad():
+                    network.head.weight.mul_(0.5)
+
+    def work(site):
+        torch.default_generator.manual_seed(site)
+        its = meddling(own[1]) if site == 1 else steps_of(own[site], site, EQUAL[site])
+        try:
+            return descend(own[site], its, SETTINGS)
+        except RunError as error:
+            return str(error)
+
+    with Turns(3) as turns:
+        found = list(turns.carry_out([lambda s=site: work(s) for site in range(3)]))
+    assert found == [losses[0], together.CHANGED, losses[2]]
     assert equal(own[0], whole[0]) and equal(own[2], whole[2])
 
 
