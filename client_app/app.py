@@ -19,10 +19,8 @@ from fedapp.messages import wire
 
 log = logging.getLogger("flwr")
 app = ClientApp()
-IDLE_MODS = {
-    *("secagg_mod", "secaggplus_mod", "fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
-}
-"""Flower's mods for privacy: each lets this app's messages pass as they are, without a word."""
+IDLE_MODS = {"secagg_mod", "secaggplus_mod"}
+"""Flower's secure aggregation lets this app's messages pass unmasked, without a word."""
 
 
 @app.query("hello")

@@ -261,3 +261,15 @@ def test_a_node_keeps_its_store_where_it_is_told(ask, experiment, tmp_path, monk
     ask(experiment, task(experiment), **me())
     assert list((tmp_path / "env/run/sites/site-2/models").iterdir())
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_site_does_not_work_under_flowers_secure_aggregation(ask, experiment, monkeypatch):
+    """Its mod would let the messages pass unmasked."""
+
+    def secaggplus_mod(message, context, call_next):
+        return call_next(message, context)
+
+    monkeypatch.setattr("client_app.app.app._mods", [secaggplus_mod])
+    answer = ask(experiment, task(experiment), **me())
+    assert isinstance(answer, Refusal)
+    assert "secaggplus_mod" in answer.reason and "privacy.sums=masked" in answer.reason
