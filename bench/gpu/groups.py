@@ -28,8 +28,12 @@ MEMBERS = (4, 16, 64, 128)
 SETTINGS = TrainSettings()
 
 
-def rows(experiment: Experiment, widths: tuple[int, ...], repetitions: int) -> list[Row]:
+def rows(
+    experiment: Experiment, widths: tuple[int, ...], members: tuple[int, ...], repetitions: int
+) -> list[Row]:
     """Return a row for each way, microseconds a site; ratio: over one after the other.
+
+    members: sites of a group.
 
     operators: of PyTorch's, that the processor starts for a site's step.
     """
@@ -39,17 +43,17 @@ def rows(experiment: Experiment, widths: tuple[int, ...], repetitions: int) -> l
         for width in widths:
             for images in IMAGES:
                 work = on_device(width, images, device)
-                ways = ways_of(work)
+                ways = ways_of(work, members)
                 times = side_by_side(
                     {name: way for name, (_, way) in ways.items()},
                     repetitions,
                     warmups=USED_BEFORE + 2,
                     device=device,
                 )
-                for name, (members, way) in ways.items():
+                for name, (sites, way) in ways.items():
                     with Operators() as counted:
                         way()
-                    one = Times(tuple(s / members for s in times[name].seconds))
+                    one = Times(tuple(s / sites for s in times[name].seconds))
                     found.append(
                         {
                             "width": width,
@@ -57,13 +61,13 @@ def rows(experiment: Experiment, widths: tuple[int, ...], repetitions: int) -> l
                             "what": name,
                             **one.row("us", 1e6),
                             **one.over(times["one after the other"]),
-                            "operators": round(counted.number / members, 1),
+                            "operators": round(counted.number / sites, 1),
                         }
                     )
     return found
 
 
-def ways_of(work: Workload) -> dict[str, tuple[int, Callable[[], object]]]:
+def ways_of(work: Workload, sizes: tuple[int, ...]) -> dict[str, tuple[int, Callable[[], object]]]:
     """Return the ways by name: how many sites a call has, and the call."""
     plain, recorded = work.model().train(), work.model().train()
     recorded.graphs = graphs_on(work.images.device)
@@ -71,7 +75,7 @@ def ways_of(work: Workload) -> dict[str, tuple[int, Callable[[], object]]]:
         "one after the other": (1, partial(_alone, plain, work)),
         "one after the other, recorded": (1, partial(_alone, recorded, work)),
     }
-    for members in MEMBERS:
+    for members in sizes:
         group = Grouped(plain, members)
         group.load([tuple(tensors_of(plain).values())])
         group.draws[:] = [draws_of(work.images.device).clone_state() for _ in range(members)]

@@ -66,7 +66,10 @@ class Session:
             "speed": lambda: speed.rates(self.experiment(), size),
             "ways": lambda: speed.ways(self.experiment(), size),
             "groups": lambda: groups.rows(
-                self.experiment(), (4,) if self.toy else (8, 64), size.repetitions
+                self.experiment(),
+                (4,) if self.toy else (8, 64),
+                (2, 4) if self.toy else groups.MEMBERS,
+                size.repetitions,
             ),
             "sites": lambda: sites.rows(self.experiment, self.out / "sites", self.over, self.toy),
             "paper": lambda: paper.runs(self.out, self.overrides(), self.deadline),

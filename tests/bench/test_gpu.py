@@ -146,9 +146,8 @@ def test_operators_are_counted_forwards_and_backwards():
 
 
 def test_groups_stand_beside_one_after_the_other(monkeypatch):
-    monkeypatch.setattr(groups, "MEMBERS", (2, 4))
     monkeypatch.setattr(groups, "IMAGES", (3,))
-    rows = {row["what"]: row for row in groups.rows(small(), (2,), 1)}
+    rows = {row["what"]: row for row in groups.rows(small(), (2,), (2, 4), 1)}
     assert list(rows) == [
         "one after the other", "one after the other, recorded", "2 as one", "4 as one",
     ]  # fmt: skip
