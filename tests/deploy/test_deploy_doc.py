@@ -28,6 +28,7 @@ TRIED_ELSEWHERE = {
     "Try it on one machine first", "Containers", "The whole federation",
     "How large a model may be",  # test_attacks.py
     "As services",  # the units are, but for systemctl
+    "With masked sums",  # tests/security/test_masked_nodes.py
 }  # fmt: skip
 SMALL = {
     "classes: .*": "classes: first, second, third",
