@@ -35,7 +35,7 @@ def _waiting(folder: Path) -> Block:
     try:
         waiting = Approvals(folder).waiting()
     except FedAppError as error:
-        return Block("Waits for your word", one_line(error))
+        return Block("Waits for your word", "", lines=[one_line(error)])
     rows = [[app.title, key] for key, app in waiting.items()]
     said = "To decide: fedapp approve HASH" if rows else "Nothing."
     tables = [Table("Apps", ("app", "hash"), rows, labels=2)] if rows else []
@@ -46,4 +46,4 @@ def _allowed(folder: Path) -> Block:
     try:
         return Block("What this site allows", "", lines=list(sentences(House(folder).terms)))
     except FedAppError as error:
-        return Block("What this site allows", f"Nothing: {one_line(error)}")
+        return Block("What this site allows", "", lines=[f"Nothing: {one_line(error)}"])

@@ -36,7 +36,8 @@ def test_it_starts_the_supernode_with_tls_its_key_and_its_name():
         "--root-certificates=/keys/ca.crt",
         "--auth-supernode-private-key=/keys/supernode.key",
         "--port=9",
-        '--node-config=site-name="north" data-path="/data" worker-idle-s=6 site-folder="/keys"',
+        '--node-config=site-name="north" data-path="/data" worker-idle-s=6 site-folder="/keys" '
+        'signing-key="/keys/supernode.key"',
     ]
     assert node_config("", None, "partition-id=0") == "partition-id=0"
     assert node_config("a", Path("b"), "") == f'site-name="a" data-path="{os.getcwd()}/b"'
