@@ -75,9 +75,9 @@ _OPENING = TypeAdapter(Opening)
 class SummedPhases:
     """In the place of `Phases` where sums are masked.
 
-    phases: those to the sites. run, experiment: the run's identity and the digest of its settings,
-    which all keys are bound to. agreed: fingerprints of the members' keys. least: members of a sum
-    at least. root: folder of what was opened.
+    phases: those to the sites. run_identity, experiment: the run's identity and the digest of its
+    settings, which all keys are bound to. agreed: fingerprints of the members' keys. least: members
+    of a sum at least. root: folder of what was opened.
     facts: what is known of all sites, and of the cohort, from the newest sum of each; it is shared
     with the round. cohort: of the round.
     """
