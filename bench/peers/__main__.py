@@ -49,16 +49,19 @@ SETTINGS = (
         batch_size=14,
         warm_up=5,  # before, most sites train for the first time, and their models need new memory
     ),
-    Setting(  # all images that there are
-        "10,000 x 5",
-        "fashion_mnist",
-        {"name": "fedsiam_mnist"},
-        10_000,
-        5,
-        1,
-        1,
-        batch_size=5,
-        warm_up=5,
+    *(  # the last takes all images that there are
+        Setting(
+            f"{sites:,} x 5",
+            "fashion_mnist",
+            {"name": "fedsiam_mnist"},
+            sites,
+            5,
+            1,
+            1,
+            batch_size=5,
+            warm_up=5,
+        )
+        for sites in (2_500, 5_000, 10_000)
     ),
 )
 TOY = (Setting("4 x 20", "digits", {"name": "resnet9", "width": 2}, 4, 20, 2, 4, batch_size=10),)
