@@ -404,6 +404,7 @@ def _average_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem
         for key, value, idle, why in (
             ("rounds.robust", robust, "none", method.needs_mean),
             ("privacy.clip", clip, 0, method.needs_unclipped),
+            ("training.uneven", parts["training"].uneven, "plain", method.needs_plain),
         )
         if value != idle and why
     ]
@@ -446,6 +447,9 @@ def _image_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
         rule = f"{method.name} cannot run so: {why}"
         able = "" if method.image_level else f"leave it out or choose {' or '.join(protecting())}"
         return [origin.problem("privacy.epsilon", epsilon, rule, able)]
+    if training.uneven != "plain":
+        rule = "goes by how many images a class has, which privacy.epsilon hides"
+        return [origin.problem("training.uneven", training.uneven, rule, "set one of the two")]
     if method.noisy_training and training.optimiser != "sgd":
         rule = "steps that protect single images (privacy.epsilon) are plain ones"
         return [origin.problem("training.optimiser", training.optimiser, rule, "set it to 'sgd'")]
@@ -507,7 +511,7 @@ def _size_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
 _BETWEEN: tuple[tuple[set[str], Callable[[Mapping[str, Any], _Origin], list[Problem]]], ...] = (
     ({"data", "method", "split"}, _bag_problems),
     ({"data", "method", "runtime", "split"}, _server_problems),
-    ({"method", "privacy", "rounds"}, _average_problems),
+    ({"method", "privacy", "rounds", "training"}, _average_problems),
     ({"method", "model", "privacy", "training"}, _image_problems),
     ({"data", "split"}, _own_problems),
     ({"data", "model", "method"}, _size_problems),

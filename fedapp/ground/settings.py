@@ -375,6 +375,11 @@ class TrainSettings:
     augment: Literal["none", "weak"] = "none"
     """weak: every training image is shifted, and mirrored where that is safe, at every step."""
 
+    uneven: Literal["plain", "balanced", "adjusted"] = "plain"
+    """Of classes of which a site has few labelled images. balanced: each class is drawn as often;
+    adjusted: logits + ln of the site's class shares in training (Menon et al. 2021). Of methods
+    that average; prior shift then answers as if all classes were as frequent."""
+
     def steps(self, epochs: int, before: int = 0) -> int | None:
         """Return the mini-batches that stand for that many passes; None: the passes decide.
 

@@ -16,6 +16,17 @@ from fedapp.learn.losses import cross_entropy
 from fedapp.learn.networks.base import Network
 from fedapp.learn.steps import Step, View, batches, paired, repeated
 from fedapp.learn.training import freeze_batch_norm
+from fedapp.learn.uneven import (
+    ADJUSTED,
+    BALANCED,
+    NO_SHIFT,
+    PLAIN,
+    AdjustedCrossEntropy,
+    Shift,
+    Uneven,
+    evenly,
+    mix_as_drawn,
+)
 
 LabelledLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """A network, normalised images [n, ...] and their labels [n], n >= 1 -> a scalar."""
@@ -31,7 +42,8 @@ class Work:
     normalise: uint8 images -> float images. size: B, images a step. shuffle: draws the order.
     steps: mini-batches in place of `epochs` passes; None: the passes. view: of what is learned from
     its label alone; FixMatch and the like have views of their own. labelled_repeat: how often each
-    labelled image stands among those that a pass goes through.
+    labelled image stands among those that a pass goes through. uneven: how it learns from classes
+    of which it has few images (`learn.uneven`).
     """
 
     model: Network
@@ -43,6 +55,26 @@ class Work:
     steps: int | None = None
     view: View = field(default=lambda images: images)
     labelled_repeat: int = 1
+    uneven: Uneven = PLAIN
+
+    @property
+    def shift(self) -> Shift:
+        """What is added to the logits of labelled images in training."""
+        if self.uneven != ADJUSTED or not len(self.data.labels):
+            return NO_SHIFT
+        return Shift(tuple(self.mix.log().tolist()))
+
+    @property
+    def mix(self) -> Tensor:
+        """The class mix of D_s as it is drawn: float64 [C], > 0, sums to 1."""
+        return mix_as_drawn(self.data.labels, self.data.num_classes, self.uneven)
+
+    def drawn(self) -> Tensor:
+        """Return which of D_s a pass goes through, in no order: int64 [labelled_repeat n]."""
+        known = len(self.data.labels)
+        if self.uneven == BALANCED:
+            return evenly(self.data.labels, known * self.labelled_repeat, self.shuffle)
+        return torch.arange(known).repeat(self.labelled_repeat)
 
     def passes(self, epoch: Callable[[], Iterator[Step]]) -> Iterator[Step]:
         """Yield the mini-batches of as many passes as there are to be."""
@@ -62,11 +94,13 @@ def supervised(work: Work, loss: LabelledLoss = cross_entropy) -> Iterator[Step]
     """Cross entropy on D_s, or another loss of it; no step where the site has no labels."""
     images, labels = work.data.labelled, work.data.labels
     recordable = loss is cross_entropy  # of others nobody knows what they depend on
+    if recordable and (shift := work.shift).values:
+        loss = AdjustedCrossEntropy(shift)
     work.begin(len(labels))
 
     def epoch() -> Iterator[Step]:
-        count = len(labels) * work.labelled_repeat
-        order = torch.randperm(count, generator=work.shuffle) % max(len(labels), 1)
+        drawn = work.drawn()
+        order = drawn[torch.randperm(len(drawn), generator=work.shuffle)]
         for batch in batches(order.to(images.device), work.size):
             inputs = work.normalise(work.view(images[batch])), labels[batch]
             yield Step(loss, inputs, recordable)
@@ -102,12 +136,13 @@ class TwoViewsLoss:
 
     unlabelled: UnlabelledLoss
     weight: float
+    shift: Shift = NO_SHIFT
 
     def __call__(self, network: nn.Module, views: Tensor, y: Tensor) -> Tensor:
         """Normalised views: weak ones of D_s, with labels y, then weak and strong ones of D_u."""
         logits, count = network(views), len(y)
         (seen, _), (sure, other) = views[count:].chunk(2), logits[count:].chunk(2)
-        loss = labelled_loss(logits[:count], y)
+        loss = labelled_loss(self.shift(logits[:count]), y)
         return loss + self.weight * self.unlabelled(seen, sure, other)
 
 
@@ -120,7 +155,7 @@ def two_views(
     pass; an epoch passes once over the larger part. Where one part is empty, the other is all there
     is.
     """
-    data, loss = work.data, TwoViewsLoss(unlabelled_loss, weight)
+    data, loss = work.data, TwoViewsLoss(unlabelled_loss, weight, work.shift)
     recordable = isinstance(unlabelled_loss, Consistency)  # of others nobody knows when equal
     work.begin(len(data.labels) + 2 * len(data.unlabelled))
 
@@ -178,13 +213,13 @@ def copies(weights: Iterable[Tensor]) -> list[Tensor]:
 
 def pairs(work: Work) -> Iterator[tuple[Tensor, Tensor]]:
     """One epoch of pairs of indices into D_s and D_u, either of them empty where its part is."""
-    known, other = len(work.data.labels), len(work.data.unlabelled)
-    count = known * work.labelled_repeat
+    drawn, other = work.drawn().to(work.data.labels.device), len(work.data.unlabelled)
+    count = len(drawn)
     device, none = work.data.labels.device, torch.empty(0, dtype=torch.int64)
     if count and other:
         for labelled, unlabelled in paired(count, count + other, work.size, work.shuffle, device):
-            yield labelled % known, unlabelled - count
+            yield drawn[labelled], unlabelled - count
         return
     order = torch.randperm(count + other, generator=work.shuffle).to(device)
     for batch in batches(order, work.size):
-        yield (batch % known, none.to(device)) if count else (none.to(device), batch)
+        yield (drawn[batch], none.to(device)) if count else (none.to(device), batch)

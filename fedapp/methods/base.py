@@ -587,6 +587,11 @@ class Method(ABC, Generic[State]):
         """Why `privacy.clip` must stay 0, and the remedy; empty: it may be set."""
         return ""
 
+    @property
+    def needs_plain(self) -> str:
+        """Why `training.uneven` must stay "plain", and the remedy; empty: it may be set."""
+        return "how it learns from labels has no form in which classes count alike"
+
     image_level: ClassVar[bool] = False
     """Whether it has a form in which what leaves a site protects single images."""
 

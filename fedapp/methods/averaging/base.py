@@ -103,6 +103,7 @@ class Averaging(Method[MethodState]):
         return SiteReport(site.params(), learned=True)
 
     noisy_training: ClassVar[bool] = True
+    needs_plain = ""
 
     def plan(
         self, training: TrainSettings, rounds: RoundSettings, privacy: PrivacySettings
@@ -310,6 +311,7 @@ def work_of(task: Task, site: SiteContext) -> Work:
         shuffle=site.stream("shuffle", task),
         steps=steps,
         view=site.view(task),
+        uneven=site.training.uneven,
     )
 
 

@@ -31,7 +31,6 @@ from fedapp.ground.settings import CLOSED
 from fedapp.learn.networks.parts import head_names
 from fedapp.learn.objectives import supervised
 from fedapp.learn.params import Params
-from fedapp.learn.priors import class_mix
 from fedapp.learn.training import descend
 from fedapp.messages.protocol import EVALUATE, Task
 from fedapp.methods.averaging.base import FromLabelled, work_of
@@ -58,18 +57,18 @@ class FedRoD(FromLabelled):
             return super().site_round(task, site)
         site.load(task.models["server"][0])
         head = personal_head(site)
-        counts = torch.bincount(site.data.labels.cpu(), minlength=site.data.num_classes)
-        shift = class_mix(counts, torch.empty(0, len(counts))).log().to(site.device, torch.float32)
+        work = work_of(task, site)
+        shift, also = work.mix.log().to(site.device, torch.float32), work.shift
 
         def loss_of(networks: Any, images: Tensor, labels: Tensor) -> Tensor:
             network, own = networks
             features = network.embed(network.trunk(images))
-            personal = own(features.detach().float())
+            personal = also(own(features.detach().float()))
             return rod_loss(network.classify(features), personal, labels, shift)
 
         both = nn.ModuleList([site.model, head])
         with site.drawing(task):
-            loss = descend(both, supervised(work_of(task, site), loss_of), site.training)
+            loss = descend(both, supervised(work, loss_of), site.training)
         own = {f"head.{name}": tensor.cpu().clone() for name, tensor in head.state_dict().items()}
         return site.trained(loss, task, own)
 

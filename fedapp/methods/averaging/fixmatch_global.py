@@ -24,6 +24,7 @@ from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.objectives import Work, counted_loss, labelled_loss, pairs, supervised
 from fedapp.learn.steps import Step, View
+from fedapp.learn.uneven import NO_SHIFT, Shift
 from fedapp.messages.protocol import Task
 from fedapp.methods.averaging.base import WARM_UP, WithPseudoLabels, work_of
 from fedapp.methods.base import SiteContext
@@ -53,16 +54,17 @@ class FixMatchGlobal(WithPseudoLabels):
 
 @plain(frozen=True)
 class TaughtLoss:
-    """What a step of `taught` minimises; equal where the weight is."""
+    """What a step of `taught` minimises; equal where weight and shift are."""
 
     weight: float
+    shift: Shift = NO_SHIFT
 
     def __call__(
         self, network: nn.Module, views: Tensor, y: Tensor, y_u: Tensor, counts: Tensor
     ) -> Tensor:
         """Normalised views: weak ones of D_s, with labels y, then strong ones of D_u."""
         logits, count = network(views), len(y)
-        loss = labelled_loss(logits[:count], y)
+        loss = labelled_loss(self.shift(logits[:count]), y)
         return loss + self.weight * counted_loss(logits[count:], y_u, counts)
 
 
@@ -74,7 +76,7 @@ def taught(
     labels: int64 [n_u], fixed pseudo-labels. sure: bool [n_u], those that count. Steps and epochs
     are those of `objectives.two_views`, without the weak views of D_u.
     """
-    data, loss = work.data, TaughtLoss(weight)
+    data, loss = work.data, TaughtLoss(weight, work.shift)
     work.begin(len(data.labels) + len(data.unlabelled))
 
     def epoch() -> Iterator[Step]:

@@ -25,6 +25,7 @@ class LocalOnly(Method[MethodState]):
 
     name: ClassVar[str] = "local_only"
     joins_at: ClassVar[float] = math.inf
+    needs_plain = ""
 
     def server_round(
         self, state: MethodState, rnd: Round

@@ -130,7 +130,7 @@ def mixmatch(
     weak: makes a view. views: A >= 1 for each image of D_u; its guessed label is that of all of
     them. Labels are guessed with dropout and by batch statistics, as the loss is taken.
     """
-    data = work.data
+    data, shift = work.data, work.shift
     work.begin(len(data.labels) + views * len(data.unlabelled))
 
     def loss(network: nn.Module, x: Tensor, y: Tensor, partners: Tensor, shares: Tensor) -> Tensor:
@@ -142,6 +142,8 @@ def mixmatch(
             guess = guessed(logits.unflatten(0, (views, -1)), temperature)
             targets = torch.cat([targets, guess.repeat(views, 1)])
         logits = network(mixed(x, partners, shares))
+        if shift.values:
+            logits = torch.cat([shift(logits[:known]), logits[known:]])
         return mixmatch_loss(logits, mixed(targets, partners, shares), known, weight)
 
     def epoch() -> Iterator[Step]:

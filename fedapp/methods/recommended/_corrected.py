@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from fedapp.learn.losses import soft_target_loss
 from fedapp.learn.objectives import Work
 from fedapp.learn.steps import Step, batches, paired
+from fedapp.learn.uneven import BALANCED
 
 
 def corrected(work: Work, kept: Tensor, soft: Tensor, worth: float, mix: Tensor) -> Iterator[Step]:
@@ -18,12 +19,15 @@ def corrected(work: Work, kept: Tensor, soft: Tensor, worth: float, mix: Tensor)
     of one, in labels. mix: pi [C], > 0; ln pi is added to the logits (`learn.priors`).
 
     Each step holds labelled images, whose mean loss counts 1, and as many with pseudo-labels, whose
-    mean loss counts what they are worth: many pseudo-labels do not drown few labels.
+    mean loss counts what they are worth: many pseudo-labels do not drown few labels. Where labelled
+    images are drawn as many of each class (`learn.uneven`), it is that mix that corrects them.
     """
     data, device, known = work.data, work.data.labels.device, len(work.data.labels)
     images = torch.cat([data.labelled, data.unlabelled[kept.to(device)]])
     labels = F.one_hot(data.labels, data.num_classes).float()
     targets = torch.cat([labels, soft.to(device)])
+    own = work.mix if work.uneven == BALANCED else mix
+    known_shift = own.log().to(targets)
     shift, scale = mix.log().to(targets), torch.tensor(worth).to(targets)
     work.begin(len(images))
 
@@ -36,9 +40,16 @@ def corrected(work: Work, kept: Tensor, soft: Tensor, worth: float, mix: Tensor)
             yield (batch, batch[:0]) if known else (batch[:0], batch)
 
     def epoch() -> Iterator[Step]:
-        for some, others in batched():
+        drawn = work.drawn().to(device)
+        for places, others in batched():
+            some = drawn[places]
             views = work.normalise(work.view(images[torch.cat([some, others])]))
-            batch = views, targets[some], targets[others], shift, scale
+            added = shift
+            if own is not mix:
+                added = torch.cat(
+                    [known_shift.expand(len(some), -1), shift.expand(len(others), -1)]
+                )
+            batch = views, targets[some], targets[others], added, scale
             yield Step(corrected_loss, batch, recordable=True)
 
     return work.passes(epoch)
@@ -54,7 +65,7 @@ def corrected_loss(
 ) -> Tensor:
     """Normalised views: of D_s, with targets [n, C], then of D_u, with pseudo-labels [m, C].
 
-    shift: [C], added to the logits. worth: a scalar.
+    shift: [C] or [n + m, C], added to the logits. worth: a scalar.
     """
     logits, known = network(views) + shift, len(targets)
     total: Tensor = logits.new_zeros(())

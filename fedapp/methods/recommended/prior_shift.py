@@ -39,6 +39,7 @@ from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import class_mix, mixed, mixture_weights, site_mix, weighted
 from fedapp.learn.pseudolabels import counted
 from fedapp.learn.training import descend
+from fedapp.learn.uneven import PLAIN
 from fedapp.messages.protocol import (
     EVALUATE,
     MODEL,
@@ -115,6 +116,7 @@ class PriorShift(Method[Sure]):
     counted: ClassVar[tuple[str, ...]] = ("learned_from", *SURE, *ALIKE)
     state: ClassVar[type[MethodState]] = Sure
     starts_common: ClassVar[bool] = True
+    needs_plain = ""
     optional: ClassVar[frozenset[str]] = OPTIONAL
     common_roles: ClassVar[tuple[str, ...]] = (MODEL, SOLUTION, FILTERS)
 
@@ -317,7 +319,8 @@ class PriorShift(Method[Sure]):
             f"{part}_{name}": evaluation(answers.float(), site.labelled_part(part)[1])
             for part, name, answers in every
         }
-        sure = dict(zip(SURE, self._sure(val["common"], site), strict=True))
+        _, [likely] = self._common(task, site, VAL)
+        sure = dict(zip(SURE, self._sure(likely, site), strict=True))
         val = self._chosen(val)
         test = {name: test[name] for name in val}
         for part, answers in (
@@ -368,9 +371,10 @@ class PriorShift(Method[Sure]):
     def _answers(
         self, task: Task, site: SiteContext, *parts: str
     ) -> tuple[Tensor, list[dict[str, Tensor]]]:
-        """Return the site's class mix [C] and every answer [n, C] that it has to each part."""
-        mix, common = self._common(task, site, *parts)
-        answers = [{"common": found} for found in common]
+        """Return what answers are multiplied by [C], and every answer [n, C] to each part."""
+        mix, common = self._plain(task, site, *parts)
+        mix = _counting(mix, site)
+        answers = [{"common": weighted(found, mix)} for found in common]
 
         def tuned(asked: Sequence[str]) -> Sequence[Tensor]:
             site.load(task.own)
@@ -392,6 +396,11 @@ class PriorShift(Method[Sure]):
 
     def _common(self, task: Task, site: SiteContext, *parts: str) -> tuple[Tensor, list[Tensor]]:
         """Return the site's class mix [C], and the common answers times it to its parts' inputs."""
+        mix, plain = self._plain(task, site, *parts)
+        return mix, [weighted(one, mix) for one in plain]
+
+    def _plain(self, task: Task, site: SiteContext, *parts: str) -> tuple[Tensor, list[Tensor]]:
+        """Return the site's class mix [C], and the common model's answers to its parts' inputs."""
         roles = ("server", STACK, SOLUTION, FILTERS)
         of = tuple(ref.digest for role in roles for ref in task.models.get(role, ()))
 
@@ -408,11 +417,11 @@ class PriorShift(Method[Sure]):
         else:
             prior = ClosedSite.of(self.closed, task, site).solution(task).prior
             mix = site_mix(counts(site), unlabelled, prior)
-        return mix, [weighted(one, mix) for one in plain]
+        return mix, plain
 
     def mix(self, task: Task, site: SiteContext) -> Tensor:
-        """Return the site's class mix [C], the task naming the common model."""
-        return self._common(task, site)[0]
+        """Return what answers are multiplied by [C], the task naming the common model."""
+        return _counting(self._plain(task, site)[0], site)
 
     def _trust(self, val: Mapping[str, Tensor], site: SiteContext, chosen: Tensor) -> Tensor:
         """Return the weight of each answer [M], from these validation images and one for each."""
@@ -432,6 +441,15 @@ class PriorShift(Method[Sure]):
             part = [found[one] for found in val.values()]
             answers[one] = mixed(part, self._trust(val, site, other))
         return answers
+
+
+def _counting(mix: Tensor, site: SiteContext) -> Tensor:
+    """Return what a site multiplies answers by: its class mix, or an even one.
+
+    Where classes are to count alike (`training.uneven`), none is likelier beforehand.
+    """
+    even = torch.full_like(mix, 1 / len(mix))
+    return mix if site.training.uneven == PLAIN else even
 
 
 @plain_dataclass(frozen=True)

@@ -83,8 +83,7 @@ def siamese(
     data, epoch_now, itself = work.data, before, target is work.model
     images = torch.cat([data.labelled, data.unlabelled])
     labels = F.pad(data.labels, (0, len(data.unlabelled)), value=_UNKNOWN)
-    again = torch.arange(len(data.labels)).repeat(work.labelled_repeat - 1)
-    every = torch.cat([torch.arange(len(images)), again])
+    shift, others = work.shift, torch.arange(len(data.labels), len(images))
     work.begin(len(images))
     target.train()
     if len(images) == 1:
@@ -92,7 +91,7 @@ def siamese(
 
     def loss(online: nn.Module, x: Tensor, seen: Tensor, y: Tensor, beta: float) -> Tensor:
         logits = online(x)
-        known = F.cross_entropy(logits, y, ignore_index=_UNKNOWN, reduction="sum") / len(y)
+        known = F.cross_entropy(shift(logits), y, ignore_index=_UNKNOWN, reduction="sum") / len(y)
         if not beta and itself:  # a second pass would move its statistics twice
             return known
         with torch.no_grad():  # without beta for the target's statistics: its weights go on
@@ -105,6 +104,8 @@ def siamese(
         nonlocal epoch_now
         epoch_now += 1
         beta = weight(epoch_now)
+        once, again = (drawn := work.drawn())[: len(data.labels)], drawn[len(data.labels) :]
+        every = torch.cat([once, others, again])
         order = every[torch.randperm(len(every), generator=work.shuffle)]
         for batch in batches(order.to(images.device), work.size):
             x = work.normalise(work.view(images[batch]))

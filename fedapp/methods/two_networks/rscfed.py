@@ -232,7 +232,7 @@ def mean_teacher(
     teacher: another network than `work.model`. after: called once each step is taken; it is to
     bring the teacher along. Steps and epochs are those of `objectives.two_views`.
     """
-    data = work.data
+    data, shift = work.data, work.shift
     work.begin(len(data.labels) + len(data.unlabelled))
     teacher.train()
     if len(data.unlabelled) == 1:
@@ -240,7 +240,7 @@ def mean_teacher(
 
     def loss(student: nn.Module, x: Tensor, y: Tensor, seen: Tensor) -> Tensor:
         logits, count = student(x), len(y)
-        total = labelled_loss(logits[:count], y)
+        total = labelled_loss(shift(logits[:count]), y)
         if not len(seen):
             return total
         with torch.no_grad():

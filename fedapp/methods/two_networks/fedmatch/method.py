@@ -135,6 +135,7 @@ class FedMatch(Method[Sparse]):
         return 2 * batch_size
 
     needs_labels = ""  # sites learn psi, the server sigma
+    needs_plain = ""
     needs_unclipped = "it sends a second summand of the weights beside models"
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
@@ -317,6 +318,7 @@ class FedMatch(Method[Sparse]):
         if task.action == WARM_UP:
             work = replace(work, data=data.with_parts(unlabelled=Part(data.unlabelled[:0])))
         draws, strong = site.stream("augment", task), STRONG_VIEWS[self.strong_view]
+        shift = work.shift
         weights = self.confidence, self.helper_weight, self.unlabelled_weight
         teaches = not self.as_official and any(weights[1:])
         passes = len(work.data.labels), 2 * len(work.data.unlabelled)  # each by itself
@@ -326,7 +328,7 @@ class FedMatch(Method[Sparse]):
             total = torch.zeros((), device=site.device)
             if len(labelled):
                 x = site.normalise(work.view(data.labelled[labelled]))
-                loss = F.cross_entropy(network(x), data.labels[labelled])
+                loss = F.cross_entropy(shift(network(x)), data.labels[labelled])
                 both.learn_sigma(loss, self.labelled_weight)
                 total += self.labelled_weight * loss.detach()
             if len(unlabelled):
