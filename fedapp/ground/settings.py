@@ -413,6 +413,9 @@ class RoundSettings:
     chosen_by: Literal["accuracy", "balanced_accuracy", "f1", "kappa"] = "accuracy"
     """Metric of the validation images by which a site keeps a model, and of its verdict; all but
     accuracy count every class alike, or take chance off."""
+    min_sensitivity: Share = 0.0
+    """Sensitivity that the model that a site keeps must have in each class with 10 validation
+    images or more; where none has it, the nearest is kept. 0: none is asked for."""
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -13,6 +13,10 @@ model that it trained alone as the earliest.
 Where a run chooses by another metric than accuracy (`rounds.chosen_by`), n times that metric stands
 in the place of the images that are right.
 
+Where it asks for a sensitivity in every class (`rounds.min_sensitivity`), the rule is among the
+candidates that have it in each class with `quality.FEWEST` validation images; where none has, among
+those that come nearest, by their worst class.
+
 Without validation images the server's last model is kept, where a site has one, else the last
 answer that it used: what few labels make of the server's model is often worse.
 
@@ -28,7 +32,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.settings import CLOSED
-from fedapp.learn.quality import Metric, measured
+from fedapp.learn.quality import Metric, measured, shortfall
 from fedapp.messages.protocol import ANSWERS, Evaluation
 
 MARGIN: Final = 0.5
@@ -55,7 +59,8 @@ class Candidate:
 
     answer: `USED`, or one of `protocol.ANSWERS`. alone: the site trained it on its own images, and
     nothing of any other site is in it. worth: of the validation images, the metric that the run
-    chooses by, at most 1; None: it chooses by accuracy, or they do not tell.
+    chooses by, at most 1; None: it chooses by accuracy, or they do not tell. short: how far its
+    worst class lies below the sensitivity that the run asks for (`quality.shortfall`).
     """
 
     round: _Count
@@ -66,11 +71,17 @@ class Candidate:
     test_right: _Count
     test_images: _Count
     worth: Annotated[float, Field(ge=-1, le=1)] | None = None
+    short: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     @property
     def score(self) -> float:
         """What candidates are compared by, in images: those that are right, or as many as worth."""
         return self.val_right if self.worth is None else self.worth * self.val_images
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """Sorts candidates from the worst to the best."""
+        return -self.short, self.score
 
     @property
     def when(self) -> tuple[int, int]:
@@ -122,7 +133,7 @@ class Choice:
         """
         here, held = {one.when: one for one in new}, self.kept
         if held and held.when in here:
-            here[held.when] = max(here[held.when], held, key=lambda one: one.score)
+            here[held.when] = max(here[held.when], held, key=lambda one: one.order)
         elif held:
             here[held.when] = held
         every = {one.when: one for one in self.candidates} | here
@@ -136,13 +147,14 @@ def candidates(
     evaluations: Mapping[str, Evaluation],
     apart: bool,
     metric: Metric = "accuracy",
+    least: float = 0.0,
 ) -> tuple[Candidate, ...]:
     """Return what a site's evaluations after a round offer, from the earliest to the latest.
 
     Without an evaluation of "val" the model trained alone only: a method may measure it before all
     others, by itself. apart: whether the site trained what it uses alone, other sites having no
-    part in it yet (`Method.joins_at`). metric: by which they are compared. An answer under two
-    names is one.
+    part in it yet (`Method.joins_at`). metric: by which they are compared. least:
+    the sensitivity that each class is to have. An answer under two names is one.
     """
     used = evaluations.get("val"), evaluations.get("test")
     found = []
@@ -156,7 +168,8 @@ def candidates(
         alone = apart or name == "alone"
         tested = (test.correct, test.samples) if test else (0, 0)
         worth = None if metric == "accuracy" else measured(metric, val.confusion)
-        found.append(Candidate(number, name, alone, val.correct, val.samples, *tested, worth))
+        right, short = (val.correct, val.samples), shortfall(least, val.confusion)
+        found.append(Candidate(number, name, alone, *right, *tested, worth, short))
     return tuple(found)
 
 
@@ -167,11 +180,12 @@ def chosen(among: Sequence[Candidate]) -> Candidate | None:
     """
     if not among:
         return None
-    best, images = max(one.score for one in among), among[0].val_images
+    top, images = max(among, key=lambda one: one.order), among[0].val_images
     if not images:
         return max(among, key=lambda one: (one.answer == "common", one.when))
-    least = best - margin(best, images)
-    return max((one for one in among if one.score >= least), key=lambda one: one.when)
+    least = top.score - margin(top.score, images)
+    good = (one for one in among if one.short == top.short and one.score >= least)
+    return max(good, key=lambda one: one.when)
 
 
 def margin(right: float, images: int) -> float:
@@ -190,5 +204,5 @@ def needed(among: Sequence[Candidate]) -> tuple[Candidate, ...]:
     keep = {one for one in map(chosen, (among, *kinds)) if one}
     for name in _ORDER:
         if own := [one for one in among if one.answer == name]:
-            keep |= {max(own, key=lambda one: (one.score, one.when)), own[-1]}
+            keep |= {max(own, key=lambda one: (one.order, one.when)), own[-1]}
     return tuple(sorted(keep, key=lambda one: one.when))

@@ -97,6 +97,16 @@ def enough(counts: Counts) -> bool:
     return bool(images.any() and (images[images > 0] >= FEWEST).all())
 
 
+def shortfall(least: float, confusion: Sequence[Sequence[int]]) -> float:
+    """Return how far the worst class's sensitivity lies below `least`, in [0, 1]; 0: none does.
+
+    Of the classes with `FEWEST` images or more; of others it cannot be said. confusion: [C][C].
+    """
+    counts = np.asarray(confusion, dtype=np.int64)
+    said = sensitivity(counts)[counts.sum(-1) >= FEWEST]
+    return max(least - float(said.min()), 0.0) if len(said) else 0.0
+
+
 @dataclass(frozen=True)
 class OneClass:
     """How well probabilities tell a class from all others; None: it cannot be said.

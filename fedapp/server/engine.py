@@ -298,9 +298,9 @@ class Engine:
             assert state.together is not None
             of_round, counted = state.together, summed.facts[EVERYBODY]
             of_round.sites[EVERYBODY] = replace(of_round.sites[EVERYBODY], facts=as_one(counted))
-        row = of_round.close_round(
-            number, of_sites, skipped, joins_at, self.experiment.rounds.chosen_by
-        )
+        rounds = self.experiment.rounds
+        by = rounds.chosen_by, rounds.min_sensitivity
+        row = of_round.close_round(number, of_sites, skipped, joins_at, *by)
         if beyond:
             row["left_out"] = beyond
             for site, times in sorted(beyond.items()):

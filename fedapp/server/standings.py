@@ -102,11 +102,13 @@ class Standing:
             )
         return of_counts(joined.test_right, alone.test_right, joined.test_images)
 
-    def after(self, reply: Reply, joins_at: float, metric: Metric = "accuracy") -> "Standing":
-        """Return the record with a reply in it; metric: by which its site keeps a model."""
+    def after(
+        self, reply: Reply, joins_at: float, metric: Metric = "accuracy", least: float = 0.0
+    ) -> "Standing":
+        """Return the record with a reply in it; metric, least: by what its site keeps a model."""
         apart = reply.learned and reply.round < joins_at
         one = reply.site != EVERYBODY  # all together keep no model
-        found = candidates(reply.round, reply.evaluations, apart, metric) if one else ()
+        found = candidates(reply.round, reply.evaluations, apart, metric, least) if one else ()
         now = replace(
             self,
             choice=self.choice.after(found) if found else self.choice,
@@ -198,15 +200,17 @@ class Standings:
         skipped: Mapping[int, str],
         joins_at: float = 0,
         metric: Metric = "accuracy",
+        least: float = 0.0,
     ) -> Row:
         """Record a round's replies and return its row of `metrics.jsonl`.
 
-        joins_at: as `Method.joins_at`. metric: by which sites keep a model.
+        joins_at: as `Method.joins_at`. metric, least: by what sites keep a model.
         """
         measured, pooled = self._measured, self._pooled
         for reply in replies:
             _pool(pooled, self.sites[reply.site].latest, reply.evaluations)
-            self.sites[reply.site] = self.sites[reply.site].after(reply, joins_at, metric)
+            before = self.sites[reply.site]
+            self.sites[reply.site] = before.after(reply, joins_at, metric, least)
             _note(measured, reply.site, reply.evaluations, _means(reply))
         for site in skipped.keys() & self.sites.keys():
             standing = self.sites[site]

@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 
 from fedapp.ground.errors import RunError
+from fedapp.ground.text import percent
 from fedapp.learn.choice import BLIND, RULE, USED, Candidate, Choice, candidates
 from fedapp.learn.params import Params, digest_of, to_bytes, without
 from fedapp.learn.predictors import Predictor
+from fedapp.learn.quality import FEWEST
 from fedapp.learn.verdict import verdict
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.base import SiteContext, SiteReport
@@ -52,8 +54,9 @@ class KeptModel:
     def take(self, task: Task, report: SiteReport, site: SiteContext) -> None:
         """Keep what a task brought where the rule chooses it. Raises StoreError."""
         apart = report.learned and task.round < self.maker.experiment.method.joins_at
-        metric = self.maker.experiment.rounds.chosen_by
-        new = candidates(task.round, report.evaluations, apart, metric)
+        rounds = self.maker.experiment.rounds
+        by = rounds.chosen_by, rounds.min_sensitivity
+        new = candidates(task.round, report.evaluations, apart, *by)
         if not new:
             return
         held = self._held()
@@ -99,9 +102,7 @@ class KeptModel:
             if f"{part}{ending}" in report.evaluations
         }
         choice, site = at.choice, at.site
-        why = Chosen(
-            kept.answer, RULE if kept.val_images else BLIND, choice.helped, choice.candidates
-        )
+        why = Chosen(kept.answer, self._rule(kept, at), choice.helped, choice.candidates)
         made = self.maker.make(site, self._networks(kept, at), reported, kept.round, why)
         evidence = self._evidence(at, {kept: made.tested})
         evidence = evidence.with_answers("kept", kept, made.tested)
@@ -115,6 +116,21 @@ class KeptModel:
             at.task.site, kept.round, kept.val_right, kept.val_images, self.folder,
             "; the site trained it alone: joining has not helped yet" * (choice.helped is False),
         )  # fmt: skip
+
+    def _rule(self, kept: Candidate, at: "_Moment") -> str:
+        """Return by which rule a candidate is kept, as a person reads it."""
+        if not kept.val_images:
+            return BLIND
+        least = self.maker.experiment.rounds.min_sensitivity
+        if not least:
+            return RULE
+        names, labels = self.maker.facts.classes, at.site.labelled_part("val")[1]
+        images = torch.bincount(labels, minlength=len(names)).tolist()
+        few = [f"{n!r} ({i})" for n, i in zip(names, images, strict=True) if i < FEWEST]
+        said = f"a sensitivity of {percent(least)} % in each class with {FEWEST} validation images"
+        short = f"none has {said}, the nearest lacks {percent(kept.short)} points in its worst"
+        unsaid = f"; of classes with fewer it cannot be said: {', '.join(few)}" if few else ""
+        return f"{RULE}; {short if kept.short else f'it has {said}'}{unsaid}"
 
     def _networks(self, one: Candidate, at: "_Moment") -> Mapping[str, Predictor]:
         """Return what gives a candidate of this task its answers."""

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.learn.choice import Candidate, Choice, candidates, chosen, margin, needed
+from fedapp.learn.quality import shortfall
 from fedapp.messages.protocol import Evaluation
 
 IMAGES = 12
@@ -159,3 +160,46 @@ def test_what_a_site_trained_alone_is_a_candidate_though_it_was_measured_by_itse
     assert [(c.answer, c.alone) for c in candidates(0, alone, False)] == [("alone", True)]
     choice = Choice().after(candidates(0, alone, False)).after([one(0, 4, images=4)])
     assert choice.joined == one(0, 4, images=4) and choice.alone.val_right == 3
+
+
+def by_class(*rows):
+    """Of a validation part: right and wrong images of each of two classes."""
+    (a, b), (c, d) = rows
+    images, right = a + b + c + d, a + d
+    return Evaluation(rows, (images,), (right,), (images / 2,))
+
+
+def test_how_far_a_model_is_from_a_sensitivity_by_hand():
+    """9 of 10 and 4 of 10: the worst class lacks 0.3 of 0.7; of 9 images nothing is said."""
+    said = ((9, 1), (6, 4))
+    assert shortfall(0.7, said) == pytest.approx(0.3)
+    assert shortfall(0.4, said) == shortfall(0.0, said) == 0
+    assert shortfall(0.7, ((9, 1), (9, 0))) == 0  # too few of the second class
+    assert shortfall(1.0, ((0, 0), (0, 0))) == 0
+
+
+def test_the_kept_model_finds_each_class_or_comes_nearest():
+    blind = by_class((90, 0), (10, 0))  # right on 90 of 100, and finds none of the second class
+    fair, nearer = by_class((60, 30), (2, 8)), by_class((70, 20), (5, 5))
+
+    def kept(least, *said):
+        found = [candidates(n, {"val": one}, False, least=least)[0] for n, one in enumerate(said)]
+        return chosen(found).round
+
+    assert kept(0.0, blind, nearer, fair) == 0
+    assert kept(0.6, blind, fair, nearer) == 1  # alone in having it
+    assert kept(0.9, blind, nearer, fair) == 2  # lacks least
+    assert kept(0.4, fair, nearer) == 1  # both have it: more are right, and it is later
+
+
+@given(rows, st.lists(st.sampled_from((0.0, 0.1, 0.5)), min_size=20, max_size=20))
+def test_what_is_dropped_never_matters_where_a_sensitivity_is_asked_for(found, shorts):
+    every = [
+        replace(one(n, right, a, a == "alone"), short=short)
+        for (n, a, right), short in zip(found, shorts, strict=False)
+    ]
+    choice = Choice()
+    for number in sorted({c.round for c in every}):
+        choice = choice.after([c for c in every if c.round == number])
+    assert choice.kept == chosen(every)
+    assert choice.alone == chosen([c for c in every if c.alone])

@@ -1,0 +1,87 @@
+"""`training.uneven` reaches every method that averages, and is refused by all others in a line."""
+
+import pytest
+import torch
+
+from fedapp.experiment.config import load_experiment
+from fedapp.ground.errors import ConfigError
+from fedapp.methods import method_class, method_names
+from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.methods.recommended.prior_shift import PriorShift
+from tests.flower.results import loopback, rows
+from tests.methods.conformance import Deal, play, toy
+
+TAKES = {
+    "ditto", "fedavg", "fedbn", "fedmatch", "fedper", "fedprox", "fedrgd", "fedrod", "fedsem",
+    "fedsiam_d", "fedsiam_mt", "fedsiam_pi", "fixmatch_global", "lg_fedavg", "local_only",
+    "mixmatch_avg", "pfedme", "prior_shift", "rscfed", "sage",
+}  # fmt: skip
+
+
+def sent(name, folder, uneven):
+    """Return the digests of all that two sites sent in a run, one of them with uneven labels."""
+    method = PriorShift(closed="none") if name == "prior_shift" else method_class(name)()
+    deals = (Deal(12, 6, 2, 2), Deal(5, 3, 2, 2))
+    small = {"training__uneven": uneven, "rounds__num_rounds": 1}
+    played = play(toy(method, folder, deals, name=uneven, **small))
+    return [sorted(one.incoming.payloads) for one in played.seen]
+
+
+@pytest.mark.parametrize("name", sorted(TAKES))
+def test_each_setting_moves_what_a_site_learns(name, tmp_path):
+    plain, balanced, adjusted = (sent(name, tmp_path, h) for h in ("plain", "balanced", "adjusted"))
+    assert any(plain) and plain != balanced and adjusted != balanced
+    assert (plain == adjusted) == (
+        name in ("prior_shift", "fedrod")
+    )  # what they send is so as it is
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_the_other_methods_refuse_it_in_a_line(name):
+    method = method_class(name)
+    if name in TAKES:
+        assert not method().needs_plain
+        return
+    with pytest.raises(ConfigError, match=r"training\.uneven.*cannot run so") as caught:
+        load_experiment("digits_demo", {"method.preset": name, "training.uneven": "adjusted"})
+    assert "choose another" in str(caught.value)
+
+
+def test_protected_images_keep_their_counts_to_themselves():
+    said = {"method.preset": "fedavg", "training.uneven": "balanced", "privacy.epsilon": 8.0}
+    with pytest.raises(ConfigError, match=r"training\.uneven.*privacy\.epsilon hides"):
+        load_experiment("digits_demo", {**said, "model.norm": "group"})
+
+
+@pytest.mark.parametrize("how", ["balanced", "adjusted"])
+def test_groups_give_a_site_the_same_bits_and_nearly_those_of_the_loop(how, tmp_path, monkeypatch):
+    said = {
+        "method.preset": "fedavg", "data.subset": 300, "split.num_clients": 3, "model.width": 2,
+        "rounds.num_rounds": 1, "rounds.sample_rate": 1.0, "model.dropout": 0.0,
+        "training.warmup_epochs": 1,
+        "training.uneven": how, "runtime.device": "cpu",
+    }  # fmt: skip
+
+    def last(name, **more):
+        out = {"runtime.out": str(tmp_path / name)}
+        row = rows(loopback(load_experiment("digits_demo", {**said, **out, **more})))[-1]
+        return {key: row[key] for key in row if not key.startswith("seconds")}
+
+    loop = last("loop")
+    grouped = last("grouped", **{"runtime.grouped": True})
+    for module in ("fedapp.learn.together", "fedapp.drivers.calls"):
+        monkeypatch.setattr(f"{module}.MEMBERS", 2)
+    assert last("two", **{"runtime.grouped": True}) == grouped
+    assert grouped["mean_test_accuracy"] == pytest.approx(loop["mean_test_accuracy"], abs=0.05)
+
+
+def test_where_classes_count_alike_prior_shift_answers_without_its_class_mix(tmp_path):
+    from fedapp.methods.recommended.prior_shift import _counting
+
+    mix = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
+    plain, even = (
+        type("Site", (), {"training": toy(FedAvg(), tmp_path, training__uneven=how).training})()
+        for how in ("plain", "adjusted")
+    )
+    assert _counting(mix, plain) is mix
+    assert _counting(mix, even).tolist() == pytest.approx([1 / 3] * 3)
