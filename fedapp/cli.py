@@ -459,13 +459,21 @@ def check_site(
     store_path: Annotated[
         Path | None, typer.Option(help="where the node will keep models; else in your runs")
     ] = None,
+    fingerprints: Annotated[
+        Path | None, typer.Option(help="write keyed digests of the images here, to compare sites")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="another site's fingerprints: which images are there too")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="file with the key that the sites share")] = None,
 ) -> None:
     """Check a site's own data and machine before it joins. Exit code: 0 fit, 1 faults, 2 misuse."""
     from fedapp.experiment.config import load_experiment, parse_overrides
     from fedapp.tools.datacheck.check import Options, check
 
     experiment = load_experiment(preset, parse_overrides(overrides or [])) if preset else None
-    options = Options(experiment, site_name, server, hide_below, store_path)
+    compared = fingerprints, against, key
+    options = Options(experiment, site_name, server, hide_below, store_path, *compared)
     raise typer.Exit(check(data, options, Console()))
 
 

@@ -58,6 +58,7 @@ class SiteData:
     parts: by name (`parts.PARTS`), each possibly empty; `BAGS` only where the site was dealt bags.
     mean, std: per channel, as `inputs.normalise` wants them. audit: hidden labels of D_u or of the
     bags, for metrics in simulation only; None on a real site. name: of the site, where it has one.
+    test_groups: which test images are of one patient, int64 [n], on the CPU; None: not known.
     """
 
     site: int
@@ -67,6 +68,7 @@ class SiteData:
     std: tuple[float, ...]
     audit: Audit | None
     name: str = ""
+    test_groups: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.parts.keys() | {BAGS} != set(PARTS):

@@ -96,6 +96,9 @@ class DataSettings:
     """Subtracted from pixels / 255, in every channel; of own data only, others are measured."""
     std: Annotated[float, Field(gt=0, le=1)] = 0.25
     """Pixels are divided by it then; of own data only."""
+    patients: str = ""
+    """Regular expression with one group, found in every image's path, which gives the patient: all
+    images of one go to one part. Empty: labels.csv may say it (docs/OWN_DATA.md)."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -129,7 +132,7 @@ class DataSettings:
             found["window"] = f"is a setting of images in files: {remedy}"
         if said["name"] != OWN:
             rule = "is a setting of own data: set name to 'own' or drop it"
-            found |= dict.fromkeys(("classes", "sites", "channels"), rule)
+            found |= dict.fromkeys(("classes", "sites", "channels", "patients"), rule)
         return found
 
     def __post_init__(self) -> None:
@@ -144,6 +147,7 @@ class DataSettings:
         if self.image_size == 0 or self.channels not in (1, 3) or self.subset:
             rule = "own data need an image_size in [8, 224], channels of 1 or 3, and no subset"
             raise Contradiction(rule, "image_size", "channels", "subset")
+        _check_patients(self.patients)
         if len(self.class_names) < 2:
             raise Contradiction(
                 "classes must name two or more, such as 'normal, tumour'", "classes"
@@ -199,6 +203,18 @@ def window_ends(window: str) -> tuple[float, float] | None:
         rule = f"window must be two numbers, the lower first, such as '0, 4095', or {OWN_WINDOW!r}"
         raise Contradiction(rule, "window")
     return low, high
+
+
+def _check_patients(pattern: str) -> None:
+    """Raise Contradiction where it is no regular expression with one group."""
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        rule = f"patients is no regular expression ({error}): write one such as '(P[0-9]+)_'"
+        raise Contradiction(rule, "patients") from error
+    if pattern and groups != 1:
+        rule = f"patients has {groups} groups in parentheses, must have one: the patient's name"
+        raise Contradiction(rule, "patients")
 
 
 def idle(cls: type[DataSettings] | type["SplitSettings"], said: Mapping[str, Any]) -> Idle:

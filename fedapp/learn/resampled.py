@@ -1,5 +1,8 @@
 """Intervals by resampling a site's images: the percentile bootstrap (Efron 1979), in one pass.
 
+Where images are known to be of one patient, whole patients are drawn (the cluster bootstrap,
+Davison and Hinkley 1997, ch. 3.8): images of one patient say less than as many of different ones.
+
 A resample is a weight for each image: how often it was drawn. Its metrics are those of weighted
 images, so that all resamples are worked on at once and the images are sorted once. scikit-learn's
 functions with these as `sample_weight` give the same numbers (`tests/learn/test_resampled.py`).
@@ -17,11 +20,18 @@ Values = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 
-def weights(images: int, purpose: str, resamples: int = RESAMPLES) -> Labels:
+def weights(
+    images: int, purpose: str, resamples: int = RESAMPLES, groups: Labels | None = None
+) -> Labels:
     """Return how often each image is drawn, [resamples, images]; rows sum to `images` >= 1.
 
-    The draws are keyed: the same images have the same interval every time.
+    The draws are keyed: the same images have the same interval every time. groups: which images
+    are of one patient, [images]; then patients are drawn, each with all its images, as many as
+    there are, and rows sum to that of images only where all patients have as many.
     """
+    if groups is not None:
+        _, of = np.unique(groups, return_inverse=True)
+        return weights(int(of.max()) + 1, purpose, resamples)[:, of]
     stream = numpy_stream(0, "resampled", purpose, images)
     return stream.multinomial(images, np.full(images, 1 / images), size=resamples)
 

@@ -12,6 +12,9 @@ A mean over classes (balanced accuracy, F1, kappa) has the percentile bootstrap 
 interval's place, the same resample for both models, and is only said where each class that occurs
 has `quality.FEWEST` images.
 
+Where it is known which images are of one patient, all of this goes by patients: none is told of
+fewer than `metrics.FEW`, and an interval reaches as far as that of the bootstrap of whole patients.
+
 How many images would do: as many as find a gain of `WORTH` in four of five samples (power 0.8 at
 5 %, two-sided; the usual formula for McNemar's test, Miettinen 1968), where the two models differ
 on as many images as here, d = p + q:
@@ -94,10 +97,12 @@ def verdict(
     alone: NDArray[np.float64] | None,
     labels: NDArray[np.int64],
     metric: Metric = "accuracy",
+    patients: NDArray[np.int64] | None = None,
 ) -> Verdict:
     """Compare what a site has with the federation to what it trained alone, on its test images.
 
     joined, alone: probabilities [n, C]; None: there is no such model. labels: [n], in [0, C).
+    patients: which images are of one, [n]; None: not known.
     """
     images = len(labels)
     if not images:
@@ -113,8 +118,17 @@ def verdict(
     if images < FEW:
         why = f"with {images} test image{'s' * (images > 1)}"
         return Verdict("unknown", metric, images, needed=max(needed, FEW), why=why)
+    if patients is not None and (people := len(set(patients.tolist()))) < FEW:
+        why = f"with {images} test images of {people} patient{'s' * (people > 1)}"
+        return Verdict("unknown", metric, images, why=f"{why}: {FEW} patients are the least")
     if metric == "accuracy":
         gain, (low, high) = (b - c) / images, paired(b, c, images)
+        if patients is not None:
+            drawn = weights(images, "verdict", groups=patients)
+            better = (said == labels).astype(int) - (other == labels)
+            ends = interval(drawn @ better / drawn.sum(1))
+            assert ends is not None
+            low, high = min(low, ends[0]), max(high, ends[1])
     else:
         counts = confusion(joined, labels)
         if not enough(counts):
@@ -123,7 +137,7 @@ def verdict(
             return Verdict("unknown", metric, images, why=why)
         of, classes = METRICS[metric], joined.shape[1]
         gain = float(of(counts) - of(confusion(alone, labels)))
-        drawn = weights(images, "verdict")
+        drawn = weights(images, "verdict", groups=patients)
         both = [of(resampled_counts(drawn, one, labels, classes)) for one in (said, other)]
         ends = interval(both[0] - both[1])
         if ends is None:

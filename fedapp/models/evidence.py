@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
@@ -37,7 +39,8 @@ class Evidence:
     labels: int64 [n]. learned: the labels that it learned from, by class, int64 [C]. answers:
     float32 [n, C] by kind. rounds: after which each was, with its place in a round's answers.
     mistakes: the kept model's wrong answers, the surest first, as places in the test images, int64
-    [k]; images: of these, [k, *inputs], as they are.
+    [k]; images: of these, [k, *inputs], as they are. groups: which test images are of one patient,
+    int64 [n]; empty: not known.
     """
 
     labels: Tensor
@@ -46,6 +49,12 @@ class Evidence:
     rounds: Mapping[Kind, tuple[int, int]] = field(default_factory=dict)
     mistakes: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     images: Tensor = field(default_factory=lambda: torch.empty(0))
+    groups: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+    @property
+    def patients(self) -> NDArray[np.int64] | None:
+        """Which test images are of one patient, [n]; None: not known."""
+        return self.groups.numpy() if len(self.groups) else None
 
     def of(self, kind: Kind, candidate: Candidate | None) -> Tensor | None:
         """Return the answers of a candidate; None: they are not here."""
@@ -78,7 +87,7 @@ def write_evidence(folder: Path, evidence: Evidence) -> None:
     """Write it beside a model's folder. Raises StoreError."""
     tensors = {
         "labels": evidence.labels, "learned": evidence.learned,
-        "mistakes": evidence.mistakes, "images": evidence.images,
+        "mistakes": evidence.mistakes, "images": evidence.images, "groups": evidence.groups,
         **{f"answers.{kind}": answers for kind, answers in evidence.answers.items()},
         **{f"rounds.{kind}": torch.tensor(when) for kind, when in evidence.rounds.items()},
     }  # fmt: skip
@@ -101,11 +110,13 @@ def read_evidence(folder: Path) -> Evidence | None:
             rounds={kind: _when(found[f"rounds.{kind}"]) for kind in there},
             mistakes=found["mistakes"],
             images=found["images"],
+            groups=found.get("groups", torch.empty(0, dtype=torch.int64)),
         )
     except (OSError, SafetensorError, KeyError, ValueError):
         return None
     shape = len(evidence.labels), len(evidence.learned)
     whole = all(answers.shape == shape for answers in evidence.answers.values())
+    whole = whole and len(evidence.groups) in (0, len(evidence.labels))
     return evidence if whole and len(evidence.images) == len(evidence.mistakes) else None
 
 

@@ -92,8 +92,8 @@ def _measured(description: Description, evidence: Evidence, at: float) -> list[B
     counts = confusion(said, truth)
     blocks = [
         _gain(description, evidence),
-        _quality(said, truth, found, at),
-        _classes(classes, counts, found, at),
+        _quality(said, truth, found, at, evidence.patients),
+        _classes(classes, counts, found, at, _spread(said, truth, evidence.patients)),
         mistakes_block([sums], classes),
         _pictures(description, evidence),
         trust([sums]),
@@ -121,7 +121,13 @@ def _gain(description: Description, evidence: Evidence) -> Block | None:
         found = difference(joined_[:, 1], alone[:, 1], second)
         areas = (one_against_rest(once, one[:, 1], second, 0.9)[0][0]
                  for one in (alone, joined_))  # fmt: skip
-        rows.append(["AUROC", *map(percent, areas), *_signed(found.gain, *found.interval)])
+        low, high = found.interval
+        if evidence.patients is not None:
+            drawn = weights(len(truth), "own page", groups=evidence.patients)
+            ours, theirs = (one_against_rest(drawn, one[:, 1], second, 0.9)[0]
+                            for one in (joined_, alone))  # fmt: skip
+            low, high = _wider((low, high), ours - theirs)
+        rows.append(["AUROC", *map(percent, areas), *_signed(found.gain, low, high)])
     columns = ["Metric", "Alone, %", "Joined, %", "Gain, points", "95 % interval"]
     reading = (
         "The best model that the site trained alone and the best that others had a part in, each "
@@ -135,9 +141,15 @@ def _signed(gain: float, low: float | None, high: float | None) -> list[str]:
     return [f"{gain * 100:+.1f}", ends]
 
 
-def _quality(said: Values, truth: NDArray[np.int64], found: list[OneClass], at: float) -> Block:
+def _quality(
+    said: Values,
+    truth: NDArray[np.int64],
+    found: list[OneClass],
+    at: float,
+    patients: NDArray[np.int64] | None,
+) -> Block:
     counts, images = confusion(said, truth), len(truth)
-    drawn = weights(images, "own page")
+    drawn = weights(images, "own page", groups=patients)
     classes = said.shape[1]
     resampled = resampled_counts(drawn, said.argmax(1), truth, classes)
     rows, said_of_all = [], enough(counts)
@@ -161,7 +173,7 @@ def _quality(said: Values, truth: NDArray[np.int64], found: list[OneClass], at: 
     hot = np.eye(classes)[truth]
     squares = ((said - hot) ** 2).sum(1) / (2 if classes == 2 else 1)
     score = brier(said, truth)
-    ends = interval(drawn @ squares / images)
+    ends = interval(drawn @ squares / drawn.sum(1))
     most = "1" if classes == 2 else "2"
     rows.append(
         [
@@ -172,6 +184,11 @@ def _quality(said: Values, truth: NDArray[np.int64], found: list[OneClass], at: 
     )
     columns = ["Metric", "%, or as said", "95 % interval"]
     lines = [] if said_of_all else [_few(counts)]
+    if patients is not None:
+        lines.append(
+            f"All intervals but that of calibration are by patient: {images} test images of "
+            f"{len(set(patients.tolist()))} patients."
+        )
     table = Table("Metrics", columns, rows, labels=1)
     return Block("How good the model is", _QUALITY, tables=[table], lines=lines)
 
@@ -193,9 +210,31 @@ def _ends(ends: tuple[float, float] | None) -> str:
     return DASH if ends is None else " to ".join(map(percent, ends))
 
 
+def _spread(
+    said: Values, truth: NDArray[np.int64], patients: NDArray[np.int64] | None
+) -> NDArray[np.int64]:
+    """Return resampled confusion matrices [B, C, C] by patient; none where images are all."""
+    classes = said.shape[1]
+    if patients is None:
+        return np.empty((0, classes, classes), np.int64)
+    drawn = weights(len(truth), "own page", groups=patients)
+    return resampled_counts(drawn, said.argmax(1), truth, classes)
+
+
+def _wider(ends: tuple[float, float], values: Values) -> tuple[float, float]:
+    """Return an interval by image, as wide as that of resampled patients, where there are any."""
+    other = interval(values[~np.isnan(values)]) if len(values) else None
+    return ends if other is None else (min(ends[0], other[0]), max(ends[1], other[1]))
+
+
 def _classes(
-    names: tuple[str, ...], counts: NDArray[np.int64], found: list[OneClass], at: float
+    names: tuple[str, ...],
+    counts: NDArray[np.int64],
+    found: list[OneClass],
+    at: float,
+    spread: NDArray[np.int64],
 ) -> Block:
+    by_patient = sensitivity(spread), specificity(spread)
     images, right = counts.sum(1), counts.diagonal()
     others = counts.sum() - images
     spared = others - (counts.sum(0) - right)
@@ -205,14 +244,12 @@ def _classes(
         if images[c] < FEWEST:
             few.append(f"{name}: {images[c]} image{'' if images[c] == 1 else 's'}")
             continue
-        ends = wilson(int(right[c]), int(images[c]))
+        ends = _wider(wilson(int(right[c]), int(images[c])), by_patient[0][:, c])
         drawn.append((name, float(sensitivity(counts)[c]), ends, f"{right[c]} of {images[c]}"))
         row.append(f"{percent(float(sensitivity(counts)[c]))} ({_ends(ends)})")
         if others[c] >= FEWEST:
-            row.append(
-                f"{percent(float(specificity(counts)[c]))} "
-                f"({_ends(wilson(int(spared[c]), int(others[c])))})"
-            )
+            other = _wider(wilson(int(spared[c]), int(others[c])), by_patient[1][:, c])
+            row.append(f"{percent(float(specificity(counts)[c]))} ({_ends(other)})")
         else:
             row.append(DASH)
         one = found[c]

@@ -193,6 +193,8 @@ def _rules_digest(data: DataSettings, split: SplitSettings, seed: int) -> str:
     rules = [OWN, data.class_names, data.image_size, data.channels, data.mean, data.std]
     if data.window:  # earlier runs had none; their digest stays as it was
         rules.append(window_ends(data.window) or data.window)
+    if data.patients:
+        rules.append(["patients", data.patients])
     dealing = [DEAL_RULE, split.train_share, split.val_share, seed]
     return hashlib.sha256(json.dumps([rules, dealing]).encode()).hexdigest()
 

@@ -151,6 +151,8 @@ class KeptModel:
         found = read_evidence(self.folder)
         if found is None or not torch.equal(found.labels, labels):
             found = Evidence(labels, learned)
+        if data.test_groups is not None:
+            found = replace(found, groups=data.test_groups)
         kinds: tuple[tuple[Kind, Candidate | None], ...] = (
             ("joined", at.choice.joined),
             ("alone", at.choice.alone),
@@ -171,7 +173,8 @@ class KeptModel:
         choice, labels = at.choice, evidence.labels.numpy()
         both = evidence.of("joined", choice.joined), evidence.of("alone", choice.alone)
         joined, alone = (None if one is None else one.double().numpy() for one in both)
-        said = verdict(joined, alone, labels, self.maker.experiment.rounds.chosen_by)
+        by = self.maker.experiment.rounds.chosen_by
+        said = verdict(joined, alone, labels, by, evidence.patients)
         why = replace(made.choice, helped=choice.helped, candidates=choice.candidates, verdict=said)
         warned = warnings_of(made, evidence, choice)
         write_model(self.folder, replace(made, choice=why, lights=warned), blob)

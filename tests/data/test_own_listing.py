@@ -161,14 +161,14 @@ HEADER = "path,label\n"
          "them"),
         ("path,lable\n",
          "labels.csv, line 1: no column 'label': name it; columns must be path, label or bag "
-         "and, if wanted, split, group"),
+         "and, if wanted, split, group or patient"),
         ("path,label,gruop\n", "labels.csv, line 1: column 'gruop': did you mean 'group'?"),
         ("path,label,age\n",
          "labels.csv, line 1: column 'age': remove it; columns must be path, label or bag and, if "
-         "wanted, split, group"),
+         "wanted, split, group or patient"),
         ("path,label,label\n",
          "labels.csv, line 1: a column stands twice: keep one; columns must be path, label or bag "
-         "and, if wanted, split, group"),
+         "and, if wanted, split, group or patient"),
         (HEADER + "a.png\n",
          "labels.csv, line 2: 1 fields, the header has 2: write one for each column; put a field "
          "that holds a comma in double quotes"),

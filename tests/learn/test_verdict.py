@@ -113,3 +113,33 @@ def test_of_equal_models_at_most_one_in_twenty_is_told_apart(differ, images):
     drawn = stream.multinomial(images, [differ / 2, differ / 2, 1 - differ], size=4000)
     wrong = sum(_said(*paired(b, c, images)) in {"paid", "harmed"} for b, c, _ in drawn.tolist())
     assert wrong / 4000 < 0.066
+
+
+def test_ten_copies_of_a_patients_image_say_no_more_than_one():
+    """By patient, the interval of ten equal images of each is that of a patient's one."""
+    joined, alone, labels = pair(8, 3, 10, 9)
+    people = np.arange(30)
+    many = [np.repeat(one, 10, axis=0) for one in (joined, alone, labels, people)]
+    one, ten = verdict(joined, alone, labels, patients=people), verdict(*many[:3], patients=many[3])
+    by_image = verdict(*many[:3])
+    assert one.gain == ten.gain == pytest.approx(by_image.gain)
+    assert by_image.said == "paid" and ten.said == "unknown"
+    assert ten.high - ten.low > 2 * (by_image.high - by_image.low)
+    assert (one.low, one.high) == pytest.approx((ten.low, ten.high), abs=0.05)
+
+
+def test_few_patients_never_have_a_number_however_many_their_images():
+    joined, alone, labels = pair(20, 5, 50, 25)
+    found = verdict(joined, alone, labels, patients=np.arange(100) % (FEW - 1))
+    assert found.gain is None
+    assert f"with 100 test images of {FEW - 1} patients" in found.line
+    assert verdict(joined, alone, labels, patients=np.arange(100) % FEW).gain is not None
+
+
+def test_patients_of_one_image_each_are_images():
+    for metric in ("accuracy", "balanced_accuracy"):
+        three = pair(20, 5, 50, 25)
+        plain, each = verdict(*three, metric), verdict(*three, metric, np.arange(100))
+        assert (each.gain, each.said) == (plain.gain, plain.said)
+        if metric != "accuracy":
+            assert each == plain

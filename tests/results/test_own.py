@@ -128,3 +128,18 @@ def test_bad_input_is_refused_in_one_line(tmp_path):
     write_evidence(folder, found.with_answers("kept", ONE, answers))
     with pytest.raises(RunError, match="the model answers NaN"):
         own_page(folder)
+
+
+def test_where_patients_are_known_intervals_are_theirs(tmp_path):
+    """Every answer stands there six times: by patient as wide as once, by image far narrower."""
+    labels = torch.arange(40).repeat_interleave(6) % 4
+    found = evidence(labels)
+    first = torch.arange(240) // 6 * 6
+    answers = {kind: one[first] for kind, one in found.answers.items()}
+    plain = replace(found, answers=answers)
+    by_patient = replace(plain, groups=torch.arange(240) // 6)
+    pages = [shown(folder_of(tmp_path / name, one))
+             for name, one in (("a", plain), ("b", by_patient))]  # fmt: skip
+    assert "by patient" not in pages[0] and "240 test images of 40 patients" in pages[1]
+    assert pages[0] != pages[1]
+    assert read_evidence(tmp_path / "b" / "model").patients.tolist() == [i // 6 for i in range(240)]

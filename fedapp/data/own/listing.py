@@ -13,15 +13,16 @@ from fedapp.data.folder import KINDS
 from fedapp.data.own.entries import Listing
 from fedapp.data.own.faults import Fault, Kind
 from fedapp.data.own.folders import LABELLED, UNLABELLED, list_folders
+from fedapp.data.own.patients import by_path
 from fedapp.data.own.table import list_table
 
 TABLE = "labels.csv"
 
 
-def list_own(data: Path, classes: Sequence[str]) -> Listing:
+def list_own(data: Path, classes: Sequence[str], patients: str = "") -> Listing:
     """List a site's data; entries ascend by name. Every fault is in the result, nothing is raised.
 
-    classes: what labels may be; empty: whatever there is.
+    classes: what labels may be; empty: whatever there is. patients: as `data.patients`.
     """
     table = data if data.suffix.lower() == ".csv" else data / TABLE
     if not os.path.exists(data):  # False too where it may not be looked at
@@ -42,7 +43,7 @@ def list_own(data: Path, classes: Sequence[str]) -> Listing:
         what = f"no images, that is no {LABELLED}/<class>/*.png, {UNLABELLED}/*.png or {TABLE}"
         return _only(Fault(Kind.LAYOUT, str(data), what, f"put them there, as {KINDS}"))
     entries = tuple(sorted(listing.entries, key=lambda entry: entry.name))
-    return replace(listing, entries=entries)
+    return by_path(replace(listing, entries=entries), patients)
 
 
 def _only(fault: Fault) -> Listing:

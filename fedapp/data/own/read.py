@@ -97,7 +97,7 @@ def _read(
     place: Place, site: int, settings: DataSettings, split: SplitSettings, seed: int
 ) -> SiteData:
     """Read a site's files as the settings say."""
-    listing = list_own(place.data, settings.class_names)
+    listing = list_own(place.data, settings.class_names, settings.patients)
     if listing.faults:
         raise OwnDataError(place.name, listing.faults)
     entries, side, channels = listing.entries, settings.image_size, settings.channels
@@ -133,7 +133,17 @@ def _read(
         std=(settings.std,) * channels,
         audit=None,
         name=place.name,
+        test_groups=_groups([entries[i].group for i in rows.get((TEST, "label"), [])]),
     )
+
+
+def _groups(names: list[str]) -> torch.Tensor | None:
+    """Return which images are of one group, as numbers [n]; None: each is by itself."""
+    if not any(names):
+        return None
+    keys = [("group", name) if name else ("image", str(i)) for i, name in enumerate(names)]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return _whole([numbers[key] for key in keys])
 
 
 def _whole(numbers: list[int]) -> torch.Tensor:

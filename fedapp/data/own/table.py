@@ -1,4 +1,4 @@
-"""A site's images as a CSV file: `path`, `label` or `bag` and, if wanted, `split` and `group`."""
+"""A site's images as a CSV file: `path`, `label` or `bag`, and `split`, `group` or `patient`."""
 
 import difflib
 import os
@@ -12,9 +12,9 @@ from fedapp.data.own.bags import list_bags
 from fedapp.data.own.csvfile import rows
 from fedapp.data.own.entries import IMAGE, Entry, Listing, label_fault, outside, outside_fault
 from fedapp.data.own.faults import Fault, Kind
+from fedapp.data.own.patients import GROUP, PARTS, PATIENT, alone, apart, lacking
 
-COLUMNS = ("path", "label", "bag", "split", "group")
-PARTS = ("train", "val", "test")
+COLUMNS = ("path", "label", "bag", "split", GROUP, PATIENT)
 
 
 def list_table(table: Path, classes: Sequence[str]) -> Listing:
@@ -26,7 +26,7 @@ def list_table(table: Path, classes: Sequence[str]) -> Listing:
     entries: list[Entry] = []
     seen: set[str] = set()
     strange: set[str] = set()  # labels: each is a fault where it first comes up
-    root = table.parent.resolve()
+    root, by_patient = table.parent.resolve(), False
     for where, row in rows(table, _columns, faults, "path,label"):
         label, bag = row.get("label", ""), row.get("bag", "")
         if label and bag:
@@ -50,10 +50,15 @@ def list_table(table: Path, classes: Sequence[str]) -> Listing:
             faults.append(Fault(Kind.LAYOUT, where, f"{name} stands twice", "keep one line"))
             continue
         seen.add(name)
-        entries.append(Entry(table.parent / name, name, label, part, row.get("group", ""), bag))
+        patient = row.get(PATIENT, "")
+        faults += lacking(f"{where}: {name}", patient) if PATIENT in row else []
+        group = patient or row.get(GROUP, "")
+        entries.append(Entry(table.parent / name, name, label, part, group, bag))
+        by_patient = PATIENT in row
     if any(entry.part for entry in entries):
         entries = [e if e.part or e.label else _train(e) for e in entries]
         faults += _split_faults(table.name, entries)
+    faults += alone(entries) if by_patient else []
     bags = list_bags(table, entries, classes, faults)
     return Listing(tuple(entries), tuple(faults), bags=bags)
 
@@ -61,7 +66,7 @@ def list_table(table: Path, classes: Sequence[str]) -> Listing:
 def _columns(where: str, fields: Sequence[str]) -> Sequence[str] | Fault:
     """Return the columns that the first line names, or what is wrong with it."""
     header = [field.lower() for field in fields]
-    rule = "columns must be path, label or bag and, if wanted, split, group"
+    rule = "columns must be path, label or bag and, if wanted, split, group or patient"
     needed = ("path",) if "bag" in header else ("path", "label")
     missing = [name for name in needed if name not in header]
     other = [name for name in header if name not in COLUMNS]
@@ -74,6 +79,9 @@ def _columns(where: str, fields: Sequence[str]) -> Sequence[str] | Fault:
         near = difflib.get_close_matches(other[0], COLUMNS, 1, cutoff=0.7)
         remedy = f"did you mean {near[0]!r}?" if near else f"remove it; {rule}"
         return Fault(Kind.LAYOUT, where, f"column {other[0]!r}", remedy)
+    if PATIENT in header and GROUP in header:
+        remedy = "keep one: a patient's images stay together as a group's do"
+        return Fault(Kind.LAYOUT, where, f"columns {PATIENT} and {GROUP}", remedy)
     if len(set(header)) < len(header):
         return Fault(Kind.LAYOUT, where, "a column stands twice", f"keep one; {rule}")
     return header
@@ -111,13 +119,4 @@ def _split_faults(table: str, entries: Sequence[Entry]) -> list[Fault]:
               "give every labelled image one, or none")
         for entry in entries if not entry.part
     ]  # fmt: skip
-    parts: dict[str, set[str]] = {}
-    for entry in entries:
-        if entry.group and entry.part:
-            parts.setdefault(entry.group, set()).add(entry.part)
-    for group, found in sorted(parts.items()):
-        if len(found) > 1:
-            what = f"is in {' and '.join(p for p in PARTS if p in found)}"
-            remedy = "give all its images one split, unlabelled ones (train) included"
-            faults.append(Fault(Kind.SPLIT, f"{table}: group {group!r}", what, remedy))
-    return faults
+    return faults + apart(table, entries)
