@@ -7,13 +7,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedapp.data.bypatient import numbered
 from fedapp.data.images import channel_stats
 from fedapp.data.inputs import DataSet, check_inputs, number_stats
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.functions import function_of
 from fedapp.messages.protocol import MAX_CLASSES
 
-_KEYS = {"inputs", "labels", "classes"}
+_KEYS = {"inputs", "labels", "classes", "patients"}
 
 
 def read_arrays(name: str) -> DataSet:
@@ -24,6 +25,7 @@ def read_arrays(name: str) -> DataSet:
     inputs: NumPy array, uint8 [N, C, H, W] (images) or float32 [N, D], [N, C, L] or
         [N, C, H, W]; N >= 1.
     labels: NumPy array of integers [N], in [0, C), or -1 where the class is not known.
+    patients (may be left out): a name or number of each input's patient, [N].
     classes (may be left out): the C classes' names; else the labels' numbers, 0 to the highest.
 
     Raises ConfigError where there is no such function, DataError where it fails or where what it
@@ -49,8 +51,8 @@ def _data_set(given: object) -> DataSet:
     if not isinstance(given, Mapping) or not {"inputs", "labels"} <= given.keys() <= _KEYS:
         got = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
         raise DataError(
-            f"returned {got}, must be a dict of 'inputs', 'labels' and, if wanted, 'classes': "
-            "return that"
+            f"returned {got}, must be a dict of 'inputs', 'labels' and, if wanted, 'classes', "
+            "'patients': return that"
         )
     inputs, labels = _array(given, "inputs"), _array(given, "labels")
     if inputs.dtype not in (np.uint8, np.float32):
@@ -79,7 +81,11 @@ def _data_set(given: object) -> DataSet:
         raise DataError("classes name one class twice, must all differ: rename it")
     stats = channel_stats if inputs.dtype == np.uint8 else number_stats
     known = torch.from_numpy(labels.astype(np.int64))
-    return DataSet(pool, known, names, *stats(pool))
+    whose = given.get("patients")
+    if whose is not None and not isinstance(whose, list | tuple | np.ndarray):
+        raise DataError(f"patients are {type(whose).__name__}, must be a list: convert them")
+    patients = None if whose is None else torch.from_numpy(numbered(list(whose), len(known)))
+    return DataSet(pool, known, names, *stats(pool), patients)
 
 
 def _array(given: Mapping[str, object], key: str) -> NDArray[Any]:

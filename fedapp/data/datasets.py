@@ -64,7 +64,10 @@ def load_dataset(settings: DataSettings, seed: int) -> DataSet:
         data = published.read_digits() if name == "digits" else _read(settings, root)
     if settings.subset:
         kept = torch.from_numpy(_draw(settings, len(data.labels), seed))
-        data = replace(data, inputs=data.inputs[kept], labels=data.labels[kept])
+        whose = (
+            None if data.patients is None else data.patients[kept].unique(return_inverse=True)[1]
+        )
+        data = replace(data, inputs=data.inputs[kept], labels=data.labels[kept], patients=whose)
     if settings.image_size:
         if not data.are_images:
             raise ConfigError(

@@ -24,6 +24,7 @@ class DataSet:
     classes: their names, at least one.
     mean, std: one value per channel, the inputs' second dimension (of a table: per column), of
         pixels / 255 or of the numbers as they are; finite, std above 0. See `normalise`.
+    patients: which inputs are of one patient, int64 [N], from 0; None: not known.
     """
 
     inputs: Tensor
@@ -31,6 +32,7 @@ class DataSet:
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    patients: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_inputs(self.inputs)

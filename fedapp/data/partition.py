@@ -9,12 +9,14 @@ images is a legal result, so no setting can make the split hang.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedapp.data.bagging import put_into_bags
+from fedapp.data.bypatient import dealt_by_patient
 from fedapp.data.exact import deal_exactly
 from fedapp.data.inputs import UNKNOWN
 from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
@@ -26,7 +28,11 @@ from fedapp.messages.protocol import SERVER_SITE
 
 
 def partition(
-    labels: NDArray[np.integer] | Tensor, settings: SplitSettings, seed: int, dataset: str
+    labels: NDArray[np.integer] | Tensor,
+    settings: SplitSettings,
+    seed: int,
+    dataset: str,
+    patients: NDArray[np.int64] | None = None,
 ) -> Manifest:
     """Return who owns each of N samples.
 
@@ -42,8 +48,13 @@ def partition(
 
     All this is of the samples whose class is known. The others are dealt evenly to all sites, as
     unlabelled training data.
+
+    patients: which samples are of one patient, [N], from 0; then these are dealt (`bypatient`).
     """
     classes = _checked(labels, dataset)
+    if patients is not None:
+        deal = partial(_partition, settings=settings, seed=seed, dataset=dataset)
+        return dealt_by_patient(classes, patients, settings, deal)
     known = classes != UNKNOWN
     if known.all():
         return _partition(classes, settings, seed, dataset)

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from fedapp.data.bypatient import check_patients
 from fedapp.data.datasets import data_root, load_dataset
 from fedapp.data.dealt import Dealt
 from fedapp.data.manifest import Manifest
@@ -212,6 +213,7 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
             f"split.feature_shift = {split.feature_shift:g}: the inputs of {data.name} are no "
             "images: leave it out"
         )
+    patients = None if pool.patients is None else pool.patients.numpy()
     if split.manifest:
         manifest = Manifest.load(split.manifest)
         if manifest.num_clients != split.num_clients:
@@ -220,8 +222,10 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
                 f"split.num_clients = {split.num_clients}; use the preset it was made with"
             )
         manifest.check_settings(split)
+        if patients is not None:
+            check_patients(patients, manifest)
     else:
-        manifest = partition(pool.labels, split, seed, data.name)
+        manifest = partition(pool.labels, split, seed, data.name, patients)
     manifest = manifest.showing(split.labels)
     dealt = Dealt(
         pool,

@@ -1,0 +1,86 @@
+"""Patients of a split data set: at one site, in one part; each of one input, they are inputs."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedapp.data.arrays import read_arrays
+from fedapp.data.bypatient import check_patients, numbered
+from fedapp.data.manifest import TEST as TESTS
+from fedapp.data.partition import partition
+from fedapp.ground.errors import DataError
+from fedapp.ground.settings import SplitSettings
+from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.site.federation import federation_of
+from tests import arrays
+from tests.methods.conformance import toy
+
+
+def test_numbers_by_hand():
+    assert numbered(["b", "a", "b", "c"], 4).tolist() == [1, 0, 1, 2]
+    assert numbered([10, 2, 10], 3).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["a", "b"], "patients are 2, must be 3"),
+        (["a", "", None], "input 1 and 1 more have no patient"),
+        ([1.0, float("nan"), 2.0], "input 1 and 0 more have no patient"),
+        (["a", "a", "a"], "all 3 inputs are of one patient"),
+    ],
+)
+def test_what_is_refused(given, says):
+    with pytest.raises(DataError, match=says):
+        numbered(given, 3)
+
+
+@given(st.integers(0, 1000), st.sampled_from(("dirichlet", "iid")))
+def test_a_patient_is_at_one_site_in_one_part(seed, deal):
+    stream = np.random.default_rng(seed)
+    patients = np.unique(stream.integers(0, 40, 200), return_inverse=True)[1]
+    split = SplitSettings(num_clients=4, deal=deal)
+    found = partition(stream.integers(0, 5, 200), split, seed, "x", patients)
+    check_patients(patients, found)
+    for p in range(patients.max() + 1):
+        assert len(set(found.visible[patients == p].tolist())) == 1
+
+
+def test_patients_of_one_input_each_are_inputs():
+    labels = np.arange(120) % 4
+    plain = partition(labels, SplitSettings(num_clients=3), 1, "x")
+    each = partition(labels, SplitSettings(num_clients=3), 1, "x", np.arange(120))
+    assert plain.digest() == each.digest()
+
+
+def test_a_split_that_parts_a_patient_is_refused():
+    labels, patients = np.arange(120) % 4, np.arange(120) // 4
+    with pytest.raises(DataError, match="in two sites: make the split again"):
+        check_patients(patients, partition(labels, SplitSettings(num_clients=3), 1, "x"))
+    for key, value in (("bags", 3), ("test_images", 20)):
+        said = {"num_clients": 3, key: value}
+        if key == "test_images":
+            said["val_share"] = 0.1
+        with pytest.raises(DataError, match=rf"split\.{key} deals single inputs"):
+            partition(labels, SplitSettings(**said), 1, "x", patients)
+
+
+def test_sites_know_whose_their_test_images_are(tmp_path, monkeypatch):
+    def images():
+        stream = np.random.default_rng(0)
+        inputs = stream.integers(0, 256, (240, 1, 8, 8), dtype=np.uint8)
+        names = [f"p{i // 4}" for i in range(240)]
+        return {"inputs": inputs, "labels": np.arange(240) % 2, "patients": names}
+
+    monkeypatch.setattr(arrays, "images", images)
+    assert read_arrays("tests.arrays:images").patients.unique().numel() == 60
+    one = toy(FedAvg(), tmp_path, data__name="tests.arrays:images", data__subset=0,
+              split__manifest="", split__num_clients=3, split__label_share=0.5)  # fmt: skip
+    federation = federation_of(one)
+    assert (federation.manifest.split == TESTS).sum() % 4 == 0
+    for k in range(3):
+        data = federation.dealt.site(k)
+        of = torch.unique(data.test_groups, return_counts=True)[1].tolist()
+        assert of == [4] * (len(data.test) // 4)
