@@ -16,6 +16,7 @@ from client_app.refusals import refusal_of
 from client_app.resident.caller import NoWorker, ask, worker_for
 from fedapp.ground.errors import ConfigError
 from fedapp.messages import wire
+from fedapp.messages.protocol import Hello
 
 log = logging.getLogger("flwr")
 app = ClientApp()
@@ -29,6 +30,20 @@ def handle(message: Message, context: Context) -> Message:
     """Answer one request."""
     try:
         records = _answer(message, context)
+    except Exception as error:
+        records = wire.write_answer(refusal_of(error))
+    return Message(records, reply_to=message)
+
+
+@app.train("lot")
+def handle_several(message: Message, context: Context) -> Message:
+    """Answer tasks for several of the sites that this node simulates."""
+    try:
+        refuse_idle_mods(app._mods)
+        from client_app.work import together  # with torch: a node of a simulation, which has it
+
+        lot = together(context.run_config, context.node_config, *wire.read_lot(message.content))
+        records = wire.write_answers(lot)
     except Exception as error:
         records = wire.write_answer(refusal_of(error))
     return Message(records, reply_to=message)
@@ -52,8 +67,13 @@ def _answer(message: Message, context: Context) -> RecordDict:
             return wire.pack_answer(*ask(worker, origin, request, payloads, message.metadata.ttl))
     except NoWorker as reason:
         log.warning("%s; this request is answered without a resident worker", reason)
-    from client_app.work import answer  # with torch: not before it is needed
+    from client_app.work import answer, introductions  # with torch: not before it is needed
 
+    if isinstance(request, Hello):
+        said = introductions(context.run_config, context.node_config, origin, request)
+        return wire.write_answers(said) if len(said) > 1 else wire.write_answer(said[0])
     return wire.write_answer(
-        answer(context.run_config, context.node_config, origin, request, payloads)
+        answer(
+            context.run_config, context.node_config, origin, request, payloads, asked=request.site
+        )
     )

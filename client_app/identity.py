@@ -5,7 +5,7 @@ comes first, comes late or comes back, in every run and every driver.
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedapp.data.own import Place
@@ -17,15 +17,21 @@ from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.settings import OWN
 
 
-def who_am_i(node_config: Mapping[str, Scalar], experiment: Experiment) -> tuple[int, Place | None]:
+def who_am_i(
+    node_config: Mapping[str, Scalar], experiment: Experiment, asked: int | None = None
+) -> tuple[int, Place | None]:
     """Return the number of the site that a node is, and where its own data lie.
 
-    That is None where the data are not its own, and where a simulated site finds them below
-    `data.root`. Raises ConfigError where the node config is no site of the preset.
+    asked: the site that a task is for; a node that stands for it is that site. The place is None
+    where the data are not its own, and where a simulated site finds them below `data.root`. Raises
+    ConfigError where the node config is no site of the preset.
     """
     name, data = node_config.get("site-name", ""), node_config.get("data-path", "")
     if name == data == "":
-        return _numbered(node_config.get("partition-id"), experiment), None
+        number = _numbered(node_config.get("partition-id"), experiment)
+        if asked is None or asked not in stands_for(node_config, experiment):
+            return number, None
+        return asked, None
     if experiment.data.name != OWN:
         raise ConfigError(
             f"site-name and data-path are for data.name = 'own', the preset has "
@@ -44,6 +50,20 @@ def who_am_i(node_config: Mapping[str, Scalar], experiment: Experiment) -> tuple
             f"site-name {name!r}: not in the preset's data.sites ({', '.join(names)}); {hint}"
         )
     return names.index(str(name)), Place(str(name), Path(str(data)).expanduser())
+
+
+def stands_for(node_config: Mapping[str, Scalar], experiment: Experiment) -> Sequence[int]:
+    """Return the numbers of all sites that a node stands for.
+
+    Where sites are grouped, N simulated nodes stand for all K sites: node p for p, p + N, ... Every
+    other node is one site.
+    """
+    number, nodes = node_config.get("partition-id"), node_config.get("num-partitions")
+    if not isinstance(number, int):
+        return ()
+    if not experiment.runtime.grouped or not isinstance(nodes, int) or nodes < 1:
+        return (number,)
+    return range(number, experiment.split.num_clients, nodes)
 
 
 def check_unchanged(note: Path, data: SiteData) -> None:

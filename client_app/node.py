@@ -49,12 +49,13 @@ def open_site(
     settings: Mapping[str, Scalar],
     house: House,
     allowed: Callable[[], None],
+    asked: int | None = None,
 ) -> tuple[SiteClient, Path]:
     """Return the site that this node is, for the server's run, and its folder.
 
     run_config: preset and overrides of the run. node_config: what this node was started with.
     settings: the server's, where the message carries them. house: what the site allows; `allowed`
-    is called when it does, before data are read. Raises
+    is called when it does, before data are read. asked: the site that a task is for. Raises
     TermError where it does not allow the run, ConfigError when the server runs other code or
     another experiment, with the difference, and OwnDataError where the site's data cannot be used.
     """
@@ -62,7 +63,7 @@ def open_site(
     experiment = house.experiment(run_config, origin, place is not None)
     _check(origin, experiment, settings)
     allowed()
-    number, data = who_am_i(node_config, experiment)
+    number, data = who_am_i(node_config, experiment, asked)
     run = folder_of(place or out_root(experiment), origin.run, origin.identity)
     folder, kept = run / "sites" / f"site-{number}", run / "models"
     if place is not None and experiment.runtime.models:

@@ -1,23 +1,26 @@
 """Answer a request in this process: the site's side, with torch, data and model."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 
+from client_app.identity import stands_for
 from client_app.node import alone, house_of, open_site
 from client_app.refusals import refusal_of
 from client_app.resident.frames import Letter
 from client_app.resident.inputs import inputs_of, stamp_of
 from fedapp.data.sites import particulars
+from fedapp.drivers.calls import side_by_side
+from fedapp.experiment.config import load_run_config
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import ProtocolError
 from fedapp.ground.ours import process_is_ours
 from fedapp.messages.codec import decode_origin, decode_request, encode
-from fedapp.messages.protocol import Hello, Incoming, Origin, Refusal, Request
+from fedapp.messages.protocol import Hello, Incoming, Origin, Refusal, Request, Task
 from fedapp.site.federation import called
 from fedapp.site.house import House
 
@@ -31,17 +34,19 @@ def answer(
     request: Request,
     payloads: Mapping[str, bytes],
     allowed: Callable[[], None] = lambda: None,
+    asked: int | None = None,
 ) -> Incoming:
     """Answer one request as the site that a node with these settings is.
 
-    allowed: called when the site's terms allow the run, before its data are read. Raises
+    allowed: called when the site's terms allow the run, before its data are read. asked: which of
+    the sites that the node stands for. Raises
     FedAppError where the node cannot take part; what goes wrong in a task is an answer.
     """
     process_is_ours()
     _speak()
     house = house_of(node_config)
     try:
-        return _answer(run_config, node_config, origin, request, payloads, house, allowed)
+        return _answer(run_config, node_config, origin, request, payloads, house, allowed, asked)
     except Exception as why:
         house.refused(origin, request, why)
         raise
@@ -55,9 +60,10 @@ def _answer(
     payloads: Mapping[str, bytes],
     house: House,
     allowed: Callable[[], None],
+    asked: int | None,
 ) -> Incoming:
     settings = request.settings if isinstance(request, Hello) else {}
-    site, folder = open_site(run_config, node_config, origin, settings, house, allowed)
+    site, folder = open_site(run_config, node_config, origin, settings, house, allowed, asked)
     if isinstance(request, Hello):
         if said := particulars([site.data]):
             log.info("%s: %s", called(site.data), said)
@@ -71,6 +77,53 @@ def _answer(
         incoming = house.after(site.handle(request, payloads), site, request, origin)
     # The server finds the new model where it lies, in the pool.
     return replace(incoming, payloads={}) if site.shares_pool else incoming
+
+
+def introductions(
+    run_config: Mapping[str, Scalar],
+    node_config: Mapping[str, Scalar],
+    origin: Origin,
+    hello: Hello,
+) -> list[Incoming]:
+    """Return who the sites are that a node stands for. Raises what the first's `answer` raises."""
+    first = answer(run_config, node_config, origin, hello, {})
+    others = stands_for(node_config, load_run_config(run_config))[1:]
+    return [first, *(_tried(run_config, node_config, origin, hello, k) for k in others)]
+
+
+def together(
+    run_config: Mapping[str, Scalar],
+    node_config: Mapping[str, Scalar],
+    origin: Origin,
+    requests: Sequence[Request],
+) -> list[Incoming]:
+    """Answer tasks for several of the sites that a node stands for, as one batch where they can be.
+
+    Raises ProtocolError for what is no task.
+    """
+    tasks = [request for request in requests if isinstance(request, Task)]
+    if len(tasks) != len(requests):
+        raise ProtocolError("several requests at once must be tasks")
+
+    def done(task: Task) -> Incoming:
+        return _tried(run_config, node_config, origin, task, task.site)
+
+    with side_by_side(True) as every:
+        return list(every(done, tasks))
+
+
+def _tried(
+    run_config: Mapping[str, Scalar],
+    node_config: Mapping[str, Scalar],
+    origin: Origin,
+    request: Request,
+    asked: int,
+) -> Incoming:
+    """Return the answer of one of several sites; what goes wrong is its answer alone."""
+    try:
+        return answer(run_config, node_config, origin, request, {}, asked=asked)
+    except Exception as error:
+        return refusal_of(error)
 
 
 @lru_cache(maxsize=1)

@@ -1,9 +1,10 @@
 """The engine's transport over a Flower grid: tasks to the nodes, their answers back."""
 
 import time
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, zip_longest
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -11,6 +12,7 @@ from flwr.serverapp import Grid
 from fedapp.experiment.config import shared_settings
 from fedapp.ground.errors import StoreError, one_line
 from fedapp.learn.params import digest_of
+from fedapp.learn.together import MEMBERS
 from fedapp.messages import wire
 from fedapp.messages.poolkey import make_key
 from fedapp.messages.protocol import (
@@ -30,11 +32,16 @@ from server_app.attendance import Attendance
 from server_app.introductions import Introductions
 from server_app.post import AT_ONCE, NOT_SENT, Post, parsed
 
+Lot = Sequence[Outgoing]
+"""Tasks that go in one message, at least one."""
+
 
 class GridCarrier:
     """Carries one run's messages by a grid (`fedapp.server.phases.Carrier`).
 
-    everybody: the command that simulates all sites, said to whoever starts fewer.
+    Where sites are grouped, a node that simulates several gets the tasks of up to `MEMBERS` of them
+    in one message, those of sites with as many images together. everybody: the command that
+    simulates all sites, said to whoever starts fewer.
     """
 
     def __init__(self, grid: Grid, origin: Origin, everybody: str, run: Assembly) -> None:
@@ -53,17 +60,22 @@ class GridCarrier:
             self._attendance,
         )
         self._declined: dict[int, tuple[str, str]] = {}
+        self._images: dict[int, tuple[int, int]] = {}
 
     def introduce(self) -> Sequence[SiteFacts]:
         """Ask every node who it is; note which node is which site.
 
         Raises RunError where there is no node, or where every one that answers refuses.
         """
-        return self.sites.at_start()
+        return self._known(self.sites.at_start())
 
     def newcomers(self) -> Sequence[SiteFacts]:
         """Return the sites whose nodes have come, or come back, since the last call."""
-        return self.sites.since()
+        return self._known(self.sites.since())
+
+    def _known(self, sites: Sequence[SiteFacts]) -> Sequence[SiteFacts]:
+        self._images |= {facts.site: (facts.labelled, facts.unlabelled) for facts in sites}
+        return sites
 
     def leave_out(self, site: int) -> None:
         """Have a site's node asked again at a later call of `newcomers`."""
@@ -78,38 +90,56 @@ class GridCarrier:
         """
         limit = self._models_at_once(outbox)
         declined = {out.task.site: self._declines(out.task) for out in outbox}
-        queue = deque(out for out in outbox if not declined[out.task.site])
+        queue = deque(self._lots([out for out in outbox if not declined[out.task.site]]))
         lost = [(out.task, why) for out in outbox if (why := declined[out.task.site])]
-        flying = dict[int, tuple[Outgoing, float]]()
+        flying = dict[int, tuple[Lot, float]]()
 
         def more() -> list[Message]:
             messages: list[Message] = []
             while not messages and (
-                wave := self._wave(queue, [out for out, _ in flying.values()], limit)
+                wave := self._wave(queue, [lot for lot, _ in flying.values()], limit)
             ):
-                for out in wave:
+                for lot in wave:
                     try:
-                        messages.append(self._message(out, fetch))
+                        messages.append(self._message(lot, fetch))
                     except StoreError as error:  # a damaged content, which only its sites need
-                        lost.append((out.task, f"the server lost a model it needs: {error}"))
+                        why = f"the server lost a model it needs: {error}"
+                        lost.extend((out.task, why) for out in lot)
                     else:
-                        flying[self.sites.nodes[out.task.site]] = out, time.monotonic()
+                        flying[id(messages[-1])] = lot, time.monotonic()
             return messages
 
         for message, reply in self._post.replies(more, deadline_s):
-            out, began = flying.pop(message.metadata.dst_node_id)
-            task = out.task
+            lot, began = flying.pop(id(message))
             if reply is None:
-                yield task.site, _unsent(task, NOT_SENT)
+                yield from ((out.task.site, _unsent(out.task, NOT_SENT)) for out in lot)
                 continue
-            incoming = self._read(task, reply)
-            self._noted(message.metadata.dst_node_id, task, incoming, time.monotonic() - began)
-            yield task.site, incoming
+            seconds = time.monotonic() - began
+            for out, incoming in zip(lot, self._read(lot, reply), strict=True):
+                self._noted(message.metadata.dst_node_id, out.task, incoming, seconds)
+                yield out.task.site, incoming
         self._attendance.save(at_once=True)
         for task, reason in lost:
             yield task.site, _unsent(task, reason)
-        for out in queue:
+        for out in chain.from_iterable(queue):
             yield out.task.site, _unsent(out.task, "not sent: the round's time was over")
+
+    def _lots(self, outbox: Sequence[Outgoing]) -> Iterator[Lot]:
+        """Cut tasks into what goes in one message: one by one, but to nodes of several sites."""
+        nodes, near = self.sites.nodes, self.sites.neighbours
+        several = {node for node, sites in Counter(nodes.values()).items() if sites > 1}
+        of_node = defaultdict[int, list[Outgoing]](list)
+        for out in outbox:
+            node = nodes[out.task.site]
+            if node in several and out.task.site in near:
+                of_node[node].append(out)
+            else:
+                yield (out,)
+        lots = []
+        for tasks in of_node.values():
+            tasks.sort(key=lambda out: self._images[out.task.site])
+            lots.append([tasks[at : at + MEMBERS] for at in range(0, len(tasks), MEMBERS)])
+        yield from filter(None, chain.from_iterable(zip_longest(*lots)))  # each node in its turn
 
     def _noted(self, node: int, task: Task, incoming: Incoming, seconds: float) -> None:
         """Note how long an answer took, and a refusal that lasts."""
@@ -137,44 +167,47 @@ class GridCarrier:
         known = [self._store.size(digest) for digest in digests if self._store.has(digest)]
         return self._settings.runtime.in_flight_mib * 2**20 // max(known, default=1)
 
-    def _wave(
-        self, queue: deque[Outgoing], flying: Iterable[Outgoing], limit: int
-    ) -> list[Outgoing]:
+    def _wave(self, queue: deque[Lot], flying: Iterable[Lot], limit: int) -> list[Lot]:
         """Take from the queue what there is room for beside what is under way; one, if nothing is.
 
         A model that goes to several sites counts once; each task brings one back.
         """
         under_way = list(flying)
-        away = [out for out in under_way if out.task.site not in self.sites.neighbours]
+        away = [lot[0] for lot in under_way if lot[0].task.site not in self.sites.neighbours]
         models = {digest for out in away for digest in out.attach}
-        back, near, wave = len(away), len(under_way) - len(away), list[Outgoing]()
+        back, near, wave = len(away), len(under_way) - len(away), list[Lot]()
         while queue:
-            if queue[0].task.site in self.sites.neighbours:
+            if (first := queue[0][0]).task.site in self.sites.neighbours:
                 near += 1
                 if near > AT_ONCE:
                     break
             else:
-                models |= set(queue[0].attach)
+                models |= set(first.attach)
                 back += 1
                 if back > 1 and len(models) + back > limit:
                     break
             wave.append(queue.popleft())
         return wave
 
-    def _message(self, out: Outgoing, fetch: Fetch) -> Message:
-        """Return a task as a message, with the contents that its site can neither hold nor read."""
+    def _message(self, lot: Lot, fetch: Fetch) -> Message:
+        """Return tasks as a message, with the contents that a site can neither hold nor read."""
+        out, *others = lot
+        if others:  # all of neighbours
+            heads = wire.pack_lot(self._origin, [one.head for one in lot])
+            return self._post.message(self.sites.nodes[out.task.site], "train.lot", heads)
         travels = () if out.task.site in self.sites.neighbours else out.attach
         payloads = {digest: fetch(digest) for digest in travels}
         records = wire.pack_request(self._origin, out.head, payloads)
         return self._post.message(self.sites.nodes[out.task.site], "train.task", records)
 
-    def _read(self, task: Task, reply: Message) -> Incoming:
-        """Parse the answer to a task."""
-        incoming = parsed(reply)
-        answer = incoming.answer
-        if isinstance(answer, Reply) and task.site in self.sites.neighbours:
-            return self._with_upload(task, answer, incoming.head_bytes)
-        return incoming
+    def _read(self, lot: Lot, reply: Message) -> Iterator[Incoming]:
+        """Parse the answers to tasks."""
+        for out, incoming in zip(lot, parsed(reply, len(lot)), strict=True):
+            answer = incoming.answer
+            if isinstance(answer, Reply) and out.task.site in self.sites.neighbours:
+                yield self._with_upload(out.task, answer, incoming.head_bytes)
+            else:
+                yield incoming
 
     def _with_upload(self, task: Task, reply: Reply, head_bytes: int) -> Incoming:
         """Read a neighbour's new contents where it put them: in the pool."""

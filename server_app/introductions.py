@@ -5,12 +5,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from flwr.app import Message, RecordDict
 
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import RunError
-from fedapp.messages.protocol import Refusal, SiteFacts
+from fedapp.messages.protocol import Answer, Incoming, Refusal, SiteFacts
 from fedapp.server.checks import unfit
 from server_app.attendance import Attendance
 from server_app.post import AT_ONCE, FIRST_POLL_S, NOT_SENT, Post, parsed
@@ -18,6 +19,8 @@ from server_app.post import AT_ONCE, FIRST_POLL_S, NOT_SENT, Post, parsed
 MOST_PASSED = 8
 """A node that goes on refusing is asked at every eighth call at last, and at once when it signs on
 anew. One whose refusal lasts is asked then alone: each question is a line in its site's record."""
+SETTLED_S = 1.0
+"""Seconds without a new node after which no more are waited for, where sites are grouped."""
 PATIENCE_S = 10.0
 """Seconds after which a node that has not said who it is keeps no other from being asked."""
 
@@ -72,8 +75,7 @@ class Introductions:
             )
 
         for message, reply in self.post.replies(more, self.experiment.rounds.hello_s):
-            if (facts := self._met(message, reply)) is not None:
-                found[facts.site] = facts
+            found |= {facts.site: facts for facts in self._met(message, reply)}
         if self._said and not found:
             _, reason = next(iter(self._said))
             raise RunError(f"none of {len(nodes)} nodes can take part: {reason}")
@@ -102,7 +104,7 @@ class Introductions:
         _, refused = self.post.push(self._questions(by_turns[:room]))
         for message in refused:
             del self._asked[message.metadata.dst_node_id]
-        return [facts for facts in answers if facts is not None]
+        return list(chain.from_iterable(answers))
 
     def leave_out(self, site: int) -> None:
         """Forget which node a site is, so that it is asked again."""
@@ -150,11 +152,26 @@ class Introductions:
         self._last_asked |= dict.fromkeys(nodes, now)
         return messages
 
-    def _met(self, message: Message, reply: Message | None) -> SiteFacts | None:
-        """Take a node's answer; return what it said of itself, None where it cannot take part."""
+    def _met(self, message: Message, reply: Message | None) -> list[SiteFacts]:
+        """Take a node's answer; return what it said of the sites that can take part.
+
+        That is one, itself, but where sites are grouped: then a simulated node stands for several.
+        """
         node = message.metadata.dst_node_id
         self._asked.pop(node, None)
-        answer = Refusal(-1, 0, NOT_SENT) if reply is None else parsed(reply).answer
+        answers = [Incoming(Refusal(-1, 0, NOT_SENT))] if reply is None else parsed(reply, None)
+        several = len(answers) > 1
+        if several and not self.experiment.runtime.grouped:
+            why = f"{len(answers)} answers when asked who it is"
+            answers = [Incoming(Refusal(-1, 0, why))]
+        met = [self._took_in(node, incoming.answer) for incoming in answers]
+        found = [facts for facts in met if facts is not None]
+        if several and found:
+            self.attendance.took_in(node, found[0].site, f"{len(found)} simulated sites")
+        return found
+
+    def _took_in(self, node: int, answer: Answer) -> SiteFacts | None:
+        """Take what a node says of a site; return it, None where that site cannot take part."""
         name = self._keys.get(node, "")
         if isinstance(answer, Refusal):
             reason = answer.reason
@@ -205,17 +222,27 @@ class Introductions:
         self._signed_on = {node.node_id: node.last_activated_at for node in nodes}
 
     def _wait_for_nodes(self) -> list[int]:
-        """Wait until all the preset's sites are there, or `rounds.join_wait_s` is over."""
+        """Wait until all the preset's sites are there, or `rounds.join_wait_s` is over.
+
+        Where sites are grouped, a node may stand for several: until no more nodes come.
+        """
         wanted, wait = self.experiment.split.num_clients, self.experiment.rounds.join_wait_s
+        grouped = self.experiment.runtime.grouped
         end = time.monotonic() + wait
-        while len(nodes := list(self.post.grid.get_node_ids())) < wanted and time.monotonic() < end:
+        nodes, since = list[int](), time.monotonic()
+        while len(here := list(self.post.grid.get_node_ids())) < wanted and time.monotonic() < end:
+            if len(here) != len(nodes):
+                nodes, since = here, time.monotonic()
+            elif grouped and here and time.monotonic() > since + SETTLED_S:
+                break
             time.sleep(FIRST_POLL_S)
+        nodes = here
         if not nodes:
             raise RunError(
                 f"no node within rounds.join_wait_s = {wait:g} s; start SuperNodes, or raise the "
                 "wait"
             )
-        if len(nodes) < wanted:
+        if len(nodes) < wanted and not grouped:
             self.say(
                 f"{len(nodes)} of {wanted} sites are here and will be used; in simulation, all: "
                 f"{self.everybody}"

@@ -120,12 +120,24 @@ class Post:
         return found
 
 
-def parsed(reply: Message) -> Incoming:
-    """Parse any reply; what cannot be read, or Flower's own error, becomes a refusal."""
+def parsed(reply: Message, number: int | None = 1) -> list[Incoming]:
+    """Parse any reply to so many tasks; None: to a first question, which may bring several answers.
+
+    What cannot be read, or Flower's own error, becomes a refusal of each.
+    """
     if reply.has_error():
         reason = " ".join(one_line(reply.error.reason).split())[:400]
-        return Incoming(Refusal(-1, 0, f"Flower error {reply.error.code}: {reason}"))
+        return _refused(f"Flower error {reply.error.code}: {reason}", number)
     try:
-        return wire.read_answer(reply.content)
+        answers = wire.read_answers(reply.content)
     except ProtocolError as error:
-        return Incoming(Refusal(-1, 0, f"unreadable answer: {error}"))
+        return _refused(f"unreadable answer: {error}", number)
+    if number in (None, len(answers)):
+        return answers
+    if len(answers) == 1 and isinstance(refusal := answers[0].answer, Refusal):
+        return _refused(refusal.reason, number)
+    return _refused(f"{len(answers)} answers to {number} tasks", number)
+
+
+def _refused(reason: str, number: int | None) -> list[Incoming]:
+    return [Incoming(Refusal(-1, 0, reason))] * (1 if number is None else number)

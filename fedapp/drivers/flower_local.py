@@ -117,6 +117,7 @@ def _tool(name: str) -> str:
 def _federation(plan: Plan, need: Need | None) -> str:
     """Return Flower's federation config: one node per site, as many workers as the machine carries.
 
+    Where sites are grouped, a node per worker, which stands for several sites.
     need: of one worker; None where it could not be measured: a worker per core.
     """
     sites, threads = plan.sites, plan.threads
@@ -130,7 +131,7 @@ def _federation(plan: Plan, need: Need | None) -> str:
     # Ray counts shares of a GPU in steps of 0.0001; rounding up would cost a worker.
     share = min(1.0, int(1e4 * len(need.gpus) / number) / 1e4)
     parts = {
-        "num-supernodes": sites,
+        "num-supernodes": number if plan.grouped else sites,
         "client-resources-num-cpus": threads,
         "client-resources-num-gpus": share,
         "init-args-num-cpus": number * threads,

@@ -43,7 +43,8 @@ def prepare(preset: str, texts: Sequence[str]) -> tuple[Experiment, Plan]:
     pick_device(experiment.runtime.device)  # before every simulated site says the same
     runtime, sites = experiment.runtime, experiment.split.num_clients
     run_config = flower_words({"preset": preset, "set": shlex.join(words)})
-    return experiment, Plan(run_config, sites, runtime.threads, runtime.workers)
+    plan = Plan(run_config, sites, runtime.threads, runtime.workers, runtime.grouped)
+    return experiment, plan
 
 
 def absolute_paths(experiment: Experiment) -> dict[str, str]:

@@ -3,9 +3,12 @@
 A message is one ConfigRecord with JSON heads and, where contents travel, one ArrayRecord with one
 flat uint8 array per model: its safetensors bytes, under its digest. Nothing is pickled, nothing is
 copied. (A model as many arrays is many times slower: Flower sends one request per object.)
+
+A node that simulates several sites gets tasks for several at once, and answers likewise: heads in a
+list, and no contents, since it works on the server's pool.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
@@ -15,6 +18,9 @@ from fedapp.messages.protocol import MAX_ENTRIES, MAX_MODELS, Incoming, Origin, 
 
 MAX_MODEL_BYTES = 2**30
 """Bytes of one content; the receiver also checks it against the model's own size."""
+
+MAX_TOGETHER = 2**16
+"""Tasks, or answers, in one message."""
 
 _HEADS = "heads"
 _MODELS = "models"
@@ -52,6 +58,48 @@ def read_answer(records: RecordDict) -> Incoming:
     """Parse an answer. Raises ProtocolError."""
     heads, payloads = _parts(records, {"message"}, MAX_ENTRIES)  # one of each role
     return Incoming(decode_answer(heads["message"]), payloads, len(heads["message"]))
+
+
+def pack_lot(origin: Origin, messages: Sequence[bytes]) -> RecordDict:
+    """Return the records of several tasks that are encoded already."""
+    return _records(ConfigRecord({"origin": encode(origin), "messages": list(messages)}), {})
+
+
+def read_lot(records: RecordDict) -> tuple[Origin, list[Request]]:
+    """Parse several tasks. Raises ProtocolError."""
+    origin, messages = _several(records, "origin")
+    return decode_origin(origin), [decode_request(message) for message in messages]
+
+
+def write_answers(answers: Sequence[Incoming]) -> RecordDict:
+    """Return the records of several answers, whose contents are in the pool."""
+    return _records(ConfigRecord({"messages": [encode(one.answer) for one in answers]}), {})
+
+
+def read_answers(records: RecordDict) -> list[Incoming]:
+    """Parse one answer or several. Raises ProtocolError."""
+    heads = records.get(_HEADS)
+    if not isinstance(heads, ConfigRecord) or "messages" not in heads:
+        return [read_answer(records)]
+    _, messages = _several(records, "")
+    return [Incoming(decode_answer(message), {}, len(message)) for message in messages]
+
+
+def _several(records: RecordDict, first: str) -> tuple[bytes, list[bytes]]:
+    """Return the head of this name, where there is to be one, and the list of heads."""
+    config = records.get(_HEADS)
+    wanted = {first, "messages"} - {""}
+    if records.keys() != {_HEADS} or not isinstance(config, ConfigRecord):
+        raise ProtocolError(f"message holds records {sorted(records)}, must be heads alone")
+    if config.keys() != wanted:
+        raise ProtocolError(f"record {_HEADS!r} must hold {sorted(wanted)}")
+    head, found = config.get(first, b""), config["messages"]
+    if not isinstance(head, bytes) or not isinstance(found, list):
+        raise ProtocolError(f"record {_HEADS!r} must hold bytes and a list of bytes")
+    messages = [message for message in found if isinstance(message, bytes)]
+    if not len(messages) == len(found) <= MAX_TOGETHER:
+        raise ProtocolError(f"{len(found)} messages in one; at most {MAX_TOGETHER}, all bytes")
+    return head, messages
 
 
 def _records(heads: ConfigRecord, payloads: Mapping[str, bytes]) -> RecordDict:

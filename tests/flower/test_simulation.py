@@ -69,6 +69,12 @@ def test_the_number_of_actors_does_not_matter(copy, tmp_path):
 
 
 @pytest.mark.slow
+@TWO_CORES
+def test_actors_that_stand_for_several_sites_each_give_the_loopback_runs_bits(copy, tmp_path):
+    same_bits(copy, tmp_path, 2, runtime__grouped=True)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=TWO_CORES)])
 def test_the_recommended_method_is_the_loopback_run_bit_for_bit(copy, tmp_path, count):
     """With pseudo-labels, weak views, steps that are counted, the closed form and its weights."""

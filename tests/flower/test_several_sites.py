@@ -1,0 +1,104 @@
+"""Nodes that stand for several simulated sites each, where sites are grouped (`runtime.grouped`)."""
+
+from collections import Counter
+
+import pytest
+
+from client_app.identity import stands_for
+from fedapp.experiment.config import load_experiment
+from fedapp.messages import wire
+from fedapp.messages.protocol import Incoming, Refusal
+from fedapp.methods.averaging.fedavg import FedAvg
+from tests.flower.grids import MemoryGrid, node, preset, serve
+from tests.flower.results import loopback, results
+from tests.small import SMALL, small
+
+
+@pytest.fixture
+def federation(tmp_path, monkeypatch):
+    """Experiment and a grid of so many nodes; sites beside the pool."""
+    monkeypatch.delenv("FEDAPP_SITES", raising=False)
+
+    def make(nodes, name="flower", **settings):
+        grouped = {"runtime__grouped": True, **settings}
+        out = str(tmp_path / name)
+        experiment = small(runtime__out=out, rounds__num_rounds=2, **grouped)
+        run_config = {"preset": preset(experiment, tmp_path)}
+        those = {
+            100 + p: node(run_config, **{"partition-id": p, "num-partitions": nodes})
+            for p in range(nodes)
+        }
+        return load_experiment(run_config["preset"]), MemoryGrid(those)
+
+    return make
+
+
+def kinds(grid):
+    return Counter(message.metadata.message_type for push in grid.pushes for message in push)
+
+
+@pytest.mark.parametrize("method", [SMALL.method, FedAvg()])
+def test_nodes_for_all_sites_give_the_loopback_runs_bits(federation, method):
+    settings = {"method": method}
+    whole = results(loopback(federation(1, "loopback", **settings)[0]))
+    for nodes in (1, 2, 4):
+        experiment, grid = federation(nodes, f"of-{nodes}", **settings)
+        _, folder = serve(experiment, grid)
+        assert results(folder.path) == whole
+        assert kinds(grid)["query.hello"] == nodes
+        assert nodes > 2 or kinds(grid)["train.lot"] > 0
+
+
+def test_as_many_nodes_as_sites_get_their_tasks_one_by_one(federation):
+    experiment, grid = federation(small().split.num_clients)
+    serve(experiment, grid)
+    assert "train.lot" not in kinds(grid)
+
+
+def test_what_goes_wrong_at_a_site_is_its_answer_alone(federation, monkeypatch):
+    from client_app import work
+
+    honest = work.open_site
+
+    def broken(*given):
+        site, folder = honest(*given)
+        if site.data.site == 3:
+            raise OSError("the disk of site 3")
+        return site, folder
+
+    experiment, grid = federation(2)
+    monkeypatch.setattr(work, "open_site", broken)
+    _, folder = serve(experiment, grid)
+    found = {row["site"] for row in results(folder.path)["rows"] if "site" in row}
+    assert 3 not in found
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        (lambda lot: lot[1:], "3 answers to 4 tasks"),
+        (lambda lot: [*lot, lot[0]], "5 answers to 4 tasks"),
+        (lambda lot: [Incoming(Refusal(-1, 0, "no room"))], "no room"),
+    ],
+)
+def test_a_lots_wrong_answer_is_refused_for_each_of_its_sites(answers, says):
+    from flwr.app import Message
+
+    from server_app.post import parsed
+
+    lot = [Incoming(Refusal(k, 0, "later")) for k in range(4)]
+    asked = Message(wire.write_answers(lot), 7, "train.lot")
+    reply = Message(wire.write_answers(answers(lot)), reply_to=asked)
+    found = parsed(reply, 4)
+    assert [incoming.answer.reason for incoming in found] == [says] * 4
+
+
+def test_nodes_share_the_sites_among_them():
+    experiment = small(runtime__grouped=True)
+    sites = experiment.split.num_clients
+    nodes = [{"partition-id": p, "num-partitions": 4} for p in range(4)]
+    assert sorted(k for one in nodes for k in stands_for(one, experiment)) == list(range(sites))
+    assert list(stands_for({"partition-id": 2}, experiment)) == [2]
+    assert list(stands_for({"site-name": "north"}, experiment)) == []
+    alone = small()
+    assert list(stands_for({"partition-id": 2, "num-partitions": 4}, alone)) == [2]
