@@ -35,16 +35,17 @@ def answer(
     payloads: Mapping[str, bytes],
     allowed: Callable[[], None] = lambda: None,
     asked: int | None = None,
+    house: House | None = None,
 ) -> Incoming:
     """Answer one request as the site that a node with these settings is.
 
     allowed: called when the site's terms allow the run, before its data are read. asked: which of
-    the sites that the node stands for. Raises
+    the sites that the node stands for; house: whose house that is. Raises
     FedAppError where the node cannot take part; what goes wrong in a task is an answer.
     """
     process_is_ours()
     _speak()
-    house = house_of(node_config)
+    house = house or house_of(node_config)
     try:
         return _answer(run_config, node_config, origin, request, payloads, house, allowed, asked)
     except Exception as why:
@@ -86,9 +87,10 @@ def introductions(
     hello: Hello,
 ) -> list[Incoming]:
     """Return who the sites are that a node stands for. Raises what the first's `answer` raises."""
-    first = answer(run_config, node_config, origin, hello, {})
+    house = house_of(node_config)
+    first = answer(run_config, node_config, origin, hello, {}, house=house)
     others = stands_for(node_config, load_run_config(run_config))[1:]
-    return [first, *(_tried(run_config, node_config, origin, hello, k) for k in others)]
+    return [first, *(_tried(run_config, node_config, origin, hello, k, house) for k in others)]
 
 
 def together(
@@ -105,8 +107,10 @@ def together(
     if len(tasks) != len(requests):
         raise ProtocolError("several requests at once must be tasks")
 
+    house = house_of(node_config)
+
     def done(task: Task) -> Incoming:
-        return _tried(run_config, node_config, origin, task, task.site)
+        return _tried(run_config, node_config, origin, task, task.site, house)
 
     with side_by_side(True) as every:
         return list(every(done, tasks))
@@ -118,10 +122,11 @@ def _tried(
     origin: Origin,
     request: Request,
     asked: int,
+    house: House,
 ) -> Incoming:
     """Return the answer of one of several sites; what goes wrong is its answer alone."""
     try:
-        return answer(run_config, node_config, origin, request, {}, asked=asked)
+        return answer(run_config, node_config, origin, request, {}, asked=asked, house=house)
     except Exception as error:
         return refusal_of(error)
 

@@ -1,6 +1,8 @@
 """The YAML files of `conf/`: where they are, what they are called, what they say."""
 
 import re
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +92,7 @@ def source_of(path: Path) -> str:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return what a YAML file says. Raises ConfigError where it is no mapping of YAML 1.2."""
     try:
-        plain = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml12)  # noqa: S506 it is a SafeLoader
+        plain = deepcopy(_parsed(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{source_of(path)}: cannot be read ({error}); give a YAML file"
@@ -105,6 +107,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise ConfigError(f"{source_of(path)}: must hold groups of keys, such as data: and method:")
     return plain
+
+
+@lru_cache(maxsize=16)  # a process that simulates many sites reads the same file for each
+def _parsed(text: str) -> Any:
+    return yaml.load(text, Loader=_Yaml12)  # noqa: S506 it is a SafeLoader
 
 
 def scalar(text: str) -> Scalar:

@@ -60,6 +60,10 @@ class House:
 
     folder: Path | None
     signer: str = field(default="", init=False)
+    _simulated: tuple[tuple[str, Mapping[str, Scalar]], Experiment] | None = field(
+        default=None, init=False
+    )
+    """What was read last where there are no terms: several simulated sites may share this."""
 
     @cached_property
     def terms(self) -> Terms:
@@ -95,7 +99,9 @@ class House:
         """
         preset, overrides = read_run_config(run_config)
         if self.folder is None:
-            return load_experiment(preset, overrides)
+            if self._simulated is None or self._simulated[0] != (preset, overrides):
+                self._simulated = (preset, overrides), load_experiment(preset, overrides)
+            return self._simulated[1]
         self.terms.check_presets(preset, str(overrides.get("method.preset", "")))
         self.terms.check_presets("", preset_beneath(preset))  # its faults would quote the file
         said = settings_said(preset, overrides)

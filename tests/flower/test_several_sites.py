@@ -1,4 +1,4 @@
-"""Nodes that stand for several simulated sites each, where sites are grouped (`runtime.grouped`)."""
+"""Nodes that stand for several simulated sites each (`runtime.grouped`)."""
 
 from collections import Counter
 
