@@ -32,6 +32,10 @@ from server_app.attendance import Attendance
 from server_app.introductions import Introductions
 from server_app.post import AT_ONCE, NOT_SENT, Post, parsed
 
+MOST_GROUPS = 4
+"""Groups of `MEMBERS` sites in one message: a message of Flower's costs as much as 10 to 20 tiny
+sites. Fewer where a node has not at least four messages: whoever is free first takes the next."""
+
 Lot = Sequence[Outgoing]
 """Tasks that go in one message, at least one."""
 
@@ -39,8 +43,8 @@ Lot = Sequence[Outgoing]
 class GridCarrier:
     """Carries one run's messages by a grid (`fedapp.server.phases.Carrier`).
 
-    Where sites are grouped, a node that simulates several gets the tasks of up to `MEMBERS` of them
-    in one message, those of sites with as many images together. everybody: the command that
+    Where sites are grouped, a node that simulates several gets the tasks of many of them in one
+    message, those of sites with as many images together. everybody: the command that
     simulates all sites, said to whoever starts fewer.
     """
 
@@ -138,7 +142,8 @@ class GridCarrier:
         lots = []
         for tasks in of_node.values():
             tasks.sort(key=lambda out: self._images[out.task.site])
-            lots.append([tasks[at : at + MEMBERS] for at in range(0, len(tasks), MEMBERS)])
+            size = MEMBERS * max(1, min(MOST_GROUPS, len(tasks) // (4 * MEMBERS)))
+            lots.append([tasks[at : at + size] for at in range(0, len(tasks), size)])
         yield from filter(None, chain.from_iterable(zip_longest(*lots)))  # each node in its turn
 
     def _noted(self, node: int, task: Task, incoming: Incoming, seconds: float) -> None:
