@@ -14,11 +14,11 @@ from client_app.refusals import refusal_of
 from client_app.resident.frames import Letter
 from client_app.resident.inputs import inputs_of, stamp_of
 from fedapp.data.sites import particulars
-from fedapp.drivers.calls import side_by_side
 from fedapp.experiment.config import load_run_config
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import ProtocolError
 from fedapp.ground.ours import process_is_ours
+from fedapp.learn.together import side_by_side
 from fedapp.messages.codec import decode_origin, decode_request, encode
 from fedapp.messages.protocol import Hello, Incoming, Origin, Refusal, Request, Task
 from fedapp.site.federation import called

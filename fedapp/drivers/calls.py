@@ -1,16 +1,12 @@
 """What carries messages by function call: the sites work in this very process."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ProtocolError
-from fedapp.ground.turns import Turns
 from fedapp.learn.scores import ScoreStore
-from fedapp.learn.together import MEMBERS
+from fedapp.learn.together import MEMBERS, side_by_side
 from fedapp.messages.codec import delivered, encode
 from fedapp.messages.protocol import Incoming, Outgoing, Refusal, Reply, SiteFacts
 from fedapp.messages.store import ModelStore
@@ -88,16 +84,6 @@ class Loopback:
         size = MEMBERS if self._grouped else 1
         order = sorted(outbox, key=images) if self._grouped else outbox
         yield from (order[at : at + size] for at in range(0, len(order), size))
-
-
-@contextmanager
-def side_by_side(grouped: bool) -> Iterator[Callable[..., Iterable[Any]]]:
-    """Return how a lot's tasks are done: `map`, or the same by turns, so that sites are grouped."""
-    if not grouped:
-        yield map
-        return
-    with Turns(MEMBERS) as turns:
-        yield lambda done, lot: turns.carry_out(partial(done, one) for one in lot)
 
 
 def carried(incoming: Incoming) -> Incoming:

@@ -19,11 +19,12 @@ from types import TracebackType
 from typing import Self
 
 from fedapp.data.memory import in_memory
-from fedapp.drivers.calls import Loopback, carried, side_by_side
+from fedapp.drivers.calls import Loopback, carried
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ConfigError, FedAppError, RunError
 from fedapp.ground.ours import process_is_ours
 from fedapp.learn.scores import ScoreStore
+from fedapp.learn.together import side_by_side
 from fedapp.messages.codec import decode_request, encode
 from fedapp.messages.protocol import Incoming, Outgoing, Task
 from fedapp.messages.store import ModelStore

@@ -5,11 +5,12 @@ A training that cannot be grouped is done by itself, by the same loop as ever.
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from fedapp.ground.devices import draws_of
 from fedapp.ground.errors import RunError
 from fedapp.ground.settings import TrainSettings
-from fedapp.ground.turns import Raised
+from fedapp.ground.turns import Raised, Turns
 from fedapp.learn.grouped import Grouped, why_not
 from fedapp.learn.limits import LONGEST_GRADIENT, Penalty
 from fedapp.learn.losses import cross_entropy
@@ -384,3 +385,13 @@ def _hindrance(kind: Hashable, beside: _Beside) -> str:  # noqa: ARG001 the key
 @lru_cache
 def _say(why: str) -> None:
     log.warning("runtime.grouped: sites train one by one: %s", why)
+
+
+@contextmanager
+def side_by_side(grouped: bool) -> Iterator[Callable[..., Iterable[Any]]]:
+    """Return how a lot's tasks are done: `map`, or the same by turns, so that sites are grouped."""
+    if not grouped:
+        yield map
+        return
+    with Turns(MEMBERS) as turns:
+        yield lambda done, lot: turns.carry_out(partial(done, one) for one in lot)

@@ -66,8 +66,8 @@ def task(experiment, site=2):
     return wire.write_request(origin_of(experiment), warm_up(experiment, site), {})
 
 
-def test_one_handler_is_registered_under_both_message_types():
-    assert sorted(app._registered_funcs) == ["query.hello", "train.task"]
+def test_the_handlers_are_registered_under_all_message_types():
+    assert sorted(app._registered_funcs) == ["query.hello", "train.lot", "train.task"]
 
 
 def test_an_honest_hello_and_an_honest_task(ask, experiment, tmp_path):
