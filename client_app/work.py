@@ -86,9 +86,14 @@ def introductions(
     origin: Origin,
     hello: Hello,
 ) -> list[Incoming]:
-    """Return who the sites are that a node stands for. Raises what the first's `answer` raises."""
+    """Return who the sites are that a node stands for. Raises what the first's `answer` raises.
+
+    A site with a folder of its own is real, and one.
+    """
     house = house_of(node_config)
     first = answer(run_config, node_config, origin, hello, {}, house=house)
+    if house.folder is not None:
+        return [first]
     others = stands_for(node_config, load_run_config(run_config))[1:]
     return [first, *(_tried(run_config, node_config, origin, hello, k, house) for k in others)]
 
@@ -101,13 +106,16 @@ def together(
 ) -> list[Incoming]:
     """Answer tasks for several of the sites that a node stands for, as one batch where they can be.
 
-    Raises ProtocolError for what is no task.
+    Raises ProtocolError for what is no task, and where the node is a real site: its terms and its
+    record are about one task.
     """
     tasks = [request for request in requests if isinstance(request, Task)]
     if len(tasks) != len(requests):
         raise ProtocolError("several requests at once must be tasks")
 
     house = house_of(node_config)
+    if house.folder is not None:
+        raise ProtocolError("several tasks at once are for simulated sites; this site has a folder")
 
     def done(task: Task) -> Incoming:
         return _tried(run_config, node_config, origin, task, task.site, house)

@@ -221,19 +221,23 @@ class Introductions:
         self._keys = {node.node_id: node.name for node in nodes if node.name}
         self._signed_on = {node.node_id: node.last_activated_at for node in nodes}
 
+    def _several_each(self) -> bool:
+        """Whether a node may stand for several sites: none has a key, so all are simulated."""
+        self._read_keys()
+        return self.experiment.runtime.grouped and not self._keys
+
     def _wait_for_nodes(self) -> list[int]:
         """Wait until all the preset's sites are there, or `rounds.join_wait_s` is over.
 
-        Where sites are grouped, a node may stand for several: until no more nodes come.
+        Where sites are grouped, a simulated node may stand for several: until no more nodes come.
         """
         wanted, wait = self.experiment.split.num_clients, self.experiment.rounds.join_wait_s
-        grouped = self.experiment.runtime.grouped
         end = time.monotonic() + wait
         nodes, since = list[int](), time.monotonic()
         while len(here := list(self.post.grid.get_node_ids())) < wanted and time.monotonic() < end:
             if len(here) != len(nodes):
                 nodes, since = here, time.monotonic()
-            elif grouped and here and time.monotonic() > since + SETTLED_S:
+            elif here and time.monotonic() > since + SETTLED_S and self._several_each():
                 break
             time.sleep(FIRST_POLL_S)
         nodes = here
@@ -242,7 +246,7 @@ class Introductions:
                 f"no node within rounds.join_wait_s = {wait:g} s; start SuperNodes, or raise the "
                 "wait"
             )
-        if len(nodes) < wanted and not grouped:
+        if len(nodes) < wanted and not self._several_each():
             self.say(
                 f"{len(nodes)} of {wanted} sites are here and will be used; in simulation, all: "
                 f"{self.everybody}"

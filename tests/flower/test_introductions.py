@@ -93,6 +93,19 @@ def test_a_node_that_comes_is_asked_and_its_answer_found_at_the_next_call(met, c
     assert asked(grid, 100) == asked(grid, 200) == 1 and said == []
 
 
+@pytest.mark.parametrize(("name", "seconds"), [("", introductions.SETTLED_S), ("north", 30.0)])
+def test_registered_nodes_are_waited_for_though_sites_are_grouped(
+    clock, monkeypatch, name, seconds
+):
+    """Each of them is one site; a simulated node may stand for several."""
+    grid, before = MemoryGrid({100: site(0)}), clock.seconds
+    monkeypatch.setattr(grid, "get_nodes", lambda: [NodeInfo(node_id=100, name=name)])
+    experiment = small(rounds__join_wait_s=30.0, runtime__grouped=True)
+    made = Introductions(Post(grid, 60.0), experiment, HELLO, KEY, [].append, "all")
+    assert numbers(made.at_start()) == [0]
+    assert clock.seconds - before == pytest.approx(seconds, abs=0.1)
+
+
 def test_one_that_refused_is_asked_again_less_and_less_often_and_named_once(met):
     made, grid, said = met(site(0))
     grid.nodes[200] = refuses()

@@ -73,6 +73,23 @@ def test_what_goes_wrong_at_a_site_is_its_answer_alone(federation, monkeypatch):
     assert 3 not in found
 
 
+def test_a_site_with_a_folder_of_its_own_is_one_and_gets_one_task_at_a_time(federation, tmp_path):
+    """Its terms and its record are about one task: several at once would pass them by."""
+    experiment, grid = federation(1)
+    serve(experiment, grid)
+    [lot] = [m for push in grid.pushes for m in push if m.metadata.message_type == "train.lot"][:1]
+    [hello] = [m for m in grid.pushes[0] if m.metadata.message_type == "query.hello"]
+    run_config = {"preset": preset(experiment, tmp_path)}
+    folder = tmp_path / "site"
+    folder.mkdir()
+    parts = {"partition-id": 0, "num-partitions": 1}
+    assert len(wire.read_answers(node(run_config, **parts)(hello).content)) > 1
+    real = node(run_config, **parts, **{"site-folder": str(folder)})
+    [refused] = wire.read_answers(real(lot).content)
+    assert "several tasks at once are for simulated sites" in refused.answer.reason
+    assert len(wire.read_answers(real(hello).content)) == 1
+
+
 @pytest.mark.parametrize(
     ("answers", "says"),
     [

@@ -81,3 +81,33 @@ def test_as_many_contents_as_are_allowed_are_read():
 def test_what_is_not_exactly_right_is_refused(records, says):
     with pytest.raises(ProtocolError, match=says):
         wire.read_answer(records)
+
+
+TASK = b'{"schema":1}'
+
+
+def lot(**changes):
+    """Records of several tasks, some of their heads others."""
+    records = wire.pack_lot(ORIGIN, [TASK])
+    records["heads"] = ConfigRecord({**records["heads"], **changes})
+    return records
+
+
+@pytest.mark.parametrize(("records", "says"), [
+    (RecordDict({**lot(), "models": ArrayRecord()}), "must be heads alone"),
+    (lot(more=b""), "must hold"),
+    (lot(messages=TASK), "bytes and a list of bytes"),
+    (lot(origin="text"), "bytes and a list of bytes"),
+    (lot(messages=["text"]), "1 messages in one; at most 65536, all bytes"),
+    (lot(messages=[b""] * (wire.MAX_TOGETHER + 1)), "65537 messages in one"),
+    (lot(), "exactly schema, kind and body"),
+])  # fmt: skip
+def test_several_tasks_that_are_not_exactly_right_are_refused(records, says):
+    with pytest.raises(ProtocolError, match=says):
+        wire.read_lot(records)
+
+
+def test_several_answers_come_back_in_their_order():
+    answers = [Incoming(Missing(site, 2, (D,))) for site in (3, 1, 2)]
+    found = wire.read_answers(wire.write_answers(answers))
+    assert [one.answer for one in found] == [one.answer for one in answers]

@@ -34,13 +34,14 @@ class Listing:
     """What a site holds.
 
     passed_over: files beside the images that are none. bags: class proportions of each bag, by its
-    name, in the order of the agreed classes; each sums to 1.
+    name, in the order of the agreed classes; each sums to 1. by_patient: groups are patients.
     """
 
     entries: tuple[Entry, ...]
     faults: tuple[Fault, ...]
     passed_over: tuple[str, ...] = ()
     bags: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    by_patient: bool = False
 
 
 def label_fault(where: str, label: str, classes: Sequence[str], called: str = "label") -> Fault:

@@ -60,7 +60,7 @@ def list_table(table: Path, classes: Sequence[str]) -> Listing:
         faults += _split_faults(table.name, entries)
     faults += alone(entries) if by_patient else []
     bags = list_bags(table, entries, classes, faults)
-    return Listing(tuple(entries), tuple(faults), bags=bags)
+    return Listing(tuple(entries), tuple(faults), bags=bags, by_patient=by_patient)
 
 
 def _columns(where: str, fields: Sequence[str]) -> Sequence[str] | Fault:

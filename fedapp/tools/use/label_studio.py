@@ -11,6 +11,7 @@ from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
 
 from fedapp.data.own.listing import list_own
+from fedapp.data.own.patients import GROUP, PATIENT
 from fedapp.data.own.table import COLUMNS
 from fedapp.ground.errors import DataError
 from fedapp.models.predict import Prediction
@@ -132,10 +133,10 @@ def labelled_table(data: Path, labels: Mapping[Path, str], out: Path) -> str:
     rows = [
         {"path": one.name, "label": labels.get(file, one.label),
          "bag": "" if file in labels else one.bag,  # stands in the place of a label
-         "split": one.part, "group": one.group}
+         "split": one.part, PATIENT if listing.by_patient else GROUP: one.group}
         for file, one in entries.items()
     ]  # fmt: skip
-    used = [name for name in COLUMNS if name in _ALWAYS or any(row[name] for row in rows)]
+    used = [name for name in COLUMNS if name in _ALWAYS or any(row.get(name) for row in rows)]
     text = io.StringIO()
     table = csv.DictWriter(text, used, extrasaction="ignore", lineterminator="\n")
     table.writeheader()

@@ -167,8 +167,10 @@ def test_labels_come_back_as_the_sites_table(site, chosen, tmp_path):
     assert "is there already" in refused("labels", export, "--data", site / "data", "-o", out)
 
 
-def test_groups_and_other_labels_stay(tmp_path):
-    table(tmp_path, "a.png,one,p1", "b.png,,p2", header="path,label,group")
+@pytest.mark.parametrize("column", ["group", "patient"])
+def test_groups_and_other_labels_stay(tmp_path, column):
+    header = f"path,label,{column}"
+    table(tmp_path, "a.png,one,p1", "b.png,,p2", "c.png,two,p3", header=header)
     export = tmp_path / "export.json"
     export.write_text(json.dumps([{
         "data": {"file": str((tmp_path / "b.png").resolve())},
@@ -176,7 +178,7 @@ def test_groups_and_other_labels_stay(tmp_path):
     }]))  # fmt: skip
     data, out = tmp_path / "labels.csv", tmp_path / "new.csv"
     assert invoked("labels", export, "--data", data, "-o", out).exit_code == 0
-    assert out.read_text() == "path,label,group\na.png,one,p1\nb.png,two,p2\n"
+    assert out.read_text() == f"{header}\na.png,one,p1\nb.png,two,p2\nc.png,two,p3\n"
 
 
 @pytest.mark.parametrize(("content", "says"), [
