@@ -59,7 +59,7 @@ def row(name: str) -> Row:
         said.append(record.getMessage().rpartition("one by one: ")[2])
         return False
 
-    together._say.cache_clear()
+    together.say_one_by_one.cache_clear()
     together._hindrance.cache_clear()
     together.log.addFilter(heard)
     patches = patch.object(together, "_trained", grouped), patch.object(training, "_looped", looped)
@@ -73,6 +73,8 @@ def row(name: str) -> Row:
         said.append(f"does not run at this size: {str(error)[:60]}")
     finally:
         together.log.removeFilter(heard)
+    if not (said or any(counts.values())):
+        said.append("no network is trained")
     return {"preset": name, **counts, "why by the loop": "; ".join(dict.fromkeys(said))}
 
 

@@ -154,7 +154,7 @@ def can_be_grouped(model: Network, settings: TrainSettings) -> bool:
     if not model.grouped:
         return False
     if settings.optimiser != "sgd":
-        _say(f"training.optimiser = {settings.optimiser!r}; groups descend by sgd")
+        say_one_by_one(f"training.optimiser = {settings.optimiser!r}; groups descend by sgd")
         return False
     return fits(model)
 
@@ -202,7 +202,7 @@ def trained_together(
             try:
                 waiting += _fitting(lot)
             except _LossError as error:
-                _say(str(error))
+                say_one_by_one(str(error))
                 for one in lot:
                     apart[id(one)] = _apart(one, alone)
     return [apart[id(one)] if id(one) in apart else one.answer() for one in trainings]
@@ -233,7 +233,7 @@ def _fitting(lot: Sequence[Training]) -> list[Training]:
         no_room = not isinstance(error, RuntimeError) or "memory" in str(error)
         if len(lot) == 1 or not no_room or any(one.losses for one in lot):
             raise
-    _say(f"{len(lot)} sites at a time need more memory than there is: half as many")
+    say_one_by_one(f"{len(lot)} sites at a time need more memory than there is: half as many")
     for one in lot:
         one.draws.set_state(one.begun)
     middle = len(lot) // 2
@@ -378,12 +378,13 @@ def _hindrance(kind: Hashable, beside: _Beside) -> str:  # noqa: ARG001 the key
     too_large = f"a network of {size / 2**20:.0f} MiB keeps a core busy by itself"
     why = too_large if size > MOST_BYTES else why_not(beside.model)
     if why:
-        _say(why)
+        say_one_by_one(why)
     return why
 
 
 @lru_cache
-def _say(why: str) -> None:
+def say_one_by_one(why: str) -> None:
+    """Say, once a process, why sites are not trained as one batch."""
     log.warning("runtime.grouped: sites train one by one: %s", why)
 
 

@@ -450,6 +450,8 @@ class Method(ABC, Generic[State]):
     """Actions of tasks that any number of sites may leave undone: the others go on without them."""
     learns_from: ClassVar[frozenset[str]] = frozenset({LABELLED, UNLABELLED})
     """The parts of a site's data that it can learn from, of `fedapp.data.parts.TRAINING`."""
+    one_by_one: ClassVar[str] = ""
+    """Why `runtime.grouped` finds no training of its to put side by side; empty: it may."""
 
     def unlearnable(self, data: SiteData) -> tuple[str, str] | None:
         """Return what keeps a site's data from teaching, and the remedy; None: nothing.

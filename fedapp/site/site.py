@@ -29,7 +29,7 @@ from fedapp.learn.graphs import graphs_on
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import Params, Schema, digest_of, schema_of, to_bytes, without
 from fedapp.learn.scores import ScoreStore
-from fedapp.learn.together import MEMBERS
+from fedapp.learn.together import MEMBERS, say_one_by_one
 from fedapp.learn.worked import Worked, counting
 from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import (
@@ -349,6 +349,8 @@ class SiteClient:
             key = model, self.inputs, len(self.classes), device, precision, runtime.graphs
             network = self._networks[seat()] = _network(seat(), *key)
             network.grouped = runtime.grouped
+            if runtime.grouped and (why := self.experiment.method.one_by_one):
+                say_one_by_one(why)
         return network
 
     @cached_property

@@ -64,7 +64,13 @@ def test_a_group_is_not_the_loop_to_the_bit_and_as_good(tmp_path):
     assert mine == pytest.approx(theirs, abs=0.05)
 
 
-def test_it_says_once_why_sites_train_one_by_one(tmp_path, caplog):
-    together._say.cache_clear()
-    loopback(run(tmp_path, "fedavg", **{"runtime.grouped": True, "training.optimiser": "adam"}))
-    assert caplog.text.count("groups descend by sgd") == 1
+@pytest.mark.parametrize(("name", "over", "why"), [
+    ("fedavg", {"training.optimiser": "adam"}, "groups descend by sgd"),
+    ("fedrod", {}, "a step of FedRoD's trains two heads"),
+    ("pfedme", {}, "pFedMe goes several steps down"),
+    ("fedmatch", {}, "a step of FedMatch's goes down two losses"),
+])  # fmt: skip
+def test_it_says_once_why_sites_train_one_by_one(tmp_path, caplog, name, over, why):
+    together.say_one_by_one.cache_clear()
+    loopback(run(tmp_path, name, **{"runtime.grouped": True, **over}))
+    assert caplog.text.count(why) == 1

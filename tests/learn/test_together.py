@@ -213,7 +213,7 @@ def inner(network, x, y):
 
 @pytest.mark.parametrize("loss", [twice, inner])
 def test_a_loss_that_asks_more_than_answers_is_the_loops_to_the_bit(networks, loss, caplog):
-    together._say.cache_clear()
+    together.say_one_by_one.cache_clear()
     found, losses = trained(networks, range(3), EQUAL, 3, loss=loss)
     assert "one by one" in caplog.text
     for network in networks:
@@ -223,7 +223,7 @@ def test_a_loss_that_asks_more_than_answers_is_the_loops_to_the_bit(networks, lo
 
 
 def test_too_little_memory_means_half_as_many(networks, monkeypatch, caplog):
-    together._say.cache_clear()
+    together.say_one_by_one.cache_clear()
     whole, losses = trained(networks, range(6), EQUAL, 6)
     real = together._step
 
