@@ -34,7 +34,7 @@ def demo(out: Path | None = None, **over: Scalar) -> list[str]:
     sites = experiment.split.num_clients
     print(f"{sites} simulated sites share scikit-learn's digits; some labelled all, some none.")
     print("Each trains alone, and together with the others: half a minute to two.", flush=True)
-    summary, _ = run_loopback(experiment, lambda summary, *_: title(summary))
+    run_loopback(experiment, lambda summary, *_: title(summary))
     found = gains(RunFolder(folder).per_site())
     write_atomic(folder / PICTURE, png(who_gained(found)), durable=False)
     [page] = write_reports([str(folder)])

@@ -1,4 +1,4 @@
-"""`fedapp demo`: from nothing to a picture; a folder that is there or cannot be made is one line."""
+"""`fedapp demo` ends with a picture; a folder that is there or cannot be made is one line."""
 
 import sys
 
