@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedapp.api.runs import Model, Run, load_model, open_run, run
     from fedapp.ground.errors import FedAppError
     from fedapp.learn.networks import Network
+    from fedapp.methods.averaging._own_loop import OwnLoop
 
 __all__ = [
     "Comparison",
@@ -19,6 +20,7 @@ __all__ = [
     "Federation",
     "Model",
     "Network",
+    "OwnLoop",
     "Run",
     "Site",
     "__version__",
@@ -34,6 +36,7 @@ _FROM = {
     "fedapp.api.runs": ("Model", "Run", "load_model", "open_run", "run"),
     "fedapp.ground.errors": ("FedAppError",),
     "fedapp.learn.networks": ("Network",),
+    "fedapp.methods.averaging._own_loop": ("OwnLoop",),
 }
 
 

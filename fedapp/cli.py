@@ -141,6 +141,21 @@ def run(
         print(pretty(summary), end="")
 
 
+@app.command(rich_help_panel=RUN)
+def demo(
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="new folder; else `demo` in your runs")
+    ] = None,
+) -> None:
+    """Show what this is for, in a minute or two: 10 simulated sites, alone against together."""
+    from fedapp.ground.processes import termination_as_interrupt
+    from fedapp.tools.demo.demo import demo as show
+
+    with termination_as_interrupt():
+        for line in show(out):
+            print(line)
+
+
 @app.command("presets", rich_help_panel=RUN)
 def list_presets() -> None:
     """List the presets, and the method presets that `method.preset=NAME` lays over them."""

@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from fedapp.__main__ import main as command_line
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import load_run_config
-from fedapp.experiment.presetfiles import presets
+from fedapp.experiment.presetfiles import presets, read_yaml
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -215,6 +215,20 @@ def test_the_licence_is_apache_2():
     text = (ROOT / "LICENSE").read_text()
     assert "Apache License" in text and "END OF TERMS AND CONDITIONS" in text
     assert PROJECT["project"]["license"] == "Apache-2.0"
+
+
+def test_the_citation_is_of_this_version():
+    """By the required fields and types of the Citation File Format 1.2.0."""
+    said = read_yaml(ROOT / "CITATION.cff")
+    required = {"cff-version", "message", "title", "authors"}
+    optional = {"type", "version", "license", "abstract", "keywords", "references"}
+    assert required <= said.keys() <= required | optional
+    assert (said["cff-version"], said["type"]) == ("1.2.0", "software")
+    for key in ("version", "license"):
+        assert said[key] == PROJECT["project"][key]
+    assert said["authors"] == [{"name": "um-pfssl developers"}]
+    for paper in said["references"]:
+        assert paper.keys() >= {"type", "title", "authors"} and paper["type"] == "article"
 
 
 # --- Makefile -------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
                 label = f"each site trained alone; {without} without: guesses"
             table.append((label, column, answers[name]["final"]))
     head = _cells("Right answers on the sites' own test images", "right / of", "%", "sites' mean")
-    every = [_guessing(row) for row in per_site]
+    every = [guessing(row) for row in per_site]
     rows = [(label, *_counted(every, column), percent(of)) for label, column, of in table]
     return [head, *(_cells(f"  {label}", *values) for label, *values in rows)]
 
@@ -98,7 +98,7 @@ def _begins(summary: Row) -> str:
     return str(summary.get("begins", "warm-up"))
 
 
-def _guessing(row: Row) -> Row:
+def guessing(row: Row) -> Row:
     """Return a site's row; one that has no model trained alone would guess evenly in its place."""
     if row.get(ALONE) is not None or not row.get("classes"):
         return row
@@ -117,7 +117,7 @@ def _by_site(per_site: Sequence[Row], begins: str) -> list[str]:
     for row in sorted(per_site, key=lambda row: (row.get("mu") or 0.0, row["site"])):
         shares = "".join(f"{percent(row.get(column)):>12}" for column, _ in shown)
         line = f"{f'  {brief(row)}'[:20]:<21}{_labelled(row):>15}{shares}"
-        if _right(row, FINAL) is None:
+        if right(row, FINAL) is None:
             line += "  no test images" if row.get("test") == 0 else ""
         else:
             line += "{:>13}{:>15}".format(*counted(row))
@@ -202,25 +202,25 @@ def _next(run: Path) -> list[str]:
     return [f"Files in {run}", f"Pictures: fedapp report {name}{models}"]
 
 
-def _right(row: Row, column: str) -> int | None:
+def right(row: Row, column: str) -> int | None:
     """Return how many test images were answered right; None where that is not known."""
     if not row.get("test") or row.get(column) is None:
         return None
-    right: int = round(row[column] * row["test"])
-    return right
+    found: int = round(row[column] * row["test"])
+    return found
 
 
 def _images(row: Row, column: str) -> int | None:
     """Return the right answers at the end less those of another column; None where unknown."""
-    start, end = _right(row, column), _right(row, FINAL)
+    start, end = right(row, column), right(row, FINAL)
     return None if start is None or end is None else end - start
 
 
 def _counted(rows: Sequence[Row], column: str) -> tuple[str, str]:
     """Return the right answers of all sites together, and their share in percent."""
-    found = [(right, row["test"]) for row in rows if (right := _right(row, column)) is not None]
-    right, of = sum(right for right, _ in found), sum(of for _, of in found)
-    return (_of(right, of), percent(right / of)) if of else ("-", "-")
+    found = [(n, row["test"]) for row in rows if (n := right(row, column)) is not None]
+    total, of = sum(n for n, _ in found), sum(of for _, of in found)
+    return (_of(total, of), percent(total / of)) if of else ("-", "-")
 
 
 def _labelled(row: Row) -> str:
@@ -328,6 +328,6 @@ def by_label_group(per_site: Sequence[Row], names: Sequence[str]) -> dict[str, l
 
 def counted(row: Row) -> tuple[str, str]:
     """Return a measured site's right answers of how many, and their interval in percent."""
-    right, of = round(row[FINAL] * row["test"]), row["test"]
-    low, high = map(percent, wilson(right, of))
-    return f"{right} / {of}", f"{low} to {high}"
+    found, of = round(row[FINAL] * row["test"]), row["test"]
+    low, high = map(percent, wilson(found, of))
+    return f"{found} / {of}", f"{low} to {high}"

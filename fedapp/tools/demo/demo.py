@@ -1,0 +1,50 @@
+"""`fedapp demo`: a small federation in one process, and a picture of who gained by joining."""
+
+from pathlib import Path
+
+from fedapp.drivers.loopback import run_loopback
+from fedapp.experiment.config import load_experiment
+from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.runfolder import RunFolder
+from fedapp.experiment.runpaths import runs_root
+from fedapp.ground.disk import write_atomic
+from fedapp.ground.errors import RunError
+from fedapp.results.comparison.figures import png
+from fedapp.results.endblock import run_name, title
+from fedapp.results.gained import gains, in_words, who_gained
+from fedapp.results.report import write_reports
+
+PRESET = "digits_demo"
+ROUNDS = 5
+"""Enough for these images: further rounds, as the preset has, change no answer to speak of."""
+PICTURE = "who-gained.png"
+
+
+def demo(out: Path | None = None, **over: Scalar) -> list[str]:
+    """Run the demo and return what it says at the end: a verdict, files and the next commands.
+
+    out: the run's folder, new; None: `demo` among your runs. over: other settings of the preset.
+    Raises RunError where the folder is there, StoreError where it cannot be made.
+    """
+    folder = (out or runs_root() / "demo").absolute()
+    if folder.exists():
+        raise RunError(f"{folder}: is there already: name a new folder (fedapp demo --out FOLDER)")
+    place = {"runtime.out": str(folder.parent), "runtime.run_name": folder.name}
+    experiment = load_experiment(PRESET, {"rounds.num_rounds": ROUNDS, **over, **place})
+    sites = experiment.split.num_clients
+    print(f"{sites} simulated sites share scikit-learn's digits; some labelled all, some none.")
+    print("Each trains alone, and together with the others: half a minute to two.", flush=True)
+    run_loopback(experiment, lambda summary, *_: title(summary))
+    found = gains(RunFolder(folder).per_site())
+    write_atomic(folder / PICTURE, png(who_gained(found)), durable=False)
+    [page] = write_reports([str(folder)])
+    name = run_name(folder)
+    return [
+        "",
+        *in_words(found),
+        f"Picture of who gained: {folder / PICTURE}",
+        f"Page of the run:       {page}",
+        "Next:",
+        f"  fedapp site {name}       did joining pay at each site, and which model it keeps",
+        "  fedapp advise FOLDER   which method do your own images support? a folder for each class",
+    ]

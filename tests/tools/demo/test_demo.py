@@ -1,0 +1,60 @@
+"""`fedapp demo` ends with a picture; a folder that is there or cannot be made is one line."""
+
+import sys
+
+import pytest
+from PIL import Image
+
+from fedapp.cli import main
+from fedapp.tools.demo.demo import PICTURE, demo
+from tests.docs.pages import blocks
+from tests.docs.test_commands import COMMANDS
+
+SHORT = {
+    "data.subset": 300,
+    "data.image_size": 0,
+    "split.num_clients": 3,
+    "model.width": 2,
+    "training.warmup_epochs": 2,
+    "training.local_epochs": 1,
+    "rounds.num_rounds": 1,
+}
+
+
+def test_it_ends_with_a_verdict_a_picture_and_two_commands(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FEDAPP_OUT", str(tmp_path))
+    blank, who, verdict, picture, page, *following = demo(**SHORT)
+    assert "3 simulated sites" in capsys.readouterr().out
+    assert not blank and who.startswith("Of 60 test images, ") and "sites gained" in who
+    assert "oining" in verdict and "on the same 60 test images" in verdict
+    assert picture.endswith(str(tmp_path / "demo" / PICTURE))
+    with Image.open(tmp_path / "demo" / PICTURE) as image:
+        assert image.format == "PNG" and image.width > 800
+    assert page.endswith("report.html") and "</html>" in (tmp_path / "demo/report.html").read_text()
+    commands = [line.split()[1] for line in following if line.startswith("  fedapp ")]
+    assert commands == ["site", "advise"] and set(commands) <= set(COMMANDS)
+    assert following[1].startswith("  fedapp site demo ")
+
+
+@pytest.mark.parametrize(("place", "said"), [
+    ("there", "there: is there already: name a new folder (fedapp demo --out FOLDER)"),
+    ("file/new", "a file is in the way; choose another folder (FEDAPP_OUT or runtime.out)"),
+    ("two words", "'two words': must be letters, digits, dot, dash and underscore"),
+])  # fmt: skip
+def test_a_folder_that_will_not_do_is_one_line(tmp_path, monkeypatch, capsys, place, said):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["fedapp", "demo", "--out", str(tmp_path / place)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_the_demo_says(tmp_path):
+    _, *said = demo(tmp_path / "demo")
+    shown = [text.splitlines() for _, text in blocks("README.md")]
+    assert said[:2] in shown
