@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torch import Tensor
+
 from fedapp.data.folder import KINDS
 from fedapp.data.own.faults import Fault, Kind
 
@@ -15,6 +17,7 @@ IMAGE = f"an image as {KINDS}"
 @dataclass(frozen=True)
 class Entry:
     """One image. name: its path below the data, with slashes; the order of images is that of names.
+    Or one vector: its id, in the file `path`.
 
     label: class, or empty. part: train, val or test, or empty where the site left that open.
     group: what must stay together, such as a patient; empty: this image belongs to no other.
@@ -34,13 +37,15 @@ class Listing:
     """What a site holds.
 
     passed_over: files beside the images that are none. bags: class proportions of each bag, by its
-    name, in the order of the agreed classes; each sums to 1.
+    name, in the order of the agreed classes; each sums to 1. values: of each entry, float32 [n, D],
+    finite; None: the entries are images, not opened yet.
     """
 
     entries: tuple[Entry, ...]
     faults: tuple[Fault, ...]
     passed_over: tuple[str, ...] = ()
     bags: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    values: Tensor | None = None
 
 
 def label_fault(where: str, label: str, classes: Sequence[str], called: str = "label") -> Fault:
