@@ -16,9 +16,9 @@ IMAGE = f"an image as {KINDS}"
 
 @dataclass(frozen=True)
 class Entry:
-    """One image. name: its path below the data, with slashes; the order of images is that of names.
-    Or one vector: its id, in the file `path`.
+    """One image, or one vector of the file `path`. They are in the order of their names.
 
+    name: its path below the data, with slashes; a vector's id.
     label: class, or empty. part: train, val or test, or empty where the site left that open.
     group: what must stay together, such as a patient; empty: this image belongs to no other.
     bag: which of the site's bags holds it, in the place of a label; empty: none.

@@ -10,8 +10,8 @@ from torch import Tensor
 from fedapp.data.folder import decode_all
 from fedapp.data.own.copies import content_of
 from fedapp.data.own.deal import TEST, TRAIN, VAL, deal
-from fedapp.data.own.faults import Fault, Kind, OwnDataError
 from fedapp.data.own.entries import Listing
+from fedapp.data.own.faults import Fault, Kind, OwnDataError
 from fedapp.data.own.listing import list_agreed
 from fedapp.data.parts import BAGS, LABELLED, UNLABELLED, Bags, Part
 from fedapp.data.sites import SiteData

@@ -7,11 +7,11 @@ from fedapp.ground.settings import DataSettings
 from fedapp.tools.datacheck.findings import Finding, note
 
 FAR = 3.0
-"""Standard deviations, as agreed, between a site's mean and the agreed one, from which it is far."""
+"""How many agreed standard deviations a site's mean may be from the agreed one."""
 OTHER_SCALE = 10.0
-"""Factor between a site's standard deviation and the agreed one from which it is another scale."""
+"""By which factor a site's standard deviation may differ from the agreed one."""
 UNEVEN = 1000.0
-"""Factor between the scales of two columns from which the smaller says nothing to a network."""
+"""By which factor columns' scales may differ: beyond, the smaller says nothing to a network."""
 
 
 def look_at_vectors(
