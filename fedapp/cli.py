@@ -81,7 +81,9 @@ SiteFolder = Annotated[
     typer.Option(help="the site's own: site.yaml, approvals, record; a node's default: its --keys"),
 ]
 Model = Annotated[Path, typer.Argument(help="a model's folder; `fedapp site` names them")]
-Images = Annotated[Path, typer.Argument(help="a folder of images, or a CSV file with `path`")]
+Images = Annotated[
+    Path, typer.Argument(help="a folder of images, a CSV file with `path`, or a file of vectors")
+]
 Jobs = Annotated[
     int | None,
     typer.Option(min=1, help="cells at a time; else a core each, as memory allows"),
@@ -465,7 +467,9 @@ def tune(
 
 @app.command("check", rich_help_panel=JOIN)
 def check_site(
-    data: Annotated[Path, typer.Argument(help="a site's images: a folder or a CSV file")],
+    data: Annotated[
+        Path, typer.Argument(help="a site's data: a folder, CSV file or file of vectors")
+    ],
     overrides: Overrides = None,
     preset: Annotated[str, typer.Option(help="what the sites agreed upon")] = "",
     site_name: Annotated[str, typer.Option(help="the site's name in that preset")] = "",

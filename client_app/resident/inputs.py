@@ -30,9 +30,8 @@ def inputs_of(node_config: Mapping[str, Scalar], run_config: Mapping[str, Scalar
     name, root = experiment.data.name, data_root(experiment.data.root)
     if own := node_config.get("data-path"):
         path = Path(str(own)).expanduser()
-        found.append(
-            path.parent if path.suffix.lower() == ".csv" else path
-        )  # it lists images there
+        listed = path.suffix.lower() == ".csv"  # of images there
+        found.append(path.parent if listed else path)
     elif names_function(name):  # where its code is; what that reads, nobody knows
         found.append(source_of(name))
     elif name not in published.NAMES:

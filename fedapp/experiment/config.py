@@ -497,12 +497,15 @@ def _own_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
 
 
 def _size_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
-    """Return where network or method take no images of the size that is set, or not both."""
+    """Return where network or method take no inputs of the size that is set, or not both."""
     model, method, found = parts["model"], parts["method"], []
-    size = parts["data"].image_size
-    shape = (1, size, size)
+    data = parts["data"]
+    key, size = "data.image_size", data.image_size
+    shape: tuple[int, ...] = (1, size, size)
+    if data.vector_size:
+        key, size, shape = "data.vector_size", data.vector_size, data.inputs
     if size and (rule := model.misfit(shape) or method.misfit(shape)):
-        found.append(origin.problem("data.image_size", size, rule))
+        found.append(origin.problem(key, size, rule))
     if rule := method.unfit(model):
         found.append(origin.problem("model.name", model.name, rule))
     return found

@@ -92,10 +92,15 @@ class DataSettings:
     """Names of the sites that may take part, commas between them; their order is their numbers."""
     channels: Annotated[int, Field(ge=0, le=3)] = 0
     """Of every image: 1 (grey) or 3 (RGB)."""
-    mean: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Subtracted from pixels / 255, in every channel; of own data only, others are measured."""
-    std: Annotated[float, Field(gt=0, le=1)] = 0.25
-    """Pixels are divided by it then; of own data only."""
+    mean: float = 0.5
+    """Subtracted from pixels / 255, in every channel, in [0, 1]; or from every number of a vector.
+    Of own data only, others are measured."""
+    std: Positive = 0.25
+    """What is left is divided by it, at most 1 for pixels; of own data only."""
+    vector_size: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    """Numbers of a vector, where the sites have vectors and no images; 0: they have images."""
+    encoder: str = ""
+    """What made these vectors, as all sites' files must say it; empty: tables, made by none."""
     patients: str = ""
     """Regular expression with one group, found in every image's path, which gives the patient: all
     images of one go to one part. Empty: labels.csv may say it (docs/OWN_DATA.md)."""
@@ -111,8 +116,10 @@ class DataSettings:
         return _listed(self.sites)
 
     @property
-    def inputs(self) -> tuple[int, int, int]:
-        """Shape that every site's images take, where they have images of their own."""
+    def inputs(self) -> tuple[int, ...]:
+        """Shape that every site's inputs take, where they have data of their own."""
+        if self.vector_size:
+            return (self.vector_size,)
         return self.channels, self.image_size, self.image_size
 
     @field_validator("window", mode="before")
@@ -132,20 +139,32 @@ class DataSettings:
             found["window"] = f"is a setting of images in files: {remedy}"
         if said["name"] != OWN:
             rule = "is a setting of own data: set name to 'own' or drop it"
-            found |= dict.fromkeys(("classes", "sites", "channels", "patients"), rule)
+            of_own = ("classes", "sites", "channels", "patients", "vector_size", "encoder")
+            found |= dict.fromkeys(of_own, rule)
+        elif said["vector_size"]:
+            rule = "is a setting of images: drop it, or vector_size"
+            found |= dict.fromkeys(("image_size", "channels", "window", "patients"), rule)
+        else:
+            found["encoder"] = "is a setting of vectors: set vector_size or drop it"
         return found
 
     def __post_init__(self) -> None:
         if 0 < self.image_size < 8:
             raise Contradiction("image_size must be 0 (as stored) or in [8, 224]", "image_size")
         window_ends(self.window)
+        if not self.vector_size and not (0 <= self.mean <= 1 and self.std <= 1):
+            raise Contradiction("mean must be in [0, 1] and std in (0, 1] of pixels", "mean", "std")
         _refuse_idle(self)
         if self.name == OWN:
             self._check_own()
 
     def _check_own(self) -> None:
-        if self.image_size == 0 or self.channels not in (1, 3) or self.subset:
-            rule = "own data need an image_size in [8, 224], channels of 1 or 3, and no subset"
+        images = self.image_size > 0 and self.channels in (1, 3)
+        if self.subset or not (images or self.vector_size):
+            rule = (
+                "own data need an image_size in [8, 224] and channels of 1 or 3, or a vector_size; "
+                "and no subset"
+            )
             raise Contradiction(rule, "image_size", "channels", "subset")
         _check_patients(self.patients)
         if len(self.class_names) < 2:

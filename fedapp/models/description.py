@@ -58,7 +58,8 @@ class Recipe:
 
     network: its name and settings. inputs: shape of one input. images: whether these are images.
     mean, std: per channel, of pixels / 255; of numbers, as they are. precision: number format of
-    convolutions. sha256: of the file of tensors. window: as `data.window`, for the images.
+    convolutions. sha256: of the file of tensors. window: as `data.window`, for the images. encoder:
+    as `data.encoder`, of vectors.
     """
 
     network: dict[str, bool | int | float | str]
@@ -71,6 +72,7 @@ class Recipe:
     parts: Annotated[tuple[ModelPart, ...], Field(min_length=1)]
     sha256: str
     window: str = ""
+    encoder: str = ""
 
     def __post_init__(self) -> None:
         window_ends(self.window)

@@ -1,4 +1,4 @@
-"""Images to answer for: those of a folder, or those that a CSV file names."""
+"""Inputs to answer for: images of a folder, or that a CSV file names, or a file's vectors."""
 
 import csv
 import os
@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from fedapp.data.folder import KINDS, SUFFIXES
 from fedapp.data.own.folders import LABELLED
+from fedapp.data.own.vectors import READERS, read_rows, vectors_file
 from fedapp.ground.errors import DataError
 
 COLUMN, LABEL = "path", "label"
@@ -15,11 +16,15 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 class Listed(NamedTuple):
-    """An image: its name as written in the answers, its file, its label; empty: none is known."""
+    """An image: its name as written in the answers, its file, its label; empty: none is known.
+
+    row: of a vector, its place in the file, by ids; then the name is its id. None: an image.
+    """
 
     name: str
     path: Path
     label: str = ""
+    row: int | None = None
 
 
 def list_images(source: Path) -> list[Listed]:
@@ -28,15 +33,22 @@ def list_images(source: Path) -> list[Listed]:
     source: a folder, whose images are found in folders below it too, hidden ones apart, sorted by
     name, "./" in front of what a spreadsheet would take for a formula, those in `labelled/<class>`
     with that label, as in a site's own data; or a CSV file with a column `path`, in its order, each
-    as seen from the file's folder, and perhaps a column `label`. Raises DataError where there is no
-    such thing, no image, or a name that is not UTF-8.
+    as seen from the file's folder, and perhaps a column `label`; or a file of vectors as a site's
+    own, or a folder with one. Raises DataError where there is no such thing, no image, or a name
+    that is not UTF-8.
     """
+    if vectors := vectors_file(source):
+        rows = read_rows(vectors)
+        return [Listed(name, vectors, rows.text(LABEL, i), i) for i, name in enumerate(rows.ids)]
     if source.suffix.lower() == ".csv" and source.is_file():
         found = _of_table(source)
     elif source.is_dir():
         found = _of_folder(source)
     elif source.is_file():
-        raise DataError(f"{source}: no folder and no CSV file (.csv): name the folder it lies in")
+        raise DataError(
+            f"{source}: no folder, no CSV file (.csv) and no vectors ({', '.join(READERS)}): name "
+            "the folder it lies in"
+        )
     else:
         raise DataError(f"{source}: no such folder or CSV file: name one that holds images")
     if not found:

@@ -93,6 +93,7 @@ class Maker:
             parts=parts,
             sha256=digest_of(blob),
             window=self.experiment.data.window,
+            encoder=self.experiment.data.encoder,
         )
         return SiteModel(recipe, blob, site.device), blob
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedapp.data.folder import decode_all
+from fedapp.data.own.vectors import read_rows
 from fedapp.data.stored import DepthError
 from fedapp.ground.errors import ConfigError, DataError, ImageError
 from fedapp.learn.uncertainty import SCORING_BATCH
@@ -104,7 +105,7 @@ def predictions(
 class Batch:
     """Images to be asked about together, those that could be read and those that could not.
 
-    pixels: uint8 [len(read), *inputs].
+    pixels: [len(read), *inputs], uint8; of vectors, float32.
     """
 
     listed: Sequence[Listed]
@@ -114,19 +115,37 @@ class Batch:
 
 
 def batches(images: Sequence[Listed], recipe: Recipe) -> Iterator[Batch]:
-    """Yield images `SCORING_BATCH` at a time. Raises DataError where the model takes no images."""
-    if not recipe.images:
-        raise DataError(
-            f"the model takes numbers of shape {list(recipe.inputs)}, no images: use it "
-            "from Python (docs/USING_A_MODEL.md)"
-        )
+    """Yield inputs `SCORING_BATCH` at a time. Raises DataError where the model takes no such."""
+    if recipe.images and any(image.row is not None for image in images):
+        raise DataError(f"{images[0].path}: vectors, but the model takes images: name some")
+    values = None if recipe.images else _vectors(images, recipe)
     for start in range(0, len(images), SCORING_BATCH):
         listed = images[start : start + SCORING_BATCH]
+        if values is not None:
+            rows = torch.tensor([image.row for image in listed])
+            yield Batch(listed, listed, values[rows], ())
+            continue
         try:
             whole = Batch(listed, listed, read([image.path for image in listed], recipe), ())
         except DataError:
             whole = _one_by_one(listed, recipe)  # one of them cannot be used: which?
         yield whole
+
+
+def _vectors(listed: Sequence[Listed], recipe: Recipe) -> Tensor:
+    """Return all vectors of a file, float32 [N, D]. Raises DataError where the model takes others.
+
+    listed: some of that file.
+    """
+    shape = list(recipe.inputs)
+    if len(shape) != 1:
+        raise DataError(
+            f"the model takes numbers of shape {shape}, no images: use it from Python "
+            "(docs/USING_A_MODEL.md)"
+        )
+    if any(one.row is None for one in listed):
+        raise DataError(f"the model takes vectors of {shape[0]} numbers: name an .npz or .parquet")
+    return read_rows(listed[0].path, shape[0], recipe.encoder).values
 
 
 def _one_by_one(listed: Sequence[Listed], recipe: Recipe) -> Batch:

@@ -24,7 +24,8 @@ from fedapp.server.runstate import RunState, state_of
 from fedapp.server.samesplit import check_same_split
 
 _SAME_DATA = tuple(
-    f"data.{key}" for key in ("name", "classes", "channels", "image_size", "window", "mean", "std")
+    f"data.{key}"
+    for key in "name classes channels image_size window mean std vector_size encoder".split()
 )
 """Settings of the data that decide what a model's input and output mean."""
 

@@ -153,7 +153,9 @@ def federation_of(
         return federation
     if not places:
         places = simulated_places(data_root(data.root), data, split.num_clients)
-    return _own(tuple(sorted(places.items())), data, split, seed, device)
+    federation = _own(tuple(sorted(places.items())), data, split, seed, device)
+    _check_views(experiment, federation)
+    return federation
 
 
 def forget_own() -> None:
@@ -186,7 +188,8 @@ def _own(
     device: str,
 ) -> LoadedSites:
     sites = OwnSites(dict(places), data, split, seed, torch.device(device))
-    return LoadedSites(sites, data.class_names, None, _rules_digest(data, split, seed))
+    rules = _rules_digest(data, split, seed)
+    return LoadedSites(sites, data.class_names, None, rules, not data.vector_size)
 
 
 def _rules_digest(data: DataSettings, split: SplitSettings, seed: int) -> str:
@@ -196,6 +199,8 @@ def _rules_digest(data: DataSettings, split: SplitSettings, seed: int) -> str:
         rules.append(window_ends(data.window) or data.window)
     if data.patients:
         rules.append(["patients", data.patients])
+    if data.vector_size:
+        rules.append(["vectors", data.vector_size, data.encoder])
     dealing = [DEAL_RULE, split.train_share, split.val_share, seed]
     return hashlib.sha256(json.dumps([rules, dealing]).encode()).hexdigest()
 

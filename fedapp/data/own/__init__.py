@@ -1,8 +1,8 @@
-"""Images that lie at a site and that nobody else ever sees: docs/OWN_DATA.md."""
+"""Images, or vectors, that lie at a site and that nobody else ever sees: docs/OWN_DATA.md."""
 
 from fedapp.data.own.entries import Entry, Listing
 from fedapp.data.own.faults import Fault, Kind, OwnDataError
-from fedapp.data.own.listing import list_own
+from fedapp.data.own.listing import list_agreed, list_own
 from fedapp.data.own.read import OwnSites, Place, simulated_places
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "OwnDataError",
     "OwnSites",
     "Place",
+    "list_agreed",
     "list_own",
     "simulated_places",
 ]

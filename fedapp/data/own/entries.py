@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torch import Tensor
+
 from fedapp.data.folder import KINDS
 from fedapp.data.own.faults import Fault, Kind
 
@@ -14,8 +16,9 @@ IMAGE = f"an image as {KINDS}"
 
 @dataclass(frozen=True)
 class Entry:
-    """One image. name: its path below the data, with slashes; the order of images is that of names.
+    """One image, or one vector of the file `path`. They are in the order of their names.
 
+    name: its path below the data, with slashes; a vector's id.
     label: class, or empty. part: train, val or test, or empty where the site left that open.
     group: what must stay together, such as a patient; empty: this image belongs to no other.
     bag: which of the site's bags holds it, in the place of a label; empty: none.
@@ -35,6 +38,7 @@ class Listing:
 
     passed_over: files beside the images that are none. bags: class proportions of each bag, by its
     name, in the order of the agreed classes; each sums to 1. by_patient: groups are patients.
+    values: of each entry, float32 [n, D], finite; None: the entries are images, not opened yet.
     """
 
     entries: tuple[Entry, ...]
@@ -42,6 +46,7 @@ class Listing:
     passed_over: tuple[str, ...] = ()
     bags: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     by_patient: bool = False
+    values: Tensor | None = None
 
 
 def label_fault(where: str, label: str, classes: Sequence[str], called: str = "label") -> Fault:

@@ -19,6 +19,7 @@ class Kind(StrEnum):
     LABEL = "it has labels that are not in data.classes"
     FILE = "it has images that are absent, damaged or outside its folder"
     DEPTH = "its images have more than 8 bits, and data.window does not say how to show them"
+    VECTORS = "its vectors are not those that docs/OWN_DATA.md and the preset ask for"
     BAGS = "its bags or their proportions are not as docs/research/bags.md says"
     PATIENT = "it does not say of each image whose it is, or all are one patient's"
     SPLIT = "its split is not one that docs/OWN_DATA.md allows"

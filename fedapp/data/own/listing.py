@@ -1,7 +1,8 @@
-"""A site's images and labels before any image is opened, and all that is wrong with them.
+"""A site's inputs and labels before any image is opened, and all that is wrong with them.
 
 DATA is a folder with `labelled/<class>/*.png` and `unlabelled/*.png`, or one with a `labels.csv`,
-or that CSV file itself. Images are files of `data.folder.SUFFIXES`.
+or that CSV file itself. Images are files of `data.folder.SUFFIXES`. Or a file of vectors, or a
+folder with one.
 """
 
 import os
@@ -15,20 +16,39 @@ from fedapp.data.own.faults import Fault, Kind
 from fedapp.data.own.folders import LABELLED, UNLABELLED, list_folders
 from fedapp.data.own.patients import by_path
 from fedapp.data.own.table import list_table
+from fedapp.data.own.vectors import NAMES, list_vectors, vectors_file
+from fedapp.ground.settings import DataSettings
 
 TABLE = "labels.csv"
 
 
-def list_own(data: Path, classes: Sequence[str], patients: str = "") -> Listing:
+def list_agreed(data: Path, settings: DataSettings) -> Listing:
+    """List a site's data as `list_own` does, as all sites agreed upon."""
+    vectors = (settings.vector_size, settings.encoder)
+    return list_own(data, settings.class_names, settings.patients, vectors)
+
+
+def list_own(
+    data: Path,
+    classes: Sequence[str],
+    patients: str = "",
+    vectors: tuple[int, str] | None = None,
+) -> Listing:
     """List a site's data; entries ascend by name. Every fault is in the result, nothing is raised.
 
-    classes: what labels may be; empty: whatever there is. patients: as `data.patients`.
+    classes: what labels may be; empty: whatever there is. patients: as `data.patients`. vectors:
+    `data.vector_size`, 0 where images are agreed upon, and `data.encoder`; None: nothing is.
     """
     table = data if data.suffix.lower() == ".csv" else data / TABLE
     if not os.path.exists(data):  # False too where it may not be looked at
         what = "no such folder or CSV file, or not to be read by this user"
         remedy = "check the path (data-path of the node) and who may read it"
         return _only(Fault(Kind.LAYOUT, str(data), what, remedy))
+    if file := vectors_file(data):
+        return _vectors(data, file, table, classes, vectors)
+    if vectors and vectors[0]:
+        what, remedy = f"no {' and no '.join(NAMES)}", "data.vector_size asks for one: write it"
+        return _only(Fault(Kind.VECTORS, str(data), what, remedy))
     if os.path.isfile(table):
         if table.parent == data and os.path.exists(data / LABELLED):
             what = f"holds both {TABLE} and {LABELLED}/"
@@ -44,6 +64,24 @@ def list_own(data: Path, classes: Sequence[str], patients: str = "") -> Listing:
         return _only(Fault(Kind.LAYOUT, str(data), what, f"put them there, as {KINDS}"))
     entries = tuple(sorted(listing.entries, key=lambda entry: entry.name))
     return by_path(replace(listing, entries=entries), patients)
+
+
+def _vectors(
+    data: Path,
+    file: Path,
+    table: Path,
+    classes: Sequence[str],
+    agreed: tuple[int, str] | None,
+) -> Listing:
+    """List a file of vectors where these are agreed upon, and nothing else lies beside it."""
+    if agreed and not agreed[0]:
+        remedy = "remove it, or have data.vector_size and data.encoder agreed upon"
+        return _only(Fault(Kind.VECTORS, file.name, "vectors, but images are agreed upon", remedy))
+    others = [table, data / LABELLED, data / UNLABELLED, *(data / name for name in NAMES)]
+    if data != file and (beside := [p.name for p in others if p != file and os.path.exists(p)]):
+        what = f"holds both {file.name} and {beside[0]}"
+        return _only(Fault(Kind.LAYOUT, str(data), what, f"keep one, or name {file.name}"))
+    return list_vectors(file, classes, *(agreed or ()))
 
 
 def _only(fault: Fault) -> Listing:

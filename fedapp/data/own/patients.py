@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from fedapp.data.own.entries import Entry, Listing
 from fedapp.data.own.faults import Fault, Kind
+from fedapp.data.own.split import apart
 
 PATIENT, GROUP = "patient", "group"
-PARTS = ("train", "val", "test")
 _WHOSE = "so nobody knows whose it is"
 
 
@@ -57,18 +57,3 @@ def alone(entries: Sequence[Entry]) -> list[Fault]:
     what = f"all {len(of)} labelled images are of this one, to learn from and to be tested on"
     remedy = "add images of other patients, or correct the column or data.patients"
     return [Fault(Kind.PATIENT, f"patient {of[0]!r}", what, remedy)]
-
-
-def apart(table: str, entries: Sequence[Entry]) -> list[Fault]:
-    """Return the faults of groups that a site's own split has in several parts."""
-    parts: dict[str, set[str]] = {}
-    for entry in entries:
-        if entry.group and entry.part:
-            parts.setdefault(entry.group, set()).add(entry.part)
-    faults = []
-    for group, found in sorted(parts.items()):
-        if len(found) > 1:
-            what = f"is in {' and '.join(p for p in PARTS if p in found)}"
-            remedy = "give all its images one split, unlabelled ones (train) included"
-            faults.append(Fault(Kind.SPLIT, f"{table}: group {group!r}", what, remedy))
-    return faults

@@ -1,16 +1,18 @@
 """From a site's own files to its data; the sites of one process, each with files of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fedapp.data.folder import decode_all
 from fedapp.data.own.copies import content_of
 from fedapp.data.own.deal import TEST, TRAIN, VAL, deal
+from fedapp.data.own.entries import Listing
 from fedapp.data.own.faults import Fault, Kind, OwnDataError
-from fedapp.data.own.listing import list_own
+from fedapp.data.own.listing import list_agreed
 from fedapp.data.parts import BAGS, LABELLED, UNLABELLED, Bags, Part
 from fedapp.data.sites import SiteData
 from fedapp.data.stored import DepthError
@@ -97,14 +99,11 @@ def _read(
     place: Place, site: int, settings: DataSettings, split: SplitSettings, seed: int
 ) -> SiteData:
     """Read a site's files as the settings say."""
-    listing = list_own(place.data, settings.class_names, settings.patients)
+    listing = list_agreed(place.data, settings)
     if listing.faults:
         raise OwnDataError(place.name, listing.faults)
-    entries, side, channels = listing.entries, settings.image_size, settings.channels
-    try:
-        decoded = decode_all([entry.path for entry in entries], side, channels, settings.window)
-    except ImageError as error:
-        raise OwnDataError(place.name, [_damage(place, error)]) from error
+    entries, channels = listing.entries, settings.inputs[0]
+    decoded = _decoded(place, listing, settings)
     dealt = deal(entries, split, seed, place.name, [content_of(image) for image in decoded])
     rows: dict[tuple[str, str], list[int]] = {}
     for number, (entry, purpose) in enumerate(zip(entries, dealt, strict=True)):
@@ -115,7 +114,7 @@ def _read(
 
     def part(purpose: str, known: str) -> Part:
         chosen = rows.get((purpose, known), [])
-        none = torch.empty((0, channels, side, side), dtype=torch.uint8)
+        none = torch.empty((0, *settings.inputs), dtype=decoded[0].dtype)
         images = torch.stack([decoded[i] for i in chosen]) if chosen else none
         if known == "label":
             return Part(images, _whole([index[entries[i].label] for i in chosen]))
@@ -135,6 +134,17 @@ def _read(
         name=place.name,
         test_groups=_groups([entries[i].group for i in rows.get((TEST, "label"), [])]),
     )
+
+
+def _decoded(place: Place, listing: Listing, settings: DataSettings) -> Sequence[Tensor]:
+    """Return every entry's input. Raises OwnDataError."""
+    if listing.values is not None:
+        return listing.values.unbind()
+    files = [entry.path for entry in listing.entries]
+    try:
+        return decode_all(files, settings.image_size, settings.channels, settings.window)
+    except ImageError as error:
+        raise OwnDataError(place.name, [_damage(place, error)]) from error
 
 
 def _groups(names: list[str]) -> torch.Tensor | None:

@@ -4,7 +4,6 @@ import difflib
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from fedapp.data.folder import SUFFIXES
@@ -12,7 +11,8 @@ from fedapp.data.own.bags import list_bags
 from fedapp.data.own.csvfile import rows
 from fedapp.data.own.entries import IMAGE, Entry, Listing, label_fault, outside, outside_fault
 from fedapp.data.own.faults import Fault, Kind
-from fedapp.data.own.patients import GROUP, PARTS, PATIENT, alone, apart, lacking
+from fedapp.data.own.patients import GROUP, PATIENT, alone, lacking
+from fedapp.data.own.split import part_fault, settled
 
 COLUMNS = ("path", "label", "bag", "split", GROUP, PATIENT)
 
@@ -37,12 +37,9 @@ def list_table(table: Path, classes: Sequence[str]) -> Listing:
             strange.add(label)
             faults.append(label_fault(where, label, classes))
         part = row.get("split", "").lower()
-        if part not in (*PARTS, "") or (part in ("val", "test") and not label):
-            rule = f"split {part!r}" if label else f"split {part!r} of an image without a label"
-            remedy = "write train, val or test; without a label train or nothing"
-            faults.append(Fault(Kind.SPLIT, where, rule, remedy))
-            continue
-        if fault := _path_fault(where, row["path"], table.parent, root):
+        if fault := (
+            part_fault(where, part, label) or _path_fault(where, row["path"], table.parent, root)
+        ):
             faults.append(fault)
             continue
         name = Path(row["path"]).as_posix()
@@ -55,9 +52,7 @@ def list_table(table: Path, classes: Sequence[str]) -> Listing:
         group = patient or row.get(GROUP, "")
         entries.append(Entry(table.parent / name, name, label, part, group, bag))
         by_patient = PATIENT in row
-    if any(entry.part for entry in entries):
-        entries = [e if e.part or e.label else _train(e) for e in entries]
-        faults += _split_faults(table.name, entries)
+    entries = settled(table.name, entries, faults)
     faults += alone(entries) if by_patient else []
     bags = list_bags(table, entries, classes, faults)
     return Listing(tuple(entries), tuple(faults), bags=bags, by_patient=by_patient)
@@ -106,17 +101,3 @@ def _path_fault(where: str, text: str, folder: Path, root: Path) -> Fault | None
     if not os.path.isfile(folder / path):
         return Fault(Kind.FILE, where, "no such file", "correct the path or remove the line")
     return None
-
-
-def _train(entry: Entry) -> Entry:
-    return replace(entry, part="train")
-
-
-def _split_faults(table: str, entries: Sequence[Entry]) -> list[Fault]:
-    """Return what is wrong with a split that the site has made itself."""
-    faults = [
-        Fault(Kind.SPLIT, f"{table}: {entry.name}", "labelled, but without a split",
-              "give every labelled image one, or none")
-        for entry in entries if not entry.part
-    ]  # fmt: skip
-    return faults + apart(table, entries)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedapp.data.dicom import is_dicom
 from fedapp.data.folder import KINDS
-from fedapp.data.own import Listing, list_own
+from fedapp.data.own import Listing, list_agreed, list_own
 from fedapp.data.own.copies import together
 from fedapp.data.own.deal import deal
 from fedapp.experiment.experiment import Experiment
@@ -22,10 +22,10 @@ from fedapp.tools.datacheck import fingerprints, machine
 from fedapp.tools.datacheck.bags import bags_in_words, findings_of_bags
 from fedapp.tools.datacheck.copies import findings_of_copies
 from fedapp.tools.datacheck.counts import Counts
-from fedapp.tools.datacheck.depth import kinds
 from fedapp.tools.datacheck.enough import expected, findings_of_classes, findings_of_test
 from fedapp.tools.datacheck.findings import SHOWN, Finding, fault, note, of_listing, shown
-from fedapp.tools.datacheck.images import findings_of, look_at, sizes
+from fedapp.tools.datacheck.images import look_at_images
+from fedapp.tools.datacheck.vectors import look_at_vectors
 
 
 @dataclass(frozen=True)
@@ -54,25 +54,26 @@ def check(data: Path, options: Options, console: Console) -> int:
     settings = experiment.data if experiment else None
     facts, machines = _machine(options)
     classes = settings.class_names if settings else ()
-    listing = list_own(data, classes, settings.patients if settings else "")
+    listing = list_agreed(data, settings) if settings else list_own(data, ())
     findings = of_listing(listing.faults)
     if listing.entries:
         entries, hide_below = listing.entries, options.hide_below
-        looks = look_at(entries, settings, console)
-        contents = [look.content for look in looks]
+        if listing.values is None:
+            contents, seen, odd = look_at_images(entries, settings, console)
+        else:
+            contents, seen, odd = look_at_vectors(listing.values, settings)
         split, seed = (experiment.split, experiment.seed) if experiment else (SplitSettings(), 0)
         parts = deal(entries, split, seed, options.site_name, contents)
         counts = Counts(entries, parts, classes)
         console.print(counts.table(hide_below))
-        facts.insert(0, ("images", sizes(looks)))
-        facts.insert(1, ("kinds", kinds([look.seen.depth for look in looks if look.seen])))
-        if listing.bags:
-            facts.insert(2, ("bags", bags_in_words(listing, hide_below)))
         if accuracy := expected(entries, parts, hide_below):
-            facts.insert(2, ("accuracy", accuracy))
+            seen.append(("accuracy", accuracy))
+        if listing.bags:
+            seen.append(("bags", bags_in_words(listing, hide_below)))
+        facts = [*seen, *facts]
         groups = together(entries, contents)
         findings += [
-            *findings_of(looks, settings),
+            *odd,
             *findings_of_copies(entries, parts, contents, hide_below),
             *counts.findings(),
             *findings_of_classes(entries, parts, groups, classes, hide_below),

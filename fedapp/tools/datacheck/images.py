@@ -16,7 +16,7 @@ from fedapp.data.stored import DepthError
 from fedapp.ground.errors import ImageError
 from fedapp.ground.extras import NotInstalled
 from fedapp.ground.settings import DataSettings
-from fedapp.tools.datacheck.depth import Depth, depth_of, findings_of_depth
+from fedapp.tools.datacheck.depth import Depth, depth_of, findings_of_depth, kinds
 from fedapp.tools.datacheck.findings import Finding, fault, note
 
 
@@ -41,9 +41,17 @@ class Look:
     fault: Finding | None = None
 
 
-def look_at(
+def look_at_images(
     entries: Sequence[Entry], settings: DataSettings | None, console: Console
-) -> list[Look]:
+) -> tuple[list[str], list[tuple[str, str]], list[Finding]]:
+    """Return the images' contents, what they are in words, and what is wrong or odd about them."""
+    looks = _looks(entries, settings, console)
+    depths = [look.seen.depth for look in looks if look.seen]
+    said = [("images", sizes(looks)), ("kinds", kinds(depths))]
+    return [look.content for look in looks], said, findings_of(looks, settings)
+
+
+def _looks(entries: Sequence[Entry], settings: DataSettings | None, console: Console) -> list[Look]:
     """Open every image as a run would; shows how far it is on a terminal."""
     agreed = (MAX_SIDE, 0, "")
     if settings:

@@ -29,6 +29,8 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
     label can be used, and as `list_images` and `load_model` do.
     """
     model, description = load_model(folder, pick_device("auto"))
+    if not description.model.images:
+        raise DataError(f"{folder}: the model takes no images, and a person labels what is seen")
     listed = list_images(images)
     open_ones = [image for image in listed if not image.label]
     root = images.parent if images.is_file() else images

@@ -1,0 +1,177 @@
+"""Vectors of three sites, from the check to the answers of a kept model."""
+
+import csv
+import io
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fedapp.cli import app
+from fedapp.data.memory import GivenSites, give
+from fedapp.data.own import OwnSites, simulated_places
+from fedapp.ground.errors import FedAppError
+from fedapp.ground.settings import DataSettings
+from fedapp.models.model import load_model
+from fedapp.server.peers import finished_run
+from fedapp.tools.datacheck.check import Options, check
+from fedapp.tools.models.export import export
+from tests.flower.results import loopback, results
+from tests.own import image
+from tests.vectors import (
+    CLASSES,
+    ENCODER,
+    NAMES,
+    SIZE,
+    agreed,
+    arrays,
+    experiment,
+    three_sites,
+    write,
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    root = tmp_path_factory.mktemp("vectors")
+    three_sites(root / "data")
+    folder = loopback(experiment(root / "data", runtime__out=str(root / "runs")))
+    export(finished_run(folder))
+    return folder
+
+
+@pytest.fixture
+def model(run):
+    return run / "models" / "north"
+
+
+def asked(*words):
+    return CliRunner().invoke(app, [*map(str, words)])
+
+
+def rows(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_a_run_on_files_is_the_run_on_the_same_arrays_bit_for_bit(run, tmp_path):
+    root = run.parents[1] / "data"
+    wanted = experiment(root, runtime__out=str(tmp_path))
+    places = simulated_places(root, wanted.data, len(NAMES))
+    read = OwnSites(places, wanted.data, wanted.split, wanted.seed, torch.device("cpu"))
+    sites = GivenSites(tuple(read.site(k) for k in range(len(NAMES))), CLASSES, are_images=False)
+    name, kept = give(sites)
+    same = loopback(replace(wanted, data=DataSettings(name=name)))
+    files, memory = results(run), results(same)
+    assert kept.sites and files["rows"] == memory["rows"] and files["traffic"] == memory["traffic"]
+    assert files["rows"][-1]["mean_test_accuracy"] > 0.8  # chance is 1/3
+
+
+def said(data, **options):
+    screen = io.StringIO()
+    known = {"experiment": experiment(data), "site_name": "north", **options}
+    return check(data, Options(**known), Console(file=screen, width=110)), screen.getvalue()
+
+
+def test_a_site_checks_its_vectors(tmp_path):
+    three_sites(tmp_path)
+    code, text = said(tmp_path / "north")
+    assert code == 0 and "no fault: this site can join" in text
+    assert f"{SIZE} numbers each, mean 0.3" in text and "standard deviation 0.3" in text
+    assert "columns have one value in all rows" in text and "kinds" not in text
+    write(tmp_path / "north", **{**arrays(1), "encoder": np.array("another")})
+    code, text = said(tmp_path / "north")
+    assert code == 1 and f"encoder 'another', must be {ENCODER!r}" in text
+
+
+def test_a_site_without_an_agreement_is_told_what_its_vectors_are(tmp_path):
+    three_sites(tmp_path)
+    code, text = said(tmp_path / "east" / "vectors.npz", experiment=None)
+    assert code == 0 and "no preset named" in text and "64 numbers each" in text
+
+
+@pytest.mark.parametrize(
+    ("turn", "note"),
+    [
+        (lambda v: 1000 * v + 5, "agreed are data.mean = 0.3 and data.std = 0.4"),
+        (lambda v: v * np.geomspace(1, 1e6, SIZE, dtype=np.float32), "standard deviations from"),
+    ],
+)
+def test_numbers_of_another_scale_are_noted(turn, note, tmp_path):
+    write(tmp_path, **{**arrays(1), "vectors": turn(arrays(1)["vectors"])})
+    code, text = said(tmp_path)
+    assert code == 0 and note in text
+
+
+def test_the_kept_model_answers_a_file_as_it_answers_the_tensors(model, tmp_path):
+    given = arrays(1)
+    path = write(tmp_path, ids=given["ids"], vectors=given["vectors"], encoder=given["encoder"])
+    done = asked("predict", model, path)
+    assert done.exit_code == 0, done.output
+    found = rows(done.stdout)
+    wanted = load_model(model, torch.device("cpu"))[0].probabilities(
+        torch.from_numpy(given["vectors"])
+    )
+    assert [row["file"] for row in found] == given["ids"].tolist()
+    assert [row["class"] for row in found] == [CLASSES[c] for c in wanted.argmax(1).tolist()]
+    top = np.array([float(row["probability"]) for row in found])
+    assert np.abs(top - wanted.max(1).values.numpy()).max() < 1e-6
+
+
+def test_labels_in_the_file_are_counted(run, model):
+    done = asked("predict", model, run.parents[1] / "data" / "north")
+    assert done.exit_code == 0 and "images with a label: right" in done.output
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"encoder": np.array("another")}, f"encoder 'another', must be '{ENCODER}'"),
+        ({"vectors": np.zeros((120, 5))}, "vectors of 5 numbers, must have 64"),
+    ],
+)
+def test_vectors_that_the_model_does_not_know_are_refused(changes, said, model, tmp_path):
+    done = asked("predict", model, write(tmp_path, **{**arrays(1), **changes}))
+    assert isinstance(done.exception, FedAppError) and said in str(done.exception)
+
+
+def test_images_are_refused_and_so_is_a_persons_labelling(run, model, tmp_path):
+    image(tmp_path / "a.png")
+    done = asked("predict", model, tmp_path)
+    assert "the model takes vectors of 64 numbers: name an .npz or .parquet" in str(done.exception)
+    done = asked("next-to-label", model, run.parents[1] / "data" / "north", "--out", tmp_path / "o")
+    assert "the model takes no images" in str(done.exception)
+
+
+def test_a_model_of_images_takes_no_vectors(tmp_path):
+    from fedapp.models.description import Recipe
+    from fedapp.models.listing import list_images
+    from fedapp.models.predict import batches
+    from tests.models.made import recipe_of
+
+    listed = list_images(write(tmp_path, **arrays(1)))
+    recipe: Recipe = recipe_of()[0]
+    with pytest.raises(FedAppError, match="vectors, but the model takes images"):
+        next(batches(listed, recipe))
+
+
+def test_a_model_goes_out_as_onnx_checked_with_real_vectors(run, model, tmp_path):
+    pytest.importorskip("onnxruntime")
+    shutil.copytree(model, tmp_path / "model")
+    done = asked(
+        "export", tmp_path / "model", "--to", "onnx", "--out", tmp_path / "out",
+        "--images", run.parents[1] / "data" / "north",
+    )  # fmt: skip
+    assert done.exit_code == 0 and "64 real inputs" in done.output, done.output
+
+
+def test_random_views_of_vectors_are_refused(tmp_path):
+    three_sites(tmp_path / "data")
+    with pytest.raises(FedAppError, match="no images"):
+        loopback(
+            experiment(tmp_path / "data", training__augment="weak", runtime__out=str(tmp_path))
+        )
+    assert agreed().inputs == (SIZE,)
