@@ -169,8 +169,9 @@ def test_what_says_nothing_where_it_stands_is_refused(write):
          "override: split.bags = 3: um_pfssl cannot learn from bags; leave it out "
          "or choose fedllp or fedpl or fedul"),
         ({"data": 3},
-         "override: data = 3: must be a group of keys: channels, classes, download, image_size, "
-         "mean, name, patients, root, sites, std, subset, window; did you mean 'data.name'?"),
+         "override: data = 3: must be a group of keys: channels, classes, download, encoder, "
+         "image_size, mean, name, patients, root, sites, std, subset, vector_size, window; "
+         "did you mean 'data.name'?"),
         ({"method": "fedavg"},
          "override: method = 'fedavg': must be a group of keys: aggregation, corr_variant, "
          "helper_list_size, helper_scope, label_variant, mc_samples, metric, name, num_replaced, "

@@ -183,7 +183,8 @@ def test_images_of_another_kind_are_refused_by_name(model, tmp_path):
     ("labels.csv", "path\n", "no images: name a folder of images"),
     ("labels.csv", "path\ngone.png\n", "labels.csv: gone.png: no such file: correct the path"),
     ("labels.csv", b"path\n\xff\n", "not CSV in UTF-8"),
-    ("notes.txt", "none", "no folder and no CSV file (.csv): name the folder it lies in"),
+    ("notes.txt", "none",
+     "no folder, no CSV file (.csv) and no vectors (.npz, .parquet): name the folder it lies in"),
 ])  # fmt: skip
 def test_a_table_that_names_no_images_is_refused(model, tmp_path, name, content, says):
     path = tmp_path / name
