@@ -67,9 +67,7 @@ def test_the_wheel_says_which_extras_there_are(wheel):
         names = file.namelist()
         [text] = [file.read(n).decode() for n in names if n.endswith("/METADATA")]
     metadata = Parser().parsestr(text)
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(metadata.get_all("Provides-Extra")) == set(project["optional-dependencies"])
     needed = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
     assert not [line for line in needed if re.match("|".join(ABSENT), line)]
