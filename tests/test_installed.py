@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from email.parser import Parser
@@ -66,12 +67,21 @@ def test_the_wheel_says_which_extras_there_are(wheel):
         names = file.namelist()
         [text] = [file.read(n).decode() for n in names if n.endswith("/METADATA")]
     metadata = Parser().parsestr(text)
-    extras = {"app", "dicom", "docs", "dev", "onnx", "track"}
-    assert set(metadata.get_all("Provides-Extra")) == extras
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(metadata.get_all("Provides-Extra")) == set(project["optional-dependencies"])
     needed = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
     assert not [line for line in needed if re.match("|".join(ABSENT), line)]
     presets = {f"fedapp/{path.relative_to(ROOT)}" for path in (ROOT / "conf").rglob("*.yaml")}
     assert presets <= set(names) and "fedapp/py.typed" in names
+
+
+def test_the_demo_ends_with_a_picture(fedapp, tmp_path):
+    """From an empty folder, without Flower; README shows its two lines."""
+    done = fedapp("fedapp", "demo")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs/demo/who-gained.png").is_file()
+    shown = "".join((ROOT / "README.md").read_text())
+    assert [line in shown for line in done.stdout.splitlines()[-7:-5]] == [True, True]
 
 
 def test_it_knows_the_hash_of_the_app_that_a_run_brings(fedapp):

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedapp.api.data import Federation
 from fedapp.api.runs import Data, OwnMethod, OwnNetwork, asked, choice, silent
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import ConfigError, RunError
+from fedapp.ground.extras import needs
 from fedapp.results.comparison.record import SELECTED, ComparisonRecord
 from fedapp.results.comparison.words import in_words, overview
 from fedapp.results.statistics import Telling, telling
@@ -40,6 +41,20 @@ class Comparison:
 
     def __str__(self) -> str:
         return self.text
+
+    def frame(self, of: Literal["methods", "runs", "sites"] = "methods") -> Any:
+        """Return a pandas DataFrame; needs the extra `pandas`.
+
+        methods: `rows`. runs: a row for each method and seed, as in results.csv. sites: a row for
+        each site of a run, as in sites.csv. Raises NotInstalled, and ConfigError for another `of`.
+        """
+        pandas: Any = needs("pandas", "pandas")
+        if of == "methods":
+            return pandas.DataFrame(self.rows)
+        files = {"runs": "results.csv", "sites": "sites.csv"}
+        if of not in files:
+            raise ConfigError(f"frame: {of!r}: must be methods, runs or sites: name one of them")
+        return pandas.read_csv(self.folder / files[of])
 
 
 def compare(

@@ -6,7 +6,7 @@ from typing import Literal
 
 from fedapp.ground.errors import ConfigError
 
-Extra = Literal["app", "dicom", "docs", "onnx", "parquet", "privacy", "track"]
+Extra = Literal["app", "dicom", "docs", "onnx", "pandas", "parquet", "privacy", "track"]
 """A group in pyproject's optional-dependencies."""
 
 

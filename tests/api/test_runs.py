@@ -114,6 +114,13 @@ def test_a_comparison_has_a_row_for_each_method_and_keeps_what_was_run(data, tmp
     assert fedapp.compare(data, methods, **asked).rows == found.rows
     said = capsys.readouterr().out
     assert "6 of 6 cells were run before" in said and "selected by validation" not in said
+    frame, runs, sites = (found.frame(of) for of in ("methods", "runs", "sites"))
+    assert frame["accuracy"].tolist() == [row["accuracy"] for row in found.rows]
+    assert len(runs) == 3 * 2 and len(sites) == 3 * 2 * 3
+    means = runs.groupby("method")["selected_test_accuracy"].mean()
+    assert means[frame["method"]].tolist() == pytest.approx(frame["accuracy"].tolist())
+    with pytest.raises(fedapp.FedAppError, match="frame: 'cells': must be methods, runs or sites"):
+        found.frame("cells")
 
 
 @pytest.mark.slow
@@ -153,7 +160,7 @@ def test_what_is_wrong_is_said_in_a_line(data, wrong, says):
 
 
 def test_only_what_is_listed_is_there():
-    assert dir(fedapp) == sorted(fedapp.__all__) and len(fedapp.__all__) == 12
+    assert dir(fedapp) == sorted(fedapp.__all__) and len(fedapp.__all__) == 13
     for name in fedapp.__all__:
         assert getattr(fedapp, name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -7,14 +7,18 @@ from typing import ClassVar
 
 import pytest
 import torch
+from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load
 
 import fedapp
+from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.learn.networks import initial_params
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods import method_class
 from fedapp.methods.averaging.fedavg import FedAvg
+from tests.flower.grids import MemoryGrid, preset, serve, sites
+from tests.flower.results import loopback, results
 from tests.methods.conformance import (
     PIXELS,
     Deal,
@@ -27,6 +31,7 @@ from tests.methods.conformance import (
     site_data,
     toy,
 )
+from tests.methods.test_toys import OVER
 
 HERE = str(Path(__file__).parent)
 OWN, SERVER = ModelRef(0, 1, "b" * 64), ModelRef(-2, 1, "a" * 64)
@@ -247,3 +252,16 @@ def test_without_fit_it_is_no_method():
 
     with pytest.raises(TypeError, match="fit"):
         Empty()
+
+
+def test_a_loop_gives_the_same_bits_in_loopback_and_over_flower(tmp_path, monkeypatch):
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    over = {**OVER, "method.name": "lab.loop:Loop", "runtime.run_name": "run"}
+    here, there = (
+        load_experiment("digits_demo", {**over, "runtime.out": str(tmp_path / way)})
+        for way in ("loopback", "flower")
+    )
+    (tmp_path / "flower").mkdir()
+    _, served = serve(there, MemoryGrid(sites({"preset": preset(there, tmp_path)}, 3)))
+    assert results(loopback(here)) == results(served.path)

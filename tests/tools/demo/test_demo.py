@@ -7,7 +7,6 @@ from PIL import Image
 
 from fedapp.cli import main
 from fedapp.tools.demo.demo import PICTURE, demo
-from tests.docs.pages import blocks
 from tests.docs.test_commands import COMMANDS
 
 SHORT = {
@@ -51,10 +50,3 @@ def test_a_folder_that_will_not_do_is_one_line(tmp_path, monkeypatch, capsys, pl
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
     assert list((tmp_path / "there").iterdir()) == []
-
-
-@pytest.mark.slow
-def test_the_readme_shows_what_the_demo_says(tmp_path):
-    _, *said = demo(tmp_path / "demo")
-    shown = [text.splitlines() for _, text in blocks("README.md")]
-    assert said[:2] in shown

@@ -1,0 +1,92 @@
+"""The extract for Flower's baselines, `baseline/um_pfssl`: two apps that import the package."""
+
+import importlib
+import shutil
+import sys
+import tomllib
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from flwr.cli.build import build_fab_from_files
+from flwr.cli.utils import collect_files
+from flwr.common.config import flatten_dict
+from packaging.requirements import Requirement
+
+from fedapp.drivers import flower_local
+from fedapp.experiment.config import load_run_config
+from fedapp.experiment.presetfiles import read_yaml
+from fedapp.methods.um_pfssl.method import UmPfssl
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "baseline/um_pfssl"
+PROJECT = tomllib.loads((FOLDER / "pyproject.toml").read_text())
+APP = PROJECT["tool"]["flwr"]["app"]
+
+
+@pytest.fixture
+def importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "um_pfssl"]:
+        del sys.modules[name]
+
+
+def test_its_apps_are_those_of_the_package(importable):
+    for side, word in APP["components"].items():
+        module, _, name = word.partition(":")
+        theirs = importlib.import_module(f"{side.removesuffix('app')}_app.app")
+        assert getattr(importlib.import_module(module), name) is theirs.app
+
+
+def test_from_a_wheel_the_apps_are_found_in_the_package(importable, monkeypatch, tmp_path):
+    (tmp_path / "fedapp/app").mkdir(parents=True)
+    fake = type(sys)("fedapp")
+    fake.__file__ = str(tmp_path / "fedapp/__init__.py")
+    monkeypatch.setitem(sys.modules, "fedapp", fake)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    importlib.import_module("um_pfssl")
+    assert sys.path[-1] == str(tmp_path / "fedapp/app")
+
+
+def test_its_settings_load_and_are_the_methods():
+    config = flatten_dict(APP["config"])
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert config.keys() == ours.keys()
+    experiment = load_run_config(config)
+    assert isinstance(experiment.method, UmPfssl) and experiment.runtime.grouped
+
+
+def test_the_bundle_is_small_and_needs_the_package_alone():
+    bundle, _ = build_fab_from_files(collect_files(FOLDER))
+    names = set(zipfile.ZipFile(BytesIO(bundle)).namelist()) - {".info/CONTENT"}
+    code = {f"um_pfssl/{name}.py" for name in ("__init__", "client_app", "server_app")}
+    assert names == code | {"README.md", "LICENSE", "pyproject.toml"}
+    assert sum(len((FOLDER / name).read_text().splitlines()) for name in code) < 40
+    [needed] = map(Requirement, PROJECT["project"]["dependencies"])
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert needed.name == ours["name"] and needed.specifier.contains(ours["version"])
+    assert (FOLDER / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_its_readme_has_what_flowers_baselines_have(tmp_path):
+    _, head, text = (FOLDER / "README.md").read_text().split("---\n", 2)
+    (tmp_path / "head.yaml").write_text(head)
+    found = read_yaml(tmp_path / "head.yaml")
+    assert found.keys() == {"title", "url", "labels", "dataset"} and 4 <= len(found["labels"]) <= 10
+    assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == [
+        "About this baseline", "Experimental Setup", "Environment Setup",
+        "Running the Experiments", "Expected Results",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_flower_runs_it(tmp_path, monkeypatch, capfd):
+    app = tmp_path / "app"
+    shutil.copytree(FOLDER, app, ignore=shutil.ignore_patterns("__pycache__", ".flwr"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    small = ["rounds.num_rounds=1", "data.image_size=0", "split.num_clients=3", "model.width=2"]
+    chosen = ["method.preset=um_pfssl", "runtime.grouped=true", f"runtime.out={tmp_path / 'runs'}"]
+    assert flower_local.run(app, "digits_demo", [*small, *chosen]) == 0
+    assert list(tmp_path.glob("runs/*/summary.json")), capfd.readouterr().out
