@@ -3,12 +3,15 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from itertools import combinations
+from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedapp.api.tensors import Labelled, Unlabelled, labelled, stats, unlabelled
+from fedapp.data.bypatient import numbered
 from fedapp.data.inputs import DataSet
 from fedapp.data.memory import Given, GivenSites, give
 from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL, Part
@@ -18,6 +21,8 @@ from fedapp.ground.errors import DataError
 from fedapp.ground.settings import SITE_NAME
 from fedapp.messages.protocol import MAX_CLASSES
 
+_SITE_PARTS = (LABELLED, UNLABELLED, VAL, TEST)
+
 
 @dataclass(frozen=True, eq=False)
 class Site:
@@ -25,6 +30,8 @@ class Site:
 
     labelled, unlabelled: to learn from, one of them at least. val: to choose a round and an answer
     by. test: to measure by. name: letters, digits, dot, dash and underscore; empty: its number.
+    patients: of every part that is there, by its name, a name or number of each input's patient;
+    nobody is in two parts but the first two, and intervals are by patient then. None: not known.
 
     Inputs are [n, ...]: uint8 [n, C, H, W] images, C 1 or 3, sides of 8 to 224 pixels; or numbers,
     floating point [n, D], [n, C, L] or [n, C, H, W]. Labels are integers from 0. A part is a pair
@@ -37,6 +44,7 @@ class Site:
     val: Labelled | None = None
     test: Labelled | None = None
     name: str = ""
+    patients: Mapping[str, Sequence[Any]] | None = None
 
 
 class Federation:
@@ -56,7 +64,7 @@ class Federation:
         if not sites:
             raise DataError("no sites: give one or more")
         read = [_Read.of(site, number) for number, site in enumerate(sites)]
-        parts = [part for site in sites for part in vars(site).values()]
+        parts = [getattr(site, part) for site in sites for part in _SITE_PARTS]
         names = _class_names(classes or _named_by(parts), [t for one in read for t in one.labels])
         given = _given_sites(read, names)
         self._keep(given, {"split.num_clients": len(sites)}, given.sites[0].inputs)
@@ -70,12 +78,14 @@ class Federation:
         alpha: float = 0.5,
         label_share: float = 0.5,
         classes: Sequence[str] | None = None,
+        patients: Sequence[Any] | None = None,
     ) -> Self:
         """Return one labelled data set dealt to simulated sites, as docs/research/choices.md says.
 
         data: as a part of `Site`. alpha: above 0, how even the mixes of classes are; small: few
         classes a site. label_share: in (0, 0.5], mean share of a site's training inputs whose label
-        it may see. What else there is to say of the split is in the settings of `run` (`split.*`).
+        it may see. patients: a name or number of each input's: one's inputs are at one site, in one
+        part. What else there is to say of the split is in the settings of `run` (`split.*`).
 
         Raises DataError where the data are not as `Site` has them.
         """
@@ -87,7 +97,8 @@ class Federation:
             "split.dirichlet_alpha": float(alpha),
             "split.label_share": float(label_share),
         }
-        pool = DataSet(inputs, labels, names, *stats([inputs]))
+        whose = None if patients is None else torch.from_numpy(numbered(patients, len(labels)))
+        pool = DataSet(inputs, labels, names, *stats([inputs]), whose)
         federation._keep(pool, chosen, tuple(inputs.shape[1:]))
         return federation
 
@@ -113,6 +124,7 @@ class _Read:
     name: str
     known: Mapping[str, tuple[Tensor, Tensor]]
     unlabelled: Tensor | None
+    test_groups: Tensor | None
 
     @classmethod
     def of(cls, site: Site, number: int) -> Self:
@@ -128,9 +140,10 @@ class _Read:
         given = {part: getattr(site, part) for part in (LABELLED, VAL, TEST)}
         known = {p: labelled(g, f"{called}: {p}") for p, g in given.items() if g is not None}
         rest = site.unlabelled
-        read = cls(
-            site.name, known, None if rest is None else unlabelled(rest, f"{called}: {UNLABELLED}")
-        )
+        free = None if rest is None else unlabelled(rest, f"{called}: {UNLABELLED}")
+        sizes = {part: len(labels) for part, (_, labels) in known.items()}
+        sizes |= {} if free is None else {UNLABELLED: len(free)}
+        read = cls(site.name, known, free, _test_groups(site.patients, sizes, called))
         if not read.training:
             raise DataError(
                 f"{called}: nothing to learn from: give it labelled or unlabelled inputs"
@@ -153,6 +166,34 @@ class _Read:
     def labels(self) -> list[Tensor]:
         """All labels, part by part."""
         return [labels for _, labels in self.known.values()]
+
+
+def _test_groups(
+    patients: Mapping[str, Sequence[Any]] | None, sizes: Mapping[str, int], called: str
+) -> Tensor | None:
+    """Return which test inputs are of one patient, int64 [n]; None: not known. Raises DataError.
+
+    sizes: inputs of each part that is there.
+    """
+    if patients is None:
+        return None
+    if not isinstance(patients, Mapping) or patients.keys() != sizes.keys():
+        raise DataError(f"{called}: patients must name those of {', '.join(sizes)}: give all")
+    given = {part: [str(one) for one in of] for part, of in patients.items()}
+    try:
+        numbered([one for of in patients.values() for one in of], sum(sizes.values()))
+    except DataError as error:
+        raise DataError(f"{called}: {error}") from error
+    if wrong := [part for part, of in given.items() if len(of) != sizes[part]]:
+        size, count = sizes[wrong[0]], len(given[wrong[0]])
+        raise DataError(f"{called}: {wrong[0]}: {count} patients of {size} inputs: give one each")
+    uses = ({LABELLED, UNLABELLED}, {VAL}, {TEST})
+    held = [{one for part in use & given.keys() for one in given[part]} for use in uses]
+    for one, other in combinations(held, 2):
+        if both := sorted(one & other):
+            raise DataError(f"{called}: patient {both[0]!r} is in two parts: choose one of them")
+    names = given.get(TEST)
+    return None if names is None else torch.from_numpy(np.unique(names, return_inverse=True)[1])
 
 
 def _named_by(parts: Sequence[object]) -> Sequence[str]:
@@ -197,5 +238,6 @@ def _given_sites(read: Sequence[_Read], classes: tuple[str, ...]) -> GivenSites:
         parts = {part: Part(*one.known.get(part, absent)) for part in (LABELLED, VAL, TEST)}
         parts[UNLABELLED] = Part(none if one.unlabelled is None else one.unlabelled)
         # No audit: what an unlabelled input shows is not known.
-        made.append(SiteData(number, parts, len(classes), mean, std, None, one.name))
+        groups = one.test_groups
+        made.append(SiteData(number, parts, len(classes), mean, std, None, one.name, groups))
     return GivenSites(tuple(made), classes, none.dtype == torch.uint8)

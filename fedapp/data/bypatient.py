@@ -1,5 +1,6 @@
 """A split data set in which several inputs are of one patient: patients are dealt, not inputs."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,6 +36,29 @@ def numbered(patients: Sequence[Any], count: int) -> Numbers:
             f"all {count} inputs are of one patient, to learn from and to be tested on: add others'"
         )
     return found.astype(np.int64)
+
+
+def patient_in(path: str, pattern: str) -> str:
+    """Return the patient that an image's path names; empty: none.
+
+    pattern: `data.patients`, a regular expression with one group.
+    """
+    found = re.search(pattern, path)
+    return (found[1] or "") if found else ""
+
+
+def by_paths(paths: Sequence[str], pattern: str) -> Numbers:
+    """Return which images are of one patient, as `numbered` does. Raises DataError, and names one.
+
+    paths: below the data. pattern: as in `patient_in`.
+    """
+    names = [patient_in(path, pattern) for path in paths]
+    if not all(names):
+        raise DataError(
+            f"{paths[names.index('')]}: its path does not match data.patients = {pattern!r}, so "
+            "nobody knows whose it is: rename the file as the others are, or correct the pattern"
+        )
+    return numbered(names, len(paths))
 
 
 def dealt_by_patient(

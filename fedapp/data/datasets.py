@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedapp.data import published
 from fedapp.data.arrays import read_arrays
+from fedapp.data.bypatient import by_paths
 from fedapp.data.folder import list_images, read_images
 from fedapp.data.images import resize
 from fedapp.data.inputs import DataSet
@@ -55,7 +56,11 @@ def load_dataset(settings: DataSettings, seed: int) -> DataSet:
     if name == FOLDER:
         listing = list_images(root)
         chosen = _draw(settings, len(listing.files), seed)
-        return read_images(listing, chosen, settings.image_size, settings.window)
+        data = read_images(listing, chosen, settings.image_size, settings.window)
+        if not settings.patients:
+            return data
+        paths = [listing.files[i].relative_to(root).as_posix() for i in chosen.tolist()]
+        return replace(data, patients=torch.from_numpy(by_paths(paths, settings.patients)))
     if in_memory(name):
         data = _pool(name)
     elif names_function(name):

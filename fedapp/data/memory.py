@@ -79,10 +79,10 @@ def given(name: str) -> Given:
 
 
 def digest_of(data: Given) -> str:
-    """Return the SHA-256, in hex, of the content: inputs, labels and classes in their order."""
+    """Return the SHA-256, in hex, of the content: inputs, labels, patients and classes."""
     if isinstance(data, GivenSites):
         return data.digest
-    pool = (data.inputs, data.labels)
+    pool = [data.inputs, data.labels, *([] if data.patients is None else [data.patients])]
     parts = [repr((part.dtype, tuple(part.shape))).encode() for part in pool]
     return _sha256([*parts, *(part.contiguous().numpy().data for part in pool)], data)
 

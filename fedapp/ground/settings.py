@@ -103,7 +103,7 @@ class DataSettings:
     """What made these vectors, as all sites' files must say it; empty: tables, made by none."""
     patients: str = ""
     """Regular expression with one group, found in every image's path, which gives the patient: all
-    images of one go to one part. Empty: labels.csv may say it (docs/OWN_DATA.md)."""
+    images of one go to one site and part. Empty: labels.csv may say it (docs/OWN_DATA.md)."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -135,11 +135,11 @@ class DataSettings:
         """Return the settings that say nothing beside those that are said."""
         found: Idle = {}
         if said["name"] not in (OWN, FOLDER):
-            remedy = f"set name to {OWN!r} or {FOLDER!r} or drop it"
-            found["window"] = f"is a setting of images in files: {remedy}"
+            rule = f"is a setting of images in files: set name to {OWN!r} or {FOLDER!r} or drop it"
+            found |= dict.fromkeys(("window", "patients"), rule)
         if said["name"] != OWN:
             rule = "is a setting of own data: set name to 'own' or drop it"
-            of_own = ("classes", "sites", "channels", "patients", "vector_size", "encoder")
+            of_own = ("classes", "sites", "channels", "vector_size", "encoder")
             found |= dict.fromkeys(of_own, rule)
         elif said["vector_size"]:
             rule = "is a setting of images: drop it, or vector_size"
@@ -155,6 +155,7 @@ class DataSettings:
         if not self.vector_size and not (0 <= self.mean <= 1 and self.std <= 1):
             raise Contradiction("mean must be in [0, 1] and std in (0, 1] of pixels", "mean", "std")
         _refuse_idle(self)
+        _check_patients(self.patients)
         if self.name == OWN:
             self._check_own()
 
@@ -166,7 +167,6 @@ class DataSettings:
                 "and no subset"
             )
             raise Contradiction(rule, "image_size", "channels", "subset")
-        _check_patients(self.patients)
         if len(self.class_names) < 2:
             raise Contradiction(
                 "classes must name two or more, such as 'normal, tumour'", "classes"

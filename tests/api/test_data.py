@@ -157,3 +157,31 @@ def test_what_cannot_be_used_is_refused_in_a_line(wrong, says):
     with pytest.raises(FedAppError, match=says) as error:
         wrong()
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_patients_of_data_that_are_dealt():
+    whose = ["p", "q", "p", "r", "s", "r", "q", "s"]
+    pool = kept(Federation.dealt((ROWS, LABELS), patients=whose))
+    assert pool.patients.tolist() == [0, 1, 0, 2, 3, 2, 1, 3]
+    plain = Federation.dealt((ROWS, LABELS))
+    other = Federation.dealt((ROWS, LABELS), patients=LABELS.tolist())
+    assert kept(plain).patients is None
+    assert len({digest_of(kept(one)) for one in (plain, other)} | {digest_of(pool)}) == 3
+    with pytest.raises(DataError, match="patients are 2, must be 8"):
+        Federation.dealt((ROWS, LABELS), patients=["p", "q"])
+
+
+def test_patients_of_a_sites_own_parts():
+    def site(**patients):
+        return Site((ROWS[:3], LABELS[:3]), test=(ROWS[3:], LABELS[3:]), patients=patients)
+
+    [one] = kept(Federation([site(labelled="aab", test="cdcde")])).sites
+    assert one.test_groups.tolist() == [0, 1, 0, 1, 2]
+    for wrong, said in (
+        ({"labelled": "aab"}, "site 0: patients must name those of labelled, test: give all"),
+        ({"labelled": "aab", "test": "accde"}, "site 0: patient 'a' is in two parts: choose one"),
+        ({"labelled": "aa", "test": "cdcdef"}, "site 0: labelled: 2 patients of 3 inputs: give"),
+        ({"labelled": ["a", "", "b"], "test": "cdcde"}, "site 0: input 1 and 0 more have no"),
+    ):
+        with pytest.raises(DataError, match=said):
+            Federation([site(**wrong)])

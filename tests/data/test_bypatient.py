@@ -1,5 +1,7 @@
 """Patients of a split data set: at one site, in one part; each of one input, they are inputs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,14 +10,17 @@ from hypothesis import strategies as st
 
 from fedapp.data.arrays import read_arrays
 from fedapp.data.bypatient import check_patients, numbered
+from fedapp.data.datasets import load_dataset
 from fedapp.data.manifest import TEST as TESTS
 from fedapp.data.partition import partition
 from fedapp.ground.errors import DataError
-from fedapp.ground.settings import SplitSettings
+from fedapp.ground.settings import DataSettings, SplitSettings
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.site.federation import federation_of
 from tests import arrays
 from tests.methods.conformance import toy
+from tests.own import image
+from tests.small import small
 
 
 def test_numbers_by_hand():
@@ -84,3 +89,21 @@ def test_sites_know_whose_their_test_images_are(tmp_path, monkeypatch):
         data = federation.dealt.site(k)
         of = torch.unique(data.test_groups, return_counts=True)[1].tolist()
         assert of == [4] * (len(data.test) // 4)
+
+
+def test_a_folders_paths_name_patients(tmp_path):
+    for p in range(20):
+        for i in range(3):
+            image(tmp_path / ("a", "b")[p % 2] / f"P{p:02d}_{i}.png", 10 * p + i, size=(8, 8))
+    settings = DataSettings(name="folder", root=str(tmp_path), patients=r"/(P\d+)_")
+    data = load_dataset(settings, 0)
+    assert data.patients.tolist() == [
+        int(level) // 10 for level in data.inputs[:, 0, 0, 0].tolist()
+    ]  # fmt: skip
+    assert len(load_dataset(replace(settings, subset=30), 0).patients) == 30
+    assert load_dataset(replace(settings, patients=""), 0).patients is None
+    dealt = federation_of(small(data=settings, split=SplitSettings(num_clients=3)))
+    check_patients(data.patients.numpy(), dealt.manifest)
+    image(tmp_path / "a" / "other.png", size=(8, 8))
+    with pytest.raises(DataError, match=r"^a/other.png: its path does not match data.patients = "):
+        load_dataset(settings, 0)

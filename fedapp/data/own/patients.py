@@ -4,10 +4,10 @@ A patient's images are a group: they go to one part of a site together, and a si
 patients, not images.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fedapp.data.bypatient import patient_in
 from fedapp.data.own.entries import Entry, Listing
 from fedapp.data.own.faults import Fault, Kind
 from fedapp.data.own.split import apart
@@ -28,15 +28,15 @@ def by_path(listing: Listing, pattern: str) -> Listing:
         what = "names patients in a column, and data.patients reads them from paths"
         fault = Fault(Kind.PATIENT, "labels.csv", what, "leave one of the two out")
         return replace(listing, faults=(*listing.faults, fault))
-    wanted, entries, faults = re.compile(pattern), list[Entry](), list[Fault]()
+    entries, faults = list[Entry](), list[Fault]()
     for entry in listing.entries:
-        found = wanted.search(entry.name)
-        if found is None or not found[1]:
+        patient = patient_in(entry.name, pattern)
+        if not patient:
             what = f"its path does not match data.patients = {pattern!r}, {_WHOSE}"
             remedy = "rename the file as the others are, or correct the pattern"
             faults.append(Fault(Kind.PATIENT, entry.name, what, remedy))
         else:
-            entries.append(replace(entry, group=found[1]))
+            entries.append(replace(entry, group=patient))
     faults += [] if faults else [*alone(entries), *apart("the site's split", entries)]
     return replace(listing, entries=tuple(entries), faults=(*listing.faults, *faults))
 
