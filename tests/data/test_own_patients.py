@@ -95,6 +95,6 @@ def test_a_pattern_must_be_one_with_one_group():
         agreed(patients="(a)(b)")
     with pytest.raises(ValueError, match="no regular expression"):
         agreed(patients="(")
-    with pytest.raises(ValueError, match="is a setting of own data"):
+    with pytest.raises(ValueError, match="is a setting of images in files"):
         replace(agreed(), name="digits", image_size=0, classes="", sites="", channels=0,
                 patients="(a)")  # fmt: skip
