@@ -113,8 +113,9 @@ class KeptModel:
         log.log(
             logging.INFO if site.data.audit is None else logging.DEBUG,
             "site %d: the model of round %d is its best so far, right on %d of %d validation "
-            "images; it is in %s%s",
-            at.task.site, kept.round, kept.val_right, kept.val_images, self.folder,
+            "%s; it is in %s%s",
+            at.task.site, kept.round, kept.val_right, kept.val_images,
+            "findings" if site.data.finds else "images", self.folder,
             "; the site trained it alone: joining has not helped yet" * (choice.helped is False),
         )  # fmt: skip
 
