@@ -32,7 +32,7 @@ MATHEMATICS = (
     "learn/uncertainty", "learn/pseudolabels", "learn/losses", "learn/training", "learn/metrics",
     "learn/changes", "learn/averages/base", "learn/averages/filtered", "learn/server_optimizers",
     "learn/steps", "learn/priors", "learn/choice", "learn/prototypes", "learn/quality",
-    "learn/resampled", "learn/delong", "learn/verdict", "learn/lights",
+    "learn/resampled", "learn/delong", "learn/findings", "learn/verdict", "learn/lights",
     "models/conformal", "methods/um_pfssl/relation", "methods/um_pfssl/costs",
     "methods/bags/_losses",
     "methods/prototypes/_episodes", "methods/two_networks/_target",

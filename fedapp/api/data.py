@@ -34,7 +34,9 @@ class Site:
     nobody is in two parts but the first two, and intervals are by patient then. None: not known.
 
     Inputs are [n, ...]: uint8 [n, C, H, W] images, C 1 or 3, sides of 8 to 224 pixels; or numbers,
-    floating point [n, D], [n, C, L] or [n, C, H, W]. Labels are integers from 0. A part is a pair
+    floating point [n, D], [n, C, L] or [n, C, H, W]. Labels are integers from 0; or, where an input
+    may show several findings, integers [n, F]: 1 there, 0 not there, -1 not read; one of which none
+    is read counts as unlabelled, and measures nothing. A part is a pair
     of inputs and labels (`unlabelled`: inputs), as tensors or arrays; or a data set of PyTorch's
     (`torch.utils.data.Dataset`) of (input, label), whose inputs may be Pillow's images.
     """
@@ -54,7 +56,8 @@ class Federation:
     data alone.
 
     sites: one or more, all of one shape of inputs; either all have a name or none. classes: their
-    names, in the order of the labels; None: those of a data set (`.classes`), else the labels.
+    names, in the order of the labels, or those of the findings; None: those of a data set
+    (`.classes`), else numbers.
 
     Inputs are standardised per channel (of a table: per column) by mean and standard deviation over
     all sites' training inputs. Raises DataError, which names the site and the part.
@@ -65,9 +68,11 @@ class Federation:
             raise DataError("no sites: give one or more")
         read = [_Read.of(site, number) for number, site in enumerate(sites)]
         parts = [getattr(site, part) for site in sites for part in _SITE_PARTS]
-        names = _class_names(classes or _named_by(parts), [t for one in read for t in one.labels])
-        given = _given_sites(read, names)
-        self._keep(given, {"split.num_clients": len(sites)}, given.sites[0].inputs)
+        given = _given_sites(read, classes or _named_by(parts))
+        chosen: dict[str, Scalar] = {"split.num_clients": len(sites)}
+        if given.sites[0].finds:
+            chosen["data.findings"] = ", ".join(given.classes)
+        self._keep(given, chosen, given.sites[0].inputs)
 
     @classmethod
     def dealt(
@@ -90,6 +95,8 @@ class Federation:
         Raises DataError where the data are not as `Site` has them.
         """
         inputs, labels = labelled(data, "data")
+        if labels.ndim == 2:
+            raise DataError("data: findings are not dealt by class: give each site data of its own")
         names = _class_names(classes or _named_by([data]), [labels])
         federation = cls.__new__(cls)
         chosen: dict[str, Scalar] = {
@@ -221,7 +228,26 @@ def _class_names(classes: Sequence[str], labels: Sequence[Tensor]) -> tuple[str,
     return names
 
 
-def _given_sites(read: Sequence[_Read], classes: tuple[str, ...]) -> GivenSites:
+def _finding_names(findings: Sequence[str], labels: Sequence[Tensor]) -> tuple[str, ...]:
+    """Return the findings' names, or numbers where none are given, checked against the labels."""
+    columns = sorted({one.shape[1] if one.ndim == 2 else 0 for one in labels})
+    if len(columns) > 1:
+        rows = " and ".join(str(n) if n else "no" for n in columns)
+        raise DataError(f"sites have labels of {rows} findings: give all the same ones, in order")
+    names = tuple(map(str, findings or range(columns[0])))
+    if len(names) != columns[0] or len(set(names)) < len(names):
+        raise DataError(
+            f"findings are named {list(names)}, labels have {columns[0]}: name each, all different"
+        )
+    if odd := [name for name in names if "," in name or not name.strip()]:
+        raise DataError(f"finding {odd[0]!r}: a name has no comma in it: rename it")
+    return names
+
+
+def _given_sites(read: Sequence[_Read], given: Sequence[str]) -> GivenSites:
+    labels = [known for one in read for known in one.labels]
+    finds = any(one.ndim == 2 for one in labels)
+    classes = (_finding_names if finds else _class_names)(given, labels)
     names = [one.name for one in read]
     if any(names) and len(set(names) - {""}) < len(names):
         raise DataError(f"sites are named {names}: give each a name of its own, or none a name")
@@ -232,12 +258,20 @@ def _given_sites(read: Sequence[_Read], classes: tuple[str, ...]) -> GivenSites:
     training = [inputs for one in read for inputs in one.training]
     mean, std = stats(training)
     none = training[0][:0]
-    absent = (none, torch.empty(0, dtype=torch.int64))
+    absent = (none, torch.empty((0, len(classes)) if finds else 0, dtype=torch.int64))
     made = []
     for number, one in enumerate(read):
-        parts = {part: Part(*one.known.get(part, absent)) for part in (LABELLED, VAL, TEST)}
-        parts[UNLABELLED] = Part(none if one.unlabelled is None else one.unlabelled)
-        # No audit: what an unlabelled input shows is not known.
+        known = {part: one.known.get(part, absent) for part in (LABELLED, VAL, TEST)}
+        rest = none if one.unlabelled is None else one.unlabelled
         groups = one.test_groups
+        if finds:  # what nobody has read is unlabelled
+            inputs, rows = known[LABELLED]
+            rest = torch.cat([inputs[(rows < 0).all(1)], rest])
+            if groups is not None:
+                groups = groups[(known[TEST][1] >= 0).any(1)]
+            known = {p: (x[(y >= 0).any(1)], y[(y >= 0).any(1)]) for p, (x, y) in known.items()}
+        parts = {part: Part(*pair) for part, pair in known.items()}
+        parts[UNLABELLED] = Part(rest)
+        # No audit: what an unlabelled input shows is not known.
         made.append(SiteData(number, parts, len(classes), mean, std, None, one.name, groups))
     return GivenSites(tuple(made), classes, none.dtype == torch.uint8)

@@ -48,11 +48,11 @@ class Model:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of `probabilities`."""
+        """Names of the classes, or findings, in the order of `probabilities`."""
         return self._recipe.classes
 
     def probabilities(self, inputs: Inputs) -> Tensor:
-        """Return the probability of each class, float32 [n, C], rows summing to 1.
+        """Return the probability of each class, float32 [n, C]; rows sum to 1, of findings not.
 
         inputs: [n, ...], of the shape and kind (uint8 images, or numbers) that the model was
         trained on, neither scaled nor standardised. Raises DataError where they are others.
@@ -68,7 +68,12 @@ class Model:
         return self._model.probabilities(given)
 
     def predict(self, inputs: Inputs) -> list[str]:
-        """Return the name of each input's most probable class; as `probabilities`."""
+        """Return the name of each input's most probable class; as `probabilities`.
+
+        Raises ConfigError of findings: from which probability on one is there is for you to say.
+        """
+        if self._recipe.finds:
+            raise ConfigError("the model answers findings, each by itself: use `probabilities`")
         return [self.classes[c] for c in self.probabilities(inputs).argmax(1).tolist()]
 
 

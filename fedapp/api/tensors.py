@@ -13,12 +13,14 @@ from torch.utils.data import Dataset
 from fedapp.data.images import channel_stats
 from fedapp.data.inputs import check_inputs, number_stats
 from fedapp.ground.errors import DataError
+from fedapp.messages.protocol import MAX_FINDINGS
 
 Inputs = Tensor | NDArray[Any]
 """[n, ...]: uint8 [n, C, H, W] are images; floating point [n, D], [n, C, L], [n, C, H, W] numbers,
 which become float32."""
 Labelled = tuple[Inputs, Inputs | Sequence[int]] | Dataset[Any]
-"""Inputs and as many labels, integers from 0; or a data set of such pairs."""
+"""Inputs and as many labels, integers from 0, or a row of findings for each; or a data set of such
+pairs."""
 Unlabelled = Inputs | Dataset[Any]
 """Inputs; or a data set of inputs, or of pairs whose labels are not looked at."""
 
@@ -41,7 +43,10 @@ def as_inputs(given: object, what: str) -> Tensor:
 
 
 def labelled(given: object, what: str) -> tuple[Tensor, Tensor]:
-    """Return inputs, as `DataSet` has them, and their labels, int64 [n]. Raises DataError."""
+    """Return inputs, as `DataSet` has them, and their labels. Raises DataError.
+
+    Labels are int64 [n], classes, or [n, F], findings as `Site` has them.
+    """
     if isinstance(given, Dataset):
         pairs = [_pair(item, what) for item in _items(given, what)]
         given = (_stacked([one for one, _ in pairs], what), [label for _, label in pairs])
@@ -55,10 +60,20 @@ def labelled(given: object, what: str) -> tuple[Tensor, Tensor]:
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{what}: labels must be integers, one per input: convert them") from error
     whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
-    if not whole or labels.shape != inputs.shape[:1]:
+    if whole and labels.ndim == 2 and 0 < labels.shape[1] <= MAX_FINDINGS:
+        if labels.numel() and not -1 <= int(labels.min()) <= int(labels.max()) <= 1:
+            raise DataError(
+                f"{what}: findings are {int(labels.min())} to {int(labels.max())}, must be 1 "
+                "(there), 0 (not) or -1 (not read): correct them"
+            )
+        whole = len(labels) == len(inputs)
+    else:
+        whole = whole and labels.shape == inputs.shape[:1]
+    if not whole:
         raise DataError(
             f"{what}: labels are {labels.dtype} {list(labels.shape)}, must be integers "
-            f"[{len(inputs)}], one per input: correct them"
+            f"[{len(inputs)}], one per input, or [{len(inputs)}, F] of F findings, at most "
+            f"{MAX_FINDINGS}: correct them"
         )
     return inputs, labels.to(torch.int64, copy=True)
 
@@ -86,10 +101,11 @@ def _items(data: Dataset[Any], what: str) -> list[Any]:
     return items
 
 
-def _pair(item: Any, what: str) -> tuple[object, int]:
+def _pair(item: Any, what: str) -> tuple[object, Any]:
     try:
         one, label = item
-        return one, int(label)
+        row = getattr(label, "ndim", 0) == 1 or isinstance(label, list | tuple)
+        return one, ([int(each) for each in label] if row else int(label))
     except (TypeError, ValueError) as error:
         raise DataError(f"{what}: a data set's items must be (input, label): make it so") from error
 

@@ -15,16 +15,17 @@ import torch
 from fedapp.data.inputs import DataSet
 from fedapp.data.sites import SiteData
 from fedapp.ground.errors import DataError
+from fedapp.ground.settings import MEMORY
 
-_NAME = re.compile(r"memory:sha256_[0-9a-f]{64}")
+_NAME = re.compile(MEMORY + "sha256_[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, eq=False)
 class GivenSites:
     """Sites that each bring data of their own.
 
-    sites: one or more, numbered by their place, of one shape of inputs. classes: their names, the
-    same at all. are_images: whether the inputs are images.
+    sites: one or more, numbered by their place, of one shape of inputs. classes: their names, or
+    those of findings, the same at all. are_images: whether the inputs are images.
     """
 
     sites: tuple[SiteData, ...]

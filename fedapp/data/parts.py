@@ -35,7 +35,8 @@ class Bags:
 
 
 Supervision = Tensor | Bags | None
-"""What is known of n inputs' classes: a label of each, int64 [n]; bags; or nothing."""
+"""What is known of n inputs: the class of each, int64 [n]; F findings of each, int64 [n, F], 1
+where it shows one, 0 where not, `inputs.UNKNOWN` where nobody looked; bags; or nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ class Part:
 
     def __post_init__(self) -> None:
         of = self.supervision.bag if isinstance(self.supervision, Bags) else self.supervision
-        if of is not None and of.shape != self.inputs.shape[:1]:
+        if of is not None and of.shape[:1] != self.inputs.shape[:1]:
             raise DataError(
                 f"part of {len(self.inputs)} inputs has labels or bags {list(of.shape)}, must be "
                 f"[{len(self.inputs)}]: give one for each input"
@@ -61,7 +62,7 @@ class Part:
 
     @property
     def labels(self) -> Tensor:
-        """The labels of a part that has them, int64 [n]."""
+        """The labels of a part that has them, int64 [n], or [n, F] of findings."""
         assert isinstance(self.supervision, Tensor), "a part without labels"
         return self.supervision
 

@@ -90,8 +90,13 @@ class SiteData:
 
     @property
     def labels(self) -> Tensor:
-        """Labels of D_s, int64 [n_s]."""
+        """Labels of D_s, int64 [n_s]; of findings [n_s, F], as `parts.Supervision` has them."""
         return self.parts[LABELLED].labels
+
+    @property
+    def finds(self) -> bool:
+        """Whether labels are of findings, F = `num_classes`, and not of classes."""
+        return self.labels.ndim == 2
 
     @property
     def unlabelled(self) -> Tensor:

@@ -496,6 +496,30 @@ def _own_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
     return found
 
 
+def _finding_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
+    """Return each setting that has no meaning where an image has several labels (findings)."""
+    if not parts["data"].findings:
+        return []
+    method, found = parts["method"], []
+    if why := method.needs_classes:
+        rule = f"{method.name} cannot learn findings: {why}"
+        found.append(origin.problem("data.findings", parts["data"].findings, rule))
+    for group, key, plain in (
+        ("training", "uneven", "plain"),
+        ("rounds", "min_sensitivity", 0),
+        ("privacy", "epsilon", 0),
+        ("privacy", "sums", "plain"),
+    ):
+        if (value := getattr(parts[group], key)) != plain:
+            rule = "is a setting of classes, and data.findings are set"
+            found.append(origin.problem(f"{group}.{key}", value, rule, "leave it out"))
+    if parts["rounds"].chosen_by == "kappa":
+        rule = "kappa is of classes, and data.findings are set"
+        remedy = "choose balanced_accuracy or f1"
+        found.append(origin.problem("rounds.chosen_by", "kappa", rule, remedy))
+    return found
+
+
 def _size_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
     """Return where network or method take no inputs of the size that is set, or not both."""
     model, method, found = parts["model"], parts["method"], []
@@ -517,6 +541,7 @@ _BETWEEN: tuple[tuple[set[str], Callable[[Mapping[str, Any], _Origin], list[Prob
     ({"method", "privacy", "rounds", "training"}, _average_problems),
     ({"method", "model", "privacy", "training"}, _image_problems),
     ({"data", "split"}, _own_problems),
+    ({"data", "method", "privacy", "rounds", "training"}, _finding_problems),
     ({"data", "model", "method"}, _size_problems),
 )
 """Rules between groups, and the groups that must be right by themselves first."""

@@ -22,8 +22,12 @@ OWN = "own"
 """`data.name` where every site reads images of its own."""
 FOLDER = "folder"
 """`data.name` of a folder of images, one folder for each class."""
+MEMORY = "memory:"
+"""How `data.name` begins of data that a program gave this process."""
 SITE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 """What a site may be called; it is also a folder's name."""
+_COLUMNS = ("path", "label", "bag", "split", "group", "patient")
+"""Of a site's table, which no finding may be called."""
 _CLASS_NAME = r"[^/\\.\0][^/\\\0]{0,63}"
 
 Count = Annotated[int, Field(ge=1)]
@@ -88,6 +92,9 @@ class DataSettings:
     # What sites with data of their own (name = own) agree upon, since no one sees all their images.
     classes: str = ""
     """Names of the classes, commas between them; their order is the labels' numbers."""
+    findings: str = ""
+    """Names of findings, commas between them, in the place of classes: an image shows any number of
+    them (docs/OWN_DATA.md). Empty: each image is of one class."""
     sites: str = ""
     """Names of the sites that may take part, commas between them; their order is their numbers."""
     channels: Annotated[int, Field(ge=0, le=3)] = 0
@@ -109,6 +116,16 @@ class DataSettings:
     def class_names(self) -> tuple[str, ...]:
         """`classes` one by one."""
         return _listed(self.classes)
+
+    @property
+    def finding_names(self) -> tuple[str, ...]:
+        """`findings` one by one; none: each image is of one class."""
+        return _listed(self.findings)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of what a network answers to: the findings, or else the classes."""
+        return self.finding_names or self.class_names
 
     @property
     def site_names(self) -> tuple[str, ...]:
@@ -141,11 +158,17 @@ class DataSettings:
             rule = "is a setting of own data: set name to 'own' or drop it"
             of_own = ("classes", "sites", "channels", "vector_size", "encoder")
             found |= dict.fromkeys(of_own, rule)
+            if not str(said["name"]).startswith(MEMORY):
+                rule = "says nothing of such data, where each image is of one class: drop it"
+                found["findings"] = rule
         elif said["vector_size"]:
             rule = "is a setting of images: drop it, or vector_size"
-            found |= dict.fromkeys(("image_size", "channels", "window", "patients"), rule)
+            of_images = ("image_size", "channels", "window", "patients", "findings")
+            found |= dict.fromkeys(of_images, rule)
         else:
             found["encoder"] = "is a setting of vectors: set vector_size or drop it"
+        if said["name"] == OWN and said["findings"]:
+            found["classes"] = "says nothing beside findings: drop one of the two"
         return found
 
     def __post_init__(self) -> None:
@@ -156,6 +179,7 @@ class DataSettings:
             raise Contradiction("mean must be in [0, 1] and std in (0, 1] of pixels", "mean", "std")
         _refuse_idle(self)
         _check_patients(self.patients)
+        _check_names("findings", self.finding_names, _CLASS_NAME)
         if self.name == OWN:
             self._check_own()
 
@@ -167,22 +191,28 @@ class DataSettings:
                 "and no subset"
             )
             raise Contradiction(rule, "image_size", "channels", "subset")
-        if len(self.class_names) < 2:
+        if len(self.class_names) < 2 and not self.findings:
             raise Contradiction(
                 "classes must name two or more, such as 'normal, tumour'", "classes"
             )
-        for key, names, rule in (
-            ("classes", self.class_names, _CLASS_NAME),
-            ("sites", self.site_names, SITE_NAME),
-        ):
-            if twice := sorted({name for name in names if names.count(name) > 1}):
-                raise Contradiction(f"{key} must differ: {twice[0]!r} stands twice", key)
-            if odd := [name for name in names if not re.fullmatch(rule, name)]:
-                raise Contradiction(
-                    f"{key}: {odd[0]!r}: must be at most 64 characters, none of them a slash; "
-                    "of a site's name letters, digits, dot, dash and underscore",
-                    key,
-                )
+        columns = [name.lower() for name in (*_COLUMNS, *self.finding_names)]
+        if twice := [name for name in self.finding_names if columns.count(name.lower()) > 1]:
+            rule = f"findings: {twice[0]!r} is a column of its own in labels.csv: rename it"
+            raise Contradiction(rule, "findings")
+        _check_names("classes", self.class_names, _CLASS_NAME)
+        _check_names("sites", self.site_names, SITE_NAME)
+
+
+def _check_names(key: str, names: Sequence[str], rule: str) -> None:
+    """Raise Contradiction where two are equal, or one is none."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise Contradiction(f"{key} must differ: {twice[0]!r} stands twice", key)
+    if odd := [name for name in names if not re.fullmatch(rule, name)]:
+        raise Contradiction(
+            f"{key}: {odd[0]!r}: must be at most 64 characters, none of them a slash; "
+            "of a site's name letters, digits, dot, dash and underscore",
+            key,
+        )
 
 
 def members_of(members: str, names: Sequence[str], sites: int) -> dict[int, str]:

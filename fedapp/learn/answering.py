@@ -18,7 +18,7 @@ FEW = 8
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What one site asks for: the network's softmax for each set of images, `FEW` in all.
+    """What one site asks for: the network's probabilities for each set of images, `FEW` in all.
 
     normalise: uint8 images, or numbers -> float32 as the network takes them.
     """
@@ -73,7 +73,7 @@ def _lot(lot: Sequence[Question]) -> list[list[Tensor]]:
     inputs = [one.inputs() for one in lot]
     inputs += inputs[-1:] * (group.size - len(lot))
     logits = group.answers(inputs, lot[0].rows)
-    every = [torch.softmax(each.contiguous(), dim=2).cpu() for each in logits]
+    every = [lot[0].model.answer(each.contiguous()).cpu() for each in logits]
     none = every[0].new_empty(0, every[0].shape[2])
     answers = []
     for member, one in enumerate(lot):

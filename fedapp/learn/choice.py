@@ -28,11 +28,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, Final, Self
 
+import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.settings import CLOSED
-from fedapp.learn.quality import Metric, measured, shortfall
+from fedapp.learn.findings import measured
+from fedapp.learn.quality import Metric, shortfall
 from fedapp.messages.protocol import ANSWERS, Evaluation
 
 MARGIN: Final = 0.5
@@ -148,13 +150,15 @@ def candidates(
     apart: bool,
     metric: Metric = "accuracy",
     least: float = 0.0,
+    names: int = 0,
 ) -> tuple[Candidate, ...]:
     """Return what a site's evaluations after a round offer, from the earliest to the latest.
 
     Without an evaluation of "val" the model trained alone only: a method may measure it before all
     others, by itself. apart: whether the site trained what it uses alone, other sites having no
     part in it yet (`Method.joins_at`). metric: by which they are compared. least:
-    the sensitivity that each class is to have. An answer under two names is one.
+    the sensitivity that each class is to have. names: as of `findings.measured`; 0: classes. An
+    answer under two names is one.
     """
     used = evaluations.get("val"), evaluations.get("test")
     found = []
@@ -167,7 +171,9 @@ def candidates(
             continue
         alone = apart or name == "alone"
         tested = (test.correct, test.samples) if test else (0, 0)
-        worth = None if metric == "accuracy" else measured(metric, val.confusion)
+        worth = None
+        if metric != "accuracy":
+            worth = measured(metric, np.array(val.confusion), names or len(val.confusion))
         right, short = (val.correct, val.samples), shortfall(least, val.confusion)
         found.append(Candidate(number, name, alone, *right, *tested, worth, short))
     return tuple(found)

@@ -1,5 +1,6 @@
 """The semi-supervised objective (paper, Eqs. 1, 4, 5), over mini-batches."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -12,6 +13,16 @@ def joint_loss(network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 def cross_entropy(network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     """Of a network's answers to normalised inputs [n, ...]; labels int64 [n]."""
     return F.cross_entropy(network(inputs), labels)
+
+
+def finding_loss(network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Mean over the findings that were read of BCE(sigmoid(f(x)), y); 0 where none was.
+
+    labels: int64 [n, F], 1 there, 0 not, below 0 not read.
+    """
+    logits, known = network(inputs), labels >= 0
+    each = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
+    return torch.where(known, each, 0).sum() / known.sum().clamp_min(1)
 
 
 def soft_target_loss(logits: Tensor, targets: Tensor) -> Tensor:

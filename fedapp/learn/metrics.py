@@ -10,7 +10,9 @@ from torch import Tensor
 from fedapp.ground.turns import ask
 from fedapp.learn.answering import FEW as FEW_ASKED
 from fedapp.learn.answering import Question, answered
+from fedapp.learn.findings import read_alone
 from fedapp.learn.networks.base import Network
+from fedapp.learn.quality import counted
 from fedapp.learn.together import fits
 from fedapp.learn.uncertainty import SCORING_BATCH, Normalise, features_of
 from fedapp.messages.protocol import Evaluation
@@ -32,7 +34,7 @@ Z95 = 1.959963984540054
 
 @torch.inference_mode()
 def predict(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
-    """Return softmax probabilities without dropout, float32 [n, C], on the CPU."""
+    """Return the probabilities (`Network.answer`) without dropout, float32 [n, C], on the CPU."""
     [out] = predict_each(model, [images], normalise)
     return out
 
@@ -54,9 +56,7 @@ def predict_each(model: Network, sets: Sequence[Tensor], normalise: Normalise) -
     if len(sets) > 1 and sum(sizes) <= SCORING_BATCH:
         every = features_of(model, torch.cat(list(sets)), normalise)
         found = [[one.clone() for one in part.split(sizes)] for part in every]
-        answers = [
-            torch.softmax(model.tail(features), dim=1) for features in zip(*found, strict=True)
-        ]
+        answers = [model.answer(model.tail(features)) for features in zip(*found, strict=True)]
     else:
         answers = [_predicted(model, images, normalise) for images in sets]
     return list(torch.cat(answers).cpu().split(sizes)) if answers else []  # the only sync
@@ -65,20 +65,27 @@ def predict_each(model: Network, sets: Sequence[Tensor], normalise: Normalise) -
 def _predicted(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
     out = []
     for batch in images.split(SCORING_BATCH):
-        out.append(torch.softmax(model.tail(features_of(model, batch, normalise)), dim=1))
+        out.append(model.answer(model.tail(features_of(model, batch, normalise))))
     return torch.cat(out)
 
 
 def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:
-    """Sum up predictions: probabilities [n, C], labels int64 [n], both on the CPU; n >= 0."""
+    """Sum up predictions: probabilities [n, C], labels int64 [n], both on the CPU; n >= 0.
+
+    Of findings, labels [n, F], each that was read is a sample of 2 F classes (`learn.findings`).
+    """
     # By NumPy: of the few images of a site, a call of torch costs more than what it does.
     answers, truth, classes = probabilities.numpy(), labels.numpy(), probabilities.shape[1]
+    if labels.ndim == 2:
+        answers, truth, _, of = read_alone(answers, truth)
     predicted, confidence = answers.argmax(1), answers.max(1)
-    confusion = np.bincount(truth * classes + predicted, minlength=classes * classes)
+    if labels.ndim == 2:
+        predicted, truth, classes = predicted + 2 * of, truth + 2 * of, 2 * classes
+    confusion = counted(predicted, truth, classes)
     bins = np.clip(np.ceil(confidence * np.float32(BINS)).astype(np.int64) - 1, 0, BINS - 1)
     right = np.bincount(bins[predicted == truth], minlength=BINS)
     return Evaluation(
-        confusion=tuple(map(tuple, confusion.reshape(classes, classes).tolist())),
+        confusion=tuple(map(tuple, confusion.tolist())),
         bin_count=tuple(np.bincount(bins, minlength=BINS).tolist()),
         bin_correct=tuple(right.tolist()),
         bin_confidence=tuple(np.bincount(bins, confidence, BINS).tolist()),

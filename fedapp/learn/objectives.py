@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedapp.data.sites import SiteData
-from fedapp.learn.losses import cross_entropy
+from fedapp.learn.losses import cross_entropy, finding_loss
 from fedapp.learn.networks.base import Network
 from fedapp.learn.steps import Step, View, batches, paired, repeated
 from fedapp.learn.training import freeze_batch_norm
@@ -91,10 +91,15 @@ class Work:
 
 
 def supervised(work: Work, loss: LabelledLoss = cross_entropy) -> Iterator[Step]:
-    """Cross entropy on D_s, or another loss of it; no step where the site has no labels."""
+    """Cross entropy on D_s, or another loss of it; no step where the site has no labels.
+
+    Of findings it is `finding_loss` in the place of cross entropy.
+    """
     images, labels = work.data.labelled, work.data.labels
     recordable = loss is cross_entropy  # of others nobody knows what they depend on
-    if recordable and (shift := work.shift).values:
+    if work.data.finds:
+        loss = finding_loss
+    elif recordable and (shift := work.shift).values:
         loss = AdjustedCrossEntropy(shift)
     work.begin(len(labels))
 

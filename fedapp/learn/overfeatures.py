@@ -81,7 +81,9 @@ class Form:
         copied = deepcopy(network) if self.features == "network" else None
         features = build_features(self.features, network.inputs, network=copied)
         classes = network.head.out_features
-        return OverFeatures(features, classes, network if self.beside else None)
+        over = OverFeatures(features, classes, network if self.beside else None)
+        over.finds = network.finds
+        return over
 
     def params(self, head: Head, features: FeatureMap) -> Params:
         """Return all tensors of a head over these features: the map's own beside it."""
@@ -99,13 +101,14 @@ def mapped(features: FeatureMap, images: Tensor, normalise: Normalise) -> Tensor
     return found
 
 
-def answers_over(head: Head, sets: Sequence[Tensor]) -> list[Tensor]:
+def answers_over(head: Head, sets: Sequence[Tensor], finds: bool = False) -> list[Tensor]:
     """Return a head's probabilities for sets of features [n, d]: float32 [n, C], on the CPU.
 
-    To the bit what the whole network answers to the images.
+    To the bit what the whole network answers to the images. finds: whether they are of findings.
     """
     weight, bias = head
     network = OverFeatures(_Given(weight.shape[1]), len(bias), None)
+    network.finds = finds
     assign(network, {HEAD_WEIGHT: weight, HEAD_BIAS: bias})
     return predict_each(network.to(sets[0].device), sets, lambda features: features)
 

@@ -178,8 +178,12 @@ def check(probabilities: Values) -> None:
 
 def confusion(probabilities: Values, labels: Counts) -> Counts:
     """Return the images [C, C] by true and by most probable class."""
-    classes = probabilities.shape[1]
-    place = labels * classes + probabilities.argmax(1)
+    return counted(probabilities.argmax(1), labels, probabilities.shape[1])
+
+
+def counted(said: Counts, labels: Counts, classes: int) -> Counts:
+    """Return the images [C, C] by true and by answered class. said, labels: [n], in [0, C)."""
+    place = labels * classes + said
     return np.bincount(place, minlength=classes**2).reshape(classes, classes)
 
 

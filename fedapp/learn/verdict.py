@@ -25,6 +25,7 @@ It is not made of the gain that was seen: that one is itself chance.
 """
 
 import math
+from dataclasses import replace
 from typing import Annotated, Final, Literal
 
 import numpy as np
@@ -33,8 +34,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.settings import CLOSED
+from fedapp.learn.findings import read_alone
 from fedapp.learn.metrics import FEW, Z95
-from fedapp.learn.quality import METRICS, NAMES, Metric, confusion, enough
+from fedapp.learn.quality import METRICS, NAMES, Metric, counted, enough
 from fedapp.learn.resampled import interval, resampled_counts, weights
 
 WORTH: Final = 0.1
@@ -52,9 +54,10 @@ _Count = Annotated[int, Field(ge=0)]
 class Verdict:
     """What a site's test images say of joining.
 
-    images: the test images. gain, low, high: of the metric, in [-1, 1], and its 95 % interval; None
-    where nothing is said. needed: images that would tell a gain of `WORTH`; None: not known.
-    why: what is lacking where there is no gain.
+    images: the test images. answers: the read findings in them; 0: each is of one class. gain, low,
+    high: of the metric, in [-1, 1], and its 95 % interval; None where nothing is said. needed:
+    images that would tell a gain of `WORTH`; None: not known. why: what is lacking where there is
+    no gain.
     """
 
     said: Said
@@ -65,6 +68,7 @@ class Verdict:
     high: float | None = None
     needed: _Count | None = None
     why: str = ""
+    answers: _Count = 0
 
     @property
     def line(self) -> str:
@@ -74,7 +78,8 @@ class Verdict:
             return f"Whether joining paid cannot be said {self.why}{would}."
         points = f"{self.gain * 100:+.1f} points of {NAMES[self.metric]} over training alone"
         ends = f"95 % interval {self.low * 100:+.1f} to {self.high * 100:+.1f}"
-        measured = f"{points} ({ends}), on the same {self.images} test images"
+        of = f"{self.answers} findings in " * (self.answers > 0)
+        measured = f"{points} ({ends}), on the same {of}{self.images} test images"
         if self.said == "unknown":
             would = (
                 f"; about {self.needed} images would tell a gain of {WORTH * 100:g} points"
@@ -103,6 +108,9 @@ def verdict(
 
     joined, alone: probabilities [n, C]; None: there is no such model. labels: [n], in [0, C).
     patients: which images are of one, [n]; None: not known.
+
+    Of findings, labels [n, F], each that was read is an answer of two classes (`learn.findings`),
+    and those in an image are together as the images of a patient are.
     """
     images = len(labels)
     if not images:
@@ -111,7 +119,41 @@ def verdict(
         lacking = "trained alone" if alone is None else "that others had a part in"
         why = f"without a model {lacking} that these images were shown to"
         return Verdict("unknown", metric, images, why=why)
-    said, other = joined.argmax(1), alone.argmax(1)
+    if labels.ndim == 2:
+        return _of_findings(joined, alone, labels, metric, patients)
+    return _compared(joined.argmax(1), alone.argmax(1), labels, joined.shape[1], metric, patients)
+
+
+def _of_findings(
+    joined: NDArray[np.float64],
+    alone: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    metric: Metric,
+    patients: NDArray[np.int64] | None,
+) -> Verdict:
+    flat, truth, image, of = read_alone(joined, labels)
+    whose = image if patients is None else patients[image]
+    images, people = len(np.unique(image)), len(np.unique(whose))
+    if people < FEW:
+        only = f" of {people} patient{'s' * (people != 1)}" * (patients is not None)
+        why = f"with findings read in {images} test image{'s' * (images != 1)}{only}"
+        return Verdict("unknown", metric, images, why=why)
+    said, other = flat.argmax(1), read_alone(alone, labels)[0].argmax(1)
+    first, classes = 2 * of, 2 * labels.shape[1]
+    found = _compared(first + said, first + other, first + truth, classes, metric, whose)
+    return replace(found, images=images, answers=len(truth), needed=None)
+
+
+def _compared(
+    said: NDArray[np.int64],
+    other: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    classes: int,
+    metric: Metric,
+    patients: NDArray[np.int64] | None,
+) -> Verdict:
+    """Return the verdict of classes that were answered, [n] each: by the joined model, by alone."""
+    images = len(labels)
     b = int(((said == labels) & (other != labels)).sum())
     c = int(((said != labels) & (other == labels)).sum())
     needed = images_needed((b + c + 2) / (images + 2))
@@ -130,13 +172,13 @@ def verdict(
             assert ends is not None
             low, high = min(low, ends[0]), max(high, ends[1])
     else:
-        counts = confusion(joined, labels)
+        counts = counted(said, labels, classes)
         if not enough(counts):
             fewest = int(counts.sum(1)[counts.sum(1) > 0].min())
             why = f"in {NAMES[metric]}: some class has {fewest} test image{'s' * (fewest > 1)}"
             return Verdict("unknown", metric, images, why=why)
-        of, classes = METRICS[metric], joined.shape[1]
-        gain = float(of(counts) - of(confusion(alone, labels)))
+        of = METRICS[metric]
+        gain = float(of(counts) - of(counted(other, labels, classes)))
         drawn = weights(images, "verdict", groups=patients)
         both = [of(resampled_counts(drawn, one, labels, classes)) for one in (said, other)]
         ends = interval(both[0] - both[1])

@@ -52,6 +52,8 @@ CLOSED = {"extra": "forbid", "strict": True}
 MAX_MODELS = 128
 """Models in one message: the site's own, a list of at most 63, and as many newcomers."""
 MAX_CLASSES = 1000
+MAX_FINDINGS = MAX_CLASSES // 2
+"""Each is two classes of a confusion matrix."""
 MAX_CLASS_NAME = 200
 """Characters of a class's name."""
 MAX_SIDE = 2**16

@@ -139,6 +139,7 @@ class Round:
     warmup_rounds: averages in round 0 of a method that averages. common_fixed: the server's model
     is an earlier run's, and stays as it is: few new sites must not pull it to themselves.
     masked: sites are known by their sums alone: `sites` is `EVERYBODY`, the cohort `COHORT`.
+    finds: whether sites' classes are findings.
     protection: of single images; None: there is none.
     """
 
@@ -154,6 +155,7 @@ class Round:
     common_fixed: bool = False
     server_learns: bool = False
     masked: bool = False
+    finds: bool = False
     protection: Protection | None = None
     last: int = 0
     say: Callable[[str], None] = lambda text: None
@@ -372,7 +374,7 @@ class SiteContext:
         return found.inputs, found.labels.cpu()
 
     def predicted(self, images: Tensor) -> Tensor:
-        """Return the context's model's softmax without dropout, float32 [n, C], on the CPU.
+        """Return the context's model's answer without dropout, float32 [n, C], on the CPU.
 
         Raises RunError where it answers NaN.
         """
@@ -380,7 +382,7 @@ class SiteContext:
         return probabilities
 
     def predicted_each(self, sets: Sequence[Tensor]) -> list[Tensor]:
-        """Return the model's softmax for each set of images, as `predicted` does."""
+        """Return the model's answer for each set of images, as `predicted` does."""
         every = predict_each(self.model, sets, self.normalise)
         if not all(map(all_finite, every)):
             raise RunError(f"site {self.data.site}: the model answers NaN; {DIVERGED}")
@@ -402,7 +404,7 @@ class SiteContext:
         return [known[part] for part in parts]
 
     def of_parts(self, parts: Sequence[str]) -> list[Tensor]:
-        """Return the model's softmax for the images of parts, as `predicted_each` does."""
+        """Return the model's answer for the images of parts, as `predicted_each` does."""
         return self.predicted_each([self.data.parts[part].inputs for part in parts])
 
     def evaluate(self, *parts: str, answer: str = "") -> dict[str, Evaluation]:
@@ -593,6 +595,11 @@ class Method(ABC, Generic[State]):
     def needs_plain(self) -> str:
         """Why `training.uneven` must stay "plain", and the remedy; empty: it may be set."""
         return "how it learns from labels has no form in which classes count alike"
+
+    @property
+    def needs_classes(self) -> str:
+        """Why `data.findings` must stay empty, and the remedy; empty: it may be set."""
+        return "it has no form in which an image has several labels: choose fedavg or one_round"
 
     image_level: ClassVar[bool] = False
     """Whether it has a form in which what leaves a site protects single images."""

@@ -12,7 +12,15 @@ from fedapp.ground.text import percent
 from fedapp.learn.choice import USED, Candidate
 from fedapp.learn.metrics import FEW
 from fedapp.models.conformal import COVERAGE, caution
-from fedapp.models.description import DESCRIPTION, TENSORS, Description, Measured, ModelPart, Others
+from fedapp.models.description import (
+    DESCRIPTION,
+    TENSORS,
+    Description,
+    Measured,
+    ModelPart,
+    Others,
+    Recipe,
+)
 
 CARD = "README.md"
 
@@ -37,7 +45,7 @@ def card(description: Description) -> str:
         f"# Model of site {origin.called}",
         f"**{joined(description)}**",
         *(f"**Warning.** {light}" for light in description.lights),
-        f"A classifier of {len(recipe.classes)} classes, trained by federated learning "
+        f"A classifier of {len(recipe.classes)} {_what(recipe)}, trained by federated learning "
         f"({origin.method}, round {origin.round}) for the data of one site. `{TENSORS}` holds "
         f"its tensors, `{DESCRIPTION}` all that is needed to use them:",
         "```\nfedapp predict THIS_FOLDER IMAGES --out answers.csv\n```",
@@ -53,7 +61,7 @@ def card(description: Description) -> str:
         "## Data",
         f"Trained at the site on {origin.labelled} labelled and {origin.unlabelled} unlabelled "
         "images, and through the federation on what other sites learned from theirs. Inputs: "
-        f"{_inputs(description)}. Classes: {', '.join(recipe.classes)}.",
+        f"{_inputs(description)}. {_what(recipe).capitalize()}: {', '.join(recipe.classes)}.",
         _asked(
             "", "where the images come from, which people and devices they show, who labelled them"
         ),
@@ -65,7 +73,8 @@ def card(description: Description) -> str:
         "On labelled images of the same site that it did not learn from:",
         "\n".join(
             [
-                "| images | right / of | accuracy, % | 95 % interval | calibration error, % |",
+                f"| {'findings' if recipe.finds else 'images'} | right / of | accuracy, % "
+                "| 95 % interval | calibration error, % |",
                 "|---|---|---|---|---|",
                 _row("validation", results.val),
                 _row("test", results.test),
@@ -85,6 +94,10 @@ def card(description: Description) -> str:
         f"`{origin.split[:16]}`, code `{origin.code}`, torch {origin.versions.get('torch', '-')}.",
     ]
     return "\n\n".join(blocks) + "\n"
+
+
+def _what(recipe: Recipe) -> str:
+    return "findings" if recipe.finds else "classes"
 
 
 def _asked(field: str, what: str) -> str:
@@ -193,17 +206,26 @@ def _limits(description: Description) -> list[str]:
     limits = [
         "It answers for images like this site's: same devices, same kind of people, same mix of "
         "classes. Elsewhere it is untested.",
-        "It always names one of its classes, for images of anything else too.",
+        "It answers images of anything else too: each finding by itself. From which probability on "
+        "one is there nobody has chosen."
+        if description.model.finds
+        else "It always names one of its classes, for images of anything else too.",
         "Nobody has checked whether its probabilities are right as often as they say, but by the "
         "calibration error above.",
         "A model can tell of the images that it learned from: it is as confidential as they are. "
         "Neither clipping nor noise (`privacy`) protects what the site keeps.",
     ]
+    if description.model.finds:
+        limits.append(
+            "Counts and intervals above are of findings read, each for itself; several of one "
+            "image say less than as many of different ones, so the intervals are too narrow."
+        )
     if test.images < FEW:
         limits.insert(0, f"It was tested on {test.images} images only: that says next to nothing.")
     if 0 < val.images < FEW_VAL:
         limits.append(f"It was chosen by {val.images} validation images: another day, another one.")
-    if note := caution(description.calibration, COVERAGE):
+    note = "" if description.model.finds else caution(description.calibration, COVERAGE)
+    if note:
         limits.append(f"Prediction sets of a coverage of {COVERAGE:g}: {note}.")
     if len(description.model.parts) > 1:
         limits.append("The weights of its networks come from the validation images.")

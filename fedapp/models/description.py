@@ -59,7 +59,8 @@ class Recipe:
     network: its name and settings. inputs: shape of one input. images: whether these are images.
     mean, std: per channel, of pixels / 255; of numbers, as they are. precision: number format of
     convolutions. sha256: of the file of tensors. window: as `data.window`, for the images. encoder:
-    as `data.encoder`, of vectors.
+    as `data.encoder`, of vectors. finds: whether the classes are findings, of which an image may
+    show several.
     """
 
     network: dict[str, bool | int | float | str]
@@ -73,6 +74,7 @@ class Recipe:
     sha256: str
     window: str = ""
     encoder: str = ""
+    finds: bool = False
 
     def __post_init__(self) -> None:
         window_ends(self.window)
@@ -89,7 +91,7 @@ class Recipe:
         except ValidationError as error:
             raise ConfigError(one_line(error, 300)) from error
         precision = getattr(torch, self.precision)
-        return build_model(settings, self.inputs, len(self.classes), precision)
+        return build_model(settings, self.inputs, len(self.classes), precision, self.finds)
 
 
 @dataclass(frozen=True, config=CLOSED)

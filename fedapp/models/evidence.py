@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedapp.ground.disk import write_atomic
 from fedapp.learn.choice import Candidate, Choice
+from fedapp.learn.findings import both
 from fedapp.learn.lights import drifted, lights, unlike
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.params import to_bytes
@@ -36,7 +37,8 @@ kept: the model in its folder, which is one of the two."""
 class Evidence:
     """Answers to a site's test images.
 
-    labels: int64 [n]. learned: the labels that it learned from, by class, int64 [C]. answers:
+    labels: int64 [n], or [n, F] of findings. learned: the labels that it learned from, by class (or
+    finding that is there), int64 [C]. answers:
     float32 [n, C] by kind. rounds: after which each was, with its place in a round's answers.
     mistakes: the kept model's wrong answers, the surest first, as places in the test images, int64
     [k]; images: of these, [k, *inputs], as they are. groups: which test images are of one patient,
@@ -72,10 +74,22 @@ class Evidence:
 
     def with_mistakes(self, inputs: Tensor) -> Self:
         """Return it with the kept model's surest mistakes. inputs: the test images, [n, ...]."""
-        sure, said = self.answers["kept"].max(1)
-        wrong = (said != self.labels).nonzero()[:, 0]
+        sure, wrong = surest_wrong(self.answers["kept"], self.labels)
         first = wrong[sure[wrong].argsort(descending=True, stable=True)][:SHOWN]
         return replace(self, mistakes=first, images=inputs[first.to(inputs.device)].cpu())
+
+
+def surest_wrong(answers: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how sure the answer to each image is, [n], and which images are answered wrongly.
+
+    answers: [n, C]. labels: int64 [n]; or [n, F], where it is the surest of an image's wrong ones.
+    """
+    if labels.ndim == 1:
+        sure, said = answers.max(1)
+        return sure, (said != labels).nonzero()[:, 0]
+    wrong = (labels >= 0) & ((answers > 0.5) != (labels == 1))
+    sure = torch.where(wrong, torch.maximum(answers, 1 - answers), 0).amax(1)
+    return sure, wrong.any(1).nonzero()[:, 0]
 
 
 def beside(folder: Path) -> Path:
@@ -130,7 +144,13 @@ def warnings_of(made: Description, evidence: Evidence, choice: Choice) -> tuple[
     classes, labels = made.model.classes, evidence.labels
     if (answers := evidence.answers.get("kept")) is None:  # it was lost: what was seen stands
         return made.lights
-    found = lights(evaluation(answers, labels), made.origin.labelled, classes)
+    found = lights(
+        evaluation(answers, labels),
+        made.origin.labelled,
+        both(classes) if made.model.finds else classes,
+    )
+    if made.model.finds:
+        return (*found, *drifted(choice.candidates))
     said = torch.bincount(answers.argmax(1), minlength=len(classes)).tolist()
     mixes = unlike(evidence.learned.tolist(), said, "test images") if made.origin.labelled else []
     return (*found, *mixes, *drifted(choice.candidates))

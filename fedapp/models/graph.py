@@ -10,7 +10,7 @@ class Answer(nn.Module):
     """`SiteModel.probabilities` in float32: normalisation, networks, class mixes and weights.
 
     Pixels uint8 [n, C, H, W] in [0, 255], or numbers float32 [n, *inputs] as they are -> float32
-    [n, classes], rows sum to 1. It is in eval mode: no dropout.
+    [n, classes], rows sum to 1 (of findings not). It is in eval mode: no dropout.
     """
 
     scale: Tensor
@@ -19,6 +19,7 @@ class Answer(nn.Module):
     def __init__(self, model: SiteModel) -> None:
         super().__init__()
         recipe = model.recipe
+        self.finds = recipe.finds
         self.networks = nn.ModuleList(network for network, _ in model.predictors)
         self.weights = [one.weight for _, one in model.predictors]
         shape = (-1, *[1] * (len(recipe.inputs) - 1))
@@ -36,7 +37,8 @@ class Answer(nn.Module):
         x = inputs.float() * self.scale + self.shift
         answer = torch.zeros(())
         for place, (network, weight) in enumerate(zip(self.networks, self.weights, strict=True)):
-            one = torch.softmax(network(x), dim=1)
+            logits = network(x)
+            one = torch.sigmoid(logits) if self.finds else torch.softmax(logits, dim=1)
             mix = getattr(self, f"mix{place}")
             if mix is not None:
                 one = one * mix

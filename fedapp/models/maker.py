@@ -18,7 +18,7 @@ from fedapp.learn.params import digest_of
 from fedapp.learn.predictors import Predictor
 from fedapp.messages.protocol import Evaluation, SiteFacts
 from fedapp.methods.base import SiteContext
-from fedapp.models.conformal import calibrated
+from fedapp.models.conformal import Calibration, calibrated
 from fedapp.models.description import (
     FORMAT,
     Chosen,
@@ -69,7 +69,8 @@ class Maker:
         """
         model, blob = self._model(site, networks)
         answers = _answers(model, site)
-        results, calibration = _results(answers, reported), calibrated(*answers["val"])
+        results = _results(answers, reported)
+        calibration = Calibration() if site.data.finds else calibrated(*answers["val"])
         origin = self.origin(number)
         made = Description(FORMAT, model.recipe, origin, results, choice, calibration)
         return Made(made, blob, answers["test"][0])
@@ -94,6 +95,7 @@ class Maker:
             sha256=digest_of(blob),
             window=self.experiment.data.window,
             encoder=self.experiment.data.encoder,
+            finds=site.data.finds,
         )
         return SiteModel(recipe, blob, site.device), blob
 

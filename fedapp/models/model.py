@@ -46,7 +46,7 @@ class SiteModel:
             self.predictors.append((network.to(device), replace(form, params=params)))
 
     def probabilities(self, images: Tensor) -> Tensor:
-        """Return the site's answer, float32 [n, C], rows summing to 1, on the CPU.
+        """Return the site's answer, float32 [n, C], on the CPU; rows sum to 1, of findings not.
 
         images: [n, *inputs], n >= 0, as `normalise` takes them. Raises RunError where it is NaN.
         """

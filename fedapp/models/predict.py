@@ -101,6 +101,22 @@ def predictions(
         yield [found[image] for image in batch.listed]
 
 
+def finding_rows(
+    model: SiteModel, images: Sequence[Listed]
+) -> Iterator[list[tuple[Listed, list[float]] | Unread]]:
+    """Yield each image with the probability of every finding, batch by batch and in their order.
+
+    Raises DataError as `predictions`.
+    """
+    for batch in batches(images, model.recipe):
+        found: dict[Listed, tuple[Listed, list[float]] | Unread]
+        found = {one.image: one for one in batch.unread}
+        if batch.read:
+            said = model.probabilities(batch.pixels).tolist()
+            found |= {one: (one, row) for one, row in zip(batch.read, said, strict=True)}
+        yield [found[image] for image in batch.listed]
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Images to be asked about together, those that could be read and those that could not.
@@ -188,6 +204,25 @@ def as_csv(found: Sequence[Prediction | Unread]) -> str:
     """Return answers as lines of CSV, without the header; of an image not read, no class."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(map(_row, found))
+    return out.getvalue()
+
+
+def findings_head(findings: Sequence[str]) -> str:
+    """Return the first line of `findings_csv`."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(("file", *findings))
+    return out.getvalue()
+
+
+def findings_csv(found: Sequence[tuple[Listed, list[float]] | Unread], findings: int) -> str:
+    """Return answers as lines of CSV: the image and a probability each; empty, where not read."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(
+        [one.image.name, *[""] * findings]
+        if isinstance(one, Unread)
+        else [one[0].name, *(f"{number:.6f}" for number in one[1])]
+        for one in found
+    )
     return out.getvalue()
 
 

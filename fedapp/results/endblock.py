@@ -20,6 +20,8 @@ FEW_SITES = 10
 """Runs of at most as many sites show each site's accuracy with its counts and its interval."""
 SHOWN = 3
 """Sites shown of those that gained and that lost most."""
+_FINDINGS = 6
+"""Findings that have a line."""
 _NAMED = 4
 """Sites named where a list of sites could be long."""
 _LABEL, _CELL = 48, 13
@@ -45,6 +47,7 @@ def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
         [title(summary)],
         _overall(summary, per_site),
         (_by_site if few else _by_labels)(per_site, _begins(summary)),
+        _findings(summary),
         [
             *_movers(per_site, few, _begins(summary)),
             *([] if few else untested(summary, per_site)),
@@ -88,6 +91,26 @@ def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
     return [head, *(_cells(f"  {label}", *values) for label, *values in rows)]
 
 
+def _findings(summary: Row) -> list[str]:
+    """Return a line for each finding, the one that is found least first; none where there are none.
+
+    Counts of right answers elsewhere are shares of findings, as so many of the images.
+    """
+    rows = [row for row in summary.get("by_class") or () if "read" in row]
+    if not rows:
+        return []
+    said = [row for row in rows if row["sensitivity"] is not None]
+    lines = [_cells("By finding, at all sites", "with / read", "found, %", "spared, %")]
+    for row in sorted(said, key=lambda row: row["sensitivity"])[:_FINDINGS]:
+        shares = percent(row["sensitivity"]), percent(row["specificity"])
+        lines.append(
+            _cells(f"  {row['class']}"[:_LABEL], f"{row['images']} / {row['read']}", *shares)
+        )
+    if few := [f"{row['class']} ({row['images']})" for row in rows if row not in said]:
+        lines.append(f"  too few images with it, cannot be said: {', '.join(few[:_FINDINGS])}")
+    return lines
+
+
 def _as_one(per_site: Sequence[Row]) -> bool:
     """Whether sites are known by masked sums alone, and so all of them in one row."""
     return [row["site"] for row in per_site] == [EVERYBODY]
@@ -102,7 +125,7 @@ def guessing(row: Row) -> Row:
     """Return a site's row; one that has no model trained alone would guess evenly in its place."""
     if row.get(ALONE) is not None or not row.get("classes"):
         return row
-    return {**row, ALONE: 1 / row["classes"]}
+    return {**row, ALONE: 1 / (2 if row.get("findings") else row["classes"])}
 
 
 def _by_site(per_site: Sequence[Row], begins: str) -> list[str]:

@@ -8,12 +8,15 @@ import io
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.text import percent
 from fedapp.learn.delong import difference
+from fedapp.learn.findings import COUNTED, both
 from fedapp.learn.metrics import evaluation, wilson
 from fedapp.learn.quality import (
     FEWEST,
@@ -34,6 +37,13 @@ from fedapp.models.card import SAID, joined
 from fedapp.models.description import Description, read_description
 from fedapp.models.evidence import Evidence, read_evidence
 from fedapp.results.layout import DASH, Table
+from fedapp.results.ownfindings import (
+    FINDINGS,
+    Told,
+    finding_gain,
+    finding_quality,
+    told_of_findings,
+)
 from fedapp.results.run.blocks import Block, Figure
 from fedapp.results.run.classes import confusion as mistakes_block
 from fedapp.results.run.classes import trust
@@ -67,10 +77,13 @@ def own_page(folder: Path, at: float = SPECIFICITY) -> str:
     lead = [joined(description), *(f"Warning: {light}" for light in description.lights)]
     if test.images:
         ends = " to ".join(map(percent, test.interval))
+        what = "findings read in test images" if description.model.finds else "test images"
+        interval_ = "" if description.model.finds else f" (95 % interval {ends})"
         lead.append(
-            f"The model kept here is right on {test.right} of {test.images} test images: "
-            f"{percent(test.accuracy)} % (95 % interval {ends})."
+            f"The model kept here is right on {test.right} of {test.images} {what}: "
+            f"{percent(test.accuracy)} %{interval_}."
         )
+    lead += [COUNTED] * description.model.finds
     blocks = []
     if evidence is not None and "kept" in evidence.answers and len(evidence.labels):
         blocks = _measured(description, evidence, at)
@@ -86,6 +99,17 @@ def _measured(description: Description, evidence: Evidence, at: float) -> list[B
     answers, labels = evidence.answers["kept"], evidence.labels
     said, truth = answers.double().numpy(), labels.numpy()
     check(said)
+    if description.model.finds:
+        names, sums = both(classes), evaluation(answers, labels)
+        blocks = [
+            finding_gain(description.choice.verdict, evidence),
+            finding_quality(said, truth, at, evidence.patients),
+            _classes(told_of_findings(classes, said, truth, at, evidence.patients), at, FINDINGS),
+            mistakes_block([sums], names),
+            _pictures(description, evidence),
+            trust([sums]),
+        ]
+        return [block for block in blocks if block is not None]
     said /= said.sum(1, keepdims=True)  # they were rounded to float32
     found = by_class(said, truth, at)
     sums = evaluation(answers, labels)
@@ -93,7 +117,9 @@ def _measured(description: Description, evidence: Evidence, at: float) -> list[B
     blocks = [
         _gain(description, evidence),
         _quality(said, truth, found, at, evidence.patients),
-        _classes(classes, counts, found, at, _spread(said, truth, evidence.patients)),
+        _classes(
+            _told(classes, counts, found, _spread(said, truth, evidence.patients)), at, _CLASSES
+        ),
         mistakes_block([sums], classes),
         _pictures(description, evidence),
         trust([sums]),
@@ -227,47 +253,60 @@ def _wider(ends: tuple[float, float], values: Values) -> tuple[float, float]:
     return ends if other is None else (min(ends[0], other[0]), max(ends[1], other[1]))
 
 
-def _classes(
+def _told(
     names: tuple[str, ...],
     counts: NDArray[np.int64],
     found: list[OneClass],
-    at: float,
     spread: NDArray[np.int64],
-) -> Block:
+) -> list[Told]:
+    """Return what is told of each class against all others."""
     by_patient = sensitivity(spread), specificity(spread)
     images, right = counts.sum(1), counts.diagonal()
     others = counts.sum() - images
     spared = others - (counts.sum(0) - right)
-    rows, drawn, few = [], [], list[str]()
-    for c, name in enumerate(names):
-        row = [name, str(images[c])]
-        if images[c] < FEWEST:
-            few.append(f"{name}: {images[c]} image{'' if images[c] == 1 else 's'}")
+    return [
+        Told(
+            name,
+            (int(right[c]), int(images[c]), by_patient[0][:, c]),
+            (int(spared[c]), int(others[c]), by_patient[1][:, c]),
+            found[c],
+        )
+        for c, name in enumerate(names)
+    ]
+
+
+def _classes(told: list[Told], at: float, reading: str) -> Block:
+    rows, drawn, few, plain = [], [], list[str](), reading == _CLASSES
+    for one in told:
+        right, images, spread = one.found
+        if images < FEWEST:
+            few.append(f"{one.name}: {images} image{'' if images == 1 else 's'}")
             continue
-        ends = _wider(wilson(int(right[c]), int(images[c])), by_patient[0][:, c])
-        drawn.append((name, float(sensitivity(counts)[c]), ends, f"{right[c]} of {images[c]}"))
-        row.append(f"{percent(float(sensitivity(counts)[c]))} ({_ends(ends)})")
-        if others[c] >= FEWEST:
-            other = _wider(wilson(int(spared[c]), int(others[c])), by_patient[1][:, c])
-            row.append(f"{percent(float(specificity(counts)[c]))} ({_ends(other)})")
+        ends = _wider(wilson(right, images), spread)
+        drawn.append((one.name, right / images, ends, f"{right} of {images}"))
+        row = [one.name, str(images), f"{percent(right / images)} ({_ends(ends)})"]
+        spared, others, spread = one.spared
+        if others >= FEWEST:
+            other = _wider(wilson(spared, others), spread)
+            row.append(f"{percent(spared / others)} ({_ends(other)})")
         else:
             row.append(DASH)
-        one = found[c]
-        row += [percent(v) for v in (one.auroc, one.average_precision, one.sensitivity_at)]
-        rows.append(row)
+        areas = one.scores.auroc, one.scores.average_precision, one.scores.sensitivity_at
+        rows.append([*row, *map(percent, areas)])
     columns = [
-        *("Class", "Images", "Sensitivity, %", "Specificity, %", "AUROC, %"),
+        *("Class" if plain else "Finding", "Images"),
+        *("Sensitivity, %", "Specificity, %", "AUROC, %"),
         *("Average precision, %", f"Sensitivity at specificity {at:.0%}, %"),
     ]
-    table = Table("By class", columns, rows, labels=1)
-    title = "Class by class"
+    table = Table("By class" if plain else "By finding", columns, rows, labels=1)
+    title = "Class by class" if plain else "Finding by finding"
     lines = [f"{'; '.join(few)}: cannot be said."] if few else []
     if not drawn:
-        return Block(title, _CLASSES, lines=lines)
+        return Block(title, reading, lines=lines)
     worst = min(drawn, key=lambda one: one[1])
     said = f"Found least: {worst[0]}, {worst[3]}."
     picture = ranges("Sensitivity", drawn, said)
-    return Block(title, _CLASSES, [Figure(picture, said)], [table], lines)
+    return Block(title, reading, [Figure(picture, said)], [table], lines)
 
 
 def ranges(
@@ -305,9 +344,9 @@ def _pictures(description: Description, evidence: Evidence) -> Block | None:
     classes = description.model.classes
     rows, shown = [], []
     for place, image in zip(evidence.mistakes.tolist(), evidence.images, strict=True):
-        answer = evidence.answers["kept"][place]
-        said, true = classes[int(answer.argmax())], classes[int(evidence.labels[place])]
-        sure = percent(float(answer.max()))
+        true, said, sure = _mistake(
+            evidence.answers["kept"][place], evidence.labels[place], classes
+        )
         rows.append([true, said, sure])
         pixels = image.permute(1, 2, 0).numpy()
         out = io.BytesIO()
@@ -333,6 +372,17 @@ def _pictures(description: Description, evidence: Evidence) -> Block | None:
         "site's images: they are in this page alone, and nothing sends it."
     )
     return Block("Its surest mistakes", reading, [Figure(picture, said_, table)])
+
+
+def _mistake(answer: Tensor, label: Tensor, classes: tuple[str, ...]) -> tuple[str, str, str]:
+    """Return an image's true class, what was said of it and how surely; of its surest finding."""
+    if not label.ndim:
+        return classes[int(label)], classes[int(answer.argmax())], percent(float(answer.max()))
+    wrong = (label >= 0) & ((answer > 0.5) != (label == 1))
+    f = int(torch.where(wrong, (answer - 0.5).abs(), -1).argmax())
+    names = f"no {classes[f]}", classes[f]
+    sure = float(torch.maximum(answer[f], 1 - answer[f]))
+    return names[int(label[f])], names[1 - int(label[f])], percent(sure)
 
 
 def _about(description: Description, folder: Path) -> Block:

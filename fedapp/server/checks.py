@@ -3,9 +3,12 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+import numpy as np
+
 from fedapp.data.memory import in_memory
 from fedapp.ground.errors import ProtocolError, RunError
 from fedapp.ground.settings import OWN, DataSettings
+from fedapp.learn.findings import blocks
 from fedapp.learn.metrics import BINS
 from fedapp.learn.pseudolabels import UNCERTAINTY_BINS
 from fedapp.messages.protocol import (
@@ -36,11 +39,12 @@ _PARTS = {
 
 
 def check_reply(  # noqa: C901 one rule after another, each in a few lines
-    task: Task, reply: Reply, facts: SiteFacts, roles: Collection[str]
+    task: Task, reply: Reply, facts: SiteFacts, roles: Collection[str], finds: bool = False
 ) -> None:
     """Check everything but the uploads' content and what its method alone knows.
 
-    roles: of contents that the method's sites send. Raises ProtocolError naming the rule.
+    roles: of contents that the method's sites send. finds: whether the run's classes are findings.
+    Raises ProtocolError naming the rule.
     """
     own = task.own
     if (reply.site, reply.round) != (task.site, task.round):
@@ -67,7 +71,7 @@ def check_reply(  # noqa: C901 one rule after another, each in a few lines
     for part, result in reply.evaluations.items():
         if part not in _PARTS:
             raise ProtocolError(f"evaluation {part!r}; must be one of {sorted(_PARTS)}")
-        _check_evaluation(part, result, len(facts.classes), getattr(facts, _PARTS[part]))
+        _check_evaluation(part, result, len(facts.classes), getattr(facts, _PARTS[part]), finds)
     for name, other in reply.equal.items():
         if name in reply.evaluations or other not in reply.evaluations:
             raise ProtocolError(
@@ -100,7 +104,11 @@ def attributed(task: Task, incoming: Incoming) -> Incoming:
     return Incoming(Refusal(task.site, task.round, reason), {}, incoming.head_bytes, incoming.sent)
 
 
-def _check_evaluation(part: str, result: Evaluation, classes: int, samples: int) -> None:
+def _check_evaluation(
+    part: str, result: Evaluation, classes: int, samples: int, finds: bool
+) -> None:
+    if finds:
+        classes, samples = 2 * classes, _read(part, result, classes, samples)
     if list(map(len, result.confusion)) != [classes] * classes:
         raise ProtocolError(f"confusion matrix {part} is not {classes} x {classes}")
     if result.samples != samples:
@@ -115,6 +123,17 @@ def _check_evaluation(part: str, result: Evaluation, classes: int, samples: int)
         if n or c or s  # most bins are empty
     ):
         raise ProtocolError(f"calibration bins of {part} hold what does not belong there")
+
+
+def _read(part: str, result: Evaluation, findings: int, images: int) -> int:
+    """Return how many findings of so many images were read, as the counts of each say."""
+    if list(map(len, result.confusion)) != [2 * findings] * (2 * findings):
+        raise ProtocolError(f"confusion matrix {part} is not of {findings} findings")
+    counts = np.array(result.confusion, dtype=np.int64)
+    read = blocks(counts).sum((1, 2))
+    if counts.sum() != read.sum() or (read > images).any():
+        raise ProtocolError(f"evaluation {part} mixes findings, or is of more images than it has")
+    return int(read.sum())
 
 
 def _check_pseudo(pseudo: PseudoLabels, classes: int, unlabelled: int) -> None:
@@ -250,7 +269,7 @@ def unfit(facts: SiteFacts, data: DataSettings) -> str:
     for what, found, wanted in (
         ("name", facts.name, dict(enumerate(names)).get(facts.site) if names else facts.name),
         ("input shape", facts.inputs, data.inputs),
-        ("classes", facts.classes, data.class_names),
+        ("findings" if data.findings else "classes", facts.classes, data.names),
     ):
         if found != wanted:
             return f"its {what} is {found!r}, the preset says {wanted!r}"

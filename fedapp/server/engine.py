@@ -126,7 +126,8 @@ class Engine:
         inputs, classes, split_digest = kind
         self.folder.note_manifest(split_digest)
         self._rule = self._averaging_rule()
-        network = build_model(self.experiment.model, inputs, len(classes))
+        finds = bool(self.experiment.data.findings)
+        network = build_model(self.experiment.model, inputs, len(classes), finds=finds)
         self.schemas = schemas(self.experiment.method, network)
         trained = {name for name, _ in network.named_parameters()}
         self._weights = frozenset(trained & self.schemas[MODEL].keys())
@@ -273,6 +274,7 @@ class Engine:
             common_fixed=bool(state.peers),  # not runtime.peers: a run is resumed without it
             server_learns=self.learner is not None,
             last=self.experiment.rounds.num_rounds,
+            finds=bool(self.experiment.data.findings),
             say=self.progress.note,
         )
         every: list[Reply] = []

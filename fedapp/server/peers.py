@@ -132,7 +132,9 @@ def _check_fit(run: Finished, experiment: Experiment, kind: Kind) -> None:
         )
     first = next(iter(run.facts.values()))
     inputs, classes, _ = kind_of(first)
-    network = build_model(run.experiment.model, inputs, len(classes))
+    network = build_model(
+        run.experiment.model, inputs, len(classes), finds=bool(run.experiment.data.findings)
+    )
     if run.experiment.method.kept_private(network):
         raise ConfigError(
             f"{where}: method {run.experiment.method.name} keeps parts of every model at its site: "

@@ -299,7 +299,7 @@ class Phases:
         if not isinstance(reply, Reply):
             raise ProtocolError(f"answered with {type(reply).__name__}, a Reply was due")
         facts = self._facts(task.site)
-        check_reply(task, reply, facts, self.schemas)
+        check_reply(task, reply, facts, self.schemas, bool(self.experiment.data.findings))
         if task.sum is None:
             self.experiment.method.check_reply(task, reply, facts)
         uploads, named = reply.uploads(task.own.digest), reply.named(task.own.digest)

@@ -15,14 +15,13 @@ from typing import Any, get_args
 import numpy as np
 
 from fedapp.learn.choice import Choice, candidates
+from fedapp.learn.findings import measured
 from fedapp.learn.metrics import worst_decile
 from fedapp.learn.quality import (
     FEWEST,
-    METRICS,
     Counts,
     Metric,
     known,
-    measured,
     sensitivity,
     specificity,
 )
@@ -83,19 +82,30 @@ class Standing:
 
     def worth(self, metric: Metric) -> float | None:
         """Return a metric of its test images; None where it cannot be said."""
-        return measured(metric, self.latest["test"].confusion) if "test" in self.latest else None
+        if "test" not in self.latest:
+            return None
+        return measured(metric, np.array(self.latest["test"].confusion), self._names)
+
+    @property
+    def _names(self) -> int:
+        return len(self.facts.classes)
 
     @property
     def test_classes(self) -> int | None:
         """Number of classes with test images; None before the first evaluation of any."""
         if "test" not in self.latest:
             return None if self.facts.test else 0
-        return sum(any(row) for row in self.latest["test"].confusion)
+        rows = self.latest["test"].confusion
+        return sum(any(row) for row in (rows[1::2] if len(rows) > self._names else rows))
 
     @property
     def verdict(self) -> Verdict:
         """Whether joining paid, as far as counts of right test images tell."""
         joined, alone = self.choice.joined, self.choice.alone
+        tested = self.latest.get("test")
+        if tested is not None and len(tested.confusion) > self._names:
+            why = "from counts of findings, of which an image has several; the site's own page can"
+            return Verdict("unknown", "accuracy", self.facts.test, why=why)
         if joined is None or alone is None or joined.test_images != alone.test_images:
             return Verdict(
                 "unknown", "accuracy", self.facts.test, why="without a model of each kind"
@@ -108,7 +118,8 @@ class Standing:
         """Return the record with a reply in it; metric, least: by what its site keeps a model."""
         apart = reply.learned and reply.round < joins_at
         one = reply.site != EVERYBODY  # all together keep no model
-        found = candidates(reply.round, reply.evaluations, apart, metric, least) if one else ()
+        by = metric, least, self._names
+        found = candidates(reply.round, reply.evaluations, apart, *by) if one else ()
         now = replace(
             self,
             choice=self.choice.after(found) if found else self.choice,
@@ -174,8 +185,8 @@ class Standings:
 
         A site that lacks the answer counts with what it would have in its place. In the place of
         the "tuned" answer that is the common one. In the place of the one "alone" it is an even
-        guess among the classes: who has no label cannot learn alone. So means of answers are over
-        the same sites, and can be compared.
+        guess among the classes (of a finding: there or not): who has no label cannot learn alone.
+        So means of answers are over the same sites, and can be compared.
         """
         own = self._measured.get(f"{part}_{answer}", {})
         common = self._measured.get(f"{part}_common", {})
@@ -183,10 +194,16 @@ class Standings:
         for site, used in self._measured.get(part, {}).items():
             instead = {
                 "tuned": common.get(site, used),
-                "alone": 1 / len(self.sites[site].facts.classes),
+                "alone": 1 / self._choices(site),
             }
             found.append(own[site] if site in own else instead.get(answer, used))
         return found
+
+    def _choices(self, site: int) -> int:
+        """Among how many answers a site's model chooses."""
+        standing = self.sites[site]
+        names = len(standing.facts.classes)
+        return 2 if any(len(of.confusion) > names for of in standing.latest.values()) else names
 
     def sites_without(self, answer: str) -> int:
         """Return how many sites with test images count with what stands in an answer's place."""
@@ -258,6 +275,15 @@ class Standings:
         of = self.sites[site].means.get(part)
         return of.sites if of else 1
 
+    @property
+    def _find(self) -> bool:
+        """Whether sites answer findings, as far as they have answered."""
+        return any(len(of) > self._names for of in self._pooled.values())
+
+    @property
+    def _names(self) -> int:
+        return len(next(iter(self.sites.values())).facts.classes)
+
     def _pooled_row(self) -> Row:
         """Return the metrics of all sites' images together, by part; None: they cannot be said.
 
@@ -265,7 +291,7 @@ class Standings:
         and would count like one with two hundred.
         """
         return {
-            f"pooled_{part}_{name}": known(float(METRICS[name](self._pooled[part])))
+            f"pooled_{part}_{name}": measured(name, self._pooled[part], self._names)
             if part in self._pooled
             else None
             for name in POOLED
@@ -276,14 +302,16 @@ class Standings:
         """Return what all sites' models find of each class, of its images at all sites together.
 
         Shares are None where there are too few images (`quality.FEWEST`). sites_with_few: which
-        have images of the class, but too few to be ranked by.
+        have images of the class, but too few to be ranked by. Findings are told likewise: images
+        that show one, of those in which it was `read`.
         """
         counts = self._pooled.get("test")
         if counts is None:
             return []
         names = next(iter(self.sites.values())).facts.classes
+        finds = len(counts) > len(names)
         found, spared = sensitivity(counts), specificity(counts)
-        images = counts.sum(1)
+        images, read = counts.sum(1), np.full(len(names), counts.sum())
         of_sites = np.array(
             [
                 np.sum(s.latest["test"].confusion, 1)
@@ -292,14 +320,16 @@ class Standings:
             ]
         )
         few = ((of_sites > 0) & (of_sites < FEWEST)).sum(0)
+        if finds:
+            found, spared, read = found[1::2], found[::2], images[::2] + images[1::2]
+            images, few = images[1::2], few[1::2]
         return [
             {
                 "class": name,
                 "images": int(images[c]),
                 "sensitivity": known(float(found[c])) if images[c] >= FEWEST else None,
-                "specificity": known(float(spared[c]))
-                if images.sum() - images[c] >= FEWEST
-                else None,
+                "specificity": known(float(spared[c])) if read[c] - images[c] >= FEWEST else None,
+                **({"read": int(read[c])} if finds else {}),
                 "sites_with_few": int(few[c]),
             }
             for c, name in enumerate(names)
@@ -332,6 +362,7 @@ class Standings:
                 "val": site.facts.val,
                 "test": site.facts.test,
                 "classes": len(site.facts.classes),
+                **({"findings": len(site.facts.classes)} if self._find else {}),
                 "test_classes": site.test_classes,
                 "warmup_accuracy": site.warmup_accuracy,
                 "final_accuracy": site.accuracy("test"),

@@ -145,9 +145,15 @@ def federation_of(
                 "so nothing is dealt to the server: leave it out"
             )
         federation = _given(sites, split.num_clients, device)
+        _check_findings(data, federation)
         _check_views(experiment, federation)
         return federation
     if data.name != OWN:
+        if data.findings:
+            raise ConfigError(
+                f"data.findings = {data.findings!r}: data that are dealt have classes: give each "
+                "site data of its own"
+            )
         federation = _federation(data, split, seed, device)
         _check_views(experiment, federation)
         return federation
@@ -156,6 +162,16 @@ def federation_of(
     federation = _own(tuple(sorted(places.items())), data, split, seed, device)
     _check_views(experiment, federation)
     return federation
+
+
+def _check_findings(data: DataSettings, federation: LoadedSites) -> None:
+    """Raise ConfigError where the settings and data in memory are not of the same findings."""
+    found = federation.classes if federation.dealt.site(0).finds else ()
+    if data.finding_names != found:
+        raise ConfigError(
+            f"data.findings = {data.findings!r}: the data have {', '.join(found) or 'classes'}: "
+            "leave the setting to the data"
+        )
 
 
 def forget_own() -> None:
@@ -189,14 +205,16 @@ def _own(
 ) -> LoadedSites:
     sites = OwnSites(dict(places), data, split, seed, torch.device(device))
     rules = _rules_digest(data, split, seed)
-    return LoadedSites(sites, data.class_names, None, rules, not data.vector_size)
+    return LoadedSites(sites, data.names, None, rules, not data.vector_size)
 
 
 def _rules_digest(data: DataSettings, split: SplitSettings, seed: int) -> str:
     """Return the SHA-256 of all that makes a site's files into its data, but for the files."""
-    rules = [OWN, data.class_names, data.image_size, data.channels, data.mean, data.std]
+    rules = [OWN, data.names, data.image_size, data.channels, data.mean, data.std]
     if data.window:  # earlier runs had none; their digest stays as it was
         rules.append(window_ends(data.window) or data.window)
+    if data.findings:
+        rules.append("findings")
     if data.patients:
         rules.append(["patients", data.patients])
     if data.vector_size:

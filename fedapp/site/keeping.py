@@ -18,6 +18,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from fedapp.data.sites import SiteData
 from fedapp.ground.errors import RunError
 from fedapp.ground.text import percent
 from fedapp.learn.choice import BLIND, RULE, USED, Candidate, Choice, candidates
@@ -55,7 +56,7 @@ class KeptModel:
         """Keep what a task brought where the rule chooses it. Raises StoreError."""
         apart = report.learned and task.round < self.maker.experiment.method.joins_at
         rounds = self.maker.experiment.rounds
-        by = rounds.chosen_by, rounds.min_sensitivity
+        by = rounds.chosen_by, rounds.min_sensitivity, len(self.maker.facts.classes)
         new = candidates(task.round, report.evaluations, apart, *by)
         if not new:
             return
@@ -112,8 +113,9 @@ class KeptModel:
         log.log(
             logging.INFO if site.data.audit is None else logging.DEBUG,
             "site %d: the model of round %d is its best so far, right on %d of %d validation "
-            "images; it is in %s%s",
-            at.task.site, kept.round, kept.val_right, kept.val_images, self.folder,
+            "%s; it is in %s%s",
+            at.task.site, kept.round, kept.val_right, kept.val_images,
+            "findings" if site.data.finds else "images", self.folder,
             "; the site trained it alone: joining has not helped yet" * (choice.helped is False),
         )  # fmt: skip
 
@@ -147,7 +149,7 @@ class KeptModel:
         asked: what candidates said of the test images, as far as they were asked already.
         """
         labels, data = at.site.labelled_part("test")[1], at.site.data
-        learned = torch.bincount(data.labels.cpu(), minlength=data.num_classes)
+        learned = _learned(data)
         found = read_evidence(self.folder)
         if found is None or not torch.equal(found.labels, labels):
             found = Evidence(labels, learned)
@@ -178,6 +180,13 @@ class KeptModel:
         why = replace(made.choice, helped=choice.helped, candidates=choice.candidates, verdict=said)
         warned = warnings_of(made, evidence, choice)
         write_model(self.folder, replace(made, choice=why, lights=warned), blob)
+
+
+def _learned(data: SiteData) -> Tensor:
+    """Return how many labelled images are of each class, or show each finding, int64 [C]."""
+    if data.finds:
+        return (data.labels.cpu() == 1).sum(0)
+    return torch.bincount(data.labels.cpu(), minlength=data.num_classes)
 
 
 @dataclass(frozen=True)

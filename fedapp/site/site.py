@@ -346,7 +346,8 @@ class SiteClient:
         if (network := self._networks.get(seat())) is None:
             runtime, model = self.experiment.runtime, self.experiment.model
             precision, device = pick_dtype(runtime.precision, self.device), str(self.device)
-            key = model, self.inputs, len(self.classes), device, precision, runtime.graphs
+            finds = bool(self.experiment.data.findings)
+            key = model, self.inputs, len(self.classes), device, precision, finds, runtime.graphs
             network = self._networks[seat()] = _network(seat(), *key)
             network.grouped = runtime.grouped
             if runtime.grouped and (why := self.experiment.method.one_by_one):
@@ -410,13 +411,14 @@ def _network(
     classes: int,
     device: str,
     compute: torch.dtype,
+    finds: bool,
     graphs: bool,
 ) -> Network:
     """Build a network once a process: every use begins with loading weights into it.
 
     number: of those that take turns, each has its own.
     """
-    network = build_model(settings, inputs, classes, compute).to(torch.device(device))
+    network = build_model(settings, inputs, classes, compute, finds).to(torch.device(device))
     if graphs:
         network.graphs = graphs_on(torch.device(device))
     return network

@@ -3,12 +3,13 @@
 import difflib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torch import Tensor
 
 from fedapp.data.folder import KINDS
+from fedapp.data.inputs import UNKNOWN
 from fedapp.data.own.faults import Fault, Kind
 
 IMAGE = f"an image as {KINDS}"
@@ -21,7 +22,8 @@ class Entry:
     name: its path below the data, with slashes; a vector's id.
     label: class, or empty. part: train, val or test, or empty where the site left that open.
     group: what must stay together, such as a patient; empty: this image belongs to no other.
-    bag: which of the site's bags holds it, in the place of a label; empty: none.
+    bag: which of the site's bags holds it, in the place of a label; empty: none. findings: of each
+    agreed one 1, 0 or `UNKNOWN`; then the label, if any was read, names those that are there.
     """
 
     path: Path
@@ -30,6 +32,20 @@ class Entry:
     part: str = ""
     group: str = ""
     bag: str = ""
+    findings: tuple[int, ...] = ()
+
+
+def of_findings(entries: Sequence[Entry], findings: Sequence[str]) -> list[tuple[int, Entry]]:
+    """Return each entry, with its place, once for every finding that was read in it.
+
+    Its label then says "effusion" or "no effusion". One in which nothing was read stays as it is.
+    """
+    found = []
+    for place, entry in enumerate(entries):
+        read = [(n, y) for n, y in zip(findings, entry.findings, strict=True) if y != UNKNOWN]
+        labels = [name if there else f"no {name}" for name, there in read]
+        found += [(place, replace(entry, label=label)) for label in labels or [""]]
+    return found
 
 
 @dataclass(frozen=True)

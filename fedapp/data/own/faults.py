@@ -17,6 +17,7 @@ class Kind(StrEnum):
 
     LAYOUT = "its folder or its labels.csv is not laid out as docs/OWN_DATA.md says"
     LABEL = "it has labels that are not in data.classes"
+    FINDING = "its labels.csv has not a column of 1, 0 or nothing for each of data.findings"
     FILE = "it has images that are absent, damaged or outside its folder"
     DEPTH = "its images have more than 8 bits, and data.window does not say how to show them"
     VECTORS = "its vectors are not those that docs/OWN_DATA.md and the preset ask for"

@@ -25,7 +25,8 @@ TABLE = "labels.csv"
 def list_agreed(data: Path, settings: DataSettings) -> Listing:
     """List a site's data as `list_own` does, as all sites agreed upon."""
     vectors = (settings.vector_size, settings.encoder)
-    return list_own(data, settings.class_names, settings.patients, vectors)
+    names = settings.finding_names
+    return list_own(data, settings.class_names, settings.patients, vectors, names)
 
 
 def list_own(
@@ -33,11 +34,13 @@ def list_own(
     classes: Sequence[str],
     patients: str = "",
     vectors: tuple[int, str] | None = None,
+    findings: Sequence[str] = (),
 ) -> Listing:
     """List a site's data; entries ascend by name. Every fault is in the result, nothing is raised.
 
     classes: what labels may be; empty: whatever there is. patients: as `data.patients`. vectors:
     `data.vector_size`, 0 where images are agreed upon, and `data.encoder`; None: nothing is.
+    findings: the agreed ones, each of which is a column, in the place of classes.
     """
     table = data if data.suffix.lower() == ".csv" else data / TABLE
     if not os.path.exists(data):  # False too where it may not be looked at
@@ -53,7 +56,10 @@ def list_own(
         if table.parent == data and os.path.exists(data / LABELLED):
             what = f"holds both {TABLE} and {LABELLED}/"
             return _only(Fault(Kind.LAYOUT, str(data), what, "keep one, or name the CSV file"))
-        listing = list_table(table, classes)
+        listing = list_table(table, classes, findings)
+    elif findings:
+        what, remedy = f"no {TABLE}", f"write one: path,{','.join(findings)}, and 1, 0 or nothing"
+        return _only(Fault(Kind.FINDING, str(data), what, remedy))
     elif os.path.isdir(data):
         listing = list_folders(data, classes)
     else:

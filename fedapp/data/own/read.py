@@ -99,6 +99,7 @@ def _read(
     place: Place, site: int, settings: DataSettings, split: SplitSettings, seed: int
 ) -> SiteData:
     """Read a site's files as the settings say."""
+    findings = settings.finding_names
     listing = list_agreed(place.data, settings)
     if listing.faults:
         raise OwnDataError(place.name, listing.faults)
@@ -116,6 +117,9 @@ def _read(
         chosen = rows.get((purpose, known), [])
         none = torch.empty((0, *settings.inputs), dtype=decoded[0].dtype)
         images = torch.stack([decoded[i] for i in chosen]) if chosen else none
+        if known == "label" and findings:
+            shown = torch.tensor([entries[i].findings for i in chosen], dtype=torch.int64)
+            return Part(images, shown.view(-1, len(findings)))
         if known == "label":
             return Part(images, _whole([index[entries[i].label] for i in chosen]))
         if known == "bag":
@@ -127,7 +131,7 @@ def _read(
     return SiteData(
         site=site,
         parts=parts,
-        num_classes=len(index),
+        num_classes=len(settings.names),
         mean=(settings.mean,) * channels,
         std=(settings.std,) * channels,
         audit=None,

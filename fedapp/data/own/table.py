@@ -3,10 +3,12 @@
 import difflib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from fedapp.data.folder import SUFFIXES
+from fedapp.data.inputs import UNKNOWN
 from fedapp.data.own.bags import list_bags
 from fedapp.data.own.csvfile import rows
 from fedapp.data.own.entries import IMAGE, Entry, Listing, label_fault, outside, outside_fault
@@ -15,11 +17,14 @@ from fedapp.data.own.patients import GROUP, PATIENT, alone, lacking
 from fedapp.data.own.split import part_fault, settled
 
 COLUMNS = ("path", "label", "bag", "split", GROUP, PATIENT)
+_SAID = {"1": 1, "1.0": 1, "0": 0, "0.0": 0, "": UNKNOWN}
+"""Of a finding; programs write whole numbers with a point where others of the column lack one."""
 
 
-def list_table(table: Path, classes: Sequence[str]) -> Listing:
+def list_table(table: Path, classes: Sequence[str], findings: Sequence[str] = ()) -> Listing:
     """List the images that a CSV file names, and the bags of the file `BAGS` beside it.
 
+    findings: that have a column each, in the place of label and bag; none: each is of one class.
     Paths count from the file's own folder.
     """
     faults: list[Fault] = []
@@ -27,8 +32,16 @@ def list_table(table: Path, classes: Sequence[str]) -> Listing:
     seen: set[str] = set()
     strange: set[str] = set()  # labels: each is a fault where it first comes up
     root, by_patient = table.parent.resolve(), False
-    for where, row in rows(table, _columns, faults, "path,label"):
+    first_line = ",".join(("path", *(findings or ("label",))))
+    for where, row in rows(table, partial(_columns, findings), faults, first_line):
         label, bag = row.get("label", ""), row.get("bag", "")
+        shown = _read(where, row, findings)
+        if isinstance(shown, Fault):
+            faults.append(shown)
+            continue
+        if findings and any(one != UNKNOWN for one in shown):
+            there = [name for name, one in zip(findings, shown, strict=True) if one == 1]
+            label = " + ".join(there) or "none of them"
         if label and bag:
             remedy = "clear one of them: an image in a bag counts in its proportions alone"
             faults.append(Fault(Kind.BAGS, where, "both a label and a bag", remedy))
@@ -50,7 +63,7 @@ def list_table(table: Path, classes: Sequence[str]) -> Listing:
         patient = row.get(PATIENT, "")
         faults += lacking(f"{where}: {name}", patient) if PATIENT in row else []
         group = patient or row.get(GROUP, "")
-        entries.append(Entry(table.parent / name, name, label, part, group, bag))
+        entries.append(Entry(table.parent / name, name, label, part, group, bag, shown))
         by_patient = PATIENT in row
     entries = settled(table.name, entries, faults)
     faults += alone(entries) if by_patient else []
@@ -58,20 +71,42 @@ def list_table(table: Path, classes: Sequence[str]) -> Listing:
     return Listing(tuple(entries), tuple(faults), bags=bags, by_patient=by_patient)
 
 
-def _columns(where: str, fields: Sequence[str]) -> Sequence[str] | Fault:
+def _read(where: str, row: Mapping[str, str], findings: Sequence[str]) -> tuple[int, ...] | Fault:
+    """Return what a line says of each finding, or what is wrong with it."""
+    found = []
+    for name in findings:
+        if (said := row[name.lower()]) not in _SAID:
+            what = f"{said!r} of finding {name!r}"
+            remedy = "write 1 (there), 0 (not there) or nothing (not read, or unsure)"
+            return Fault(Kind.FINDING, where, what, remedy)
+        found.append(_SAID[said])
+    return tuple(found)
+
+
+def _columns(findings: Sequence[str], where: str, fields: Sequence[str]) -> Sequence[str] | Fault:
     """Return the columns that the first line names, or what is wrong with it."""
     header = [field.lower() for field in fields]
     rule = "columns must be path, label or bag and, if wanted, split, group or patient"
-    needed = ("path",) if "bag" in header else ("path", "label")
+    needed: Sequence[str] = ("path",) if "bag" in header else ("path", "label")
+    possible: Sequence[str] = COLUMNS
+    if findings:
+        needed = ("path", *(name.lower() for name in findings))
+        possible = (*needed, "split", GROUP, PATIENT)
+        rule = (
+            f"columns must be path, {', '.join(findings)} and, if wanted, split, group or patient"
+        )
+        if "path" in header and (lacking := [n for n in findings if n.lower() not in header]):
+            remedy = "add it, with nothing where it was not read"
+            return Fault(Kind.FINDING, where, f"no column of finding {lacking[0]!r}", remedy)
     missing = [name for name in needed if name not in header]
-    other = [name for name in header if name not in COLUMNS]
+    other = [name for name in header if name not in possible]
     if missing and any(field.endswith(SUFFIXES) for field in header):
         remedy = "put a line path,label before the first image"
         return Fault(Kind.LAYOUT, where, "no header, but an image", remedy)
     if missing:
         return Fault(Kind.LAYOUT, where, f"no column {missing[0]!r}", f"name it; {rule}")
     if other:
-        near = difflib.get_close_matches(other[0], COLUMNS, 1, cutoff=0.7)
+        near = difflib.get_close_matches(other[0], possible, 1, cutoff=0.7)
         remedy = f"did you mean {near[0]!r}?" if near else f"remove it; {rule}"
         return Fault(Kind.LAYOUT, where, f"column {other[0]!r}", remedy)
     if PATIENT in header and GROUP in header:

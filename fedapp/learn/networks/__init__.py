@@ -75,11 +75,13 @@ def build_model(
     inputs: tuple[int, ...],
     num_classes: int,
     compute: torch.dtype = torch.float32,
+    finds: bool = False,
 ) -> Network:
     """Build the network; its weights are arbitrary.
 
     inputs: shape of one input, (channels, height, width) of an image or (dimensions,) of a vector.
-    compute: float32, or bfloat16 for what the network runs in it. Raises ConfigError where the
+    compute: float32, or bfloat16 for what the network runs in it. finds: whether `num_classes` are
+    findings. Raises ConfigError where the
     network cannot take such inputs.
     """
     if rule := settings.misfit(inputs):
@@ -87,7 +89,7 @@ def build_model(
     network = settings.network(inputs, num_classes)
     if ":" in settings.name:
         check_contract(settings.name, network, inputs, num_classes)
-    network.compute, network.inputs = compute, inputs
+    network.compute, network.inputs, network.finds = compute, inputs, finds
     if len(inputs) == 3:  # of the kernels of convolutions; a vector's network has none
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network

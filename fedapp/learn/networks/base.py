@@ -45,6 +45,9 @@ class Network(nn.Module, ABC):
     and logits are float32 all the same."""
     graphs: Graphs | None = None
     """Where work on this network is recorded for a GPU; None: it is not."""
+    finds: bool = False
+    """Whether its logits are of findings, each there or not, and not of classes that exclude each
+    other (`networks.build_model`)."""
     grouped: bool = False
     """Whether it is trained as one of a group (`learn.together`), be it by itself."""
 
@@ -84,6 +87,10 @@ class Network(nn.Module, ABC):
         dropout: as of `embed`.
         """
         return self.classify(self.embed(features, dropout))
+
+    def answer(self, logits: Tensor) -> Tensor:
+        """Return logits [..., C] as probabilities: of classes they sum to 1, of findings not."""
+        return torch.sigmoid(logits) if self.finds else torch.softmax(logits, dim=-1)
 
     def forward(self, x: Tensor) -> Tensor:
         """float [n, *inputs] -> logits float32 [n, num_classes]."""

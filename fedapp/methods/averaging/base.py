@@ -242,6 +242,13 @@ class ByObjective(WithPseudoLabels):
             return "labels alone may teach then: set method.objective=supervised"
         return super().needs_open
 
+    @property
+    def needs_classes(self) -> str:
+        """Labels alone teach findings: there is no pseudo-label of them."""
+        if self.objective != "supervised":
+            return "there are no pseudo-labels of findings: set method.objective=supervised"
+        return ""
+
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """Without unlabelled images a step has the batch alone."""
         return (

@@ -26,6 +26,7 @@ class LocalOnly(Method[MethodState]):
     name: ClassVar[str] = "local_only"
     joins_at: ClassVar[float] = math.inf
     needs_plain = ""
+    needs_classes = ""
 
     def server_round(
         self, state: MethodState, rnd: Round

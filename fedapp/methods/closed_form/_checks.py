@@ -21,7 +21,7 @@ from fedapp.methods.closed_form._contents import (
     WORST,
     owed,
 )
-from fedapp.methods.closed_form._discriminant import COUNTS, Guesses, Sums
+from fedapp.methods.closed_form._discriminant import COUNTS, Guesses, Sums, pairs
 
 SLACK = 1e-4
 """Of sums that came, relative: they are rounded to float32."""
@@ -46,7 +46,9 @@ def check_closed(arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
     for role in {VOTES, OWN_VOTES} & arrived.keys():
         _check_votes(arrived[role].whole, facts)
     if SUMS in arrived:
-        _check_sums(Sums.from_params(arrived[SUMS].whole), facts)
+        sums = Sums.from_params(arrived[SUMS].whole)
+        for one in pairs(sums) if len(sums.counts) > len(facts.classes) else [sums]:
+            _check_sums(one, facts, every=one is sums)
     if GUESSES in arrived:
         _check_guesses(Guesses.from_params(arrived[GUESSES].whole), facts)
 
@@ -74,11 +76,12 @@ def _check_guesses(guesses: Guesses, facts: SiteFacts) -> None:
         )
 
 
-def _check_sums(sums: Sums, facts: SiteFacts) -> None:
-    images = facts.labelled + facts.unlabelled
-    if int(sums.counts.min()) < 0 or int(sums.counts.sum()) != facts.labelled:
+def _check_sums(sums: Sums, facts: SiteFacts, every: bool) -> None:
+    """every: whether each labelled image is of a class; a finding need not be read in each."""
+    images, known = facts.labelled + facts.unlabelled, int(sums.counts.sum())
+    if int(sums.counts.min()) < 0 or known > facts.labelled or (every and known < facts.labelled):
         raise ProtocolError(
-            f"sums: {COUNTS} adds up to {int(sums.counts.sum())}, the site has {facts.labelled} "
+            f"sums: {COUNTS} adds up to {known}, the site has {facts.labelled} "
             f"labelled images: {MEND}"
         )
     if sums.images != images:

@@ -176,6 +176,12 @@ def added(every: Iterable[Sums]) -> Sums:
     return total
 
 
+def pairs(sums: Sums) -> list[Sums]:
+    """Return sums of 2F classes, without and with each of F findings, as F sums of two classes."""
+    both = zip(sums.counts.view(-1, 2), sums.by_class.unflatten(0, (-1, 2)), strict=True)
+    return [replace(sums, counts=counts, by_class=by_class) for counts, by_class in both]
+
+
 def shares_of_all(apart: Tensor, covariance: Tensor) -> Tensor:
     """Return the share of all images that each class has, [C], at least 0, summing to 1.
 

@@ -95,16 +95,14 @@ def _voted(
     """Solve with what sites vote for; as `solved` otherwise."""
     fresh = [site for site in rnd.everybody if not rnd.pool.has(site, SUMS)]
     if rnd.common_fixed or not fresh:
-        return _named(rnd)
-    if not rnd.pool.has(SERVER_SITE, FILTERS):
-        yield from _learned(rnd, name)
-    lent = {FILTERS: [rnd.pool.common(FILTERS)]} if rnd.pool.has(SERVER_SITE, FILTERS) else {}
+        return named(rnd)
+    lent = yield from features_of(rnd, name)
     replies = yield [rnd.task(site, COUNT, 0, {}, **lent) for site in fresh]
     senders = [site for site in rnd.everybody if rnd.pool.has(site, SUMS)]
     if not senders:
         raise RunError("no site has sent sums, and the closed form is made of them: see above why")
     if not replies:
-        return _named(rnd)
+        return named(rnd)
     labels: list[Tensor] = []
 
     def sums_of(site: int) -> Sums:
@@ -139,7 +137,7 @@ def _voted(
     if own and solution.guessed:
         solution = yield from _with_own(rnd, solution, lent)
     rnd.pool.put(solution.to_params(), SOLUTION)
-    return _named(rnd)
+    return named(rnd)
 
 
 def _protected(
@@ -148,14 +146,14 @@ def _protected(
     """Solve from noisy sums, once of each site; guess once, and ask for nothing else."""
     fresh = [site for site in rnd.everybody if not rnd.pool.has(site, RELEASED)]
     if rnd.common_fixed or not fresh:
-        return _named(rnd)
+        return named(rnd)
     classes, size = len(rnd.facts[rnd.sites[0]].classes), _fixed_size(rnd, name)
-    replies = yield [rnd.task(site, RELEASE, 0, {}, **_named(rnd, FILTERS)) for site in fresh]
+    replies = yield [rnd.task(site, RELEASE, 0, {}, **named(rnd, FILTERS)) for site in fresh]
     senders = [site for site in rnd.everybody if rnd.pool.has(site, RELEASED)]
     if not senders:
         raise RunError("no site has sent sums, and the closed form is made of them: see above why")
     if not replies:
-        return _named(rnd)
+        return named(rnd)
     columns = projection(rnd.seed, size)
     rows = (rnd.pool.read(rnd.pool.latest(site, RELEASED)) for site in senders)
     every = [Released.from_params(row, classes, columns.shape[1]) for row in rows]
@@ -168,7 +166,7 @@ def _protected(
     noise = protection.released * SENSITIVITY * math.sqrt(variance)
     solution = solution_of(*classes_of(total, images, noise, columns))
     if guesses and sum(of.unlabelled for of in facts):
-        newest, filters = rnd.pool.put(solution.to_params(), SOLUTION), _named(rnd, FILTERS)
+        newest, filters = rnd.pool.put(solution.to_params(), SOLUTION), named(rnd, FILTERS)
         replies = yield [rnd.task(k, RELEASE, 0, {}, solution=[newest], **filters) for k in senders]
         for _, row in sent(rnd, replies, GUESSED_SUMS):
             total = total.with_guesses(Released.from_params(row, classes, columns.shape[1]))
@@ -176,7 +174,7 @@ def _protected(
         solution = solution_of(*classes_of(total, images, twice, columns))
         solution = replace(solution, guessed=float(len(replies) > 0))
     rnd.pool.put(solution.to_params(), SOLUTION)
-    return _named(rnd)
+    return named(rnd)
 
 
 def _fixed_size(rnd: Round, name: str) -> int:
@@ -220,9 +218,19 @@ def _with_own(
     return replace(solution, own_weight=OWN_WEIGHTS[best])
 
 
-def _named(rnd: Round, *made: str) -> dict[str, list[ModelRef]]:
+def named(rnd: Round, *made: str) -> dict[str, list[ModelRef]]:
+    """Return what the server made, by role, as tasks name it; made: of these roles alone."""
     made = made or (SOLUTION, FILTERS)
     return {role: [rnd.pool.common(role)] for role in made if rnd.pool.has(SERVER_SITE, role)}
+
+
+def features_of(
+    rnd: Round, name: str
+) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
+    """Have the features, learned where these are to be; return what tasks name of them."""
+    if not rnd.pool.has(SERVER_SITE, FILTERS):
+        yield from _learned(rnd, name)
+    return named(rnd, FILTERS)
 
 
 def _learned(rnd: Round, name: str) -> Generator[Sequence[Task], Sequence[Reply], None]:

@@ -5,7 +5,8 @@ solution is the one of all images in one place, whatever the split. A site answe
 head, or with one in which its own labelled images count more where all sites' validation images
 want that, times its own mix of classes (`learn.priors`). By that answer sites guess the classes of
 their unlabelled images, and class means are made of these too; from here on the split matters
-(`guesses`). The features are fixed, by name (`learn.features`), and so all of it takes seconds.
+(`guesses`). Of findings there is a solution each (`_findings`), which differs between sites by
+their odds alone. The features are fixed, by name (`learn.features`): all of it takes seconds.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -40,6 +41,11 @@ from fedapp.methods.closed_form._features import (
     FeatureName,
     learned_features,
     unfit_features,
+)
+from fedapp.methods.closed_form._findings import (
+    FindingSite,
+    finding_schemas,
+    solved_findings,
 )
 from fedapp.methods.closed_form._released import SENSITIVITY
 from fedapp.methods.closed_form._server import MOST_GUESSES, solved
@@ -97,19 +103,26 @@ class OneRound(Method[Solved]):
         self, state: Solved, rnd: Round
     ) -> Generator[Sequence[Task], Sequence[Reply], Solved]:
         """Solve where sums of new sites came; let every site measure."""
-        lent = yield from solved(rnd, self.features, self.answer == "tuned", self.guesses)
+        if rnd.finds:
+            lent = yield from solved_findings(rnd, self.features)
+        else:
+            lent = yield from solved(rnd, self.features, self.answer == "tuned", self.guesses)
         yield [rnd.task(site, EVALUATE, 0, {}, **lent) for site in rnd.sites]
+        if rnd.finds:
+            return state
         found = Solution.from_params(rnd.pool.read(lent[SOLUTION][0]))
         return Solved(found.ridge, found.temperature, found.own_weight, found.guessed)
 
     needs_mean = "it adds sums of sites, and averages no models"
     needs_labels = ""  # the server's own images are in the sums
     needs_unclipped = "it sends sums, and no models"
+    needs_classes = ""
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """Sums, votes, and what the server makes of them."""
         assert isinstance(model, Network)
-        return closed_schemas(self.features, model)
+        found = closed_schemas(self.features, model)
+        return found | finding_schemas(found) if model.finds else found
 
     def check_reply(self, task: Task, reply: Reply, facts: SiteFacts) -> None:
         """Refuse an answer without what was asked for."""
@@ -148,11 +161,15 @@ class OneRound(Method[Solved]):
         """Count and vote, or measure; once, since a solution stays."""
         closed = self._closed(task, site)
         if task.action != EVALUATE:
-            return replace(closed.answer(task), holds=lasting(task))
+            return replace(self._side(closed).answer(task), holds=lasting(task))
         known = (task.models[SOLUTION][0].digest,)
         if known not in site.evaluated:
-            results = closed.measured(task, {name: name for name in ("common", "tuned", "alone")})
-            results |= {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
+            if site.data.finds:
+                results = FindingSite(closed).measured(task)
+            else:
+                every = {name: name for name in ("common", "tuned", "alone")}
+                results = closed.measured(task, every)
+                results |= {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
             site.evaluated.clear()
             site.evaluated[known] = results
         return SiteReport(evaluations=site.evaluated[known], holds=lasting(task))
@@ -163,7 +180,10 @@ class OneRound(Method[Solved]):
 
     def single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
         """Return one head over the features, times a class mix."""
-        return {answer: self._closed(task, site).predictor(answer, task)}
+        return {answer: self._side(self._closed(task, site)).predictor(answer, task)}
+
+    def _side(self, closed: ClosedSite) -> ClosedSite | FindingSite:
+        return FindingSite(closed) if closed.site.data.finds else closed
 
     def _closed(self, task: Task, site: SiteContext) -> ClosedSite:
         return ClosedSite.of(self.features, task, site, self.own_mix)

@@ -68,7 +68,7 @@ def protocol(run: RunRecord) -> Table:
     val, test = sum(f.val for f in facts), sum(f.test for f in facts)
     chosen, best = run.standings.best_by_validation, run.standings.best
     rows = [
-        ["Data", f"{run.setting('data', 'name')}: {len(run.classes)} classes"],
+        ["Data", f"{run.setting('data', 'name')}: {_answers(run)}"],
         [
             "Training images",
             f"{count(labelled)} labelled, {count(unlabelled)} unlabelled ({percent(share)} % have "
@@ -300,6 +300,12 @@ def _of_rounds(run: RunRecord) -> list[str]:
                 who = names.get(site, f"site {site}")
                 found.append(f"Round {number}: {who} had lost what it keeps to itself.")
     return found
+
+
+def _answers(run: RunRecord) -> str:
+    """Return how many classes, or findings, there are."""
+    names = len(run.sites[0].standing.facts.classes)
+    return f"{names} findings" if run.counted else f"{names} classes"
 
 
 def _of_sites(run: RunRecord) -> list[str]:

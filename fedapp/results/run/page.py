@@ -33,7 +33,7 @@ def run_page(runs: Sequence[RunRecord]) -> str:
     lead = [
         f"{run.name}: {text}" if several else text
         for run in runs
-        for text in (joining(run), sentence(run))
+        for text in (joining(run), sentence(run), *run.counted)
     ]
     return render(title, lead, first, subjects)
 

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedapp.experiment.presetfiles import read_yaml
 from fedapp.experiment.records import Records
 from fedapp.ground.errors import RunError
+from fedapp.learn.findings import COUNTED, both
 from fedapp.learn.metrics import SHARES_OF_LABELS, label_group, wilson
 from fedapp.messages.protocol import Evaluation
 from fedapp.server.standings import Standing, Standings
@@ -59,6 +60,8 @@ class SiteRecord:
     def before(self) -> Right | None:
         """On its test images after the warm-up; None where that was not measured."""
         accuracy, images = self.standing.warmup_accuracy, self.standing.facts.test
+        if (tested := self.standing.latest.get("test")) is not None:
+            images = tested.samples  # of findings: those that were read
         return None if accuracy is None or not images else Right(round(accuracy * images), images)
 
     def now(self, part: str = "test") -> Right | None:
@@ -97,8 +100,14 @@ class RunRecord:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes."""
-        return self.sites[0].standing.facts.classes
+        """Names of the classes; of findings, of each the two (`learn.findings`)."""
+        names = self.sites[0].standing.facts.classes
+        return both(names) if self.setting("data", "findings") else names
+
+    @property
+    def counted(self) -> list[str]:
+        """How images are counted, where they are of findings: for a page's head."""
+        return [COUNTED] if self.setting("data", "findings") else []
 
     def setting(self, group: str, key: str) -> Any:
         """Return a setting of config.yaml; None where it has none of that name."""

@@ -60,7 +60,9 @@ def site_page(run: RunRecord, name: str, more: Sequence[Block] = ()) -> str:
     if tested and tested.samples:
         labelled = site.standing.facts.labelled
         first += [f"Warning: {light}" for light in lights(tested, labelled, run.classes)]
-    return render(title, [*first, lead], [], [[(site.name, block)] for block in blocks])
+    return render(
+        title, [*first, lead, *run.counted], [], [[(site.name, block)] for block in blocks]
+    )
 
 
 def _paid(run: RunRecord, site: SiteRecord) -> str:

@@ -56,7 +56,9 @@ class FinalModels:
         classes = len(federation.classes)
         inputs = federation.dealt.site(0).inputs
         dtype = pick_dtype(experiment.runtime.precision, self.device)
-        self.network = build_model(experiment.model, inputs, classes, dtype)
+        self.network = build_model(
+            experiment.model, inputs, classes, dtype, bool(experiment.data.findings)
+        )
         kept = experiment.method.kept_private(self.network)
         whole = schema_of(self.network.state_dict())
         self._shared: Schema = {name: of for name, of in whole.items() if name not in kept}

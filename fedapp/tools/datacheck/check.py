@@ -5,19 +5,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from fedapp.data.dicom import is_dicom
 from fedapp.data.folder import KINDS
-from fedapp.data.own import Listing, list_agreed, list_own
-from fedapp.data.own.copies import together
+from fedapp.data.own import Entry, Listing, list_agreed, list_own
+from fedapp.data.own.copies import Group, together
 from fedapp.data.own.deal import deal
+from fedapp.data.own.entries import of_findings
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runpaths import out_root
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import OWN, DataSettings, SplitSettings
+from fedapp.learn.findings import both
 from fedapp.tools.datacheck import fingerprints, machine
 from fedapp.tools.datacheck.bags import bags_in_words, findings_of_bags
 from fedapp.tools.datacheck.copies import findings_of_copies
@@ -54,6 +57,7 @@ def check(data: Path, options: Options, console: Console) -> int:
     settings = experiment.data if experiment else None
     facts, machines = _machine(options)
     classes = settings.class_names if settings else ()
+    named = settings.finding_names if settings else ()
     listing = list_agreed(data, settings) if settings else list_own(data, ())
     findings = of_listing(listing.faults)
     if listing.entries:
@@ -64,20 +68,21 @@ def check(data: Path, options: Options, console: Console) -> int:
             contents, seen, odd = look_at_vectors(listing.values, settings)
         split, seed = (experiment.split, experiment.seed) if experiment else (SplitSettings(), 0)
         parts = deal(entries, split, seed, options.site_name, contents)
-        counts = Counts(entries, parts, classes)
+        groups = together(entries, contents)
+        told = _told(entries, parts, groups, named)
+        counts = Counts(told.entries, told.parts, both(named) or classes, sums=not named)
         console.print(counts.table(hide_below))
         if accuracy := expected(entries, parts, hide_below):
             seen.append(("accuracy", accuracy))
         if listing.bags:
             seen.append(("bags", bags_in_words(listing, hide_below)))
         facts = [*seen, *facts]
-        groups = together(entries, contents)
         findings += [
             *odd,
             *findings_of_copies(entries, parts, contents, hide_below),
             *counts.findings(),
-            *findings_of_classes(entries, parts, groups, classes, hide_below),
-            *findings_of_test(entries, parts, hide_below),
+            *findings_of_classes(*told, both(named) or classes, hide_below),
+            *findings_of_test(told.entries, told.parts, hide_below),
             *findings_of_bags(listing, parts, experiment),
         ]
         findings += _compared(options, settings, [entry.name for entry in entries], contents)
@@ -90,6 +95,23 @@ def check(data: Path, options: Options, console: Console) -> int:
         findings.append(note("no preset named", remedy))
     _print(console, facts, findings)
     return int(any(finding.fault for finding in findings))
+
+
+class _Told(NamedTuple):
+    """Of what classes are told: images, or each finding that was read in one."""
+
+    entries: Sequence[Entry]
+    parts: Sequence[str]
+    groups: Sequence[Group]
+
+
+def _told(
+    entries: Sequence[Entry], parts: Sequence[str], groups: Sequence[Group], named: Sequence[str]
+) -> _Told:
+    if not named:
+        return _Told(entries, parts, groups)
+    places, each = zip(*of_findings(entries, named), strict=True)
+    return _Told(each, [parts[i] for i in places], [groups[i] for i in places])
 
 
 def _compared(

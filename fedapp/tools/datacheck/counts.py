@@ -19,8 +19,18 @@ _Cell = tuple[str, str]
 class Counts:
     """Counts of images by class and part."""
 
-    def __init__(self, entries: Sequence[Entry], parts: Sequence[str], classes: Sequence[str]):
-        """Count; classes: the agreed ones, shown even where there are none of their images."""
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        parts: Sequence[str],
+        classes: Sequence[str],
+        sums: bool = True,
+    ):
+        """Count; classes: the agreed ones, shown even where there are none of their images.
+
+        sums: whether each image is of one class, so that sums over classes say something.
+        """
+        self._sums = sums
         pairs = zip(entries, parts, strict=True)
         self.cells = Counter[_Cell]((_row(entry), part) for entry, part in pairs)
         others = {label for label, _ in self.cells} - {*classes, UNLABELLED, BAGGED}
@@ -41,6 +51,8 @@ class Counts:
             table.add_row(
                 escape(row), *(shown(n, hide_below) for n in cells), _total(cells, hide_below)
             )
+        if not self._sums:
+            return table
         sums = []
         for part in _PARTS:
             sums.append(_total([self.cells[row, part] for row in self._rows], hide_below))

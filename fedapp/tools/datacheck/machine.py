@@ -76,7 +76,7 @@ def reach(server: str) -> tuple[str, list[Finding]]:
 def _needed(experiment: Experiment) -> int:
     """Return the bytes of all models that a site holds at a time."""
     data, method = experiment.data, experiment.method
-    network = build_model(experiment.model, data.inputs, len(data.class_names))
+    network = build_model(experiment.model, data.inputs, len(data.names))
     model = sum(t.numel() * t.element_size() for t in network.state_dict().values())
     listed = getattr(method, "helper_list_size", 1) + getattr(method, "num_replaced", 0)
     return int(model * (listed + _SPARE))

@@ -137,5 +137,6 @@ def _line(done: Exported) -> str:
     worth = "no test images"
     if test.images:
         ends = " to ".join(map(percent, test.interval))
-        worth = f"{test.right} of {test.images} test images right, {ends} %"
+        what = "findings in test images" if done.description.model.finds else "test images"
+        worth = f"{test.right} of {test.images} {what} right, {ends} %"
     return f"{done.folder}  {size(done.size)}  {worth}"

@@ -58,30 +58,31 @@ def lines_of(folder: Path, description: Description) -> list[str]:
     origin, choice, results = description.origin, description.choice, description.results
     alone = Choice(choice.candidates).alone
     when = f"round {origin.round}" if origin.round else "after the warm-up"
+    what = "findings in images" if description.model.finds else "images"
     table = [
         ("joining", joined(description)),
         *(("warning", light) for light in description.lights),
         ("model", str(folder)),
         ("kept", f"{SAID[choice.answer]}, {when}"),
         ("why", choice.rule),
-        ("validation", _worth(results.val)),
-        ("test", _worth(results.test)),
+        ("validation", _worth(results.val, what)),
+        ("test", _worth(results.test, what)),
     ]
     if alone is not None:
         counts = (
             f"{alone.val_right} of {alone.val_images} validation and {alone.test_right} of "
-            f"{alone.test_images} test images right"
+            f"{alone.test_images} test {what} right"
         )
         table.append(("trained alone", f"round {alone.round}: {counts}"))
     title = f"{origin.run}: site {origin.called}, {origin.method}"
     return [title, *(f"  {name:14}{text}" for name, text in table)]
 
 
-def _worth(found: Measured) -> str:
+def _worth(found: Measured, what: str) -> str:
     if not found.images:
         return "no labelled images: how good it is cannot be measured here"
     ends = " to ".join(map(percent, found.interval))
     return (
-        f"{found.right} of {found.images} images right, {percent(found.accuracy)} % "
+        f"{found.right} of {found.images} {what} right, {percent(found.accuracy)} % "
         f"(95 % interval {ends})"
     )

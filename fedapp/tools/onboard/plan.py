@@ -43,6 +43,11 @@ def plan_for(run: Finished, new: NewSite, rounds: int, overrides: Mapping[str, S
     overrides: settings to change, such as `training.local_epochs`. Raises ConfigError where the
     site cannot be told, took part already, or a setting is wrong.
     """
+    if run.experiment.data.findings:
+        raise ConfigError(
+            f"{run.path.name}: its models answer findings, and what a new site gains is measured "
+            "by classes: begin a run with the site in it"
+        )
     plain: dict[str, Any] = copy.deepcopy(dict(run.plain))
     if run.experiment.data.name == OWN:
         site, place = _of_its_own(run, new, plain)

@@ -30,9 +30,9 @@ def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str
     """Write a model's folder as ONNX, a MONAI bundle or safetensors; return what to tell a person.
 
     images: a folder or CSV file, whose first images the ONNX file is checked with as well. Raises
-    ConfigError where a bundle is asked for but the model is none of images, or reads them by a
-    window; or where the extra is not installed; RunError where the file does not answer as the
-    model; and as `load_model` does.
+    ConfigError where a bundle is asked for but the model is none of images, reads them by a window
+    or answers findings; or where the extra is not installed; RunError where the file does not
+    answer as the model; and as `load_model` does.
     """
     load_model(folder, torch.device("cpu"))  # what cannot answer here is not passed on
     description, blob = read_whole(folder)
@@ -47,6 +47,8 @@ def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str
     model = SiteModel(recipe, blob, torch.device("cpu"))
     if form == "monai" and not recipe.images:
         raise ConfigError("--to monai: the model takes numbers, no images: use --to onnx")
+    if form == "monai" and recipe.finds:
+        raise ConfigError("--to monai: a bundle names one class, the model findings: use --to onnx")
     if form == "monai" and recipe.window:
         raise ConfigError(
             f"--to monai: the model reads images by a window ({recipe.window}), a bundle PNG and "
@@ -75,6 +77,7 @@ def config(description: Description) -> dict[str, Any]:
         "model_type": "um-pfssl",
         "network": recipe.network,
         "num_classes": len(recipe.classes),
+        **({"problem_type": "multi_label_classification"} if recipe.finds else {}),
         "id2label": {str(number): name for number, name in enumerate(recipe.classes)},
         "label2id": {name: number for number, name in enumerate(recipe.classes)},
         "input_size": list(recipe.inputs),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import write_atomic
-from fedapp.ground.errors import DataError
+from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.text import count as counted
 from fedapp.models.description import Description
 from fedapp.models.listing import list_images
@@ -31,6 +31,10 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
     model, description = load_model(folder, pick_device("auto"))
     if not description.model.images:
         raise DataError(f"{folder}: the model takes no images, and a person labels what is seen")
+    if description.model.finds:
+        raise ConfigError(
+            f"{folder}: answers findings, and images are chosen by their classes: label by hand"
+        )
     listed = list_images(images)
     open_ones = [image for image in listed if not image.label]
     root = images.parent if images.is_file() else images

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +13,19 @@ from fedapp.ground.disk import written_whole
 from fedapp.ground.errors import DataError
 from fedapp.ground.text import count, duration, percent
 from fedapp.models.conformal import caution
-from fedapp.models.listing import list_images
-from fedapp.models.model import load_model
-from fedapp.models.predict import COLUMNS, Asked, Prediction, Unread, as_csv, predictions
+from fedapp.models.listing import Listed, list_images
+from fedapp.models.model import SiteModel, load_model
+from fedapp.models.predict import (
+    COLUMNS,
+    Asked,
+    Prediction,
+    Unread,
+    as_csv,
+    finding_rows,
+    findings_csv,
+    findings_head,
+    predictions,
+)
 from fedapp.tools.use.bar import counting
 
 UNREAD = 1
@@ -38,6 +48,8 @@ def predict(model: Path, images: Path, out: Path | None, asked: Asked) -> int:
     )
     if out and any(out.samefile(one.path) for one in listed if out.exists()):
         raise DataError(f"{out}: it is one of the images: name another file for the answers")
+    if description.model.finds:
+        return _findings(loaded, listed, out)
     target: AbstractContextManager[BinaryIO]
     target = nullcontext(sys.stdout.buffer) if out is None else written_whole(out, durable=False)
     with target as file, counting("images", len(listed)) as done:
@@ -54,6 +66,29 @@ def predict(model: Path, images: Path, out: Path | None, asked: Asked) -> int:
     for line in tally.lines(caution(description.calibration, asked.coverage)):
         print(line, file=sys.stderr)
     return UNREAD if tally.unread else 0
+
+
+def _findings(model: SiteModel, images: Sequence[Listed], out: Path | None) -> int:
+    """Write the probability of each finding, a column each, as `predict` does."""
+    names = model.recipe.classes
+    target: AbstractContextManager[BinaryIO]
+    target = nullcontext(sys.stdout.buffer) if out is None else written_whole(out, durable=False)
+    unread: list[Unread] = []
+    with target as file, counting("images", len(images)) as done:
+        file.write(findings_head(names).encode())
+        for found in finding_rows(model, images):
+            file.write(findings_csv(found, len(names)).encode())
+            unread += [one for one in found if isinstance(one, Unread)]
+            done(len(found))
+        if len(unread) == len(images):
+            raise DataError(f"no image can be used; the first: {unread[0].why}")
+    print("findings, each by itself: no sets, and no threshold is chosen", file=sys.stderr)
+    if unread:
+        print(
+            f"images that cannot be used: {count(len(unread))}; the first: {unread[0].why}",
+            file=sys.stderr,
+        )
+    return UNREAD if unread else 0
 
 
 @dataclass

@@ -1,0 +1,199 @@
+"""Runs on findings, given in memory: the methods that learn them, all that tells of them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import fedapp
+from fedapp.api.runs import IN_MEMORY
+from fedapp.experiment.config import load_experiment
+from fedapp.experiment.presetfiles import method_presets
+from fedapp.learn.findings import by_finding
+from fedapp.learn.quality import FEWEST
+from fedapp.results.own import own_page
+from fedapp.results.run.page import run_page
+from fedapp.results.run.record import read_run
+from fedapp.results.run.sitepage import site_page
+from fedapp.server.peers import finished_run
+from fedapp.tools.onboard.plan import NewSite, plan_for
+
+NAMES = ["effusion", "mass", "nobody's"]
+SHORT = {
+    "rounds.num_rounds": 2, "training.warmup_epochs": 6, "training.learning_rate": 0.2,
+    "model.hidden": "16",
+}  # fmt: skip
+ABLE = [
+    "fedadam", "fedavg", "fedavg_ft", "fedavg_plus", "fedavg_sl", "fedavg_tenth", "fedavgm",
+    "fedbn", "fedbn_sl", "fedprox", "fedprox_ft", "fedprox_sl", "local_only", "one_round",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAPP_OUT", str(tmp_path))
+
+
+def drawn(count, seed):
+    """Return rows and what they show: two findings that follow from them, and one of nobody's."""
+    stream = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 6, generator=stream)
+    y = torch.stack([x[:, 0] > 0.3, x[:, 1] + x[:, 2] > 0, torch.zeros(count) > 1], 1).long()
+    y[torch.rand(count, 3, generator=stream) < 0.3] = -1
+    return x, y
+
+
+def site(name, count, seed):
+    x, y = drawn(count, seed)
+    cut = [slice(0, count // 3), slice(count // 3, count // 2), slice(count // 2, count)]
+    labelled, val, test = ((x[part], y[part]) for part in cut)
+    return fedapp.Site(labelled=labelled, val=val, test=test, name=name)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return fedapp.Federation(
+        [site("north", 240, 0), site("south", 160, 1), site("west", 60, 2)], classes=NAMES
+    )
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedavg_ft", "local_only"])
+def test_findings_are_learned_and_told_one_by_one(data, method):
+    run = fedapp.run(data, method, network="mlp", settings=SHORT, quiet=True)
+    effusion, _, nobody = run.summary["by_class"]
+    assert effusion["class"] == "effusion" and effusion["read"] < 230
+    assert effusion["sensitivity"] > 0.6 and effusion["specificity"] > 0.6
+    assert nobody["images"] == 0 and nobody["sensitivity"] is None
+    assert nobody["specificity"] is not None
+    x, y = drawn(400, 7)
+    said = run.model("north").probabilities(x)
+    assert said.shape == (400, 3) and said.min() >= 0 and said.max() <= 1
+    found = by_finding(said.double().numpy(), y.numpy(), 0.9)
+    assert found[0].auroc > 0.8 and found[2].auroc is None
+    with pytest.raises(fedapp.FedAppError, match="use `probabilities`"):
+        run.model("north").predict(x)
+
+
+def test_pages_name_findings_and_count_them(data, capsys):
+    run = fedapp.run(data, "fedavg", network="mlp", settings=SHORT)
+    ended = capsys.readouterr().out
+    assert "By finding, at all sites" in ended and "effusion" in ended
+    assert "too few images with it, cannot be said: nobody's (0)" in ended
+    assert {row["findings"] for row in run.per_site} == {3}
+    own = own_page(run.model("north").folder)
+    assert "By finding" in own and "nobody&#39;s: 0 images: cannot be said." in own
+    assert "AUROC" in own and "no effusion" in own
+    record = read_run(run.folder)
+    page = run_page([record])
+    assert "3 findings" in page and "counts as an image by itself" in page
+    assert "north" in site_page(record, "north")
+    of = record.sites[0]
+    assert of.before.of == of.now().of > of.standing.facts.test
+    card = json.loads((run.model("north").folder / "model.json").read_text())
+    assert card["model"]["finds"] and card["calibration"] == {"lac": [], "aps": []}
+
+
+def test_sites_trained_as_one_batch_learn_findings_as_alone():
+    """Few steps: the last bits differ, and what is learned hardly does."""
+    stream = torch.Generator().manual_seed(0)
+    sites = []
+    for _ in range(3):
+        x = torch.randint(0, 256, (24, 1, 8, 8), generator=stream, dtype=torch.uint8)
+        y = torch.randint(-1, 2, (24, 2), generator=stream)
+        sites.append(fedapp.Site(labelled=(x, y), val=(x, y), test=(x, y)))
+    data, few = fedapp.Federation(sites), {"training.local_steps": 2, "model.width": 2}
+    settings = {**few, "rounds.num_rounds": 1, "training.warmup_epochs": 1}
+    alone, grouped = (
+        fedapp.run(data, "fedavg", settings={**settings, "runtime.grouped": of}, quiet=True)
+        for of in (False, True)
+    )
+    found = [run.summary["by_class"] for run in (alone, grouped)]
+    assert [row["read"] for row in found[0]] == [row["read"] for row in found[1]]
+    assert alone.accuracy == pytest.approx(grouped.accuracy, abs=0.05)
+
+
+def test_images_of_which_nothing_was_read_are_unlabelled_and_measure_nothing():
+    x, y = torch.randn(6, 3), torch.tensor([[1, 0], [-1, -1], [0, -1]] * 2)
+    federation = fedapp.Federation([fedapp.Site(labelled=(x, y), test=(x, y))] * 1)
+    [data] = federation._given.sites
+    assert data.counts == {"labelled": 4, "unlabelled": 2, "val": 0, "test": 4, "bagged": 0}
+    assert torch.equal(data.unlabelled, x[[1, 4]]) and data.finds
+
+
+def test_the_methods_that_learn_findings_are_these_and_others_say_so_in_a_line():
+    given = {"data.findings": "a, b", "data.name": f"memory:sha256_{'0' * 64}"}
+    able = []
+    for name in method_presets():
+        try:
+            load_experiment(str(IN_MEMORY), {**given, "method.preset": name})
+        except fedapp.FedAppError as error:
+            assert any("cannot learn findings: " in line for line in str(error).splitlines()), name
+        else:
+            able.append(name)
+    assert able == ABLE
+
+
+@pytest.mark.parametrize("method", ["fedbn", "pfedme", "lg_fedavg"])
+def test_what_is_like_fedavg_learns_findings_from_labels_alone(method):
+    stream = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (24, 1, 8, 8), generator=stream, dtype=torch.uint8)
+    y = torch.randint(-1, 2, (24, 2), generator=stream)
+    site = fedapp.Site(labelled=(x, y), unlabelled=x, val=(x, y), test=(x, y))
+    few = {"training.local_steps": 1, "training.warmup_epochs": 1, "rounds.num_rounds": 1}
+    settings = {**few, "model.width": 2, "method.objective": "supervised"}
+    run = fedapp.run(fedapp.Federation([site] * 2), method, settings=settings, quiet=True)
+    read = 2 * int((y[:, 0] >= 0).sum())
+    assert run.summary["by_class"][0]["read"] == read
+
+
+ROWS = torch.randn(2 * FEWEST, 3)
+PAIR = ROWS, torch.arange(2 * FEWEST * 2).view(-1, 2) % 2
+
+
+@pytest.mark.parametrize(("wrong", "says"), [
+    (lambda: fedapp.Federation([fedapp.Site((ROWS, PAIR[1] * 2))]), "must be 1 "),
+    (lambda: fedapp.Federation([fedapp.Site(PAIR)], classes=["a"]), "labels have 2: name each"),
+    (lambda: fedapp.Federation([fedapp.Site(PAIR)], classes=["a,b", "c"]), "no comma"),
+    (lambda: fedapp.Federation([fedapp.Site(PAIR), fedapp.Site((ROWS, PAIR[1][:, :1]))]),
+     "labels of 1 and 2 findings"),
+    (lambda: fedapp.Federation([fedapp.Site(PAIR), fedapp.Site((ROWS, PAIR[1][:, 0]))]),
+     "labels of no and 2 findings"),
+    (lambda: fedapp.Federation([fedapp.Site((ROWS, PAIR[1][:3]))]), "one per input"),
+    (lambda: fedapp.Federation([fedapp.Site((ROWS, np.ones((20, 2))))]), "must be integers"),
+    (lambda: fedapp.Federation.dealt(PAIR), "findings are not dealt by class"),
+])  # fmt: skip
+def test_what_cannot_be_used_is_refused_in_a_line(wrong, says):
+    with pytest.raises(fedapp.FedAppError, match=says) as error:
+        wrong()
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(("settings", "says"), [
+    ({"training.uneven": "balanced"}, "training.uneven"),
+    ({"rounds.min_sensitivity": 0.5}, "rounds.min_sensitivity"),
+    ({"rounds.chosen_by": "kappa"}, "choose balanced_accuracy or f1"),
+    ({"privacy.sums": "masked"}, "privacy.sums"),
+    ({"method.objective": "fixmatch"}, "no pseudo-labels of findings"),
+])  # fmt: skip
+def test_settings_of_classes_are_refused_beside_findings(data, settings, says):
+    with pytest.raises(fedapp.FedAppError, match=says):
+        fedapp.run(data, "fedavg", network="mlp", settings={**SHORT, **settings}, quiet=True)
+
+
+def test_methods_are_compared_and_a_new_site_is_not_onboarded(data, tmp_path):
+    found = fedapp.compare(
+        data, ["local_only", "fedavg"], network="mlp", settings=SHORT, out=tmp_path, quiet=True
+    )
+    assert [row["method"] for row in found.rows] == ["local_only", "fedavg"]
+    assert all(0.5 < row["accuracy"] <= 1 for row in found.rows)
+    run = finished_run(fedapp.run(data, "fedavg", network="mlp", settings=SHORT, quiet=True).folder)
+    with pytest.raises(fedapp.FedAppError, match="its models answer findings"):
+        plan_for(run, NewSite(number=3), 1, {})
+
+
+def test_um_pfssl_and_recommended_say_that_they_cannot():
+    federation = fedapp.Federation([fedapp.Site(PAIR)] * 3)
+    for method in ("um_pfssl", "fedrod", "fedsem", "recommended"):
+        with pytest.raises(fedapp.FedAppError, match="cannot learn findings"):
+            fedapp.run(federation, method, network="mlp", quiet=True)

@@ -1,0 +1,115 @@
+"""The closed form of findings: that of two classes, the same for any split, and the extremes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import fedapp
+from fedapp.ground.errors import ProtocolError
+from fedapp.messages.protocol import SiteFacts
+from fedapp.methods.base import Arrived
+from fedapp.methods.closed_form._calibration import FAR
+from fedapp.methods.closed_form._checks import check_closed
+from fedapp.methods.closed_form._contents import RIDGES, SUMS
+from fedapp.methods.closed_form._discriminant import Classes, Sums, pairs
+from fedapp.methods.closed_form._findings import _heads, logits, sums_of
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAPP_OUT", str(tmp_path))
+
+
+def drawn(images=40, findings=3, unread=0.3, seed=0):
+    stream = torch.Generator().manual_seed(seed)
+    x = torch.nn.functional.normalize(torch.randn(images, 5, generator=stream), dim=1)
+    y = (x[:, :findings] > 0.1).long()
+    y[torch.rand(y.shape, generator=stream) < unread] = -1
+    return x, y, x[:7].flip(1)
+
+
+def test_sums_by_hand():
+    known = torch.tensor([[0.5, 0.0], [0.0, 1.0], [0.25, 0.5]])
+    labels = torch.tensor([[1, -1], [0, 1], [1, -1]])
+    found = sums_of(known, labels, torch.tensor([[1.0, 0.0]]))
+    assert found.counts.tolist() == [1, 2, 0, 1]
+    assert found.by_class.tolist() == [[0, 1], [0.75, 0.5], [0, 0], [0, 1]]
+    assert found.images == 4 and found.total.tolist() == [1.75, 1.5]
+    assert found.second.tolist() == [[1.3125, 0.125], [0.125, 1.25]]
+
+
+def test_one_finding_read_everywhere_is_two_classes():
+    x, y, other = drawn(findings=1, unread=0)
+    [mine] = pairs(sums_of(x, y, other))
+    plain = Sums.of(x, y[:, 0], other, 2)
+    for name in ("counts", "by_class", "total", "second"):
+        torch.testing.assert_close(getattr(mine, name), getattr(plain, name))
+    weights, biases = Classes.of(plain).heads(RIDGES)
+    weight, bias, levels = _heads(mine)
+    torch.testing.assert_close(weight, weights[:, 1] - weights[:, 0])
+    torch.testing.assert_close(bias, biases[:, 1] - biases[:, 0])
+    assert len(levels) == len(RIDGES)
+
+
+def test_sums_are_added_whatever_the_split():
+    x, y, other = drawn()
+    whole = sums_of(x, y, other)
+    parts = sums_of(x[:11], y[:11], other[:0]) + sums_of(x[11:], y[11:], other)
+    for name in ("counts", "by_class", "total", "second"):
+        torch.testing.assert_close(getattr(parts, name), getattr(whole, name))
+
+
+def test_a_finding_that_no_image_shows_or_all_do_has_no_slope():
+    weights, biases = torch.randn(2, 4), torch.randn(2)
+    for counts, expected in (([5, 0], -FAR), ([0, 5], FAR), ([0, 0], 0.0)):
+        weight, bias = logits(torch.tensor(counts), weights, biases)
+        assert not weight.any() and bias == expected
+
+
+def test_sums_that_no_images_have_are_refused():
+    x, y, other = drawn()
+    facts = SiteFacts(0, (5,), ("a", "b", "c"), 40, 7, 0, 0, "0" * 64)
+    honest = sums_of(x, y, other)
+
+    def arrived(sums):
+        return {SUMS: Arrived(sums.to_params(), frozenset())}
+
+    check_closed(arrived(honest), facts)
+    more = honest.counts + torch.tensor([0, 41, 0, 0, 0, 0])
+    for lie in (
+        replace(honest, counts=more),
+        replace(honest, by_class=honest.by_class * 3),
+        replace(honest, second=honest.second * 0.2),
+        replace(honest, images=48.0),
+    ):
+        with pytest.raises(ProtocolError, match="sums: "):
+            check_closed(arrived(lie), facts)
+
+
+def site(count, seed, unread=0.3):
+    """Images of two squares, each bright or not, and one finding of nobody's."""
+    stream = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, 2, (count, 3), generator=stream)
+    y[:, 2] = 0
+    x = torch.randint(0, 90, (count, 1, 16, 16), generator=stream, dtype=torch.uint8)
+    x[:, 0, 4:12, 1:7] += (100 * y[:, 0, None, None]).to(torch.uint8)
+    x[:, 0, 4:12, 9:15] += (100 * y[:, 1, None, None]).to(torch.uint8)
+    y[torch.rand(y.shape, generator=stream) < unread] = -1
+    a, b = count // 3, count // 2
+    return fedapp.Site((x[:a], y[:a]), None, (x[a:b], y[a:b]), (x[b:], y[b:]))
+
+
+def test_a_run_finds_what_there_is_and_its_model_answers_as_measured():
+    data = fedapp.Federation([site(90, 0), site(60, 1), site(60, 2, unread=1.1)])
+    run = fedapp.run(data, "one_round", quiet=True)
+    first, second, nobody = run.summary["by_class"]
+    for found in (first, second):
+        assert found["sensitivity"] > 0.9 and found["specificity"] > 0.9
+    assert nobody["images"] == 0 and nobody["sensitivity"] is None
+    assert nobody["specificity"] == 1.0
+    assert run.summary["answers"]["alone"]["sites_without"] == 0
+    model = run.model(0)
+    said = model.probabilities(torch.zeros(2, 1, 16, 16, dtype=torch.uint8))
+    assert said.shape == (2, 3) and said[:, 2].max() < 0.01
+    assert model._model.recipe.finds
