@@ -174,9 +174,10 @@ def _check_findings(data: DataSettings, federation: LoadedSites) -> None:
         )
 
 
-def forget_own() -> None:
-    """Read sites' own data again when they are asked for next, as a new process does."""
+def forget() -> None:
+    """Read data again when they are asked for next, as a new process does."""
     _own.cache_clear()
+    _federation.cache_clear()
 
 
 def called(data: SiteData) -> str:

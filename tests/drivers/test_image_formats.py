@@ -59,7 +59,7 @@ def write(root: Path, kinds: tuple[str, str, str], images: np.ndarray, names: li
 
 
 def run(root: Path, window: str = "0, 4095") -> Experiment:
-    federation.forget_own()
+    federation.forget()
     settings = agreed(root=str(root / "data"), image_size=16, window=window)
     return experiment(root, data=settings, runtime__out=str(root / "runs"))
 

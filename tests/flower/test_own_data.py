@@ -146,7 +146,7 @@ def test_images_that_come_during_a_run_stop_the_site(here, tmp_path):
     wanted, make, _ = here
     assert isinstance(ask(make("east"), wanted), SiteFacts)
     image(tmp_path / "data" / "east" / "unlabelled" / "new.png")
-    federation.forget_own()  # the next message meets a new process
+    federation.forget()  # the next message meets a new process
     refusal = ask(make("east"), wanted)
     assert refusal.reason.startswith("site 'east': its data have changed since this run began")
 

@@ -1,7 +1,9 @@
 """The extract for Flower's baselines, `baseline/um_pfssl`: two apps that import the package."""
 
 import importlib
+import os
 import shutil
+import subprocess
 import sys
 import tomllib
 import zipfile
@@ -14,7 +16,6 @@ from flwr.cli.utils import collect_files
 from flwr.common.config import flatten_dict
 from packaging.requirements import Requirement
 
-from fedapp.drivers import flower_local
 from fedapp.experiment.config import load_run_config
 from fedapp.experiment.presetfiles import read_yaml
 from fedapp.methods.um_pfssl.method import UmPfssl
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "baseline/um_pfssl"
 PROJECT = tomllib.loads((FOLDER / "pyproject.toml").read_text())
 APP = PROJECT["tool"]["flwr"]["app"]
+FROM = "from fedapp.drivers import flower_local"
 
 
 @pytest.fixture
@@ -82,11 +84,15 @@ def test_its_readme_has_what_flowers_baselines_have(tmp_path):
 
 
 @pytest.mark.slow
-def test_flower_runs_it(tmp_path, monkeypatch, capfd):
+def test_flower_runs_it(tmp_path):
     app = tmp_path / "app"
     shutil.copytree(FOLDER, app, ignore=shutil.ignore_patterns("__pycache__", ".flwr"))
-    monkeypatch.setenv("HOME", str(tmp_path))
     small = ["rounds.num_rounds=1", "data.image_size=0", "split.num_clients=3", "model.width=2"]
     chosen = ["method.preset=um_pfssl", "runtime.grouped=true", f"runtime.out={tmp_path / 'runs'}"]
-    assert flower_local.run(app, "digits_demo", [*small, *chosen]) == 0
-    assert list(tmp_path.glob("runs/*/summary.json")), capfd.readouterr().out
+    started = f"flower_local.run(Path({str(app)!r}), 'digits_demo', {[*small, *chosen]})"
+    code = f"import sys; from pathlib import Path; {FROM}; sys.exit({started})"
+    env = os.environ | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, text=True,
+                          capture_output=True)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(tmp_path.glob("runs/*/summary.json"))

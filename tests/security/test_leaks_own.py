@@ -53,7 +53,7 @@ def every_word():
 @pytest.fixture
 def sites(tmp_path):
     """Return the preset's experiment, where its sites' data lie, and how to make a node of one."""
-    federation.forget_own()
+    federation.forget()
     refusals._say_once.cache_clear()  # each reason is logged once a process
     data = three_sites(tmp_path / "hospital-data")
     wanted = experiment(tmp_path, data=agreed(), runtime__out=str(tmp_path / "runs"))
@@ -64,7 +64,7 @@ def sites(tmp_path):
         return {"site-name": name, "data-path": str(data / name), "store-path": store}
 
     yield wanted, data, run_config, config
-    federation.forget_own()
+    federation.forget()
 
 
 def said_in(records):

@@ -8,12 +8,14 @@ from pathlib import Path
 from statistics import fmean
 from sys import stderr
 
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import RunError
 from fedapp.ground.text import duration
 from fedapp.learn.quality import NAMES, Metric
 from fedapp.results.comparison.record import ComparisonRecord
 from fedapp.results.statistics import by_run
+from fedapp.site.federation import federation_of, forget
 from fedapp.tools.advise.plan import SEEDS, SETTING, plan
 from fedapp.tools.advise.rule import advise
 from fedapp.tools.advise.words import as_json, left_out_words, reason, table, tuned_words
@@ -47,7 +49,7 @@ def advise_on(
     with redirect_stdout(stderr) if as_data else nullcontext():
         for line in left_out_words(left_out):
             print(line)
-        check(grid, folder)
+        read_once(check(grid, folder))
         code, chosen, tuning_seconds = _tuned(grid, folder / "tuning", jobs)
         if code:
             return code
@@ -79,11 +81,24 @@ def advise_on(
     return 0
 
 
-def check(grid: Grid, folder: Path) -> None:
+def read_once(experiment: Experiment) -> None:
+    """Read all sites' data, so that a fault of theirs is said once, and before anything is run.
+
+    Raises DataError, and ConfigError where the sites do not fit the settings.
+    """
+    print("reading the sites' data", flush=True)
+    federation = federation_of(experiment)
+    for site in range(experiment.split.num_clients):
+        federation.dealt.site(site)
+    forget()  # the cells' processes need the memory
+
+
+def check(grid: Grid, folder: Path) -> Experiment:
     """Raise now what would be refused after hours of tuning; nothing is run.
 
-    Raises ConfigError where a cell of the tuning or of the comparison cannot be built, whichever
-    values are chosen, and RunError where the folder holds one that none of these values fits.
+    Returns the first cell's experiment. Raises ConfigError where a cell of the tuning or of the
+    comparison cannot be built, whichever values are chosen, and RunError where the folder holds one
+    that none of these values fits.
     """
     ways = [_with(grid, {})]
     if grid.tune is not None:
@@ -95,8 +110,9 @@ def check(grid: Grid, folder: Path) -> None:
             _with(grid, dict(zip(tuned, values, strict=True)))
             for values in zip(*tuned.values(), strict=True)
         ]
-    cells = zip(*(build_cells(way, folder) for way in ways), strict=True)
+    cells = list(zip(*(build_cells(way, folder) for way in ways), strict=True))
     check_cells([same[0] for same in cells if not any(map(_fits, same))])
+    return cells[0][0].experiment
 
 
 def _fits(cell: Cell) -> bool:

@@ -149,13 +149,27 @@ def test_it_says_what_is_left_out_and_then_compares_the_others(tmp_path, capsys,
 
     monkeypatch.setattr(advising, "execute", stopped)
     assert advise_on("digits_demo", {"rounds.robust": "median"}, out=tmp_path) == 130
-    first, second = capsys.readouterr().out.splitlines()
+    first, _, second = capsys.readouterr().out.splitlines()
     assert first.startswith("left out: one round without training: it adds sums")
     assert second.startswith("tuning local_only.1") and "one_round" not in second
     beside = StringIO()
     monkeypatch.setattr(advising, "stderr", beside)
     advise_on("digits_demo", {"rounds.robust": "median"}, out=tmp_path, as_data=True)
     assert capsys.readouterr().out == "" and beside.getvalue().startswith("left out: one round")
+
+
+def test_a_fault_of_the_data_is_said_once_and_nothing_is_run(tmp_path):
+    for name in "ab":
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for k in range(12):
+            image = Image.fromarray(np.full((8, 8), 20 * k, np.uint8))
+            image.save(tmp_path / "images" / name / f"{k}.png")
+    (tmp_path / "images/b/3.png").write_bytes(b"no image")
+    few = {"split.num_clients": 2}
+    with pytest.raises(DataError, match=r"b/3\.png: damaged or not an image") as error:
+        advise_on(str(tmp_path / "images"), few, seeds=[0], out=tmp_path / "out")
+    assert len(str(error.value).splitlines()) == 1
+    assert not list(tmp_path.glob("out/**/*.log"))
 
 
 def test_the_words_of_a_clear_case():
