@@ -33,7 +33,7 @@ class Site:
     patients: of every part that is there, by its name, a name or number of each input's patient;
     nobody is in two parts but the first two, and intervals are by patient then. None: not known.
 
-    Inputs are [n, ...]: uint8 [n, C, H, W] images, C 1 or 3, sides of 8 to 224 pixels; or numbers,
+    Inputs are [n, ...]: uint8 [n, C, H, W] images, C 1 or 3, sides of 8 to 512 pixels; or numbers,
     floating point [n, D], [n, C, L] or [n, C, H, W]. Labels are integers from 0. A part is a pair
     of inputs and labels (`unlabelled`: inputs), as tensors or arrays; or a data set of PyTorch's
     (`torch.utils.data.Dataset`) of (input, label), whose inputs may be Pillow's images.

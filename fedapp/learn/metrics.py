@@ -12,7 +12,7 @@ from fedapp.learn.answering import FEW as FEW_ASKED
 from fedapp.learn.answering import Question, answered
 from fedapp.learn.networks.base import Network
 from fedapp.learn.together import fits
-from fedapp.learn.uncertainty import SCORING_BATCH, Normalise, features_of
+from fedapp.learn.uncertainty import SCORING_BATCH, Normalise, features_of, pieces
 from fedapp.messages.protocol import Evaluation
 
 BINS = 15
@@ -64,7 +64,7 @@ def predict_each(model: Network, sets: Sequence[Tensor], normalise: Normalise) -
 
 def _predicted(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
     out = []
-    for batch in images.split(SCORING_BATCH):
+    for batch in pieces(images):
         out.append(torch.softmax(model.tail(features_of(model, batch, normalise)), dim=1))
     return torch.cat(out)
 
