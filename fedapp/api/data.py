@@ -33,7 +33,7 @@ class Site:
     patients: of every part that is there, by its name, a name or number of each input's patient;
     nobody is in two parts but the first two, and intervals are by patient then. None: not known.
 
-    Inputs are [n, ...]: uint8 [n, C, H, W] images, C 1 or 3, sides of 8 to 224 pixels; or numbers,
+    Inputs are [n, ...]: uint8 [n, C, H, W] images, C 1 or 3, sides of 8 to 512 pixels; or numbers,
     floating point [n, D], [n, C, L] or [n, C, H, W]. Labels are integers from 0; or, where an input
     may show several findings, integers [n, F]: 1 there, 0 not there, -1 not read; one of which none
     is read counts as unlabelled, and measures nothing. A part is a pair

@@ -110,6 +110,19 @@ def decode_all(
         return [image for batch in batches for image in batch]
 
 
+def decode_into(files: Sequence[Path], images: Tensor, window: str = "") -> None:
+    """Fill `images`, uint8 [n, C, H, H], with those in these n files; each as of `decode`."""
+    channels, side = images.shape[1], images.shape[-1]
+
+    def fill(start: int) -> None:
+        for place, file in enumerate(files[start : start + _BATCH], start):
+            images[place] = decode(file, side, channels, window)
+
+    with ThreadPoolExecutor(_threads(files)) as pool:
+        for _ in pool.map(fill, range(0, len(files), _BATCH)):
+            pass  # where a file fails, its error comes here
+
+
 def _threads(files: Sequence[Path]) -> int | None:
     """Return how many threads to decode with: 1 for small files, None (as many as pay) else."""
     if not files:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-MIN_SIDE, MAX_SIDE = 8, 224
+MIN_SIDE, MAX_SIDE = 8, 512
 """Smallest and largest height and width in pixels that any network takes; some take less."""
 
 _CHUNK = 1024

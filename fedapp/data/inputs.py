@@ -18,7 +18,7 @@ UNKNOWN = -1
 class DataSet:
     """A data set, its own train and test parts together; checked on construction (`DataError`).
 
-    inputs: images, uint8 [N, C, H, W], C in {1, 3}, H and W in [8, 224]; or numbers, float32
+    inputs: images, uint8 [N, C, H, W], C in {1, 3}, H and W in [8, 512]; or numbers, float32
         [N, D] (a table's rows), [N, C, L] (signals) or [N, C, H, W], all finite; N >= 1.
     labels: int64 [N], in [0, len(classes)), or `UNKNOWN`, but not all.
     classes: their names, at least one.

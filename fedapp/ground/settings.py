@@ -83,8 +83,8 @@ class DataSettings:
     """Fetch the data when they are not under `root`."""
     subset: NonNegative = 0
     """Images to use, drawn at random from train and test pooled; 0: all."""
-    image_size: Annotated[int, Field(ge=0, le=224)] = 0
-    """Side in pixels to resize to, 8 to 224 as far as the network allows it; 0: as stored."""
+    image_size: Annotated[int, Field(ge=0, le=512)] = 0
+    """Side in pixels to resize to, 8 to 512 as far as the network allows it; 0: as stored."""
     window: str = ""
     """Of images with more than 8 bits, in files: the two values that become black and white, a
     comma between; `dicom`: each file's own window; empty: there are no such images."""
@@ -173,7 +173,7 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         if 0 < self.image_size < 8:
-            raise Contradiction("image_size must be 0 (as stored) or in [8, 224]", "image_size")
+            raise Contradiction("image_size must be 0 (as stored) or in [8, 512]", "image_size")
         window_ends(self.window)
         if not self.vector_size and not (0 <= self.mean <= 1 and self.std <= 1):
             raise Contradiction("mean must be in [0, 1] and std in (0, 1] of pixels", "mean", "std")
@@ -187,7 +187,7 @@ class DataSettings:
         images = self.image_size > 0 and self.channels in (1, 3)
         if self.subset or not (images or self.vector_size):
             rule = (
-                "own data need an image_size in [8, 224] and channels of 1 or 3, or a vector_size; "
+                "own data need an image_size in [8, 512] and channels of 1 or 3, or a vector_size; "
                 "and no subset"
             )
             raise Contradiction(rule, "image_size", "channels", "subset")

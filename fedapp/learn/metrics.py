@@ -14,7 +14,7 @@ from fedapp.learn.findings import read_alone
 from fedapp.learn.networks.base import Network
 from fedapp.learn.quality import counted
 from fedapp.learn.together import fits
-from fedapp.learn.uncertainty import SCORING_BATCH, Normalise, features_of
+from fedapp.learn.uncertainty import SCORING_BATCH, Normalise, features_of, pieces
 from fedapp.messages.protocol import Evaluation
 
 BINS = 15
@@ -64,7 +64,7 @@ def predict_each(model: Network, sets: Sequence[Tensor], normalise: Normalise) -
 
 def _predicted(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
     out = []
-    for batch in images.split(SCORING_BATCH):
+    for batch in pieces(images):
         out.append(model.answer(model.tail(features_of(model, batch, normalise))))
     return torch.cat(out)
 

@@ -12,7 +12,7 @@ from fedapp.learn.features import FeatureMap, build_features
 from fedapp.learn.metrics import predict_each
 from fedapp.learn.networks.base import Draw, Features, Network
 from fedapp.learn.params import Params, assign
-from fedapp.learn.uncertainty import SCORING_BATCH, Normalise
+from fedapp.learn.uncertainty import Normalise, at_once
 
 HEAD_WEIGHT, HEAD_BIAS, SCALE = "head.weight", "head.bias", "scale"
 """Names of what is solved for, in `OverFeatures`."""
@@ -95,8 +95,9 @@ class Form:
 def mapped(features: FeatureMap, images: Tensor, normalise: Normalise) -> Tensor:
     """Return the features of n >= 0 images, float32 [n, d], on the images' device."""
     found = images.new_empty(len(images), features.size, dtype=torch.float32)
-    for start in range(0, len(images), SCORING_BATCH):
-        batch = slice(start, start + SCORING_BATCH)
+    step = at_once(images.shape[1:])
+    for start in range(0, len(images), step):
+        batch = slice(start, start + step)
         found[batch] = features.of(normalise(images[batch]))
     return found
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedapp.learn.networks.base import Network
-from fedapp.learn.uncertainty import SCORING_BATCH, Normalise, features_of
+from fedapp.learn.uncertainty import Normalise, features_of, pieces
 
 Distance = Literal["euclidean", "squared", "mean_squared"]
 """d(f, c): ||f - c||, its square, or its square / d."""
@@ -135,7 +135,7 @@ def embedded(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
     model.eval()
     return torch.cat([
         model.embed(features_of(model, batch, normalise)).float()
-        for batch in images.split(SCORING_BATCH)
+        for batch in pieces(images)
     ])  # fmt: skip
 
 

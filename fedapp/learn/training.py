@@ -17,7 +17,7 @@ from fedapp.learn.networks.base import Network
 from fedapp.learn.sgd import Sgd
 from fedapp.learn.steps import Step, View, batches, paired, repeated
 from fedapp.learn.together import Training, can_be_grouped, trained_together
-from fedapp.learn.uncertainty import SCORING_BATCH, Normalise
+from fedapp.learn.uncertainty import Normalise, at_once
 from fedapp.learn.worked import count
 
 SQUARES_KEPT, TINY = 0.9, 1e-7
@@ -195,7 +195,8 @@ def recalibrate(model: Network, images: Tensor, normalise: Normalise) -> None:
         norm.num_batches_tracked = torch.zeros((), dtype=torch.int64, device=images.device)
         norm.momentum = None  # torch's word for a cumulative mean
         norm.train()
-    for batch in batches(torch.arange(len(images), device=images.device), SCORING_BATCH):
+    size = at_once(images.shape[1:])
+    for batch in batches(torch.arange(len(images), device=images.device), size):
         model(normalise(images[batch]))
     for norm, momentum, tracked in before:
         norm.momentum, norm.num_batches_tracked = momentum, tracked

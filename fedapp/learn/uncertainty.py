@@ -1,5 +1,6 @@
 """MC-dropout probabilities, predictive entropy (paper, Eqs. 9 and 10) and what it is made of."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,9 +19,24 @@ Normalise = Callable[[Tensor], Tensor]
 
 SCORING_BATCH = 500
 """Images per forward pass without gradients; part of the random stream, so a constant."""
+_NUMBERS = SCORING_BATCH * 3 * 96 * 96
+"""Most numbers in such a pass: of larger images there are fewer."""
 
 CACHE_BATCH = 32
 """Images per piece of the trunk on a CPU: their activations stay in its cache."""
+
+
+def at_once(inputs: Sequence[int]) -> int:
+    """Return how many inputs of a shape are in a forward pass without gradients.
+
+    500 up to 96 x 96 pixels in colour, 91 at 224 x 224, 17 at 512 x 512.
+    """
+    return max(1, min(SCORING_BATCH, _NUMBERS // math.prod(inputs)))
+
+
+def pieces(inputs: Tensor) -> Sequence[Tensor]:
+    """Return inputs [n, ...], `at_once` by `at_once`."""
+    return inputs.split(at_once(inputs.shape[1:]))
 
 
 @torch.inference_mode()
@@ -36,8 +52,8 @@ def mc_probabilities(model: Network, images: Tensor, passes: int, normalise: Nor
     model.eval()
     if images.is_cuda:
         return on_a_gpu(model, images, passes, normalise).cpu()  # the only sync
-    pieces = (features_of(model, batch, normalise) for batch in images.split(SCORING_BATCH))
-    return torch.cat([in_turn(model, piece, passes, dropout_sample) for piece in pieces])
+    found = (features_of(model, batch, normalise) for batch in pieces(images))
+    return torch.cat([in_turn(model, each, passes, dropout_sample) for each in found])
 
 
 def on_a_gpu(model: Network, images: Tensor, passes: int, normalise: Normalise) -> Tensor:
@@ -49,7 +65,7 @@ def on_a_gpu(model: Network, images: Tensor, passes: int, normalise: Normalise) 
     def answer(x: Tensor) -> Tensor:
         return together(model, model.trunk(x), passes, dropout_sample)
 
-    batches = map(normalise, images.split(SCORING_BATCH))
+    batches = map(normalise, pieces(images))
     if (graphs := model.graphs) is None:
         return torch.cat([answer(batch) for batch in batches])
     with graphs.aside():

@@ -13,7 +13,7 @@ from fedapp.data.folder import decode_all
 from fedapp.data.own.vectors import read_rows
 from fedapp.data.stored import DepthError
 from fedapp.ground.errors import ConfigError, DataError, ImageError
-from fedapp.learn.uncertainty import SCORING_BATCH
+from fedapp.learn.uncertainty import at_once
 from fedapp.models.conformal import COVERAGE, Calibration, Sets, prediction_sets
 from fedapp.models.description import Recipe
 from fedapp.models.listing import Listed
@@ -131,12 +131,13 @@ class Batch:
 
 
 def batches(images: Sequence[Listed], recipe: Recipe) -> Iterator[Batch]:
-    """Yield inputs `SCORING_BATCH` at a time. Raises DataError where the model takes no such."""
+    """Yield inputs `at_once` at a time. Raises DataError where the model takes no such."""
     if recipe.images and any(image.row is not None for image in images):
         raise DataError(f"{images[0].path}: vectors, but the model takes images: name some")
     values = None if recipe.images else _vectors(images, recipe)
-    for start in range(0, len(images), SCORING_BATCH):
-        listed = images[start : start + SCORING_BATCH]
+    step = at_once(recipe.inputs)
+    for start in range(0, len(images), step):
+        listed = images[start : start + step]
         if values is not None:
             rows = torch.tensor([image.row for image in listed])
             yield Batch(listed, listed, values[rows], ())

@@ -32,7 +32,7 @@ class Study:
 def study(model: SiteModel, images: Tensor, passes: int, batch: int) -> Study:
     """Ask a model about a batch of images.
 
-    images: as of `SiteModel.probabilities`, n >= 1, at most `SCORING_BATCH`. passes: dropout
+    images: as of `SiteModel.probabilities`, n >= 1, at most `at_once`. passes: dropout
     samples of each network, >= 1. batch: the batch's number, by which the draws are keyed: the same
     batch of the same model has the same numbers every time.
 

@@ -21,7 +21,7 @@ def fields(**changes: Any) -> dict[str, Any]:
 
 def test_the_smallest_set_is_one_image_of_one_class() -> None:
     DataSet(
-        torch.zeros(1, 3, 8, 224, dtype=torch.uint8), torch.tensor([0]), ("a",), (0,) * 3, (1,) * 3
+        torch.zeros(1, 3, 8, 512, dtype=torch.uint8), torch.tensor([0]), ("a",), (0,) * 3, (1,) * 3
     )
 
 
@@ -37,7 +37,7 @@ def test_the_smallest_set_is_one_image_of_one_class() -> None:
         ({"inputs": torch.zeros(0, 1, 8, 8, dtype=torch.uint8)}, "no images"),
         ({"inputs": torch.zeros(3, 2, 8, 8, dtype=torch.uint8)}, "2 channels"),
         ({"inputs": torch.zeros(3, 1, 7, 8, dtype=torch.uint8)}, r"7 x 8 pixels.*data\.image_size"),
-        ({"inputs": torch.zeros(3, 1, 8, 225, dtype=torch.uint8)}, "8 x 225 pixels"),
+        ({"inputs": torch.zeros(3, 1, 8, 513, dtype=torch.uint8)}, "8 x 513 pixels"),
         ({"labels": torch.tensor([0, 1])}, r"int64 \[3\]"),
         ({"labels": torch.tensor([0.0, 1.0, 0.0])}, "float32"),
         ({"labels": torch.tensor([0, 2, 0])}, r"\[0, 2\], must lie in \[0, 1\]"),

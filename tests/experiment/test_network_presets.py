@@ -96,8 +96,8 @@ def test_every_networks_settings_are_keys_and_ones_own_are_not():
     ({"data__image_size": 224},
      "override: data.image_size = 224: resnet9 takes images of 8 to 96 pixels a side; change "
      "data.image_size or model.name"),
-    ({"data__image_size": 225, "model__name": "resnet18"},
-     "override: data.image_size = 225: must be less than or equal to 224"),
+    ({"data__image_size": 513, "model__name": "resnet18"},
+     "override: data.image_size = 513: must be less than or equal to 512"),
     ({"model__name": "no.such:f"},
      "override: model.name = 'no.such:f': cannot import 'no.such' (No module named 'no'); install "
      "it on this machine, or name its folder in PYTHONPATH"),

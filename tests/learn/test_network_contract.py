@@ -256,7 +256,7 @@ def test_resnet_18_is_torchvisions():
     ("resnet9", (1, 7, 8), "resnet9 takes images of 8 to 96 pixels a side; change data.image_size"),
     ("resnet9", (3, 96, 97), "resnet9 takes images of 8 to 96 pixels"),
     ("fedsiam_mnist", (1, 15, 28), "fedsiam_mnist takes images of 16 to 96 pixels"),
-    ("resnet18", (3, 225, 224), "resnet18 takes images of 8 to 224 pixels"),
+    ("resnet18", (3, 513, 224), "resnet18 takes images of 8 to 512 pixels"),
     ("resnet9", (64,), "resnet9 takes images of 1 to 16 channels; use model.name=mlp"),
     ("resnet9", (17, 8, 8), "resnet9 takes images of 1 to 16 channels"),
     ("mlp", (2**10, 2**10, 2), "one input has at most 1,048,576 numbers"),

@@ -15,6 +15,8 @@ from fedapp.learn.networks.resnet9 import ResNet9
 from fedapp.learn.together import alike
 from fedapp.learn.uncertainty import (
     CACHE_BATCH,
+    SCORING_BATCH,
+    at_once,
     decomposed,
     dropout_sample,
     entropy,
@@ -213,3 +215,9 @@ def test_networks_with_equal_weights_are_found():
         next(iter(others[1].parameters())).flatten()[0] += 1
     wider = ResNet9(1, 3, width=8, dropout=0.5)
     assert alike([one, *others, wider]) == [[0, 1, 3], [2], [4]]
+
+
+def test_of_large_images_fewer_are_asked_at_once():
+    assert at_once((1, 28, 28)) == at_once((3, 96, 96)) == at_once((64,)) == SCORING_BATCH == 500
+    assert at_once((3, 224, 224)) == 91 and at_once((3, 512, 512)) == 17
+    assert at_once((3, 10_000, 10_000)) == 1

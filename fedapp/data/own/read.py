@@ -1,19 +1,20 @@
 """From a site's own files to its data; the sites of one process, each with files of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fedapp.data.folder import decode_all
+from fedapp.data.folder import decode_into
 from fedapp.data.own.copies import content_of
 from fedapp.data.own.deal import TEST, TRAIN, VAL, deal
 from fedapp.data.own.entries import Listing
 from fedapp.data.own.faults import Fault, Kind, OwnDataError
 from fedapp.data.own.listing import list_agreed
 from fedapp.data.parts import BAGS, LABELLED, UNLABELLED, Bags, Part
+from fedapp.data.room import gathered, room
 from fedapp.data.sites import SiteData
 from fedapp.data.stored import DepthError
 from fedapp.ground.errors import ConfigError, DataError, ImageError
@@ -115,8 +116,7 @@ def _read(
 
     def part(purpose: str, known: str) -> Part:
         chosen = rows.get((purpose, known), [])
-        none = torch.empty((0, *settings.inputs), dtype=decoded[0].dtype)
-        images = torch.stack([decoded[i] for i in chosen]) if chosen else none
+        images = gathered(decoded, chosen)
         if known == "label" and findings:
             shown = torch.tensor([entries[i].findings for i in chosen], dtype=torch.int64)
             return Part(images, shown.view(-1, len(findings)))
@@ -140,15 +140,16 @@ def _read(
     )
 
 
-def _decoded(place: Place, listing: Listing, settings: DataSettings) -> Sequence[Tensor]:
-    """Return every entry's input. Raises OwnDataError."""
+def _decoded(place: Place, listing: Listing, settings: DataSettings) -> Tensor:
+    """Return every entry's input, [n, ...]. Raises OwnDataError."""
     if listing.values is not None:
-        return listing.values.unbind()
-    files = [entry.path for entry in listing.entries]
+        return listing.values
+    images = room((len(listing.entries), *settings.inputs))
     try:
-        return decode_all(files, settings.image_size, settings.channels, settings.window)
+        decode_into([entry.path for entry in listing.entries], images, settings.window)
     except ImageError as error:
         raise OwnDataError(place.name, [_damage(place, error)]) from error
+    return images
 
 
 def _groups(names: list[str]) -> torch.Tensor | None:

@@ -19,7 +19,7 @@ Draw = Callable[[Tensor, float], Tensor]
 MAX_CHANNELS = 16
 """Colour channels of an image."""
 MAX_VALUES = 2**20
-"""Numbers in one input; an image of 3 x 224 x 224 has 150,528."""
+"""Numbers in one input; an image of 3 x 512 x 512 has 786,432."""
 
 
 class Network(nn.Module, ABC):

@@ -53,10 +53,10 @@ class ResNet18(Network):
 
 @dataclass(frozen=True, config=CLOSED)
 class ResNet18Settings(NetworkSettings):
-    """For images of up to 224 x 224, from random weights or from a file's."""
+    """For images of up to 512 x 512, from random weights or from a file's."""
 
     name: ClassVar[str] = "resnet18"
-    sides: ClassVar[tuple[int, int] | None] = (8, 224)
+    sides: ClassVar[tuple[int, int] | None] = (8, 512)
 
     dropout: Rate = 0.5
     """p before the head."""

@@ -13,7 +13,7 @@ from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Form, Head, answer
 from fedapp.learn.params import Params
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import alike, class_mix, site_mix, weighted
-from fedapp.learn.uncertainty import SCORING_BATCH
+from fedapp.learn.uncertainty import pieces
 from fedapp.messages.protocol import Evaluation, ModelRef, Task
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.methods.closed_form._answers import counts, deciding
@@ -96,7 +96,7 @@ class ClosedSite:
         assert isinstance(self.map, LearnedFeatures)
         found: Params = {}
         for images in self.site.data.training:
-            for batch in images.split(SCORING_BATCH):
+            for batch in pieces(images):
                 more = self.map.sums(step, self.site.normalise(batch))
                 found = {name: of + found.get(name, 0) for name, of in more.items()}
         return {name: of.cpu() for name, of in found.items()}

@@ -16,7 +16,7 @@ from fedapp.ground.errors import DIVERGED, ProtocolError, RunError
 from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, SCALE, Form, OverFeatures
 from fedapp.learn.params import Params, Schema, all_finite, tensors_of
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.uncertainty import SCORING_BATCH, features_of
+from fedapp.learn.uncertainty import at_once, features_of, pieces
 from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.base import Arrived, Round, SiteContext
 from fedapp.methods.closed_form._answers import deciding
@@ -103,8 +103,9 @@ class Stacked:
         """
         site, fixed, found = self.closed.site, self.closed.features(part), []
         images = site.data.parts[part].inputs
-        for start in range(0, len(images), SCORING_BATCH):
-            batch = slice(start, start + SCORING_BATCH)
+        step = at_once(images.shape[1:])
+        for start in range(0, len(images), step):
+            batch = slice(start, start + step)
             others = features_of(site.model, images[batch], site.normalise)
             found.append(torch.softmax(self.network.tail((fixed[batch], *others)), dim=1).cpu())
         answers = torch.cat([torch.empty(0, site.data.num_classes), *found])
@@ -141,7 +142,7 @@ def fit_of(features: str, task: Task, site: SiteContext) -> Params:
 def _logits(site: SiteContext, images: Tensor) -> Tensor:
     """Return the context's model's logits, float32 [n, C], on the CPU."""
     model, found = site.model.eval(), [torch.empty(0, site.data.num_classes)]
-    for batch in images.split(SCORING_BATCH) if len(images) else ():
+    for batch in pieces(images) if len(images) else ():
         found.append(model.tail(features_of(model, batch, site.normalise)).cpu())
     return torch.cat(found)
 

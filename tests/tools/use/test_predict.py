@@ -118,7 +118,7 @@ def test_a_table_is_answered_in_its_order(model, images):
 
 def test_batches_change_nothing(model, images, monkeypatch):
     whole = rows(invoked(model, images).stdout)
-    monkeypatch.setattr(predict, "SCORING_BATCH", 7)
+    monkeypatch.setattr(predict, "at_once", lambda inputs: 7)
     parts = rows(invoked(model, images).stdout)
     assert len(whole) == 300
     assert [(r["file"], r["class"]) for r in parts] == [(r["file"], r["class"]) for r in whole]
