@@ -36,7 +36,8 @@ def at_once(inputs: Sequence[int]) -> int:
 
 def pieces(inputs: Tensor) -> Sequence[Tensor]:
     """Return inputs [n, ...], `at_once` by `at_once`."""
-    return inputs.split(at_once(inputs.shape[1:]))
+    split: Sequence[Tensor] = inputs.split(at_once(inputs.shape[1:]))
+    return split
 
 
 @torch.inference_mode()

@@ -112,7 +112,8 @@ def check(grid: Grid, folder: Path) -> Experiment:
         ]
     cells = list(zip(*(build_cells(way, folder) for way in ways), strict=True))
     check_cells([same[0] for same in cells if not any(map(_fits, same))])
-    return cells[0][0].experiment
+    first: Cell = cells[0][0]
+    return first.experiment
 
 
 def _fits(cell: Cell) -> bool:
