@@ -51,7 +51,8 @@ class Part:
 
     def __post_init__(self) -> None:
         of = self.supervision.bag if isinstance(self.supervision, Bags) else self.supervision
-        if of is not None and of.shape[:1] != self.inputs.shape[:1]:
+        most = 1 if isinstance(self.supervision, Bags) else 2
+        if of is not None and (of.shape[:1] != self.inputs.shape[:1] or of.ndim > most):
             raise DataError(
                 f"part of {len(self.inputs)} inputs has labels or bags {list(of.shape)}, must be "
                 f"[{len(self.inputs)}]: give one for each input"

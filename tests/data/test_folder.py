@@ -112,8 +112,8 @@ def test_different_sizes_need_image_size(tmp_path: Path) -> None:
 
 
 def test_large_images_need_image_size(tmp_path: Path) -> None:
-    write(tmp_path / "a" / "0.png", 5, size=(300, 200))
-    with pytest.raises(DataError, match=r"0\.png: 200 x 300 pixels.*data\.image_size"):
+    write(tmp_path / "a" / "0.png", 5, size=(600, 200))
+    with pytest.raises(DataError, match=r"0\.png: 200 x 600 pixels.*data\.image_size"):
         load(tmp_path)
     assert load(tmp_path, image_size=96).inputs.shape == (1, 1, 96, 96)
 

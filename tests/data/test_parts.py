@@ -1,5 +1,7 @@
 """Parts of a site's data: supervision by labels, by bags, or none."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -25,11 +27,16 @@ def test_a_parts_supervision_is_labels_bags_or_nothing() -> None:
             _ = without.labels
 
 
-@pytest.mark.parametrize("known", [torch.tensor([0, 1]), torch.zeros(3, 1).long()])
-def test_labels_or_bags_of_another_length_are_refused(known: torch.Tensor) -> None:
-    for make in (lambda: Part(THREE, known), lambda: bagged(known)):
-        with pytest.raises(DataError, match=r"part of 3 inputs .* must be \[3\]"):
-            make()
+@pytest.mark.parametrize("make", [
+    lambda: Part(THREE, torch.tensor([0, 1])),
+    lambda: Part(THREE, torch.zeros(2, 3).long()),
+    lambda: Part(THREE, torch.zeros(3, 1, 1).long()),
+    lambda: bagged(torch.tensor([0, 1])),
+    lambda: bagged(torch.zeros(3, 1).long()),
+])  # fmt: skip
+def test_labels_or_bags_of_another_shape_are_refused(make: Callable[[], Part]) -> None:
+    with pytest.raises(DataError, match=r"part of 3 inputs .* must be \[3\]"):
+        make()
 
 
 def test_a_part_moves_whole_and_stays_itself_where_it_is() -> None:

@@ -170,7 +170,7 @@ def test_what_says_nothing_where_it_stands_is_refused(write):
          "or choose fedllp or fedpl or fedul"),
         ({"data": 3},
          "override: data = 3: must be a group of keys: channels, classes, download, encoder, "
-         "image_size, mean, name, patients, root, sites, std, subset, vector_size, window; "
+         "findings, image_size, mean, name, patients, root, sites, std, subset, vector_size, window; "
          "did you mean 'data.name'?"),
         ({"method": "fedavg"},
          "override: method = 'fedavg': must be a group of keys: aggregation, corr_variant, "
