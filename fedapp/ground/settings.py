@@ -427,6 +427,11 @@ class TrainSettings:
     """Averages in the warm-up of methods that average, at equal distances; others have none."""
     batch_size: Annotated[int, Field(ge=2)] = 64
     """B, images."""
+    at_once: NonNegative = 0
+    """Images that the network takes at a time: a batch of more is learned from in pieces, whose
+    gradients add up; batch norm sees a piece alone. 0: whole batches. For losses that are a mean
+    over images: UM-pFSSL, supervised FedAvg and kin. Steps of their own (pFedMe, privacy.epsilon)
+    stay whole."""
     learning_rate: Positive = 1e-4
     """eta."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9

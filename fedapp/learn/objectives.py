@@ -108,7 +108,7 @@ def supervised(work: Work, loss: LabelledLoss = cross_entropy) -> Iterator[Step]
         order = drawn[torch.randperm(len(drawn), generator=work.shuffle)]
         for batch in batches(order.to(images.device), work.size):
             inputs = work.normalise(work.view(images[batch])), labels[batch]
-            yield Step(loss, inputs, recordable)
+            yield Step(loss, inputs, recordable, mean=recordable)
 
     yield from work.passes(epoch)
 

@@ -1,12 +1,14 @@
 """Mini-batches: how a site's images are cut into them, and what a step is."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from fedapp.ground.errors import ConfigError
 
 View = Callable[[Tensor], Tensor]
 """uint8 images -> uint8 images, a random view of each."""
@@ -18,16 +20,37 @@ class Step:
 
     loss: of a network and the batch, a scalar with its graph. batch: inputs as the network takes
     them, and what is known of them. recordable: nothing else goes into the loss, equal losses do
-    the same and the batch is of tensors alone, so that a GPU can record the step.
+    the same and the batch is of tensors alone, so that a GPU can record the step. mean: the loss is
+    a mean over the batch's images, of which each tensor in it has a row.
     """
 
     loss: Callable[..., Tensor]
     batch: tuple[Any, ...]
     recordable: bool = False
+    mean: bool = False
 
     def __call__(self, network: nn.Module) -> Tensor:
         """Return the loss under the network as it is."""
         return self.loss(network, *self.batch)
+
+    def pieces(self, most: int) -> Iterator[tuple[float, "Step"]]:
+        """Yield steps of at most `most` images, at least two, and the share of all that each has.
+
+        The losses, each times its share, add up to this step's where no image counts in another's
+        answer, as under batch norm. Raises ConfigError where the loss is no mean over images.
+        """
+        images = len(self.batch[0])
+        if images <= most:
+            yield 1.0, self
+            return
+        if not self.mean:
+            raise ConfigError(
+                f"training.at_once = {most}: the method's loss is no mean over a batch's images, "
+                "so a batch cannot be taken in pieces: set it to 0, or lower training.batch_size"
+            )
+        count = min(-(-images // most), images // 2)
+        for batch in zip(*(tensor.tensor_split(count) for tensor in self.batch), strict=True):
+            yield len(batch[0]) / images, replace(self, batch=batch)
 
 
 def batches(order: Tensor, size: int) -> Iterator[Tensor]:

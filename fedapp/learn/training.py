@@ -62,7 +62,7 @@ def train(
         else:
             order = torch.randperm(count, generator=shuffle)
             cut = batches(order.to(images.device, non_blocking=True), size)
-            yield from (Step(joint_loss, seen(batch), recordable=True) for batch in cut)
+            yield from (Step(joint_loss, seen(batch), True, mean=True) for batch in cut)
 
     model.train()
     if count == 1:
@@ -86,7 +86,8 @@ def descend(
     `rng.seeded`.
     """
     counted = _counted(steps)
-    if isinstance(model, Network) and not squares and can_be_grouped(model, settings):
+    alone = bool(squares) or settings.at_once > 0
+    if isinstance(model, Network) and not alone and can_be_grouped(model, settings):
         loss: float | None = ask(Training(model, counted, settings, penalty), _together)
         return loss
     return _looped(model, counted, settings, penalty, squares)
@@ -102,6 +103,10 @@ def _looped(
     """Take the steps one after the other, each by itself; the rest as of `descend`."""
     parameters = list(model.parameters())
     graphs = model.graphs if isinstance(model, Network) and penalty is None else None
+    if settings.at_once:
+        optimiser = optimiser_of(parameters, settings)
+        take = partial(_in_pieces, model, parameters, optimiser, penalty, settings.at_once)
+        return _mean([take(step) for step in counted])
     if graphs is None or settings.optimiser == "rmsprop":
         optimiser = optimiser_of(parameters, settings)
         if isinstance(optimiser, torch.optim.RMSprop):
@@ -152,6 +157,31 @@ def _take(
     shorten(parameters)
     optimiser.step()
     return loss.detach()
+
+
+def _in_pieces(
+    model: nn.Module,
+    parameters: Sequence[nn.Parameter],
+    optimiser: Optimizer | Sgd,
+    penalty: Penalty | None,
+    most: int,
+    step: Step,
+) -> Tensor:
+    """Take a step as `_take` does, but with at most so many images in the network at a time.
+
+    The pieces' gradients add up, so memory is that of a piece.
+    """
+    optimiser.zero_grad()
+    total = torch.zeros((), device=parameters[0].device)
+    for share, piece in step.pieces(most):
+        loss = share * piece(model)
+        loss.backward()
+        total += loss.detach()
+    if penalty is not None:
+        penalty(parameters).backward()
+    shorten(parameters)
+    optimiser.step()
+    return total
 
 
 def optimiser_of(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimizer | Sgd:

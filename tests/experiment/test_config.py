@@ -170,8 +170,8 @@ def test_what_says_nothing_where_it_stands_is_refused(write):
          "or choose fedllp or fedpl or fedul"),
         ({"data": 3},
          "override: data = 3: must be a group of keys: channels, classes, download, encoder, "
-         "findings, image_size, mean, name, patients, root, sites, std, subset, vector_size, window; "
-         "did you mean 'data.name'?"),
+         "findings, image_size, mean, name, patients, root, sites, std, subset, vector_size, "
+         "window; did you mean 'data.name'?"),
         ({"method": "fedavg"},
          "override: method = 'fedavg': must be a group of keys: aggregation, corr_variant, "
          "helper_list_size, helper_scope, label_variant, mc_samples, metric, name, num_replaced, "

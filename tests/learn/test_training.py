@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedapp.ground.errors import ConfigError
 from fedapp.ground.rng import seeded, torch_stream
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.limits import LONGEST_GRADIENT, shortened
 from fedapp.learn.losses import soft_target_loss
+from fedapp.learn.networks.mlp import MLP
 from fedapp.learn.networks.resnet9 import ResNet9
 from fedapp.learn.steps import Step, batches, paired
 from fedapp.learn.training import descend, recalibrate, train
@@ -199,3 +201,73 @@ def test_recalibrate_sees_no_batch_of_one_image(monkeypatch):
     monkeypatch.setattr(model, "forward", lambda x: seen.append(len(x)))
     recalibrate(model, pictures(SCORING_BATCH + 1), scale)
     assert seen == [251, 250]
+
+
+# --- a batch in pieces ----------------------------------------------------------------------------
+
+
+def least_squares(network, inputs, wanted):
+    return (network(inputs) - wanted).square().mean()
+
+
+def test_pieces_shares_by_hand():
+    step = Step(least_squares, (torch.arange(7.0)[:, None], torch.zeros(7, 1)), mean=True)
+    assert [(share, len(piece.batch[0])) for share, piece in step.pieces(3)] == [
+        (3 / 7, 3), (2 / 7, 2), (2 / 7, 2)
+    ]  # fmt: skip
+    assert [(share, piece is step) for share, piece in step.pieces(7)] == [(1.0, True)]
+    assert [len(piece.batch[0]) for _, piece in step.pieces(1)] == [3, 2, 2]  # batch norm needs two
+
+
+def linear(settings):
+    """One weight, 0 at first, after a step on y = 2 x, x = 0 to 4: the loss, and the weight."""
+    model, x = torch.nn.Linear(1, 1, bias=False), torch.arange(5.0)[:, None]
+    torch.nn.init.zeros_(model.weight)
+    loss = descend(model, [Step(least_squares, (x, 2 * x), mean=True)], settings)
+    return loss, model.weight.item()
+
+
+def test_a_step_in_pieces_is_the_step():
+    """By hand: the loss is the mean of (2 x)^2 = 24, its slope -24, shortened to 20."""
+    settings = TrainSettings(learning_rate=0.01, momentum=0.0)
+    whole = linear(settings)
+    assert whole == pytest.approx((24.0, 0.2))
+    for most in (1, 2, 3, 4, 5, 99):
+        assert linear(replace(settings, at_once=most)) == pytest.approx(whole, rel=1e-6), most
+
+
+def test_a_network_without_batch_norm_learns_in_pieces_what_it_learns_whole():
+    def mlp(at_once):
+        with seeded(CPU, 0, "test model"):
+            model = MLP(64, 2, (8,), 0.0)
+        loss = run(model, 21, 3, replace(SETTINGS, batch_size=10, at_once=at_once))
+        return loss, torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    (loss, weights), (other, others) = mlp(0), mlp(3)
+    assert other == pytest.approx(loss, rel=1e-5) and torch.allclose(weights, others, atol=1e-5)
+
+
+def test_pieces_as_large_as_the_batches_change_no_bit():
+    plain, same = small(), small()
+    assert run(plain, 12) == run(same, 12, settings=replace(SETTINGS, at_once=4))
+    assert all(
+        torch.equal(a, b) for a, b in zip(plain.parameters(), same.parameters(), strict=True)
+    )
+
+
+def test_a_penalty_counts_once():
+    def after(at_once):
+        model, x = torch.nn.Linear(1, 1, bias=False), torch.ones(4, 1)
+        torch.nn.init.ones_(model.weight)
+        settings = TrainSettings(learning_rate=0.1, momentum=0.0, at_once=at_once)
+        step = Step(least_squares, (x, x), mean=True)  # the loss is 0 already
+        descend(model, [step], settings, lambda of: sum(p.square().sum() for p in of))
+        return model.weight.item()
+
+    assert after(0) == after(2) == pytest.approx(0.8)  # 1 - 0.1 x 2
+
+
+def test_a_loss_that_is_no_mean_is_refused_in_pieces():
+    model, x = torch.nn.Linear(1, 1), torch.ones(4, 1)
+    with pytest.raises(ConfigError, match=r"training.at_once = 2: the method's loss is no mean"):
+        descend(model, [Step(least_squares, (x, x))], TrainSettings(at_once=2))
