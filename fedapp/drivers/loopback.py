@@ -9,6 +9,7 @@ from fedapp.drivers.crew import Crew, Workplace
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import check_run
 from fedapp.experiment.runlock import sole_server
+from fedapp.ground.progress import doing
 from fedapp.messages.store import ModelStore
 from fedapp.results.endblock import end_block
 from fedapp.server.assembly import Assembly, Ending, carry_out
@@ -40,7 +41,8 @@ def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Ro
     ending: the words that are printed at the end.
     """
     check_run(experiment)
-    federation = federation_of(experiment)
+    with doing(f"reading the data ({experiment.data.name})", sys.stdout):
+        federation = federation_of(experiment)
     with sole_server(experiment, federation.manifest) as folder:
         models = experiment.runtime.models
         keeps = Keeps(folder.models_root, folder.path.name) if models else None

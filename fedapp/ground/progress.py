@@ -1,10 +1,13 @@
 """A run while it goes on: a bar on a terminal, plain lines in a log."""
 
+import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
@@ -14,6 +17,8 @@ from fedapp.ground.text import duration, percent
 
 PHASE_EVERY_S = 30.0
 """In a log, a phase says how far it is when nothing else was said for so long."""
+SLOW_S = 5.0
+"""What takes longer than this says what it does."""
 RECENT = 10
 """Rounds whose mean time stands for those to come."""
 
@@ -119,6 +124,30 @@ class Progress:
         line = line.encode(self._console.encoding, "replace").decode(self._console.encoding)
         self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
         self._console.file.flush()
+
+
+@contextmanager
+def doing(what: str, stream: TextIO | None = None, after_s: float = SLOW_S) -> Iterator[None]:
+    """Say what is being done where it takes longer than `after_s` seconds, and then now and then.
+
+    stream: where to; None: standard error.
+    """
+    began, over = time.monotonic(), Event()
+
+    def tell() -> None:
+        wait = after_s
+        while not over.wait(wait):
+            line = f"{_one_line(what)}: {duration(time.monotonic() - began)} so far"
+            print(line, file=stream or sys.stderr, flush=True)
+            wait = PHASE_EVERY_S
+
+    teller = Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
 
 
 def _one_line(text: str) -> str:

@@ -1,10 +1,11 @@
 import io
+from threading import Event
 
 import pytest
 from rich.console import Console
 
 from fedapp.ground import progress as module
-from fedapp.ground.progress import Progress
+from fedapp.ground.progress import Progress, doing
 
 
 class Clock:
@@ -142,3 +143,30 @@ def test_the_terminal_is_restored_after_an_error(clock: Clock) -> None:
         progress.started("x", 3, 2)
         raise KeyboardInterrupt
     assert "\x1b[?25h" in file.getvalue()
+
+
+class Heard(io.StringIO):
+    """Text, and whether there is any yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.any = Event()
+
+    def flush(self) -> None:
+        self.any.set()
+
+
+def test_what_takes_long_says_what_it_does() -> None:
+    heard = Heard()
+    with doing("drawing\n figures", heard, after_s=0):
+        assert heard.any.wait(60)
+    assert heard.getvalue() == "drawing  figures: 0 s so far\n"
+
+
+def test_what_is_short_says_nothing_and_an_error_goes_through() -> None:
+    heard = Heard()
+    with doing("reading", heard, after_s=60):
+        pass
+    with pytest.raises(KeyError), doing("reading", heard, after_s=60):
+        raise KeyError
+    assert heard.getvalue() == ""

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import RunError
+from fedapp.ground.progress import doing
 from fedapp.results.comparison.differences import REFERENCES as HARM_REFERENCES
 from fedapp.results.comparison.differences import gains_table, harm_table, paired_table
 from fedapp.results.comparison.figures import (
@@ -65,12 +66,13 @@ def write_report(out: Path, reference: str = "") -> list[Path]:
     numbers = PaperNumbers(comparison, read_printed())
     pictures: dict[str, list[ImageFile]] = {}
     written = []
-    for section, picture, figure in _figures(comparison, numbers):
-        path = out / picture.file
-        write_atomic(path, png(figure), durable=False)
-        written.append(path)
-        pictures.setdefault(section, []).append(picture)
-    sections = _sections(comparison, numbers, reference or _reference(comparison), pictures)
+    with doing("drawing the figures, and making the tables"):
+        for section, picture, figure in _figures(comparison, numbers):
+            path = out / picture.file
+            write_atomic(path, png(figure), durable=False)
+            written.append(path)
+            pictures.setdefault(section, []).append(picture)
+        sections = _sections(comparison, numbers, reference or _reference(comparison), pictures)
     texts = {
         "tables.md": to_markdown(comparison.title, sections),
         "tables.html": html_page("comparison", title=comparison.title, sections=sections),

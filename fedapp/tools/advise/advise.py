@@ -11,6 +11,7 @@ from sys import stderr
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import RunError
+from fedapp.ground.progress import doing
 from fedapp.ground.text import duration
 from fedapp.learn.quality import NAMES, Metric
 from fedapp.results.comparison.record import ComparisonRecord
@@ -86,10 +87,10 @@ def read_once(experiment: Experiment) -> None:
 
     Raises DataError, and ConfigError where the sites do not fit the settings.
     """
-    print("reading the sites' data", flush=True)
-    federation = federation_of(experiment)
-    for site in range(experiment.split.num_clients):
-        federation.dealt.site(site)
+    with doing("reading the sites' data"):
+        federation = federation_of(experiment)
+        for site in range(experiment.split.num_clients):
+            federation.dealt.site(site)
     forget()  # the cells' processes need the memory
 
 

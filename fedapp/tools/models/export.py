@@ -9,6 +9,7 @@ from fedapp.experiment.runfolder import RunFolder
 from fedapp.experiment.runpaths import find_run
 from fedapp.ground.devices import pick_device, torch_threads
 from fedapp.ground.errors import RunError
+from fedapp.ground.progress import doing
 from fedapp.ground.text import percent, size
 from fedapp.learn.choice import USED, candidates
 from fedapp.learn.metrics import evaluation
@@ -55,7 +56,8 @@ def export(run: Finished) -> list[Exported]:
             f"{run.path}: round {run.state.round} of {last}: finish the run with "
             "runtime.resume=true"
         )
-    federation = federation_of(run.experiment)
+    with doing("reading the sites' data"):
+        federation = federation_of(run.experiment)
     if {facts.split_digest for facts in run.facts.values()} != {federation.digest}:
         raise RunError(
             f"{run.path}: its sites held other images than data.root has now: restore the data"
@@ -64,10 +66,11 @@ def export(run: Finished) -> list[Exported]:
     folders = {k: root / run.facts[k].folder for k in sorted(run.state.standings.sites)}
     with torch_threads(run.experiment.runtime.threads):
         for number, folder in folders.items():
-            if (folder / DESCRIPTION).exists():
-                _check(folder, federation, number)
-            else:
-                _make(folder, run, federation, number)
+            with doing(f"the model of site {number}, of {len(folders)}"):
+                if (folder / DESCRIPTION).exists():
+                    _check(folder, federation, number)
+                else:
+                    _make(folder, run, federation, number)
     tell_of_others(root)
     return [
         Exported(folder, read_description(folder), (folder / TENSORS).stat().st_size)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError
+from fedapp.ground.progress import doing
 from fedapp.models.card import CARD, card
 from fedapp.models.description import TENSORS, Description
 from fedapp.models.folder import read_whole
@@ -55,8 +56,9 @@ def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str
             "JPEG of 8 bits only: use --to onnx, and bring images to 256 levels by that window"
         )
     given = _some(model, images)
-    onnx = to_onnx(model)
-    worst = difference(onnx, model, given)
+    with doing("writing the network as ONNX, and comparing its answers"):
+        onnx = to_onnx(model)
+        worst = difference(onnx, model, given)
     if form == "onnx":
         write_atomic(out / "model.onnx", onnx, durable=False)
         write_atomic(out / CARD, card(description).encode(), durable=False)

@@ -149,7 +149,7 @@ def test_it_says_what_is_left_out_and_then_compares_the_others(tmp_path, capsys,
 
     monkeypatch.setattr(advising, "execute", stopped)
     assert advise_on("digits_demo", {"rounds.robust": "median"}, out=tmp_path) == 130
-    first, _, second = capsys.readouterr().out.splitlines()
+    first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("left out: one round without training: it adds sums")
     assert second.startswith("tuning local_only.1") and "one_round" not in second
     beside = StringIO()
