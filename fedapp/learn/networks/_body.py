@@ -44,10 +44,8 @@ def _built(network: str) -> nn.Module:
 
 def _cut_off(body: nn.Module, network: str) -> str:
     """Put nothing in the place of a network's head; return how the names of its tensors begin."""
-    name, last = list(body.named_modules())[-1]
-    for name, last in reversed(list(body.named_modules())):
-        if next(last.parameters(recurse=False), None) is not None:
-            break
+    own = [(n, m) for n, m in body.named_modules() if list(m.parameters(recurse=False))]
+    name, last = own[-1]
     if not isinstance(last, nn.Linear):
         raise ConfigError(
             f"model.body = {network!r}: ends in {name!r}, a {type(last).__name__}, and a head is "

@@ -1,6 +1,5 @@
 """What a file of weights says of the images that its network was trained on."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -81,7 +81,7 @@ class Encoder(Network):
 
 
 class _Held:
-    """Keeps a body from torch, which takes modules for its own; one that is fixed is one for all."""
+    """Keeps a body from torch, which takes modules for its own; a fixed one is one for all."""
 
     def __init__(self, body: Body, fixed: bool) -> None:
         self.body, self.fixed = body if fixed else deepcopy(body), fixed

@@ -16,7 +16,7 @@ from fedapp.models.card import CARD, card
 from fedapp.models.description import BODY, TENSORS, Description
 from fedapp.models.folder import lay_beside, read_whole
 from fedapp.models.listing import list_images
-from fedapp.models.model import load_model, model_in
+from fedapp.models.model import SiteModel, load_model, model_in
 from fedapp.models.predict import batches
 from fedapp.tools.use.monai_bundle import write_bundle
 from fedapp.tools.use.onnx_file import TOLERANCE, difference, to_onnx
