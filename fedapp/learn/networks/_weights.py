@@ -17,6 +17,8 @@ def read_file(file: str, sha256: str, key: str = "model.weights_sha256") -> byte
 
     Raises ConfigError where it is not here, or is another one.
     """
+    if not sha256:
+        raise ConfigError(f"{key} is empty: write there what `sha256sum FILE` says of the file")
     if not file:
         raise ConfigError(
             f"model.weights is empty: name this machine's copy of the file of SHA-256 {sha256}"

@@ -14,7 +14,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedapp.ground.errors import Contradiction
 from fedapp.ground.settings import CLOSED, Rate
 from fedapp.learn.networks._body import read_body, trained_modules, width
 from fedapp.learn.networks._recalled import Recalled
@@ -125,7 +124,7 @@ class EncoderSettings(NetworkSettings):
     weights: str = ""
     """File of this machine, .safetensors or .pth, with the network's state dict."""
     weights_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
-    """SHA-256 of that file, in hex."""
+    """SHA-256 of that file, in hex; it is needed."""
     record_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
     """SHA-256 of the .json beside it with mean, std and size; empty: the file itself has them, or
     is one of torchvision's."""
@@ -136,11 +135,6 @@ class EncoderSettings(NetworkSettings):
     """Height and width to which images are brought, pixels; 0: those of the weights' record."""
     dropout: Rate = 0.5
     """p before the head."""
-
-    def __post_init__(self) -> None:
-        if not self.weights_sha256:
-            rule = "encoder needs weights_sha256: what `sha256sum FILE` says of the file of weights"
-            raise Contradiction(rule, "weights_sha256")
 
     @property
     def files(self) -> tuple[str, ...]:
