@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from copy import deepcopy
 
 import pytest
@@ -254,3 +255,37 @@ def test_a_file_without_a_right_record_is_refused(tmp_path, record, says):
     with pytest.raises(ConfigError, match=says) as error:
         built(**written(tmp_path / "w.safetensors", drawn(), record))
     assert len(str(error.value).splitlines()) == 1
+
+
+# --- timm -----------------------------------------------------------------------------------------
+
+
+def test_networks_of_timm_need_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ConfigError, match=r"timm is not installed: pip install 'um-pfssl\[timm\]'"):
+        built(body="timm:resnet18")
+
+
+@pytest.mark.parametrize(("name", "features", "last"), [
+    ("resnet10t.c3_in1k", 512, {"layer4_0"}),
+    ("vit_tiny_patch16_224", 192, {"blocks_11", "norm"}),
+])  # fmt: skip
+def test_a_network_of_timm_with_its_own_record(tmp_path, name, features, last):
+    timm = pytest.importorskip("timm")
+    theirs = timm.create_model(name, pretrained=False).eval()
+    fields = written(tmp_path / "w.safetensors", theirs.state_dict(), record=None)
+    network = built(**fields | {"body": f"timm:{name}", "trained": "last"}).eval()
+    assert network.features == features and set(network.trained) == last
+    cfg = timm.get_pretrained_cfg(name)
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (cfg.mean, cfg.std))
+    theirs.reset_classifier(0)
+    x = pictures(2, (3, cfg.input_size[1], cfg.input_size[2]))
+    with torch.no_grad():
+        expected = theirs((x - mean) / std)
+    torch.testing.assert_close(network.trunk(x)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_unknown_network_of_timm_is_named(tmp_path):
+    pytest.importorskip("timm")
+    with pytest.raises(ConfigError, match="no such network of timm; did you mean 'resnet18'"):
+        built(body="timm:resnet81")

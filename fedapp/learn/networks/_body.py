@@ -1,4 +1,4 @@
-"""torchvision's networks without their heads, with weights from a file: what an encoder runs."""
+"""Networks of torchvision and timm from a file, without their heads: what an encoder runs."""
 
 from functools import lru_cache
 
@@ -6,8 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from fedapp.ground.errors import ConfigError, nearest, one_line
+from fedapp.ground.extras import needs
 from fedapp.learn.networks._weights import load_body, read_weights
 
+TIMM = "timm:"
+"""Before the names of timm's networks."""
 SIDE_ANSWERS = ("googlenet", "inception_v3")
 """They have further heads in their middle, which their files are about too."""
 
@@ -31,6 +34,8 @@ def read_body(network: str, file: str, sha256: str) -> nn.Module:
 
 
 def _built(network: str) -> nn.Module:
+    if network.startswith(TIMM):
+        return _of_timm(network)
     from torchvision import models  # takes seconds; most runs do without
 
     names = [n for n in models.list_models(module=models) if n not in SIDE_ANSWERS]
@@ -39,6 +44,15 @@ def _built(network: str) -> nn.Module:
             f"model.body = {network!r}: no such network of torchvision; {nearest(network, names)}"
         )
     built: nn.Module = models.get_model(network, weights=None)
+    return built
+
+
+def _of_timm(network: str) -> nn.Module:
+    timm, name = needs("timm", "timm"), network.removeprefix(TIMM)
+    if not timm.is_model(name):
+        known = nearest(name.partition(".")[0], timm.list_models())[:200]
+        raise ConfigError(f"model.body = {network!r}: no such network of timm; {known}")
+    built: nn.Module = timm.create_model(name, pretrained=False)
     return built
 
 

@@ -9,7 +9,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.errors import ConfigError, one_line
+from fedapp.ground.extras import needs
 from fedapp.ground.settings import CLOSED
+from fedapp.learn.networks._body import TIMM
 from fedapp.learn.networks._weights import read_file
 
 _FORM = '{"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "size": 224}'
@@ -42,7 +44,7 @@ def read_record(network: str, file: str, sha256: str, record_sha256: str) -> Rec
             f"model.weights = {file!r}: does not say for which pixels; write {_FORM} into {name} "
             "beside it, and its SHA-256 to model.record_sha256"
         )
-    return _parsed(json.dumps(said), file)
+    return _parsed(json.dumps(dict(said)), file)
 
 
 def record_beside(file: str) -> Path:
@@ -76,8 +78,10 @@ def _metadata(file: Path) -> Mapping[str, Any]:
 
 def _published(network: str, sha256: str) -> Mapping[str, Any]:
     """Return what torchvision says of its file with this SHA-256, or timm of this network."""
-    if network.startswith("timm:"):
-        return {}
+    if network.startswith(TIMM):
+        pixels = needs("timm", "timm").get_pretrained_cfg(network.removeprefix(TIMM))
+        sides = {"mean": pixels.mean, "std": pixels.std, "size": pixels.input_size[-1]}
+        return sides if pixels.mean else {}
     from torchvision.models import get_model_weights
 
     for weights in get_model_weights(network):

@@ -1,4 +1,4 @@
-"""A pretrained network of torchvision, frozen or in part, with a head of our own.
+"""A pretrained network of torchvision or timm, frozen or in part, with a head of our own.
 
 What is frozen is each machine's own copy of a file. It is no part of the state dict, so averages,
 messages, pool and models hold only what is trained.
@@ -120,7 +120,7 @@ class EncoderSettings(NetworkSettings):
     sides: ClassVar[tuple[int, int] | None] = (8, 224)
 
     body: str = "resnet18"
-    """Network of torchvision, by its name there."""
+    """Network of torchvision, by its name there; of timm, as timm:NAME."""
     weights: str = ""
     """File of this machine, .safetensors or .pth, with the network's state dict."""
     weights_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
