@@ -267,7 +267,7 @@ def test_networks_of_timm_need_the_extra(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "features", "last"), [
-    ("resnet10t.c3_in1k", 512, {"layer4_0"}),
+    ("resnet10t.c3_in1k", 512, {"layer4"}),
     ("vit_tiny_patch16_224", 192, {"blocks_11", "norm"}),
 ])  # fmt: skip
 def test_a_network_of_timm_with_its_own_record(tmp_path, name, features, last):
