@@ -110,7 +110,7 @@ def table(
                     "runtime.device": "cpu",
                     "runtime.models": False,
                     "runtime.out": str(out),
-                    "runtime.run_name": f"{name}-{share}-{seed}".replace(" ", "_"),
+                    "runtime.run_name": f"{name}-{share}-{seed}".replace(" ", "_").replace(",", ""),
                 }
                 summary, folder = run_loopback(load_experiment("digits_demo", over | cell))
                 right.append(100 * float(summary["mean_test_accuracy"]["best_by_validation"]))
