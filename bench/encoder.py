@@ -7,6 +7,7 @@
 mean, std and size in the file. `table` runs both on few labels; features are computed once.
 """
 
+import csv
 import hashlib
 import json
 from pathlib import Path
@@ -24,7 +25,8 @@ from bench.command import Seeds, several
 from bench.record import Cells, save
 from fedapp.data.datasets import load_dataset
 from fedapp.drivers.loopback import run_loopback
-from fedapp.experiment.config import Scalar, load_experiment
+from fedapp.experiment.config import load_experiment
+from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.ours import process_is_ours
 from fedapp.ground.rng import seeded
@@ -84,10 +86,14 @@ def table(
     out: Path = Path("encoder-runs"),
 ) -> None:
     """Compare right answers, and the most bytes that a site sends, on few labels."""
-    encoder = {"model.name": "encoder", "model.body": body, "model.weights": str(file)}
-    encoder["model.weights_sha256"] = _sha256(file)
-    scratch = {"model.name": "resnet9", "model.width": width}
-    one = {"rounds.num_rounds": 1, "method.name": "one_round"}
+    encoder: dict[str, Scalar] = {
+        "model.name": "encoder",
+        "model.body": body,
+        "model.weights": str(file),
+        "model.weights_sha256": _sha256(file),
+    }
+    scratch: dict[str, Scalar] = {"model.name": "resnet9", "model.width": width}
+    one: dict[str, Scalar] = {"rounds.num_rounds": 1, "method.name": "one_round"}
     cells: dict[str, dict[str, Scalar]] = {
         "ResNet-9 from scratch, fedavg": {**scratch, "method.preset": "fedavg"},
         "hog, one_round": {**scratch, **one, "method.features": "hog"},
@@ -99,7 +105,7 @@ def table(
         for name, cell in cells.items():
             began, right, most = process_time(), [], 0
             for seed in range(seeds):
-                over = {
+                over: dict[str, Scalar] = {
                     "seed": seed,
                     "data.name": data,
                     "data.subset": images,
@@ -134,8 +140,6 @@ def _sha256(file: Path) -> str:
 
 def _most_sent(folder: Path) -> int:
     """Return the bytes that a site has sent in a run, all rounds together, of the busiest one."""
-    import csv
-
     sent: dict[str, int] = {}
     with (folder / "traffic.csv").open() as file:
         for row in csv.DictReader(file):

@@ -22,13 +22,15 @@ def read_body(network: str, file: str, sha256: str) -> nn.Module:
     It is float32 [n, 3, size, size] -> [n, d]. Raises ConfigError where the file is not of this
     network, or where that has no head.
     """
+    from torchvision.ops import StochasticDepth  # takes seconds; most runs do without
+
     with torch.random.fork_rng(devices=()):  # whatever was drawn is written over
         body = _built(network)
     head = _cut_off(body, network)
     tensors = read_weights(file, sha256)
     load_body(body, {n: t for n, t in tensors.items() if not n.startswith(head)}, file)
     for module in body.modules():
-        if type(module).__name__ in ("Dropout", "StochasticDepth"):
+        if isinstance(module, (nn.Dropout, StochasticDepth)):
             module.p = 0.0  # the one dropout is that in front of our own head
     return body.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
@@ -36,7 +38,7 @@ def read_body(network: str, file: str, sha256: str) -> nn.Module:
 def _built(network: str) -> nn.Module:
     if network.startswith(TIMM):
         return _of_timm(network)
-    from torchvision import models  # takes seconds; most runs do without
+    from torchvision import models
 
     names = [n for n in models.list_models(module=models) if n not in SIDE_ANSWERS]
     if network not in names:

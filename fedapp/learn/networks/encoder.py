@@ -117,7 +117,7 @@ class EncoderSettings(NetworkSettings):
 
     name: ClassVar[str] = "encoder"
     raw: ClassVar[bool] = True
-    sides: ClassVar[tuple[int, int] | None] = (8, 224)
+    sides: ClassVar[tuple[int, int] | None] = (8, 512)
 
     body: str = "resnet18"
     """Network of torchvision, by its name there; of timm, as timm:NAME."""
