@@ -123,6 +123,11 @@ class SiteData:
         """Their labels, int64 [n]."""
         return self.parts[TEST].labels
 
+    def raw(self) -> "SiteData":
+        """Return the same for a network that is given pixels / 255, or numbers as they are."""
+        channels = len(self.mean)
+        return replace(self, mean=(0.0,) * channels, std=(1.0,) * channels)
+
     @property
     def training(self) -> tuple[Tensor, ...]:
         """All inputs to learn from, part by part."""

@@ -6,7 +6,9 @@ from typing import Literal
 
 from fedapp.ground.errors import ConfigError
 
-Extra = Literal["app", "dicom", "docs", "onnx", "pandas", "parquet", "privacy", "track"]
+Extra = Literal[
+    "app", "dicom", "docs", "onnx", "pandas", "parquet", "privacy", "timm", "track"
+]  # fmt: skip
 """A group in pyproject's optional-dependencies."""
 
 

@@ -25,6 +25,8 @@ from fedapp.models.conformal import Calibration
 FORMAT: Final = 1
 """Version of model.json."""
 DESCRIPTION = "model.json"
+BODY = "encoder"
+"""How the files beside it are called that the network cannot be built without."""
 TENSORS = "model.safetensors"
 
 _NUMBERS = re.compile(r"(?<=: )\[[-+.,\seE\d]*\]")
@@ -83,9 +85,12 @@ class Recipe:
         if any(len(part.class_mix or self.classes) != len(self.classes) for part in self.parts):
             raise ValueError(f"a class mix must have {len(self.classes)} numbers, one per class")
 
-    def build(self) -> Network:
-        """Return one network; its weights are arbitrary. Raises ConfigError where none can be."""
-        fields = dict(self.network)
+    def build(self, weights: str = "") -> Network:
+        """Return one network; its weights are arbitrary. Raises ConfigError where none can be.
+
+        weights: the file that it cannot be built without, where it has one.
+        """
+        fields = dict(self.network) | ({"weights": weights} if weights else {})
         try:
             settings = network_settings(str(fields.pop("name", "")), fields)
         except ValidationError as error:

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from filecmp import cmp
 from pathlib import Path
+from shutil import copy2
 
 from fedapp.ground.disk import refused, remove_stale, write_atomic
 from fedapp.ground.errors import RunError
@@ -11,6 +13,7 @@ from fedapp.learn.metrics import LABEL_GROUPS, label_group
 from fedapp.learn.params import digest_of
 from fedapp.models.card import CARD, card
 from fedapp.models.description import (
+    BODY,
     DESCRIPTION,
     TENSORS,
     Description,
@@ -24,8 +27,15 @@ NEXT = f"{TENSORS}.next"
 """New tensors, from when they are written until the description that names them is."""
 
 
-def write_model(folder: Path, description: Description, blob: bytes | None = None) -> None:
+def write_model(
+    folder: Path,
+    description: Description,
+    blob: bytes | None = None,
+    files: Sequence[str] = (),
+) -> None:
     """Write a model's folder. blob: its tensors; None: they are there. Raises StoreError.
+
+    files: that the network cannot be built without; the folder gets them too.
 
     Killed anywhere, it leaves the old model or the new one, as `read_whole` finds it: the
     description alone says which tensors count.
@@ -33,10 +43,31 @@ def write_model(folder: Path, description: Description, blob: bytes | None = Non
     if blob is not None:
         remove_stale(folder)
         _settle(folder)
+        lay_beside(folder, files)
         write_atomic(folder / NEXT, blob, durable=True)
     write_atomic(folder / DESCRIPTION, description.to_json().encode(), durable=blob is not None)
     _settle(folder)
     write_atomic(folder / CARD, card(description).encode(), durable=False)
+
+
+def lay_beside(folder: Path, files: Sequence[str]) -> None:
+    """Give a folder the files that a network cannot be built without. Raises StoreError.
+
+    They are many MB and equal for all sites: on one disk they are links.
+    """
+    for source in (Path(file).expanduser().resolve() for file in files):
+        target = folder / f"{BODY}{source.suffix}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if target.exists() and cmp(source, target):
+                continue
+            target.unlink(missing_ok=True)
+            try:
+                target.hardlink_to(source)
+            except OSError:  # another disk
+                copy2(source, target)
+        except OSError as error:
+            raise refused(target, error) from error
 
 
 def read_whole(folder: Path) -> tuple[Description, bytes]:

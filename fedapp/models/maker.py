@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from fedapp.messages.protocol import Evaluation, SiteFacts
 from fedapp.methods.base import SiteContext
 from fedapp.models.conformal import Calibration, calibrated
 from fedapp.models.description import (
+    BODY,
     FORMAT,
     Chosen,
     Description,
@@ -97,7 +99,8 @@ class Maker:
             encoder=self.experiment.data.encoder,
             finds=site.data.finds,
         )
-        return SiteModel(recipe, blob, site.device), blob
+        [weights, *_] = self.experiment.model.files or ("",)
+        return SiteModel(recipe, blob, site.device, weights), blob
 
     def origin(self, number: int) -> Origin:
         """Say where a model comes from that is taken after round `number`."""
@@ -148,9 +151,10 @@ def _name_of(precision: torch.dtype) -> Precision:
 
 
 def _network(settings: NetworkSettings) -> dict[str, bool | int | float | str]:
-    """Return a network's name and settings, without what is of this machine alone."""
+    """Return a network's name and settings; of what is of this machine alone, what lies beside."""
     fields = asdict(settings)  # type: ignore[call-overload]
+    beside = f"{BODY}{Path(settings.files[0]).suffix}" if settings.files else ""
     return {
         "name": settings.name,
-        **{key: "" if f"model.{key}" in MACHINE_KEYS else of for key, of in fields.items()},
+        **{key: beside if f"model.{key}" in MACHINE_KEYS else of for key, of in fields.items()},
     }

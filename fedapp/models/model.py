@@ -26,15 +26,17 @@ from fedapp.models.folder import read_whole
 class SiteModel:
     """A model, from its recipe and its file of tensors.
 
-    predictors: each with its network, on `device`, weights loaded.
+    predictors: each with its network, on `device`, weights loaded. weights: as of `Recipe.build`.
 
     Raises ConfigError where the network cannot be had, ProtocolError where the tensors are others.
     """
 
-    def __init__(self, recipe: Recipe, blob: bytes, device: torch.device) -> None:
+    def __init__(
+        self, recipe: Recipe, blob: bytes, device: torch.device, weights: str = ""
+    ) -> None:
         self.recipe, self.device = recipe, device
         empty = [_empty(part) for part in recipe.parts]
-        networks = [one.shape(recipe.build()) for one in empty]
+        networks = [one.shape(recipe.build(weights)) for one in empty]
         schemas = [schema_of(network.state_dict()) for network in networks]
         both = list(zip(recipe.parts, schemas, strict=True))
         whole = {f"{part.prefix}{name}": of for part, one in both for name, of in one.items()}
@@ -68,11 +70,17 @@ def _empty(part: ModelPart) -> Predictor:
     return Predictor({}, part.weight, mix, part.distance, part.form)
 
 
+def model_in(folder: Path, recipe: Recipe, blob: bytes, device: torch.device) -> SiteModel:
+    """Return a model of a folder, given what was read of it; raises as `SiteModel`."""
+    name = Path(str(recipe.network.get("weights", ""))).name
+    return SiteModel(recipe, blob, device, str(folder / name) if name else "")
+
+
 def load_model(folder: Path, device: torch.device) -> tuple[SiteModel, Description]:
     """Read a model's folder. Raises RunError where there is no model, or it is not whole."""
     description, blob = read_whole(folder)
     try:
-        return SiteModel(description.model, blob, device), description
+        return model_in(folder, description.model, blob, device), description
     except ConfigError as error:
         raise RunError(f"{folder / DESCRIPTION}: model.network: {error}") from error
     except ProtocolError as error:

@@ -178,8 +178,9 @@ class KeptModel:
         by = self.maker.experiment.rounds.chosen_by
         said = verdict(joined, alone, labels, by, evidence.patients)
         why = replace(made.choice, helped=choice.helped, candidates=choice.candidates, verdict=said)
+        files = self.maker.experiment.model.files
         warned = warnings_of(made, evidence, choice)
-        write_model(self.folder, replace(made, choice=why, lights=warned), blob)
+        write_model(self.folder, replace(made, choice=why, lights=warned), blob, files)
 
 
 def _learned(data: SiteData) -> Tensor:

@@ -295,8 +295,9 @@ class SiteClient:
 
     @cached_property
     def _data(self) -> SiteData:
-        """The data on the device that it works on."""
-        return self.data.to(self.device)
+        """The data on the device that it works on, scaled as the network wants it."""
+        data = self.data.to(self.device)
+        return data.raw() if self.experiment.model.raw else data
 
     @cached_property
     def _evaluated(self) -> dict[tuple[str, ...], dict[str, Evaluation]]:

@@ -74,8 +74,8 @@ def test_every_networks_settings_are_keys_and_ones_own_are_not():
 @pytest.mark.parametrize(("overrides", "line"), [
     ({"model__name": "resnet"},
      "override: model.name = 'resnet': no such network; did you mean 'resnet9'?"),
-    ({"model__name": 9}, "override: model.name = 9: must be one of fedsiam_cifar, fedsiam_mnist, "
-                         "fedul_mnist, mlp, resnet18, resnet9"),
+    ({"model__name": 9}, "override: model.name = 9: must be one of encoder, fedsiam_cifar, "
+                         "fedsiam_mnist, fedul_mnist, mlp, resnet18, resnet9"),
     ({"model__name": "mlp", "model__width": 3},
      "override: model.width = 3: not a setting of mlp; valid: dropout, hidden, name"),
     ({"model__norm": "layer"},

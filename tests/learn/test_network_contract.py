@@ -16,6 +16,7 @@ from fedapp.learn.networks import (
 from fedapp.learn.networks.parts import batch_norm_names, head_names
 from fedapp.learn.params import digest_of, from_bytes, schema_of, tensors_of, to_bytes
 from fedapp.learn.uncertainty import mc_probabilities
+from tests.encoders import encoder_fields
 
 CPU = torch.device("cpu")
 CASES = [
@@ -28,6 +29,8 @@ CASES = [
     ("mlp", {"hidden": "32"}, (1, 8, 8)),
     ("resnet18", {}, (3, 32, 32)),
     ("resnet18", {}, (1, 8, 8)),
+    ("encoder", {}, (3, 32, 32)),
+    ("encoder", {"trained": "last", "size": 40}, (1, 32, 33)),
     ("tests.learn.own_network:small", {"units": 7}, (4, 3)),
 ]
 CLASSES = 3
@@ -36,8 +39,12 @@ every = pytest.mark.parametrize(
 )
 
 
+def settings_of(name, fields):
+    return network_settings(name, fields | (encoder_fields() if name == "encoder" else {}))
+
+
 def built(name, fields, inputs, compute=torch.float32):
-    settings = network_settings(name, fields)
+    settings = settings_of(name, fields)
     with seeded(CPU, 0, "test model"):
         return build_model(settings, inputs, CLASSES, compute)
 
@@ -172,7 +179,7 @@ def test_a_mode_reaches_every_module(name, fields, inputs):
 
 @every
 def test_w_0_depends_on_the_seed_alone(name, fields, inputs):
-    settings, state = network_settings(name, fields), torch.get_rng_state()
+    settings, state = settings_of(name, fields), torch.get_rng_state()
     first, again, other = (
         digest_of(to_bytes(initial_params(settings, inputs, CLASSES, seed))) for seed in (0, 0, 1)
     )

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedapp.ground.errors import ConfigError
-from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params
 
 
-def read_weights(file: str, sha256: str) -> Params:
-    """Return the tensors of a .safetensors file or of a .pth file that holds a state dict.
+def read_file(file: str, sha256: str, key: str = "model.weights_sha256") -> bytes:
+    """Return a file's bytes. key: the setting that has its SHA-256.
 
-    Of a .pth file torch reads tensors and plain containers only: no code in it is run. Raises
-    ConfigError where the file is not here, is another one, or holds anything else.
+    Raises ConfigError where it is not here, or is another one.
     """
+    if not sha256:
+        raise ConfigError(f"{key} is empty: write there what `sha256sum FILE` says of the file")
     if not file:
         raise ConfigError(
             f"model.weights is empty: name this machine's copy of the file of SHA-256 {sha256}"
@@ -32,9 +32,19 @@ def read_weights(file: str, sha256: str) -> Params:
         ) from error
     if (found := hashlib.sha256(blob).hexdigest()) != sha256:
         raise ConfigError(
-            f"model.weights = {file!r}: its SHA-256 is {found}, model.weights_sha256 says "
-            f"{sha256}; name the right file, or write its SHA-256 there"
+            f"model.weights = {file!r}: its SHA-256 is {found}, {key} says {sha256}; name the "
+            "right file, or write its SHA-256 there"
         )
+    return blob
+
+
+def read_weights(file: str, sha256: str) -> Params:
+    """Return the tensors of a safetensors file or of a .pth file that holds a state dict.
+
+    Of a .pth file torch reads tensors and plain containers only: no code in it is run. Raises
+    ConfigError where the file is not here, is another one, or holds anything else.
+    """
+    blob = read_file(file, sha256)
     try:
         if file.endswith(".safetensors"):
             tensors = safetensors.torch.load(blob)
@@ -53,15 +63,14 @@ def read_weights(file: str, sha256: str) -> Params:
     return dict(tensors)
 
 
-def load_body(network: Network, tensors: Params, head: str, file: str) -> None:
-    """Load all tensors but the head into a network whose own head stays as it was drawn.
+def load_body(network: nn.Module, body: Params, file: str, own: str = "") -> None:
+    """Load a file's tensors into a network, in place.
 
-    head: how the names of the file's head begin; file: names it in errors. A batch norm's counter
-    of batches may be absent, as in torchvision's files. Raises ConfigError on other names, shapes
-    or numbers that are not finite.
+    own: how the names of its tensors begin that stay as they are. file: names it in errors. A batch
+    norm's counter of batches may be absent, as in torchvision's files. Raises ConfigError on other
+    names, shapes or numbers that are not finite.
     """
-    body = {name: tensor for name, tensor in tensors.items() if not name.startswith(head)}
-    wanted = {n: t for n, t in network.state_dict().items() if not n.startswith("head.")}
+    wanted = {n: t for n, t in network.state_dict().items() if not (own and n.startswith(own))}
     needed = {name for name, tensor in wanted.items() if tensor.is_floating_point()}
     if odd := sorted((body.keys() - wanted.keys()) | (needed - body.keys())):
         where = "has no" if odd[0] in needed else "has an unknown"

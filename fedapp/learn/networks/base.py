@@ -127,6 +127,8 @@ class NetworkSettings(ABC):
     name: ClassVar[str]
     sides: ClassVar[tuple[int, int] | None] = None
     """Least and greatest height and width of images, pixels; None: inputs of any shape."""
+    raw: ClassVar[bool] = False
+    """Whether it is given pixels / 255, or numbers as they are, and scales them by itself."""
 
     @abstractmethod
     def network(self, inputs: tuple[int, ...], num_classes: int) -> Network:
@@ -141,6 +143,11 @@ class NetworkSettings(ABC):
         Raises ConfigError where the file is not what the settings say.
         """
         return network
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files of this machine that it cannot be built without, its weights first; most: none."""
+        return ()
 
     def misfit(self, inputs: tuple[int, ...]) -> str:
         """Return why it cannot take inputs of this shape, and the remedy; empty: it can."""

@@ -85,7 +85,8 @@ class ResNet18Settings(NetworkSettings):
             grey = network.get_parameter(first).shape[1] == 1
             if grey and first in tensors and tensors[first].ndim == 4:
                 tensors[first] = tensors[first].sum(1, keepdim=True)
-            load_body(network, tensors, "fc.", self.weights)
+            body = {n: tensor for n, tensor in tensors.items() if not n.startswith("fc.")}
+            load_body(network, body, self.weights, own="head.")
         return network
 
 

@@ -115,6 +115,7 @@ class FinalModels:
 
     def _normalise(self, images: Tensor) -> Tensor:
         data = self._federation.dealt.site(0)
+        data = data.raw() if self._experiment.model.raw else data
         return normalise(images, data.mean, data.std)
 
 

@@ -132,7 +132,7 @@ def _make(folder: Path, run: Finished, federation: LoadedSites, number: int) -> 
     maker = Maker(run.path.name, experiment, facts, federation.are_images)
     networks = experiment.method.used(task, context)
     made = maker.make(context, networks, reported, task.round, why)
-    write_model(folder, made.description, made.blob)
+    write_model(folder, made.description, made.blob, experiment.model.files)
 
 
 def _line(done: Exported) -> str:

@@ -13,10 +13,10 @@ from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.progress import doing
 from fedapp.models.card import CARD, card
-from fedapp.models.description import TENSORS, Description
-from fedapp.models.folder import read_whole
+from fedapp.models.description import BODY, TENSORS, Description
+from fedapp.models.folder import lay_beside, read_whole
 from fedapp.models.listing import list_images
-from fedapp.models.model import SiteModel, load_model
+from fedapp.models.model import SiteModel, load_model, model_in
 from fedapp.models.predict import batches
 from fedapp.tools.use.monai_bundle import write_bundle
 from fedapp.tools.use.onnx_file import TOLERANCE, difference, to_onnx
@@ -38,6 +38,7 @@ def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str
     load_model(folder, torch.device("cpu"))  # what cannot answer here is not passed on
     description, blob = read_whole(folder)
     if form == "safetensors":
+        lay_beside(out, [str(path) for path in sorted(folder.glob(f"{BODY}.*"))])
         write_atomic(out / TENSORS, blob, durable=False)
         text = json.dumps(config(description), indent=2, ensure_ascii=False) + "\n"
         write_atomic(out / CONFIG, text.encode(), durable=False)
@@ -45,7 +46,7 @@ def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str
         return [f"{out}: {TENSORS}, {CONFIG}, {CARD}"]
     # A graph has one number format; bfloat16 is for speed on a GPU.
     recipe = replace(description.model, precision="float32")
-    model = SiteModel(recipe, blob, torch.device("cpu"))
+    model = model_in(folder, recipe, blob, torch.device("cpu"))
     if form == "monai" and not recipe.images:
         raise ConfigError("--to monai: the model takes numbers, no images: use --to onnx")
     if form == "monai" and recipe.finds:

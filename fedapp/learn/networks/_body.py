@@ -1,0 +1,143 @@
+"""Networks of torchvision and timm from a file, without their heads: what an encoder runs."""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from fedapp.ground.errors import ConfigError, nearest, one_line
+from fedapp.ground.extras import needs
+from fedapp.learn.networks._weights import load_body, read_weights
+
+TIMM = "timm:"
+"""Before the names of timm's networks."""
+SIDE_ANSWERS = ("googlenet", "inception_v3")
+"""They have further heads in their middle, which their files are about too."""
+
+
+@lru_cache(maxsize=2)
+def read_body(network: str, file: str, sha256: str) -> nn.Module:
+    """Return a network without its head, with a file's weights, in eval mode; change nothing of it.
+
+    It is float32 [n, 3, size, size] -> [n, d]. Raises ConfigError where the file is not of this
+    network, or where that has no head.
+    """
+    from torchvision.ops import StochasticDepth  # takes seconds; most runs do without
+
+    with torch.random.fork_rng(devices=()):  # whatever was drawn is written over
+        body = _built(network)
+    head = _cut_off(body, network)
+    tensors = read_weights(file, sha256)
+    load_body(body, {n: t for n, t in tensors.items() if not n.startswith(head)}, file)
+    for module in body.modules():
+        if isinstance(module, (nn.Dropout, StochasticDepth)):
+            module.p = 0.0  # the one dropout is that in front of our own head
+    return body.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+def _built(network: str) -> nn.Module:
+    if network.startswith(TIMM):
+        return _of_timm(network)
+    from torchvision import models
+
+    names = [n for n in models.list_models(module=models) if n not in SIDE_ANSWERS]
+    if network not in names:
+        raise ConfigError(
+            f"model.body = {network!r}: no such network of torchvision; {nearest(network, names)}"
+        )
+    built: nn.Module = models.get_model(network, weights=None)
+    return built
+
+
+def _of_timm(network: str) -> nn.Module:
+    timm, name = needs("timm", "timm"), network.removeprefix(TIMM)
+    if not timm.is_model(name):
+        known = nearest(name.partition(".")[0], timm.list_models())[:200]
+        raise ConfigError(f"model.body = {network!r}: no such network of timm; {known}")
+    built: nn.Module = timm.create_model(name, pretrained=False)
+    return built
+
+
+def _cut_off(body: nn.Module, network: str) -> str:
+    """Put nothing in the place of a network's head; return how the names of its tensors begin."""
+    own = [(n, m) for n, m in body.named_modules() if list(m.parameters(recurse=False))]
+    name, last = own[-1]
+    if not isinstance(last, nn.Linear):
+        raise ConfigError(
+            f"model.body = {network!r}: ends in {name!r}, a {type(last).__name__}, and a head is "
+            "a Linear; choose another network"
+        )
+    parent, _, child = name.rpartition(".")
+    setattr(body.get_submodule(parent), child, nn.Identity())
+    return f"{name}."
+
+
+@torch.no_grad()
+def width(body: nn.Module, network: str, size: int) -> int:
+    """Return d. Raises ConfigError where the body does not take images of this size."""
+    try:
+        found = body(torch.zeros(2, 3, size, size))
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise ConfigError(
+            f"model.size = {size}: {network} takes no images of {size} pixels a side "
+            f"({one_line(error, 100)}); set model.size to 0, the size that its weights are of"
+        ) from error
+    if not (isinstance(found, Tensor) and found.ndim == 2):
+        raise ConfigError(f"model.body = {network!r}: gives no row of numbers; choose another")
+    return found.shape[1]
+
+
+def trained_modules(body: nn.Module, trained: str) -> list[str]:
+    """Return the names of the modules that are to be trained; none of them is in another.
+
+    trained: "head": none; "all": the body; "last": its last block and all behind; or names with
+    commas between. Raises ConfigError on others.
+    """
+    if trained == "head":
+        return []
+    if trained == "all":
+        return [""]
+    if trained == "last":
+        return _cover(body, "", _behind(body))
+    chosen = [name.strip() for name in trained.split(",")]
+    known = [n for n, part in body.named_modules() if n and list(part.parameters())]
+    for name in chosen:
+        if name not in known:
+            raise ConfigError(
+                f"model.trained = {trained!r}: {name!r} is no part of the network; write head, "
+                f"last, all, or names with commas between; {nearest(name, known)}"
+            )
+    return [n for n in chosen if not any(n.startswith(f"{other}.") for other in chosen)]
+
+
+def _behind(body: nn.Module) -> frozenset[str]:
+    """Return the names of the parameters of the last block, and of all behind it.
+
+    A block is a module of several layers whose kind occurs twice, no plain row, and in no other
+    block; a network without any has its last layer.
+    """
+    rows = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+    found = {
+        name: type(module)
+        for name, module in body.named_modules()
+        if name and not isinstance(module, rows) and len(list(module.named_parameters())) > 2
+    }
+    kinds = list(found.values())
+    blocks = [name for name, kind in found.items() if kinds.count(kind) > 1]
+    outer = [n for n in blocks if not any(n.startswith(f"{other}.") for other in blocks)]
+    names = [name for name, _ in body.named_parameters()]
+    last = outer[-1] if outer else names[-1].rpartition(".")[0]
+    first = next(place for place, name in enumerate(names) if name.startswith(f"{last}."))
+    return frozenset(names[first:])
+
+
+def _cover(module: nn.Module, name: str, names: frozenset[str]) -> list[str]:
+    """Return the largest modules all of whose parameters are of these names."""
+    prefix = f"{name}." if name else ""
+    own = {f"{prefix}{n}" for n, _ in module.named_parameters()}
+    if not own & names:
+        return []
+    if own <= names:
+        return [name]
+    inside = (_cover(child, f"{prefix}{n}", names) for n, child in module.named_children())
+    return [found for part in inside for found in part]

@@ -1,0 +1,161 @@
+"""A pretrained network of torchvision or timm, frozen or in part, with a head of our own.
+
+What is frozen is each machine's own copy of a file. It is no part of the state dict, so averages,
+messages, pool and models hold only what is trained.
+"""
+
+from copy import deepcopy
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from fedapp.ground.settings import CLOSED, Rate
+from fedapp.learn.networks._body import read_body, trained_modules, width
+from fedapp.learn.networks._recalled import Recalled
+from fedapp.learn.networks._record import Record, read_record, record_beside
+from fedapp.learn.networks.base import Draw, Features, Network, NetworkSettings, drop
+
+
+class Body:
+    """A network without its head, no module of any other: its tensors are in no state dict.
+
+    Pixels / 255, float32 [n, 1 or 3, h, w] -> float32 [n, width].
+    """
+
+    def __init__(self, module: nn.Module, record: Record, name: str) -> None:
+        self.module = module
+        self._size, self.width = record.size, width(module, name, record.size)
+        of_colours = (torch.tensor(v).view(3, 1, 1) for v in (record.mean, record.std))
+        self._mean, self._std = of_colours
+        self.recalled = {kind: Recalled(self) for kind in (torch.float32, torch.bfloat16)}
+        """What it said, by the type that it computed in; only while nothing of it is trained."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Scale and run."""
+        x = (self._resized(x).expand(-1, 3, -1, -1) - self._mean.to(x)) / self._std.to(x)
+        if next(self.module.parameters()).device != x.device:
+            self.module.to(x.device)
+        out: Tensor = self.module(x.contiguous(memory_format=torch.channels_last))
+        return out
+
+    def _resized(self, x: Tensor) -> Tensor:
+        if tuple(x.shape[2:]) == (self._size, self._size):
+            return x
+        smaller = min(x.shape[2:]) > self._size
+        return F.interpolate(x, [self._size] * 2, mode="bilinear", antialias=smaller)
+
+
+class Encoder(Network):
+    """Pixels / 255, float32 [n, 1 or 3, h, w] -> logits float32 [n, num_classes].
+
+    trained: names of the body's modules that are trained too.
+    """
+
+    def __init__(self, body: Body, trained: list[str], num_classes: int, dropout: float) -> None:
+        super().__init__()
+        self._held = _Held(body, fixed=not trained)
+        self.trained = nn.ModuleDict()
+        for name in trained:
+            module = self._held.body.module.get_submodule(name).requires_grad_(True)
+            self.trained[name.replace(".", "_") or "body"] = module
+        self.dropout = nn.Dropout(dropout)
+        self.features = body.width
+        self.head = nn.Linear(body.width, num_classes)
+
+    def trunk(self, x: Tensor) -> Features:
+        """Run the body; what a frozen one said of an image is recalled."""
+        with self.in_compute_type(x.device):
+            if self._held.fixed and _plain(x):
+                return (self._held.body.recalled[self.compute](x),)
+            return (self._held.body(x).float(),)
+
+    def embed(self, features: Features, dropout: Draw | None = None) -> Tensor:
+        """Drop before the head: [n, d]."""
+        return drop(self.dropout, features[0], dropout)
+
+
+class _Held:
+    """Keeps a body from torch, which takes modules for its own; a fixed one is one for all."""
+
+    def __init__(self, body: Body, fixed: bool) -> None:
+        self.body, self.fixed = body if fixed else deepcopy(body), fixed
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        if self.fixed:
+            return self
+        copy = type(self).__new__(type(self))
+        copy.body, copy.fixed = deepcopy(self.body, memo), False
+        return copy
+
+
+def _plain(x: Tensor) -> bool:
+    """Whether these are numbers that can be looked at: on a CPU, not traced, without gradients."""
+    return (
+        x.device.type == "cpu"
+        and type(x) is Tensor
+        and len(x) > 0
+        and not (x.requires_grad or torch.compiler.is_compiling())
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    )
+
+
+@lru_cache(maxsize=2)
+def _body(network: str, file: str, sha256: str, record_sha256: str, size: int) -> Body:
+    module = read_body(network, file, sha256)
+    record = read_record(network, file, sha256, record_sha256)
+    return Body(module, Record(record.mean, record.std, size or record.size), network)
+
+
+@dataclass(frozen=True, config=CLOSED)
+class EncoderSettings(NetworkSettings):
+    """For images; the file of weights must be at the server and at every site."""
+
+    name: ClassVar[str] = "encoder"
+    raw: ClassVar[bool] = True
+    sides: ClassVar[tuple[int, int] | None] = (8, 512)
+
+    body: str = "resnet18"
+    """Network of torchvision, by its name there; of timm, as timm:NAME."""
+    weights: str = ""
+    """File of this machine, .safetensors or .pth, with the network's state dict."""
+    weights_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
+    """SHA-256 of that file, in hex; it is needed."""
+    record_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
+    """SHA-256 of the .json beside it with mean, std and size; empty: the file itself has them, or
+    is one of torchvision's."""
+    trained: str = "head"
+    """What is trained and sent: head, last (block and head), all, or names of the network's
+    modules with commas between, beside the head."""
+    size: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Height and width to which images are brought, pixels; 0: those of the weights' record."""
+    dropout: Rate = 0.5
+    """p before the head."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The weights and their record, where that lies beside them."""
+        beside = (str(record_beside(self.weights)),) if self.record_sha256 else ()
+        return (self.weights, *beside)
+
+    def network(self, inputs: tuple[int, ...], num_classes: int) -> Encoder:
+        """Build it; all but the head is the file's, on every machine.
+
+        Raises ConfigError where the file is not here, or not what the settings say.
+        """
+        file = self.body, self.weights, self.weights_sha256
+        body = _body(*file, self.record_sha256, self.size)
+        return Encoder(body, trained_modules(body.module, self.trained), num_classes, self.dropout)
+
+    def misfit(self, inputs: tuple[int, ...]) -> str:
+        """Refuse what has no colours, or other ones."""
+        if len(inputs) == 3 and inputs[0] not in (1, 3):
+            return f"encoder takes images of 1 or 3 channels, not {inputs[0]}"
+        return super().misfit(inputs)
+
+
+NETWORK = EncoderSettings
