@@ -47,6 +47,18 @@ def test_a_head_alone_travels(tmp_path, name):
     assert max(kept) < 2 * HEAD + 1000  # FedAdam's memory is two
 
 
+def test_of_a_half_frozen_network_what_is_trained_travels(tmp_path):
+    fields = encoder_fields() | {"trained": "conv5"}
+    row, folder = run(tmp_path, fields, **{"method.preset": "fedavg"})
+    conv5 = 4 * (192 * 1024 + 4 * 1024)  # kernels, batch norm
+    [size] = {
+        round(size / count) for _, kind, count, size in sent(folder) if kind == MODEL if count
+    }
+    assert HEAD + conv5 < size < HEAD + conv5 + 2000
+    assert row["mean_test_accuracy"]["final"] > 0.1
+    assert next((folder / "models").glob("*/encoder.safetensors"))
+
+
 @pytest.mark.parametrize("method", [
     {"method.name": "one_round", "method.features": "network"},
     {"method.preset": "recommended", "method.closed": "network"},
