@@ -22,7 +22,7 @@ from fedapp.messages.protocol import EPSILON, MODEL, ModelRef, Refusal, Reply, T
 from fedapp.messages.store import ModelStore
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.closed_form._contents import COUNT, RELEASE
-from fedapp.methods.closed_form._released import RELEASED, SENSITIVITY
+from fedapp.methods.closed_form._released import SENSITIVITY, TOTALS
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
@@ -76,7 +76,7 @@ def site(tmp_path):
     return made
 
 
-def row_of(incoming, role=RELEASED):
+def row_of(incoming, role):
     assert isinstance(incoming.answer, Reply), incoming.answer
     blob = incoming.payloads[incoming.answer.contents[role]]
     from safetensors.torch import load
@@ -86,13 +86,13 @@ def row_of(incoming, role=RELEASED):
 
 def test_a_released_row_has_the_accounts_noise_and_no_other(site):
     client = site(closed())
-    noisy = row_of(client.handle(site.task(RELEASE), {}))
+    noisy = row_of(client.handle(site.task(RELEASE), {}), TOTALS)
     open_client = site(closed(privacy=PrivacySettings()), folder="open")
     context, _ = open_client.context(site.task(RELEASE))
     from fedapp.methods.closed_form._site import ClosedSite
 
     true = ClosedSite.of("plain", site.task(RELEASE), context).released(site.task(RELEASE))
-    noise = (noisy - true.to_params()[RELEASED]).numpy()
+    noise = (noisy - true[TOTALS]).numpy()
     sigma = noise_multiplier(3.0, 1e-5, client.experiment.protection.plan) * SENSITIVITY
     # Standard error of a standard deviation: 5 sigma.
     assert abs(noise.std() / sigma - 1) < 5 / np.sqrt(2 * len(noise))
@@ -101,10 +101,10 @@ def test_a_released_row_has_the_accounts_noise_and_no_other(site):
 
 def test_asked_again_a_site_shows_the_same_noise_and_pays_once(site):
     client = site(closed())
-    one = row_of(client.handle(site.task(RELEASE, 0), {}))
-    assert torch.equal(one, row_of(client.handle(site.task(RELEASE, 1), {})))
+    one = row_of(client.handle(site.task(RELEASE, 0), {}), TOTALS)
+    assert torch.equal(one, row_of(client.handle(site.task(RELEASE, 1), {}), TOTALS))
     other = site(closed(seed=2), folder="other")  # another site has another key
-    assert not torch.equal(one, row_of(other.handle(site.task(RELEASE), {})))
+    assert not torch.equal(one, row_of(other.handle(site.task(RELEASE), {}), TOTALS))
 
 
 def test_a_second_look_at_other_images_is_refused(site):

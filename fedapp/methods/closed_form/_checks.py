@@ -22,6 +22,7 @@ from fedapp.methods.closed_form._contents import (
     owed,
 )
 from fedapp.methods.closed_form._discriminant import COUNTS, Guesses, Sums, pairs
+from fedapp.methods.closed_form._released import MIDDLE
 
 SLACK = 1e-4
 """Of sums that came, relative: they are rounded to float32."""
@@ -41,7 +42,7 @@ def check_owed(task: Task, reply: Reply, also: Mapping[str, str] = MappingProxyT
 
 def check_closed(arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
     """Refuse sums and votes that cannot be of the site's images. Raises ProtocolError."""
-    if made := sorted({FILTERS, GRID, SOLUTION} & arrived.keys()):
+    if made := sorted({FILTERS, GRID, SOLUTION, MIDDLE} & arrived.keys()):
         raise ProtocolError(f"sent a {made[0]}, which the server alone makes: {MEND}")
     for role in {VOTES, OWN_VOTES} & arrived.keys():
         _check_votes(arrived[role].whole, facts)

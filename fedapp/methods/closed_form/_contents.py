@@ -18,7 +18,12 @@ from fedapp.methods.closed_form._discriminant import (
     sums_schema,
 )
 from fedapp.methods.closed_form._features import FROZEN, features_for
-from fedapp.methods.closed_form._released import GUESSED_SUMS, RELEASED, released_schemas
+from fedapp.methods.closed_form._released import (
+    MIDDLE,
+    RELEASED,
+    TOTALS,
+    released_schemas,
+)
 
 FILTERS, FIRST, NEXT = "filters", "patches", "clusters"
 """Roles of features that are learned: what the server makes, and sites' sums for it.
@@ -29,6 +34,8 @@ SUMS, GUESSES, VOTES, OWN_VOTES = "sums", "guesses", "votes", "own_votes"
 """Roles of what sites send."""
 GRID, SOLUTION = "grid", "solution"
 """Roles of what the server makes of it."""
+LASTING = (SOLUTION, FILTERS, MIDDLE)
+"""Roles that the closed form's later tasks name again."""
 ACTIONS = LEARN, COUNT, VOTE, GUESS, RELEASE = "learn", "count", "vote", "guess", "release"
 """Of a site's tasks, in their order; the last alone where single images are protected."""
 ALIKE = ("pairs", "pairs_alike", "pairs_squared", "pairs_alike_squared", "pairs_crossed")
@@ -175,10 +182,10 @@ def owed(task: Task) -> str:
     if task.action == VOTE:
         return voted_on(task.models)
     if task.action == RELEASE:
-        return GUESSED_SUMS if SOLUTION in task.models else RELEASED
+        return RELEASED if MIDDLE in task.models else TOTALS
     return {COUNT: SUMS, GUESS: GUESSES}.get(task.action, "")
 
 
 def lasting(task: Task) -> tuple[ModelRef, ...]:
     """Return the contents of a task that the closed form's later tasks name again."""
-    return tuple(ref for role in (SOLUTION, FILTERS) for ref in task.models.get(role, ()))
+    return tuple(ref for role in LASTING for ref in task.models.get(role, ()))

@@ -24,6 +24,7 @@ from fedapp.methods.closed_form._contents import (
     GRID,
     GUESS,
     GUESSES,
+    LASTING,
     LEAD,
     LEARN,
     LOGLIK,
@@ -44,9 +45,11 @@ from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, add
 from fedapp.methods.closed_form._features import FROZEN
 from fedapp.methods.closed_form._protected import classes_of, solution_of
 from fedapp.methods.closed_form._released import (
-    GUESSED_SUMS,
+    MIDDLE,
+    MIDDLED,
     RELEASED,
     SENSITIVITY,
+    TOTALS,
     Released,
     projection,
 )
@@ -85,7 +88,7 @@ def solved(
     site has sent sums, or none has a labelled image.
     """
     if rnd.protection is not None:
-        return (yield from _protected(rnd, name, rnd.protection, guesses))
+        return (yield from _protected(rnd, name, rnd.protection))
     return (yield from _voted(rnd, name, own, guesses))
 
 
@@ -141,20 +144,23 @@ def _voted(
 
 
 def _protected(
-    rnd: Round, name: str, protection: Protection, guesses: int
+    rnd: Round, name: str, protection: Protection
 ) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
-    """Solve from noisy sums, once of each site; guess once, and ask for nothing else."""
+    """Solve from noisy sums, once of each site, and ask for nothing else."""
     fresh = [site for site in rnd.everybody if not rnd.pool.has(site, RELEASED)]
     if rnd.common_fixed or not fresh:
         return named(rnd)
     classes, size = len(rnd.facts[rnd.sites[0]].classes), _fixed_size(rnd, name)
-    replies = yield [rnd.task(site, RELEASE, 0, {}, **named(rnd, FILTERS)) for site in fresh]
+    if not rnd.pool.has(SERVER_SITE, MIDDLE):
+        yield from _middle(rnd, fresh)
+    given = named(rnd, FILTERS, MIDDLE)
+    replies = yield [rnd.task(site, RELEASE, 0, {}, **given) for site in fresh]
     senders = [site for site in rnd.everybody if rnd.pool.has(site, RELEASED)]
     if not senders:
         raise RunError("no site has sent sums, and the closed form is made of them: see above why")
     if not replies:
         return named(rnd)
-    columns = projection(rnd.seed, size)
+    columns, middle = projection(rnd.seed, size), rnd.pool.read(rnd.pool.common(MIDDLE))[MIDDLE]
     rows = (rnd.pool.read(rnd.pool.latest(site, RELEASED)) for site in senders)
     every = [Released.from_params(row, classes, columns.shape[1]) for row in rows]
     total = sum(every[1:], every[0])
@@ -164,17 +170,20 @@ def _protected(
     # In a masked sum there is at most 3 / 2 of the variance that the account asks for.
     variance = 1.5 if rnd.masked else noisy
     noise = protection.released * SENSITIVITY * math.sqrt(variance)
-    solution = solution_of(*classes_of(total, images, noise, columns))
-    if guesses and sum(of.unlabelled for of in facts):
-        newest, filters = rnd.pool.put(solution.to_params(), SOLUTION), named(rnd, FILTERS)
-        replies = yield [rnd.task(k, RELEASE, 0, {}, solution=[newest], **filters) for k in senders]
-        for _, row in sent(rnd, replies, GUESSED_SUMS):
-            total = total.with_guesses(Released.from_params(row, classes, columns.shape[1]))
-        twice = noise * math.sqrt(1 + len(replies) / len(senders))
-        solution = solution_of(*classes_of(total, images, twice, columns))
-        solution = replace(solution, guessed=float(len(replies) > 0))
+    solution = solution_of(classes_of(total, images, noise, columns, middle))
     rnd.pool.put(solution.to_params(), SOLUTION)
     return named(rnd)
+
+
+def _middle(rnd: Round, sites: Sequence[int]) -> Generator[Sequence[Task], Sequence[Reply], None]:
+    """Make the middle of all images from noisy totals. Raises RunError where none came."""
+    replies = yield [rnd.task(site, RELEASE, 0, {}, **named(rnd, FILTERS)) for site in sites]
+    every = [(rnd.facts[site], row[TOTALS]) for site, row in sent(rnd, replies, TOTALS)]
+    if not every:
+        raise RunError("no site has sent sums, and the closed form is made of them: see above why")
+    images = max(sum(of.labelled + of.unlabelled for of, _ in every), 1)
+    total = torch.stack([row for _, row in every]).sum(0)
+    rnd.pool.put({MIDDLE: total / (MIDDLED * images)}, MIDDLE)
 
 
 def _fixed_size(rnd: Round, name: str) -> int:
@@ -220,7 +229,7 @@ def _with_own(
 
 def named(rnd: Round, *made: str) -> dict[str, list[ModelRef]]:
     """Return what the server made, by role, as tasks name it; made: of these roles alone."""
-    made = made or (SOLUTION, FILTERS)
+    made = made or LASTING
     return {role: [rnd.pool.common(role)] for role in made if rnd.pool.has(SERVER_SITE, role)}
 
 

@@ -39,7 +39,14 @@ from fedapp.methods.closed_form._contents import (
 from fedapp.methods.closed_form._discriminant import Guesses, Sums
 from fedapp.methods.closed_form._features import FROZEN, features_for
 from fedapp.methods.closed_form._protected import chosen_at_home
-from fedapp.methods.closed_form._released import Released, projection, scale, shortened
+from fedapp.methods.closed_form._released import (
+    MIDDLE,
+    MIDDLED,
+    TOTALS,
+    Released,
+    projection,
+    shortened,
+)
 
 MOST_KEPT = 2**22
 """Numbers of a site's features that are kept from task to task; more are computed anew."""
@@ -86,7 +93,7 @@ class ClosedSite:
         elif task.action == GUESS:
             found = self.guesses(task).to_params()
         elif task.action == RELEASE:
-            found = self.released(task).to_params(owed(task))
+            found = self.released(task)
         else:
             found = self.votes(task)
         return SiteReport(contents={owed(task): found}, metrics=metrics)
@@ -107,19 +114,18 @@ class ClosedSite:
         known, other = self.features(LABELLED), self.features(UNLABELLED)
         return Sums.of(known, data.labels, other, data.num_classes)
 
-    def released(self, task: Task) -> Released:
-        """Return sums that are to get noise: of labels or, where a solution is named, of guesses.
-
-        An image's class is guessed from the image and the common head alone.
-        """
+    def released(self, task: Task) -> Params:
+        """Return the row that a task asks for, without noise: see `_released`."""
         data, columns = self.site.data, projection(self.site.seed, self.map.size)
-        others = shortened(self.features(UNLABELLED), columns)
-        if SOLUTION in task.models:
-            common = Solution.from_params(self.site.contents(task.models[SOLUTION][0])).common
-            [answers] = answers_over(common, [self.features(UNLABELLED)])
-            return Released.of(others, answers.argmax(1), data.num_classes)
-        known = shortened(self.features(LABELLED), columns)
-        return Released.of(known, data.labels.cpu(), data.num_classes, others)
+        middle, role = None, owed(task)
+        if role != TOTALS:
+            middle = self.site.contents(task.models[MIDDLE][0])[MIDDLE]
+        known, others = (
+            shortened(self.features(part), columns, middle) for part in (LABELLED, UNLABELLED)
+        )
+        if role == TOTALS:
+            return {TOTALS: MIDDLED * (known.sum(0) + others.sum(0))}
+        return Released.of(known, data.labels.cpu(), data.num_classes, others).to_params()
 
     def guesses(self, task: Task) -> Guesses:
         """Return the sums over the unlabelled images, in the classes that the own head says."""
@@ -173,16 +179,8 @@ class ClosedSite:
         return solution.tempered(temperature, own)
 
     def known(self) -> tuple[Tensor, Tensor]:
-        """Return the features of the labelled images, [n, d], and the labels, on the CPU.
-
-        Where single images are protected, as far as they lie in the subspace of the sums.
-        """
-        features = self.features(LABELLED).cpu()
-        if self.site.protection is not None:
-            columns = projection(self.site.seed, self.map.size)
-            rows = shortened(features, columns)
-            features = (scale(columns) * rows @ columns.T).float()
-        return features, self.site.data.labels.cpu()
+        """Return the features of the labelled images, [n, d], and the labels, on the CPU."""
+        return self.features(LABELLED).cpu(), self.site.data.labels.cpu()
 
     def head(self, task: Task) -> Head:
         """Return the site's own head, its labelled images counting more as the solution says.

@@ -28,7 +28,7 @@ from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext
 from fedapp.methods.closed_form._checks import check_closed, check_owed
 from fedapp.methods.closed_form._contents import (
     ALIKE,
-    FILTERS,
+    LASTING,
     OPTIONAL,
     RELEASE,
     SOLUTION,
@@ -83,7 +83,7 @@ class OneRound(Method[Solved]):
     begins: ClassVar[str] = "solution"
     starts_common: ClassVar[bool] = True
     optional: ClassVar[frozenset[str]] = OPTIONAL
-    common_roles: ClassVar[tuple[str, ...]] = (SOLUTION, FILTERS)
+    common_roles: ClassVar[tuple[str, ...]] = LASTING
 
     features: FeatureName = DEFAULT_FEATURES
     """Fixed features of an input, by name: docs/research/features.md."""
