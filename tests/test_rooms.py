@@ -1,6 +1,7 @@
 """Who may import whom: the rooms in their order (docs/ARCHITECTURE.md) and some rules more."""
 
 import ast
+import os
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -198,6 +199,16 @@ def test_what_needs_no_flower_reaches_none(start):
             reached.add(name)
             todo += [*IMPORTS[name], name.rpartition(".")[0]]
     assert "fedapp.site.site" in reached and not reached & FLOWER
+
+
+def test_what_the_extra_app_brings_is_not_imported_without_need(tmp_path):
+    """Masked sums import cryptography when they are asked for."""
+    for name in ("flwr", "ray", "cryptography"):
+        (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError(name={name!r})")
+    code = "import fedapp.cli, fedapp.tools.demo.demo, fedapp.api.comparing, fedapp.api.runs"
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_nothing_is_unpickled():

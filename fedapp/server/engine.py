@@ -4,13 +4,14 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedapp.experiment.config import experiment_digest
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.devices import torch_threads
 from fedapp.ground.errors import ConfigError, RunError, StoreError
+from fedapp.ground.extras import needs
 from fedapp.ground.ours import seldom_searched
 from fedapp.ground.progress import Progress
 from fedapp.ground.rng import numpy_stream
@@ -20,7 +21,6 @@ from fedapp.learn.averages.base import Rule
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.params import Schema, to_bytes
 from fedapp.messages.ledger import Ledger
-from fedapp.messages.masks.simulated import simulated_agreed
 from fedapp.messages.protocol import COHORT, EVERYBODY, MODEL, SERVER_SITE, Reply, SiteFacts, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import Round, schemas
@@ -42,7 +42,9 @@ from fedapp.server.pool import ModelPool
 from fedapp.server.roundpool import RoundPool
 from fedapp.server.runstate import RunState, state_of
 from fedapp.server.standings import Row, Standing, Standings
-from fedapp.server.summing import SummedPhases, as_one
+
+if TYPE_CHECKING:  # it needs cryptography, of the extra `app`
+    from fedapp.server.summing import SummedPhases
 
 
 @dataclass
@@ -62,7 +64,7 @@ class Engine:
     pool: ModelPool = field(init=False)
     schemas: dict[str, Schema] = field(init=False)
     phases: Phases = field(init=False)
-    _summed: SummedPhases | None = field(init=False, default=None)
+    _summed: "SummedPhases | None" = field(init=False, default=None)
 
     def run(self) -> Row:
         """Run warm-up and rounds, or the rest of them; return the summary."""
@@ -158,10 +160,17 @@ class Engine:
         """Return the fingerprints of the sites' keys."""
         there, sites = self.experiment, self.experiment.split.num_clients
         real = members_of(there.privacy.members, there.data.site_names, sites)
-        return real or simulated_agreed(there.seed, sites)
+        if real:
+            return real
+        from fedapp.messages.masks.simulated import simulated_agreed
+
+        return simulated_agreed(there.seed, sites)
 
     def _sum_up(self, state: RunState, like: SiteFacts) -> None:
         """Let the method know sites by masked sums alone."""
+        needs("app", "cryptography")
+        from fedapp.server.summing import SummedPhases, as_one
+
         privacy = self.experiment.privacy
         real = bool(privacy.members)
         self._summed = SummedPhases(
@@ -296,6 +305,8 @@ class Engine:
         joins_at = self.experiment.method.joins_at
         of_round = state.standings
         if summed:
+            from fedapp.server.summing import as_one
+
             of_sites = [replace(reply, site=EVERYBODY) for reply in of_sites]
             assert state.together is not None
             of_round, counted = state.together, summed.facts[EVERYBODY]

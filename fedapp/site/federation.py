@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
@@ -28,6 +28,7 @@ from fedapp.data.sites import SiteData, particulars
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError, DataError
+from fedapp.ground.extras import needs
 from fedapp.ground.settings import OWN, DataSettings, SplitSettings, window_ends
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE
@@ -35,10 +36,11 @@ from fedapp.messages.store import ModelStore
 from fedapp.methods import learning_from
 from fedapp.models.maker import Maker
 from fedapp.site.keeping import KeptModel
-from fedapp.site.members import simulated
 from fedapp.site.private import PrivateParts
 from fedapp.site.site import SiteClient
-from fedapp.site.summing import Membership, Summing
+
+if TYPE_CHECKING:  # it needs cryptography, of the extra `app`
+    from fedapp.site.summing import Membership
 
 
 class Sites(Protocol):
@@ -79,7 +81,7 @@ class LoadedSites:
         private: PrivateParts,
         shares_pool: bool = False,
         keeps: Keeps | None = None,
-        member: Membership | None = None,
+        member: "Membership | None" = None,
     ) -> SiteClient:
         """Return a site that works on its part of the data. keeps: its models for use; or not.
 
@@ -117,6 +119,10 @@ class LoadedSites:
             shares_pool=shares_pool,
         )
         if experiment.privacy.masked:
+            needs("app", "cryptography")
+            from fedapp.site.members import simulated
+            from fedapp.site.summing import Summing
+
             member = member or simulated(experiment, number)
             site = replace(site, summing=Summing(member, private.root.with_name("sums")))
         if keeps is None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -56,7 +56,9 @@ from fedapp.site.holdings import Holdings
 from fedapp.site.privacy import Releases, privately
 from fedapp.site.private import MEMORY, OWN, VERSION, PrivateParts, stored_schema
 from fedapp.site.protected import protected, row_noise, simulated_secret
-from fedapp.site.summing import Summing
+
+if TYPE_CHECKING:  # it needs cryptography, of the extra `app`
+    from fedapp.site.summing import Summing
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +95,7 @@ class SiteClient:
     device: torch.device
     shares_pool: bool = False
     keeper: Keeper | None = None
-    summing: Summing | None = None
+    summing: "Summing | None" = None
 
     @property
     def inputs(self) -> tuple[int, ...]:
