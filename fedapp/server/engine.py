@@ -21,7 +21,16 @@ from fedapp.learn.averages.base import Rule
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.params import Schema, to_bytes
 from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import COHORT, EVERYBODY, MODEL, SERVER_SITE, Reply, SiteFacts, Task
+from fedapp.messages.protocol import (
+    COHORT,
+    EPSILON,
+    EVERYBODY,
+    MODEL,
+    SERVER_SITE,
+    Reply,
+    SiteFacts,
+    Task,
+)
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import Round, schemas
 from fedapp.server.arrivals import Arrivals
@@ -376,10 +385,14 @@ class Engine:
             **self.experiment.method.costs(sites, rounds.sample_rate, rounds.num_rounds),
             "wall_seconds": round(state.wall_seconds, 3),
         }
+        privacy = self.experiment.privacy
+        delta = privacy.delta
         spent = [(k, s.epsilon) for k, s in sorted(state.standings.sites.items()) if s.epsilon]
-        if spent:
+        if privacy.epsilon:  # every site's, also where sums alone are known
+            summary[EPSILON] = privacy.epsilon
+            self.progress.note(f"epsilon of an image at delta = {delta:g}: {privacy.epsilon:g}")
+        elif spent:
             every = ", ".join(f"site {site} {epsilon:.3g}" for site, epsilon in spent)
-            delta = self.experiment.privacy.delta
             self.progress.note(f"epsilon of each site's models at delta = {delta:g}: {every}")
         self.folder.write_evaluations(standings.evaluations())
         self.folder.write_per_site(standings.per_site(state.server.column))

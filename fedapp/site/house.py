@@ -164,6 +164,9 @@ class House:
         self.terms.check_roles(answer.uploads(task.own.digest))
         size = sum(map(len, incoming.payloads.values()))
         self.terms.check_size(size)
+        cost = _cost(task, site) if answer.uploads(task.own.digest) else {}
+        if EPSILON in answer.metrics:
+            cost = {EPSILON: answer.metrics[EPSILON]}
         pseudo = answer.pseudo
         if pseudo is not None and self.terms.withheld(dict(enumerate(pseudo.by_class))):
             answer = replace(answer, pseudo=None)
@@ -178,8 +181,7 @@ class House:
                 name: [one.correct, one.samples] for name, one in sorted(answer.evaluations.items())
             },
             metrics=sorted(answer.metrics),
-            **(_cost(task, site) if answer.uploads(task.own.digest) else {}),
-            **({EPSILON: answer.metrics[EPSILON]} if EPSILON in answer.metrics else {}),
+            **cost,
         )
         return replace(incoming, answer=answer)
 

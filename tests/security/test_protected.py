@@ -1,6 +1,7 @@
 """Privacy of single images in whole runs: what leaves a site, what noise it has, who pays."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from fedapp.drivers.calls import Loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.runfolder import open_run
-from fedapp.ground.errors import ConfigError
+from fedapp.ground.errors import ConfigError, StoreError
 from fedapp.ground.progress import Progress
 from fedapp.ground.settings import PrivacySettings, RoundSettings, TrainSettings
 from fedapp.learn.networks.resnet9 import ResNet9Settings
@@ -18,7 +19,7 @@ from fedapp.learn.params import digest_of, to_bytes
 from fedapp.learn.privacy.account import noise_multiplier
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import EPSILON, MODEL, ModelRef, Refusal, Reply, Task
+from fedapp.messages.protocol import EPSILON, MODEL, ModelRef, Origin, Refusal, Reply, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.closed_form._contents import COUNT, RELEASE
@@ -26,6 +27,7 @@ from fedapp.methods.closed_form._released import SENSITIVITY, TOTALS
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
+from fedapp.site.house import House
 from fedapp.site.private import PrivateParts
 from fedapp.site.site import SiteClient
 from tests.small import small
@@ -130,6 +132,21 @@ def test_a_real_site_tells_no_evaluation_and_no_number_but_epsilon(site):
     assert answer.pseudo is None and not answer.helpers
 
 
+def test_a_list_of_releases_that_is_gone_is_noticed(site, tmp_path):
+    """The record of the site remembers what its store forgot: no second look by new noise."""
+    client, task = site(closed()), site.task(RELEASE)
+    house, origin = House(tmp_path / "house"), Origin("run", "c" * 16, "0" * 64)
+    house.folder.mkdir()
+    house.before(task, client, origin)
+    incoming = client.handle(task, {})
+    assert isinstance(incoming.answer, Reply)
+    house.after(incoming, client, task, origin)
+    house.before(task, client, origin)  # the list is there: it may be asked again
+    shutil.rmtree(client.private_parts.root.with_name("privacy"))
+    with pytest.raises(StoreError, match="list of this run's noisy releases is gone"):
+        house.before(task, client, origin)
+
+
 def run(root, experiment, name="run"):
     experiment = replace(
         experiment, runtime=replace(experiment.runtime, out=str(root), run_name=name)
@@ -143,10 +160,6 @@ def run(root, experiment, name="run"):
     return folder
 
 
-def final(folder):
-    return json.loads((folder.path / "summary.json").read_text())["mean_test_accuracy"]["final"]
-
-
 @pytest.mark.parametrize("sums", ["plain", "masked"])
 def test_a_run_learns_something_and_has_the_same_bits_again(tmp_path, sums):
     private = PrivacySettings(epsilon=100.0, sums=sums)
@@ -158,6 +171,9 @@ def test_a_run_learns_something_and_has_the_same_bits_again(tmp_path, sums):
     sites = [f.path / "checkpoint.json" for f in (one, two)]
     pools = [json.loads(f.read_text())["pool"] for f in sites]
     assert pools[0]["-2 solution"][1] == pools[1]["-2 solution"][1]
+    # The server's report says what an image has spent, whether it knows sites or not.
+    summary = json.loads((one.path / "summary.json").read_text())
+    assert summary[EPSILON] == 100.0
 
 
 @pytest.mark.parametrize("sums", ["plain", "masked"])
