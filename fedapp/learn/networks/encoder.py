@@ -37,9 +37,10 @@ class Body:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Scale and run."""
-        x = (self._resized(x).expand(-1, 3, -1, -1) - self._mean.to(x)) / self._std.to(x)
-        if next(self.module.parameters()).device != x.device:
+        if self._mean.device != x.device:
             self.module.to(x.device)
+            self._mean, self._std = self._mean.to(x.device), self._std.to(x.device)
+        x = (self._resized(x).expand(-1, 3, -1, -1) - self._mean) / self._std
         out: Tensor = self.module(x.contiguous(memory_format=torch.channels_last))
         return out
 
