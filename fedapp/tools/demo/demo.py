@@ -45,6 +45,8 @@ def demo(out: Path | None = None, **over: Scalar) -> list[str]:
         f"Picture of who gained: {folder / PICTURE}",
         f"Page of the run:       {page}",
         "Next:",
-        f"  fedapp site {name}       did joining pay at each site, and which model it keeps",
-        "  fedapp advise FOLDER   which method do your own images support? a folder for each class",
+        f"  fedapp site {name}",
+        "      did joining pay at each site, and which model does it keep?",
+        "  fedapp advise FOLDER",
+        "      which method do your own images support? a folder for each class",
     ]
