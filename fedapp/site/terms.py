@@ -35,7 +35,7 @@ KINDS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
         "prototypes": ("prototypes",),
         "sums": (
             *("sums", "guesses", "grid", "solution", "votes", "own_votes", "stack", "fitted"),
-            *("patches", "clusters", "released", "guessed_sums", MASKED),
+            *("patches", "clusters", "totals", "middle", "released", MASKED),
         ),
         "numbers": ("answer", "divergence"),
     }
