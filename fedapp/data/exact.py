@@ -64,8 +64,9 @@ def deal_exactly(
     by_site = training[np.argsort(owner[training], kind="stable")]
     ends = np.cumsum(np.bincount(owner[training], minlength=sites))
     shares = _label_shares(settings, seed)
-    for owned, share in zip(np.split(by_site, ends[:-1]), shares, strict=True):
-        visible[owned[_spread(len(owned), share)]] = True
+    for site, (owned, share) in enumerate(zip(np.split(by_site, ends[:-1]), shares, strict=True)):
+        there = len(np.unique(classes[owned]))
+        visible[owned[_spread(len(owned), share, site, there)]] = True
     if settings.deal == "two_labelled_classes":
         others = np.flatnonzero(~visible)
         draw = rng.numpy_stream(seed, "exact-unlabelled")
@@ -91,9 +92,15 @@ def _in_turn(count: int, sites: int) -> NDArray[np.int32]:
     return (np.arange(count) % sites).astype(np.int32)
 
 
-def _spread(count: int, share: float) -> NDArray[np.bool_]:
-    """Return a mask [count] of round(count * share), at equal distances."""
-    marks = np.arange(count + 1) * round(count * share) // max(count, 1)
+def _spread(count: int, share: float, site: int, classes: int) -> NDArray[np.bool_]:
+    """Return a mask [count] of round(count * share), at equal distances.
+
+    The samples are class by class. Of fewer than there are classes each site's begin a class
+    further on: else all sites had labels of the same few classes, and nobody of the others.
+    """
+    marked = round(count * share)
+    turn = site * marked * count // classes % count if 0 < marked < classes else 0
+    marks = (np.arange(count + 1) * marked + turn) // max(count, 1)
     chosen: NDArray[np.bool_] = np.diff(marks) > 0
     return chosen
 

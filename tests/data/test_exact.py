@@ -154,9 +154,23 @@ def test_pairs_are_of_two_classes_and_evenly_drawn(classes, sites):
 
 
 def test_a_mask_is_spread_evenly():
-    assert _spread(10, 0.5).tolist() == [False, True] * 5
-    assert _spread(500, 0.15).sum() == 75 and _spread(3, 0.0).sum() == 0
-    assert _spread(4, 1.0).all() and len(_spread(0, 0.5)) == 0
+    for site in range(3):
+        assert _spread(10, 0.5, site, 5).tolist() == [False, True] * 5
+        assert _spread(500, 0.15, site, 10).sum() == 75 and _spread(3, 0.0, site, 3).sum() == 0
+        assert _spread(4, 1.0, site, 4).all() and len(_spread(0, 0.5, site, 0)) == 0
+
+
+def test_fewer_labels_than_classes_begin_a_class_further_on_at_each_site():
+    """By hand: two samples of each of three classes, one label a site."""
+    found = [np.flatnonzero(_spread(6, 1 / 6, site, 3)).tolist() for site in range(4)]
+    assert found == [[5], [3], [1], [5]]
+
+
+@pytest.mark.parametrize(("share", "labelled"), [(0.002, 1), (0.006, 3), (0.018, 9)])
+def test_every_class_has_labels_somewhere_however_few_a_site_has(share, labelled):
+    known = per_site(dealt(label_share=share), visible=True)
+    assert (known.sum(1) == labelled).all() and known.max() == 1
+    assert abs(known.sum(0) - 10 * labelled).max() <= 10
 
 
 # --- exact labels, unlabelled images by a mix -----------------------------------------------------
