@@ -486,6 +486,9 @@ class RoundSettings:
     min_sensitivity: Share = 0.0
     """Sensitivity that the model that a site keeps must have in each class with 10 validation
     images or more; where none has it, the nearest is kept. 0: none is asked for."""
+    pooled_auroc: bool = False
+    """Whether sites send by class how many test images have which score, in 100 bins: of them the
+    server has AUROC and average precision of all sites' images. SECURITY.md says what they tell."""
 
 
 @dataclass(frozen=True, config=CLOSED)

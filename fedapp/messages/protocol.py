@@ -4,7 +4,7 @@ Models travel by reference (`ModelRef`); the driver attaches the bytes only of c
 receiver does not hold. Nothing here knows how the bytes are carried.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Literal
@@ -62,6 +62,8 @@ MAX_IMAGES = 2**31
 """Images of a kind at one site."""
 MAX_BINS = 64
 """Bins of an evaluation's calibration, and of pseudo-labels' uncertainty."""
+SCORE_BINS = 100
+"""Bins of a class's scores (`fedapp.learn.ranked`)."""
 MAX_ENTRIES = 32
 """Entries of a mapping: metrics, evaluations, roles."""
 MAX_SETTINGS = 256
@@ -148,6 +150,40 @@ class Evaluation:
     def accuracy(self) -> float | None:
         """Share of correct samples, or None where there are no samples."""
         return self.correct / self.samples if self.samples else None
+
+    @property
+    def plain(self) -> "Evaluation":
+        """It without score counts."""
+        return self
+
+    def with_scores(self, counts: Iterable[Iterable[int]]) -> "Scored":
+        """Return it with score counts, as `Scored.scores` has them."""
+        of = self.confusion, self.bin_count, self.bin_correct, self.bin_confidence
+        return Scored(*of, tuple(map(tuple, counts)))
+
+
+@dataclass(frozen=True)
+class Scored(Evaluation):
+    """An evaluation with score counts, where a run pools them (`rounds.pooled_auroc`).
+
+    scores: [C][2 B] images by bin of the class's probability, those of the class, then all others.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    scores: Annotated[
+        tuple[Annotated[tuple[Images, ...], Field(max_length=2 * SCORE_BINS), FailFast()], ...],
+        *_Classes,
+    ]
+
+    @property
+    def plain(self) -> Evaluation:
+        """It without score counts."""
+        return Evaluation(self.confusion, self.bin_count, self.bin_correct, self.bin_confidence)
+
+
+Measured = Annotated[Evaluation | Scored, Field(union_mode="left_to_right")]
+"""As messages and checkpoints have it."""
 
 
 @dataclass(frozen=True)
@@ -351,7 +387,7 @@ class Reply:
     helpers: Annotated[tuple[ScoredRef, ...], *_Models] = ()
     held: Annotated[tuple[Digest, ...], *_Models] = ()
     metrics: Annotated[Mapping[Name, Finite], _Entries] = field(default_factory=dict)
-    evaluations: Annotated[Mapping[Name, Evaluation], _Entries] = field(default_factory=dict)
+    evaluations: Annotated[Mapping[Name, Measured], _Entries] = field(default_factory=dict)
     equal: Annotated[Mapping[Name, Name], _Entries] = field(default_factory=dict)
     private: DigestOrNone = ""
     contents: Annotated[Mapping[Name, Digest], _Entries] = field(default_factory=dict)

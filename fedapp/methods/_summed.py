@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 from fedapp.ground.errors import ProtocolError
 from fedapp.learn.metrics import BINS
 from fedapp.learn.params import Params, Schema
-from fedapp.messages.protocol import ANSWERS, EVALUATE, IMAGES, STEPS, Evaluation, SiteFacts, Task
+from fedapp.messages.protocol import (
+    ANSWERS,
+    EVALUATE,
+    IMAGES,
+    SCORE_BINS,
+    STEPS,
+    Evaluation,
+    Scored,
+    SiteFacts,
+    Task,
+)
 from fedapp.methods.base import Method
 
 Row = NDArray[np.float64]
@@ -28,7 +38,8 @@ COUNTS = ("labelled", "unlabelled", "val", "test", "bagged")
 LOSS = "loss"
 METRICS = (LOSS, STEPS, IMAGES, "pseudo_wrong", "pseudo_total")
 """Metrics of every method."""
-PARTS = ("val", "test")
+TEST = "test"
+PARTS = ("val", TEST)
 NAMES = tuple(f"{part}{answer}" for part in PARTS for answer in ("", *(f"_{a}" for a in ANSWERS)))
 """Evaluations that a sum has a place for."""
 MEAN, SQUARE, SITES = "mean_", "square_", "sites_"
@@ -61,21 +72,31 @@ class Added:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which number stands where. roles: as `Method.summed`; schemas: of these; classes: C."""
+    """Which number stands where. roles: as `Method.summed`; schemas: of these; classes: C.
+
+    scored: whether sites count scores (`rounds.pooled_auroc`).
+    """
 
     roles: Mapping[str, bool]
     schemas: Mapping[str, Schema]
     metrics: tuple[str, ...]
     classes: int
     measured: bool
+    scored: bool = False
 
     @classmethod
     def of(
-        cls, method: Method[Any], task: Task, schemas: Mapping[str, Schema], classes: int
+        cls,
+        method: Method[Any],
+        task: Task,
+        schemas: Mapping[str, Schema],
+        classes: int,
+        scored: bool,
     ) -> "Layout":
-        """Return the layout of a task's answers."""
+        """Return the layout of a task's answers. scored: as above."""
         metrics = (*METRICS, *(name for name in method.counted if name not in METRICS))
-        return cls(method.summed(task), schemas, metrics, classes, task.action == EVALUATE)
+        measured = task.action == EVALUATE
+        return cls(method.summed(task), schemas, metrics, classes, measured, scored)
 
     @cached_property
     def size(self) -> int:
@@ -86,8 +107,12 @@ class Layout:
             + len(COUNTS)
             + len(self.metrics)
             + sum(_floats(self.schemas[r], mean) + (not mean) for r, mean in self.roles.items())
-            + (each * len(NAMES) if self.measured else 0)
+            + (each * len(NAMES) + self._scores if self.measured else 0)
         )
+
+    @property
+    def _scores(self) -> int:
+        return 2 * SCORE_BINS * self.classes if self.scored else 0
 
     @cached_property
     def places(self) -> Mapping[str, slice]:
@@ -108,6 +133,7 @@ class Layout:
             blocks += self._content(one.contents.get(role), role, one.weight if mean else 1.0, mean)
         if self.measured:
             blocks += [self._evaluation(one, name) for name in NAMES]
+            blocks.append(self._scored(one.evaluations.get(TEST)))
         row = np.concatenate(blocks)
         assert len(row) == self.size
         return row
@@ -142,6 +168,10 @@ class Layout:
             if number := round(number):
                 metrics |= {MEAN + name: total / number, SQUARE + name: squares / number}
                 metrics[SITES + name] = number
+        if self.measured and self.scored:
+            scores = numbers.counts(self._scores).reshape(self.classes, -1)
+            if TEST in evaluations:
+                evaluations[TEST] = evaluations[TEST].with_scores(scores.tolist())
         return Added(contents, weight, learned, sites, metrics, evaluations, counts)
 
     def _content(
@@ -174,6 +204,12 @@ class Layout:
                 ]
             )
         return row
+
+    def _scored(self, found: Evaluation | None) -> Row:
+        """Return the score counts of the test images."""
+        if isinstance(found, Scored) and self.scored:
+            return np.array(found.scores, dtype=np.float64).flatten()
+        return np.zeros(self._scores)
 
     def _read_evaluation(self, numbers: "_Reader") -> Evaluation:
         confusion = numbers.counts(self.classes**2).reshape(self.classes, self.classes)

@@ -41,6 +41,7 @@ from fedapp.learn.params import (
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.privacy.account import Plan
 from fedapp.learn.privacy.protection import Protection
+from fedapp.learn.ranked import score_counts
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.steps import View
 from fedapp.learn.training import train
@@ -272,6 +273,7 @@ class SiteContext:
     protection: of single images; None: there is none. secret: 32 bytes that only this site can
     compute, equal for equal text: draws that nobody else may know are keyed by them.
     flip: whether a mirror image of such data is an image of the same class.
+    scored: whether evaluations have score counts.
     """
 
     data: SiteData
@@ -283,6 +285,7 @@ class SiteContext:
     seed: int
     device: torch.device
     flip: bool = False
+    scored: bool = False
     memory: Params = field(default_factory=dict)
     evaluated: dict[tuple[str, ...], dict[str, Evaluation]] = field(default_factory=dict)
     answered: dict[str, tuple[tuple[str, ...], dict[str, Tensor]]] = field(default_factory=dict)
@@ -416,9 +419,16 @@ class SiteContext:
         found = [self.labelled_part(part) for part in parts]
         answers = self.predicted_each([images for images, _ in found])
         return {
-            f"{part}_{answer}" if answer else part: evaluation(probabilities, labels)
+            f"{part}_{answer}" if answer else part: self.evaluation(probabilities, labels)
             for part, probabilities, (_, labels) in zip(parts, answers, found, strict=True)
         }
+
+    def evaluation(self, answers: Tensor, labels: Tensor) -> Evaluation:
+        """Sum up answers [n, C] to images of these labels, as `learn.metrics.evaluation` does."""
+        found = evaluation(answers, labels)
+        if not self.scored:
+            return found
+        return found.with_scores(score_counts(answers.numpy(), labels.numpy()).tolist())
 
     def params(self) -> Params:
         """Return a copy of the context's model on the CPU. Raises RunError where it diverged."""

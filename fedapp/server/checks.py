@@ -17,12 +17,14 @@ from fedapp.messages.protocol import (
     EVALUATE,
     IMAGES,
     MODEL,
+    SCORE_BINS,
     STEPS,
     Evaluation,
     Incoming,
     PseudoLabels,
     Refusal,
     Reply,
+    Scored,
     SiteFacts,
     Task,
 )
@@ -39,11 +41,17 @@ _PARTS = {
 
 
 def check_reply(  # noqa: C901 one rule after another, each in a few lines
-    task: Task, reply: Reply, facts: SiteFacts, roles: Collection[str], finds: bool = False
+    task: Task,
+    reply: Reply,
+    facts: SiteFacts,
+    roles: Collection[str],
+    finds: bool = False,
+    scored: bool = False,
 ) -> None:
     """Check everything but the uploads' content and what its method alone knows.
 
     roles: of contents that the method's sites send. finds: whether the run's classes are findings.
+    scored: whether sites count scores.
     Raises ProtocolError naming the rule.
     """
     own = task.own
@@ -72,6 +80,10 @@ def check_reply(  # noqa: C901 one rule after another, each in a few lines
         if part not in _PARTS:
             raise ProtocolError(f"evaluation {part!r}; must be one of {sorted(_PARTS)}")
         _check_evaluation(part, result, len(facts.classes), getattr(facts, _PARTS[part]), finds)
+        if isinstance(result, Scored) != (scored and part == "test"):
+            raise ProtocolError(f"evaluation {part} {'lacks' if scored else 'has'} score counts")
+        if isinstance(result, Scored):
+            _check_scores(result, finds)
     for name, other in reply.equal.items():
         if name in reply.evaluations or other not in reply.evaluations:
             raise ProtocolError(
@@ -123,6 +135,18 @@ def _check_evaluation(
         if n or c or s  # most bins are empty
     ):
         raise ProtocolError(f"calibration bins of {part} hold what does not belong there")
+
+
+def _check_scores(result: Scored, finds: bool) -> None:
+    """Check that as many images of each class, and of the others, have a score as there are."""
+    images = np.array(result.confusion, dtype=np.int64).sum(1)
+    others = images[::2] if finds else images.sum() - images
+    images = images[1::2] if finds else images
+    if list(map(len, result.scores)) != [2 * SCORE_BINS] * len(images):
+        raise ProtocolError(f"score counts are not of {len(images)} classes x {2 * SCORE_BINS}")
+    counts = np.array(result.scores, dtype=np.int64).reshape(-1, 2, SCORE_BINS).sum(2)
+    if (counts != np.stack([images, others], 1)).any():
+        raise ProtocolError("score counts do not add up to the confusion matrix")
 
 
 def _read(part: str, result: Evaluation, findings: int, images: int) -> int:

@@ -299,7 +299,8 @@ class Phases:
         if not isinstance(reply, Reply):
             raise ProtocolError(f"answered with {type(reply).__name__}, a Reply was due")
         facts = self._facts(task.site)
-        check_reply(task, reply, facts, self.schemas, bool(self.experiment.data.findings))
+        finds, scored = bool(self.experiment.data.findings), self.experiment.rounds.pooled_auroc
+        check_reply(task, reply, facts, self.schemas, finds, scored)
         if task.sum is None:
             self.experiment.method.check_reply(task, reply, facts)
         uploads, named = reply.uploads(task.own.digest), reply.named(task.own.digest)

@@ -25,6 +25,7 @@ from fedapp.learn.quality import (
     sensitivity,
     specificity,
 )
+from fedapp.learn.ranked import Pooled, means_of
 from fedapp.learn.verdict import Said, Verdict, of_counts
 from fedapp.messages.protocol import (
     ANSWERS,
@@ -32,7 +33,9 @@ from fedapp.messages.protocol import (
     IMAGES,
     STEPS,
     Evaluation,
+    Measured,
     Reply,
+    Scored,
     SiteFacts,
 )
 from fedapp.methods._summed import MEAN, SITES, SQUARE, TRAINED
@@ -63,7 +66,7 @@ class Standing:
     """
 
     facts: SiteFacts
-    latest: Mapping[str, Evaluation] = field(default_factory=dict)
+    latest: Mapping[str, Measured] = field(default_factory=dict)
     warmup_accuracy: float | None = None
     best_round_accuracy: float | None = None
     by_validation_accuracy: float | None = None
@@ -309,7 +312,7 @@ class Standings:
         if counts is None:
             return []
         names = next(iter(self.sites.values())).facts.classes
-        finds = len(counts) > len(names)
+        finds, scores = len(counts) > len(names), self._scores()
         found, spared = sensitivity(counts), specificity(counts)
         images, read = counts.sum(1), np.full(len(names), counts.sum())
         of_sites = np.array(
@@ -331,9 +334,22 @@ class Standings:
                 "specificity": known(float(spared[c])) if read[c] - images[c] >= FEWEST else None,
                 **({"read": int(read[c])} if finds else {}),
                 "sites_with_few": int(few[c]),
+                **(scores[c] if scores else {}),
             }
             for c, name in enumerate(names)
         ]
+
+    def _scores(self) -> list[Row]:
+        """Return by class how well all sites' scores rank their images; [] without score counts.
+
+        As `ranked.Pooled.rows`; of all sites as one, which masked sums know alone, without means
+        over sites.
+        """
+        pooled = Pooled()
+        for number, site in self.sites.items():
+            if isinstance(found := site.latest.get("test"), Scored):
+                pooled.add(np.array(found.scores, dtype=np.int64), number != EVERYBODY)
+        return pooled.rows()
 
     def _mark(self, name: str) -> None:
         """Note every site's accuracy on test images under this name; most have it already."""
@@ -418,6 +434,7 @@ class Standings:
         """
         final = self._spread()
         best, chosen = self.best or {}, self.best_by_validation or {}
+        classes = self._by_class()
         return {
             "mean_test_accuracy": {
                 "best": best.get("mean_test_accuracy"),
@@ -450,7 +467,8 @@ class Standings:
                 for name in POOLED
                 for row in [self.by_metric.get(name, {})]
             },
-            "by_class": self._by_class(),
+            "by_class": classes,
+            **means_of(classes),
             "kept": self.kept(),
             "steps_per_site": _mean([site.steps for site in self.sites.values()]),
             "images_per_site": _mean([site.images for site in self.sites.values()]),
@@ -513,7 +531,7 @@ def _pool(
 
 
 def _sums(result: Evaluation) -> Row:
-    return {each.name: getattr(result, each.name) for each in fields(result)}
+    return {each.name: getattr(result, each.name) for each in fields(Evaluation)}
 
 
 def _mean(values: Sequence[float]) -> float | None:

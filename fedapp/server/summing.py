@@ -137,7 +137,11 @@ class SummedPhases:
     def _summed(self, task: Task, skipped: dict[int, str]) -> Reply:
         number = self._next_number(task.round)
         layout = Layout.of(
-            self.phases.experiment.method, task, self.phases.schemas, len(self.like.classes)
+            self.phases.experiment.method,
+            task,
+            self.phases.schemas,
+            len(self.like.classes),
+            self.phases.experiment.rounds.pooled_auroc,
         )
         place = self.root / f"{task.round}-{number}"
         closed_place = place.with_suffix(".closed")

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from fedapp.data.augment import flips
+from fedapp.data.parts import TEST
 from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import deterministic, pick_dtype, torch_threads
@@ -174,7 +175,9 @@ class SiteClient:
         if context.protection is not None and task.site != SERVER_SITE:
             report = protected(task, report, context, self.experiment.method, self._releases)
             work = Worked()  # how many images it drew is its own affair
-        return replace(report, metrics={**report.metrics, **_noted(work, lost)}), context
+        told = _told(report.evaluations)
+        metrics = {**report.metrics, **_noted(work, lost)}
+        return replace(report, metrics=metrics, evaluations=told), context
 
     def _answer(self, task: Task, report: SiteReport, context: SiteContext) -> Incoming:
         """Keep what is new; return what the server is told and sent."""
@@ -225,7 +228,9 @@ class SiteClient:
             evaluations=report.evaluations,
             counts=self.data.counts,
         )
-        layout = Layout.of(method, task, self.shared, len(self.classes))
+        layout = Layout.of(
+            method, task, self.shared, len(self.classes), self.experiment.rounds.pooled_auroc
+        )
         noise = None
         if context.protection is not None:
             noise = row_noise(task, contents, layout, context, method, self._releases)
@@ -285,6 +290,7 @@ class SiteClient:
             protection=self.experiment.protection,
             secret=self._releases.key,
             flip=flips(self.experiment.data.name),
+            scored=self.experiment.rounds.pooled_auroc,
         )
         return context, lost
 
@@ -404,6 +410,15 @@ def _noted(done: Worked, lost: bool) -> dict[str, float]:
     """Return the metrics that every method's reply has: what there is nothing of is left out."""
     counts = {STEPS: done.steps, IMAGES: done.images} if done.steps else {}
     return {**counts, **({MEMORY_LOST: 1} if lost else {})}
+
+
+def _told(evaluations: Mapping[str, Evaluation]) -> dict[str, Evaluation]:
+    """Return evaluations as they leave: score counts only of what the site uses, in testing.
+
+    Those that are one and the same stay so.
+    """
+    plain = {id(one): one.plain for one in evaluations.values()}
+    return {name: one if name == TEST else plain[id(one)] for name, one in evaluations.items()}
 
 
 @lru_cache(maxsize=MEMBERS)

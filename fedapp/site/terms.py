@@ -106,6 +106,8 @@ class Terms:
     """Whether a run must mask its sums, between members with registered keys."""
     least_members: Annotated[int, Field(ge=3)] | None = None
     """Sites in a masked sum at least."""
+    score_counts: bool = True
+    """Whether counts of its test images' scores may leave (`rounds.pooled_auroc`)."""
     least_count: Annotated[int, Field(ge=1, le=10**6)] = 1
     """Counts from 1 to below this are withheld, and with them what is told by class."""
 
@@ -197,6 +199,8 @@ class Terms:
         if self.rounds_at_most is not None and rounds > self.rounds_at_most:
             said = f"rounds.num_rounds = {rounds} is more than {self.rounds_at_most}"
             raise TermError("rounds_at_most", said)
+        if experiment.rounds.pooled_auroc and not self.score_counts:
+            raise TermError("score_counts", "rounds.pooled_auroc = True would send them")
         self._check_privacy(experiment)
 
     def check_hour(self, now: datetime) -> None:

@@ -20,7 +20,6 @@ from fedapp.data.bags import too_little
 from fedapp.data.parts import BAGS
 from fedapp.data.sites import SiteData
 from fedapp.ground.settings import CLOSED
-from fedapp.learn.metrics import evaluation
 from fedapp.learn.objectives import LabelledLoss, Work
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import class_mix, weighted
@@ -82,7 +81,7 @@ class FedUL(FromBags):
             for part in ("val", "test"):
                 images, labels = site.labelled_part(part)
                 answers = weighted(site.predicted(images), mix).float()
-                results[part] = evaluation(answers, labels)
+                results[part] = site.evaluation(answers, labels)
         return results
 
     def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:

@@ -19,7 +19,6 @@ from torch import Tensor
 from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL
 from fedapp.ground.errors import RunError
 from fedapp.learn.findings import read_alone
-from fedapp.learn.metrics import evaluation
 from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Form, Head, answers_over
 from fedapp.learn.params import Params, Schema
 from fedapp.learn.predictors import Predictor
@@ -275,7 +274,7 @@ class FindingSite:
         for name, head in self.every(task).items():
             for part, said in zip((VAL, TEST), answers_over(head, sets, finds=True), strict=True):
                 labels = self.closed.site.labelled_part(part)[1]
-                results[f"{part}_{name}"] = evaluation(said, labels)
+                results[f"{part}_{name}"] = self.closed.site.evaluation(said, labels)
         return results | {part: results[f"{part}_common"] for part in (VAL, TEST)}
 
     def predictor(self, answer: str, task: Task) -> Predictor:

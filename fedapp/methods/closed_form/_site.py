@@ -8,7 +8,6 @@ from torch import Tensor
 
 from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL
 from fedapp.learn.features import FeatureMap, LearnedFeatures
-from fedapp.learn.metrics import evaluation
 from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Form, Head, answers_over, mapped
 from fedapp.learn.params import Params
 from fedapp.learn.predictors import Predictor
@@ -237,7 +236,8 @@ class ClosedSite:
             head, mix = found[answer]
             for part, plain in zip((VAL, TEST), answers_over(head, sets), strict=True):
                 labels = self.site.labelled_part(part)[1]
-                results[f"{part}_{name}"] = evaluation(weighted(plain, mix).float(), labels)
+                said = weighted(plain, mix).float()
+                results[f"{part}_{name}"] = self.site.evaluation(said, labels)
         return results
 
     def predictor(self, answer: str, task: Task) -> Predictor:

@@ -32,7 +32,7 @@ from fedapp.data.parts import TEST, UNLABELLED, VAL
 from fedapp.ground.errors import ProtocolError
 from fedapp.ground.settings import CLOSED, Share
 from fedapp.learn.features import feature_class
-from fedapp.learn.metrics import evaluation, wilson
+from fedapp.learn.metrics import wilson
 from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.params import Params, Schema, assign
 from fedapp.learn.predictors import Predictor
@@ -316,7 +316,7 @@ class PriorShift(Method[Sure]):
         every = [("val", name, a) for name, a in val.items()]
         every += [("test", name, a) for name, a in test.items()]
         results = {
-            f"{part}_{name}": evaluation(answers.float(), site.labelled_part(part)[1])
+            f"{part}_{name}": site.evaluation(answers.float(), site.labelled_part(part)[1])
             for part, name, answers in every
         }
         _, [likely] = self._common(task, site, VAL)
@@ -327,7 +327,7 @@ class PriorShift(Method[Sure]):
             ("val", self._held_out(val, site)),
             ("test", mixed(list(test.values()), self._trust(val, site, deciding(site)))),
         ):
-            results[part] = evaluation(answers.float(), site.labelled_part(part)[1])
+            results[part] = site.evaluation(answers.float(), site.labelled_part(part)[1])
         return SiteReport(metrics=sure, evaluations=results)
 
     def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:

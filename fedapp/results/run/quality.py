@@ -4,6 +4,8 @@ Not means over sites: a site with two images of a class finds 0, 50 or 100 % of 
 """
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedapp.ground.text import percent
 from fedapp.learn.quality import FEWEST, NAMES
@@ -16,8 +18,16 @@ _READING = (
     "Each site's model on its own test images, all images together. Sensitivity: the share of a "
     "class that is found; specificity: the share of the others that is not taken for it. A mean "
     "over sites would count a site with one image of a class like one with a hundred, so none is "
-    f"shown, and sites with fewer than {FEWEST} are not ranked by a class. AUROC takes the scores "
-    "of single images, which stay at the sites: fedapp site --page has it there."
+    f"shown, and sites with fewer than {FEWEST} are not ranked by a class."
+)
+_AT_HOME = (
+    " AUROC takes the scores of single images, which stay at the sites: fedapp site --page has it "
+    "there, and rounds.pooled_auroc=true has sites send counts of them."
+)
+_RANKED = (
+    "Counts of scores of all sites' images together: each image of the class against each other "
+    "image, whichever site it lies at, with an interval that counts images as independent. Beside "
+    "it the mean over sites, to be read with care: one case found or missed makes a site's AUROC."
 )
 
 
@@ -66,4 +76,32 @@ def found(run: RunRecord) -> Block:
         for one in said
     ]
     tables = [Table("By class", columns, rows, labels=1)] if rows else []
-    return Block(title, _READING, tables=tables, lines=lines)
+    if "auroc" not in summary:
+        return Block(title, _READING + _AT_HOME, tables=tables, lines=lines)
+    lines.append(_ranking(summary))
+    return Block(title, _READING, tables=[*tables, _ranks(classes)], lines=lines)
+
+
+def _ranking(summary: Mapping[str, Any]) -> str:
+    auroc, precision = summary["auroc"], summary["average_precision"]
+    if auroc is None:
+        return f"AUROC cannot be said: no class has {FEWEST} images, and others as many."
+    return (
+        f"By scores, mean over classes: AUROC {percent(auroc)} %, average precision "
+        f"{percent(precision)} %."
+    )
+
+
+def _ranks(classes: Sequence[Mapping[str, Any]]) -> Table:
+    columns = ["Class", "AUROC, %", "95 % interval", "Average precision, %", "Mean over sites, %",
+               "Of sites"]  # fmt: skip
+    rows = []
+    for one in (one for one in classes if one["auroc"] is not None):
+        ends = f"{percent(one['auroc_low'])} to {percent(one['auroc_high'])}"
+        own = one["auroc_of_sites"]
+        cells = percent(one["auroc"]), ends, percent(one["average_precision"])
+        mean = DASH if own is None else percent(own)
+        rows.append([one["class"], *cells, mean, str(one["sites_in_mean"])])
+    within = max((one["auroc_within"] or 0 for one in classes), default=0)
+    notes = [_RANKED, f"Counts round the scores: each AUROC is exact to {100 * within:.2f} points."]
+    return Table("AUROC by class", columns, rows, notes, labels=1)

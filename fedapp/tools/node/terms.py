@@ -47,6 +47,11 @@ def sentences(terms: Terms) -> Iterator[str]:
         )
     kinds = [kind for kind in KINDS if terms.leaves is None or kind in terms.leaves]
     yield f"What may leave beside counts and evaluations: {', '.join(kinds)}."
+    yield (
+        "Counts of its test images' scores may leave too, where a run asks for them."
+        if terms.score_counts
+        else "Counts of its test images' scores may not leave."
+    )
     if terms.leaves is None:
         yield "And what a method that is not this project's sends."
     yield from _numbers(terms)
