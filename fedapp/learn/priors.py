@@ -133,7 +133,7 @@ def mean_mix(counts: Tensor) -> Tensor:
 def weighted(answers: Tensor, mix: Tensor) -> Tensor:
     """Return answers [n, C] times the class mix [C], each row summing to 1 again.
 
-    Of findings, mix [F, 2], each answer is times the share of its own class: p a / (p a + q (1 - a)).
+    Of findings, mix [F, 2], answers a [n, F] become p a / (p a + q (1 - a)), q and p a row of it.
     """
     if mix.ndim == 2:
         there, absent = answers.double() * mix[:, 1], (1 - answers.double()) * mix[:, 0]

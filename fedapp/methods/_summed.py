@@ -61,21 +61,32 @@ class Added:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which number stands where. roles: as `Method.summed`; schemas: of these; classes: C."""
+    """Which number stands where.
+
+    roles: as `Method.summed`; schemas: of these. classes: C; of F findings 2F, as their confusion
+    matrix has. even: accuracy of an even guess.
+    """
 
     roles: Mapping[str, bool]
     schemas: Mapping[str, Schema]
     metrics: tuple[str, ...]
     classes: int
     measured: bool
+    even: float
 
     @classmethod
     def of(
-        cls, method: Method[Any], task: Task, schemas: Mapping[str, Schema], classes: int
+        cls,
+        method: Method[Any],
+        task: Task,
+        schemas: Mapping[str, Schema],
+        classes: int,
+        finds: bool = False,
     ) -> "Layout":
-        """Return the layout of a task's answers."""
+        """Return the layout of a task's answers; finds: whether classes are findings."""
         metrics = (*METRICS, *(name for name in method.counted if name not in METRICS))
-        return cls(method.summed(task), schemas, metrics, classes, task.action == EVALUATE)
+        size, even = (2 * classes, 1 / 2) if finds else (classes, 1 / classes)
+        return cls(method.summed(task), schemas, metrics, size, task.action == EVALUATE, even)
 
     @cached_property
     def size(self) -> int:
@@ -163,7 +174,7 @@ class Layout:
         """
         found = one.evaluations.get(name)
         row = np.zeros(3 + self.classes**2 + 3 * BINS)
-        accuracy = instead(name, one.evaluations, self.classes)
+        accuracy = instead(name, one.evaluations, self.even)
         if accuracy is not None:
             row[:3] = 1.0, accuracy, accuracy**2
         if found is not None:
@@ -185,7 +196,7 @@ class Layout:
         )
 
 
-def instead(name: str, evaluations: Mapping[str, Evaluation], classes: int) -> float | None:
+def instead(name: str, evaluations: Mapping[str, Evaluation], even: float) -> float | None:
     """Return a site's accuracy by an answer, or by what stands in its place; None without images.
 
     In the place of "tuned" that is the common answer; of "alone" an even guess among the classes;
@@ -196,7 +207,7 @@ def instead(name: str, evaluations: Mapping[str, Evaluation], classes: int) -> f
     if name in evaluations or used is None:
         return evaluations[name].accuracy if name in evaluations else None
     if answer == "alone":
-        return 1 / classes
+        return even
     common = evaluations.get(f"{part}_common")
     return common.accuracy if answer == "tuned" and common is not None else used
 

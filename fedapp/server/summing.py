@@ -136,9 +136,9 @@ class SummedPhases:
 
     def _summed(self, task: Task, skipped: dict[int, str]) -> Reply:
         number = self._next_number(task.round)
-        layout = Layout.of(
-            self.phases.experiment.method, task, self.phases.schemas, len(self.like.classes)
-        )
+        said = self.phases.experiment
+        classes, finds = len(self.like.classes), bool(said.data.findings)
+        layout = Layout.of(said.method, task, self.phases.schemas, classes, finds)
         place = self.root / f"{task.round}-{number}"
         closed_place = place.with_suffix(".closed")
         found = self._read(place)

@@ -225,7 +225,8 @@ class SiteClient:
             evaluations=report.evaluations,
             counts=self.data.counts,
         )
-        layout = Layout.of(method, task, self.shared, len(self.classes))
+        finds = bool(self.experiment.data.findings)
+        layout = Layout.of(method, task, self.shared, len(self.classes), finds)
         noise = None
         if context.protection is not None:
             noise = row_noise(task, contents, layout, context, method, self._releases)

@@ -20,12 +20,14 @@ from fedapp.data.parts import LABELLED, UNLABELLED, VAL
 from fedapp.ground.errors import RunError
 from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Head
 from fedapp.learn.params import Params, Schema
-from fedapp.learn.priors import mean_mix
+from fedapp.learn.priors import alike, mean_mix, mean_mix_of_sums
 from fedapp.messages.protocol import ModelRef, Reply, Task
-from fedapp.methods.base import Round, SiteContext
-from fedapp.methods.closed_form._answers import deciding
+from fedapp.methods.base import Round, SiteContext, SiteReport
+from fedapp.methods.closed_form._answers import counts, deciding
 from fedapp.methods.closed_form._calibration import FAR
 from fedapp.methods.closed_form._contents import (
+    ALIKE,
+    COUNT,
     GRID,
     LOGLIK,
     PRIOR,
@@ -52,6 +54,9 @@ from fedapp.methods.closed_form._discriminant import (
 from fedapp.methods.closed_form._server import BEFORE, gathered, named, sent
 from fedapp.methods.closed_form._server import solved as solved_classes
 from fedapp.methods.closed_form._site import ClosedSite
+
+ALIKES = "alike"
+"""Name of what goes with the sums: `priors.alike` of each finding, where sums hide it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +117,10 @@ def finding_schemas(plain: Mapping[str, Schema]) -> dict[str, Schema]:
     head: Schema = {HEAD_WEIGHT: ((findings * size,), each), HEAD_BIAS: ((findings,), each)}
     numbers: Schema = {name: ((findings,), each) for name in (RIDGE, TEMPERATURE)}
     return {
-        SUMS: sums_schema(2 * findings, size),
+        SUMS: {
+            **sums_schema(2 * findings, size),
+            ALIKES: ((findings * len(ALIKE),), torch.float64),
+        },
         GRID: {name: ((heads * shape[0],), of) for name, (shape, of) in head.items()},
         SOLUTION: {**head, PRIOR: ((2 * findings,), each), **numbers},
         VOTES: {LOGLIK: ((findings * heads * len(TEMPERATURES),), each)},
@@ -160,13 +168,19 @@ def solved(
     lent, senders, replies = yield from gathered(rnd, name)
     if not replies:
         return named(rnd)
-    every = [Sums.from_params(rnd.pool.read(rnd.pool.latest(k, SUMS))) for k in senders]
+    rows = [rnd.pool.read(rnd.pool.latest(k, SUMS)) for k in senders]
+    every = [Sums.from_params(row) for row in rows]
     total, seen = added(every), torch.stack([one.counts.view(-1, 2) for one in every])
     if not total.counts.sum():
         raise RunError(
             "no site has read a finding, and the closed form needs some: label images at one site "
             "at least"
         )
+    if rnd.masked:
+        both = zip(seen[0], rows[0][ALIKES].view(-1, len(ALIKE)).tolist(), strict=True)
+        priors = [mean_mix_of_sums(*one) for one in both]
+    else:
+        priors = [mean_mix(one) if one.any() else torch.ones(2) for one in seen.unbind(1)]
     found = [_heads(one) for one in pairs(total)]
     weights, biases, levels = (torch.stack(of, 1) for of in zip(*found, strict=True))
     grid = rnd.pool.put(flat(weights, biases), GRID)
@@ -179,7 +193,7 @@ def solved(
     solution = FindingSolution(
         weights[ridge, each] / t[:, None],
         biases[ridge, each] / t,
-        torch.stack([mean_mix(one) if one.any() else torch.ones(2) for one in seen.unbind(1)]),
+        torch.stack(priors),
         levels[ridge, each],
         t,
     )
@@ -204,10 +218,16 @@ def _heads(sums: Sums) -> tuple[Tensor, Tensor, Tensor]:
 class FindingSite(ClosedSite):
     """A site's side of it. Of F findings a mix is [F, 2]; no task of a guess comes."""
 
-    def sums(self) -> Sums:
-        """Return the sums over the site's training images."""
-        known, other = self.features(LABELLED), self.features(UNLABELLED)
-        return sums_of(known, self.site.data.labels, other)
+    def answer(self, task: Task) -> SiteReport:
+        """Do a task of the closed form; count what `mean_mix_of_sums` needs of each finding."""
+        if task.action != COUNT:
+            return super().answer(task)
+        found = sums_of(
+            self.features(LABELLED), self.site.data.labels, self.features(UNLABELLED)
+        ).to_params()
+        every = [alike(own) for own in counts(self.site)]
+        found[ALIKES] = torch.tensor(every, dtype=torch.float64).flatten()
+        return SiteReport(contents={SUMS: found})
 
     def votes(self, task: Task) -> Params:
         """Return how likely each lambda and temperature makes each finding of validation images."""
@@ -218,7 +238,9 @@ class FindingSite(ClosedSite):
         biases = grid[HEAD_BIAS].view(len(RIDGES), -1).double()
         weights = grid[HEAD_WEIGHT].view(*biases.shape, -1).double()
         z = torch.einsum("nd,lfd->nlf", seen, weights) + biases
-        heated = z[..., None] / torch.tensor(TEMPERATURES).double() + (mix[:, 1] - mix[:, 0])[:, None]
+        heated = (
+            z[..., None] / torch.tensor(TEMPERATURES).double() + (mix[:, 1] - mix[:, 0])[:, None]
+        )
         there = (2 * labels - 1)[:, None, :, None]
         loglik = F.logsigmoid(there * heated).clamp_min(WORST) * (labels >= 0)[:, None, :, None]
         return {LOGLIK: loglik.sum(0).transpose(0, 1).flatten().float()}
