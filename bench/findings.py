@@ -124,8 +124,10 @@ def study(name: str, seed: int) -> Study:
                 found[:, RARELY_READ] = -1
             parts.append((images, found))
         labelled, val, test = parts
-        rest = tiles(setting.unlabelled, mix, places[number], others)[0]
-        sites.append(fedapp.Site(labelled, rest if len(rest) else None, val, test))
+        rest = None
+        if setting.unlabelled:
+            rest = tiles(setting.unlabelled, mix, places[number], others)[0]
+        sites.append(fedapp.Site(labelled, rest, val, test))
     even = tiles(EVEN, np.full(DIGITS, 1 / DIGITS), np.arange(15_000, 20_000))
     return Study(fedapp.Federation(sites, classes=NAMES), *even)
 
