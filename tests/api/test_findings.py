@@ -175,7 +175,7 @@ def test_what_cannot_be_used_is_refused_in_a_line(wrong, says):
     ({"rounds.min_sensitivity": 0.5}, "rounds.min_sensitivity"),
     ({"rounds.chosen_by": "kappa"}, "choose balanced_accuracy or f1"),
     ({"privacy.epsilon": 4.0}, "counts in the sums of every finding that was read in it"),
-    ({"method.objective": "fixmatch"}, "no pseudo-labels of findings"),
+    ({"method.objective": "fixmatch"}, "its pseudo-labels are of classes"),
 ])  # fmt: skip
 def test_settings_of_classes_are_refused_beside_findings(data, settings, says):
     with pytest.raises(fedapp.FedAppError, match=says):
