@@ -177,7 +177,7 @@ def rows_of(results: Mapping[Case, Mapping[str, Any]]) -> list[Row]:
     rows: list[Row] = []
     for method, setting in dict.fromkeys(case[:2] for case in results):
         found = [result for case, result in results.items() if case[:2] == (method, setting)]
-        shown: Row = {}
+        shown: dict[str, float | None] = {}
         for name in ("auroc", "precision", "balanced", "own"):
             each = [100 * one[name] for one in found]
             shown[f"{name}_%"] = round(fmean(each), 1)
