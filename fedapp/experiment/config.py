@@ -504,15 +504,14 @@ def _finding_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem
     if why := method.needs_classes:
         rule = f"{method.name} cannot learn findings: {why}"
         found.append(origin.problem("data.findings", parts["data"].findings, rule))
-    for group, key, plain in (
-        ("training", "uneven", "plain"),
-        ("rounds", "min_sensitivity", 0),
-        ("privacy", "epsilon", 0),
-        ("privacy", "sums", "plain"),
-    ):
+    for group, key, plain in (("training", "uneven", "plain"), ("rounds", "min_sensitivity", 0)):
         if (value := getattr(parts[group], key)) != plain:
             rule = "is a setting of classes, and data.findings are set"
             found.append(origin.problem(f"{group}.{key}", value, rule, "leave it out"))
+    if epsilon := parts["privacy"].epsilon:
+        rule = "an image counts in the sums of every finding that was read in it, and the noise is "
+        rule += "for one class an image"
+        found.append(origin.problem("privacy.epsilon", epsilon, rule, "leave it out"))
     if parts["rounds"].chosen_by == "kappa":
         rule = "kappa is of classes, and data.findings are set"
         remedy = "choose balanced_accuracy or f1"

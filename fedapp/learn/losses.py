@@ -20,8 +20,17 @@ def finding_loss(network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
 
     labels: int64 [n, F], 1 there, 0 not, below 0 not read.
     """
-    logits, known = network(inputs), labels >= 0
-    each = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
+    return read_loss(network(inputs), labels)
+
+
+def read_loss(logits: Tensor, targets: Tensor, worth: Tensor | None = None) -> Tensor:
+    """Mean over the targets of 0 and more of BCE(sigmoid(logits), target); 0 where there is none.
+
+    logits, targets: [n, F], n >= 0. worth: [F], what each finding's losses are times.
+    """
+    known = targets >= 0
+    each = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
+    each = each if worth is None else worth * each
     return torch.where(known, each, 0).sum() / known.sum().clamp_min(1)
 
 

@@ -21,7 +21,8 @@ class Predictor:
     """A network and how its probabilities enter a site's answer.
 
     params: all of its tensors. weight: its share in the answer; those of a site sum to 1.
-    class_mix: float64 [C], what they are multiplied by (`priors.weighted`); None: as they are.
+    class_mix: float64 [C], of findings [F, 2], what they are multiplied by (`priors.weighted`);
+        None: as they are.
     distance: the head's tensors are prototypes (`PrototypeHead`), which answer by this distance;
         None: it is linear.
     form: how the network becomes an answer over fixed features; None: it is as it is.
@@ -47,7 +48,7 @@ class Predictor:
         return network
 
     def times_mix(self, plain: Tensor) -> Tensor:
-        """Return the network's probabilities [n, C] times the class mix, float64, rows sum to 1."""
+        """Return the network's probabilities [n, C] times the class mix, float64."""
         return plain.double() if self.class_mix is None else weighted(plain, self.class_mix)
 
 

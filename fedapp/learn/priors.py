@@ -3,6 +3,9 @@
 Sites that share p(x | y) differ in p(y) alone. A common model that is trained with each site's
 logits + ln pi_k ("balanced softmax", Ren et al. 2020; logit adjustment, Menon et al. 2021) answers
 as if all classes were equally frequent; a site multiplies that by its own pi_k.
+
+A finding is two classes, without and with it, and has a mix of its own: counts, priors and mixes of
+F findings are [F, 2], answers [n, F] of having each.
 """
 
 from collections.abc import Sequence
@@ -33,6 +36,9 @@ def class_mix(counts: Tensor, answers: Tensor) -> Tensor:
     such images. A weak model's answers are wrong in the same way for many images, so a few labels
     say more than EM does (docs/research/prior_shift.md).
     """
+    if counts.ndim == 2:
+        each = zip(counts, _both(answers), strict=True)
+        return torch.stack([class_mix(own, its) for own, its in each])
     known = counts.double() + 1 / len(counts)
     if int(counts.sum()) or not len(answers):
         return known / known.sum()
@@ -52,6 +58,9 @@ def site_mix(counts: Tensor, answers: Tensor, prior: Tensor) -> Tensor:
     `ESTIMATED` images of what EM says of the answers, the prior's images, and a hundredth of an
     image spread evenly. Without answers the prior's own shares stand for EM's.
     """
+    if counts.ndim == 2:
+        each = zip(counts, _both(answers), prior, strict=True)
+        return torch.stack([site_mix(own, its, of) for own, its, of in each])
     classes = len(counts)
     even = torch.full((classes,), 1 / classes, dtype=torch.float64)
     estimate = (prior + 1e-9 * even) / (prior + 1e-9 * even).sum()
@@ -122,9 +131,20 @@ def mean_mix(counts: Tensor) -> Tensor:
 
 
 def weighted(answers: Tensor, mix: Tensor) -> Tensor:
-    """Return answers [n, C] times the class mix [C], each row summing to 1 again."""
+    """Return answers [n, C] times the class mix [C], each row summing to 1 again.
+
+    Of findings, mix [F, 2], answers a [n, F] become p a / (p a + q (1 - a)), q and p a row of it.
+    """
+    if mix.ndim == 2:
+        there, absent = answers.double() * mix[:, 1], (1 - answers.double()) * mix[:, 0]
+        return there / (there + absent)
     products = answers.double() * mix
     return products / products.sum(1, keepdim=True)
+
+
+def _both(answers: Tensor) -> Tensor:
+    """Return answers of findings [n, F] as those of two classes each, [F, n, 2]."""
+    return torch.stack([1 - answers, answers], 2).transpose(0, 1)
 
 
 def mixed(answers: Sequence[Tensor], weights: Tensor) -> Tensor:

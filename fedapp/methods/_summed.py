@@ -72,9 +72,11 @@ class Added:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which number stands where. roles: as `Method.summed`; schemas: of these; classes: C.
+    """Which number stands where.
 
-    scored: whether sites count scores (`rounds.pooled_auroc`).
+    roles: as `Method.summed`; schemas: of these. classes: C; of F findings 2F, as their confusion
+    matrix has. even: accuracy of an even guess. scores: how many counts of scores there are
+    (`rounds.pooled_auroc`).
     """
 
     roles: Mapping[str, bool]
@@ -82,7 +84,8 @@ class Layout:
     metrics: tuple[str, ...]
     classes: int
     measured: bool
-    scored: bool = False
+    even: float
+    scores: int = 0
 
     @classmethod
     def of(
@@ -91,12 +94,18 @@ class Layout:
         task: Task,
         schemas: Mapping[str, Schema],
         classes: int,
-        scored: bool,
+        finds: bool = False,
+        scored: bool = False,
     ) -> "Layout":
-        """Return the layout of a task's answers. scored: as above."""
+        """Return the layout of a task's answers.
+
+        finds: whether classes are findings; scored: whether sites count scores.
+        """
         metrics = (*METRICS, *(name for name in method.counted if name not in METRICS))
+        size, even = (2 * classes, 1 / 2) if finds else (classes, 1 / classes)
         measured = task.action == EVALUATE
-        return cls(method.summed(task), schemas, metrics, classes, measured, scored)
+        scores = 2 * SCORE_BINS * classes if scored and measured else 0
+        return cls(method.summed(task), schemas, metrics, size, measured, even, scores)
 
     @cached_property
     def size(self) -> int:
@@ -107,12 +116,8 @@ class Layout:
             + len(COUNTS)
             + len(self.metrics)
             + sum(_floats(self.schemas[r], mean) + (not mean) for r, mean in self.roles.items())
-            + (each * len(NAMES) + self._scores if self.measured else 0)
+            + (each * len(NAMES) + self.scores if self.measured else 0)
         )
-
-    @property
-    def _scores(self) -> int:
-        return 2 * SCORE_BINS * self.classes if self.scored else 0
 
     @cached_property
     def places(self) -> Mapping[str, slice]:
@@ -168,8 +173,8 @@ class Layout:
             if number := round(number):
                 metrics |= {MEAN + name: total / number, SQUARE + name: squares / number}
                 metrics[SITES + name] = number
-        if self.measured and self.scored:
-            scores = numbers.counts(self._scores).reshape(self.classes, -1)
+        if self.scores:
+            scores = numbers.counts(self.scores).reshape(-1, 2 * SCORE_BINS)
             if TEST in evaluations:
                 evaluations[TEST] = evaluations[TEST].with_scores(scores.tolist())
         return Added(contents, weight, learned, sites, metrics, evaluations, counts)
@@ -193,7 +198,7 @@ class Layout:
         """
         found = one.evaluations.get(name)
         row = np.zeros(3 + self.classes**2 + 3 * BINS)
-        accuracy = instead(name, one.evaluations, self.classes)
+        accuracy = instead(name, one.evaluations, self.even)
         if accuracy is not None:
             row[:3] = 1.0, accuracy, accuracy**2
         if found is not None:
@@ -207,9 +212,9 @@ class Layout:
 
     def _scored(self, found: Evaluation | None) -> Row:
         """Return the score counts of the test images."""
-        if isinstance(found, Scored) and self.scored:
+        if isinstance(found, Scored) and self.scores:
             return np.array(found.scores, dtype=np.float64).flatten()
-        return np.zeros(self._scores)
+        return np.zeros(self.scores)
 
     def _read_evaluation(self, numbers: "_Reader") -> Evaluation:
         confusion = numbers.counts(self.classes**2).reshape(self.classes, self.classes)
@@ -221,7 +226,7 @@ class Layout:
         )
 
 
-def instead(name: str, evaluations: Mapping[str, Evaluation], classes: int) -> float | None:
+def instead(name: str, evaluations: Mapping[str, Evaluation], even: float) -> float | None:
     """Return a site's accuracy by an answer, or by what stands in its place; None without images.
 
     In the place of "tuned" that is the common answer; of "alone" an even guess among the classes;
@@ -232,7 +237,7 @@ def instead(name: str, evaluations: Mapping[str, Evaluation], classes: int) -> f
     if name in evaluations or used is None:
         return evaluations[name].accuracy if name in evaluations else None
     if answer == "alone":
-        return 1 / classes
+        return even
     common = evaluations.get(f"{part}_common")
     return common.accuracy if answer == "tuned" and common is not None else used
 

@@ -609,7 +609,7 @@ class Method(ABC, Generic[State]):
     @property
     def needs_classes(self) -> str:
         """Why `data.findings` must stay empty, and the remedy; empty: it may be set."""
-        return "it has no form in which an image has several labels: choose fedavg or one_round"
+        return "it has no form in which an image has several labels: choose recommended or fedavg"
 
     image_level: ClassVar[bool] = False
     """Whether it has a form in which what leaves a site protects single images."""

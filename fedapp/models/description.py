@@ -82,8 +82,10 @@ class Recipe:
         window_ends(self.window)
         if {len(self.mean), len(self.std)} != {self.inputs[0]}:
             raise ValueError(f"mean and std must have {self.inputs[0]} numbers, one per channel")
-        if any(len(part.class_mix or self.classes) != len(self.classes) for part in self.parts):
-            raise ValueError(f"a class mix must have {len(self.classes)} numbers, one per class")
+        size = len(self.classes) * (1 + self.finds)
+        if any(len(part.class_mix) != size for part in self.parts if part.class_mix):
+            each = "two per finding" if self.finds else "one per class"
+            raise ValueError(f"a class mix must have {size} numbers, {each}")
 
     def build(self, weights: str = "") -> Network:
         """Return one network; its weights are arbitrary. Raises ConfigError where none can be.

@@ -40,7 +40,10 @@ class Answer(nn.Module):
             logits = network(x)
             one = torch.sigmoid(logits) if self.finds else torch.softmax(logits, dim=1)
             mix = getattr(self, f"mix{place}")
-            if mix is not None:
+            if mix is not None and self.finds:
+                there = one * mix[:, 1]
+                one = there / (there + (1 - one) * mix[:, 0])
+            elif mix is not None:
                 one = one * mix
                 one = one / one.sum(1, keepdim=True)
             answer = answer + weight * one

@@ -35,7 +35,7 @@ class SiteModel:
         self, recipe: Recipe, blob: bytes, device: torch.device, weights: str = ""
     ) -> None:
         self.recipe, self.device = recipe, device
-        empty = [_empty(part) for part in recipe.parts]
+        empty = [_empty(part, recipe.finds) for part in recipe.parts]
         networks = [one.shape(recipe.build(weights)) for one in empty]
         schemas = [schema_of(network.state_dict()) for network in networks]
         both = list(zip(recipe.parts, schemas, strict=True))
@@ -62,11 +62,12 @@ class SiteModel:
         return normalise(images, self.recipe.mean, self.recipe.std)
 
 
-def _empty(part: ModelPart) -> Predictor:
+def _empty(part: ModelPart, finds: bool) -> Predictor:
     """Return what a part is, without its tensors."""
     mix = None
     if part.class_mix is not None:
         mix = torch.tensor(part.class_mix, dtype=torch.float64)
+        mix = mix.view(-1, 2) if finds else mix
     return Predictor({}, part.weight, mix, part.distance, part.form)
 
 
@@ -97,7 +98,7 @@ def in_parts(predictors: Mapping[str, Predictor]) -> tuple[bytes, tuple[ModelPar
             name=name,
             prefix=f"{name}." if len(predictors) > 1 else "",
             weight=one.weight,
-            class_mix=None if one.class_mix is None else tuple(one.class_mix.tolist()),
+            class_mix=None if one.class_mix is None else tuple(one.class_mix.flatten().tolist()),
             distance=one.distance,
             form=one.form,
         )

@@ -136,13 +136,10 @@ class SummedPhases:
 
     def _summed(self, task: Task, skipped: dict[int, str]) -> Reply:
         number = self._next_number(task.round)
-        layout = Layout.of(
-            self.phases.experiment.method,
-            task,
-            self.phases.schemas,
-            len(self.like.classes),
-            self.phases.experiment.rounds.pooled_auroc,
-        )
+        said = self.phases.experiment
+        classes, finds = len(self.like.classes), bool(said.data.findings)
+        scored = said.rounds.pooled_auroc
+        layout = Layout.of(said.method, task, self.phases.schemas, classes, finds, scored)
         place = self.root / f"{task.round}-{number}"
         closed_place = place.with_suffix(".closed")
         found = self._read(place)

@@ -228,9 +228,8 @@ class SiteClient:
             evaluations=report.evaluations,
             counts=self.data.counts,
         )
-        layout = Layout.of(
-            method, task, self.shared, len(self.classes), self.experiment.rounds.pooled_auroc
-        )
+        finds, scored = bool(self.experiment.data.findings), self.experiment.rounds.pooled_auroc
+        layout = Layout.of(method, task, self.shared, len(self.classes), finds, scored)
         noise = None
         if context.protection is not None:
             noise = row_noise(task, contents, layout, context, method, self._releases)

@@ -27,6 +27,7 @@ SHORT = {
 ABLE = [
     "fedadam", "fedavg", "fedavg_ft", "fedavg_plus", "fedavg_sl", "fedavg_tenth", "fedavgm",
     "fedbn", "fedbn_sl", "fedprox", "fedprox_ft", "fedprox_sl", "local_only", "one_round",
+    "prior_shift", "recommended",
 ]  # fmt: skip
 
 
@@ -173,8 +174,8 @@ def test_what_cannot_be_used_is_refused_in_a_line(wrong, says):
     ({"training.uneven": "balanced"}, "training.uneven"),
     ({"rounds.min_sensitivity": 0.5}, "rounds.min_sensitivity"),
     ({"rounds.chosen_by": "kappa"}, "choose balanced_accuracy or f1"),
-    ({"privacy.sums": "masked"}, "privacy.sums"),
-    ({"method.objective": "fixmatch"}, "no pseudo-labels of findings"),
+    ({"privacy.epsilon": 4.0}, "counts in the sums of every finding that was read in it"),
+    ({"method.objective": "fixmatch"}, "its pseudo-labels are of classes"),
 ])  # fmt: skip
 def test_settings_of_classes_are_refused_beside_findings(data, settings, says):
     with pytest.raises(fedapp.FedAppError, match=says):
@@ -192,8 +193,8 @@ def test_methods_are_compared_and_a_new_site_is_not_onboarded(data, tmp_path):
         plan_for(run, NewSite(number=3), 1, {})
 
 
-def test_um_pfssl_and_recommended_say_that_they_cannot():
+def test_um_pfssl_and_others_say_that_they_cannot():
     federation = fedapp.Federation([fedapp.Site(PAIR)] * 3)
-    for method in ("um_pfssl", "fedrod", "fedsem", "recommended"):
+    for method in ("um_pfssl", "fedrod", "fedsem"):
         with pytest.raises(fedapp.FedAppError, match="cannot learn findings"):
             fedapp.run(federation, method, network="mlp", quiet=True)

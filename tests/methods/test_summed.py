@@ -9,8 +9,9 @@ import torch
 from fedapp.ground.errors import ProtocolError
 from fedapp.learn.metrics import BINS, evaluation
 from fedapp.learn.priors import FEW_ALIKE, alike, mean_mix, mean_mix_of_sums
-from fedapp.messages.protocol import MODEL
-from fedapp.methods._summed import Added, Layout, instead
+from fedapp.messages.protocol import EVALUATE, MODEL, ModelRef, Task
+from fedapp.methods._summed import NAMES, Added, Layout, instead
+from fedapp.methods.averaging.fedavg import FedAvg
 
 FLOATS = {"w": ((2,), torch.float32), "n": ((), torch.int64)}
 SUMS = {"counts": ((2,), torch.int64), "total": ((1,), torch.float32)}
@@ -18,7 +19,7 @@ SUMS = {"counts": ((2,), torch.int64), "total": ((1,), torch.float32)}
 
 def layout(measured: bool = False, **roles: bool) -> Layout:
     schemas = {MODEL: FLOATS, "sums": SUMS}
-    return Layout(roles, schemas, ("loss", "steps"), 2, measured)
+    return Layout(roles, schemas, ("loss", "steps"), 2, measured, 1 / 2)
 
 
 def model(*numbers: float) -> dict[str, torch.Tensor]:
@@ -82,11 +83,11 @@ def test_what_stands_in_an_answers_place() -> None:
     used = evaluation(torch.tensor([[0.9, 0.1]] * 4), torch.tensor([0, 0, 0, 1]))
     common = evaluation(torch.tensor([[0.9, 0.1]] * 4), torch.tensor([0, 1, 1, 1]))
     said = {"test": used, "test_common": common}
-    assert instead("test", said, 2) == 0.75
-    assert instead("test_tuned", said, 2) == 0.25
-    assert instead("test_alone", said, 4) == 0.25  # an even guess among four
-    assert instead("test_online", said, 2) == 0.75
-    assert instead("test_tuned", {}, 2) is None
+    assert instead("test", said, 1 / 2) == 0.75
+    assert instead("test_tuned", said, 1 / 2) == 0.25
+    assert instead("test_alone", said, 1 / 4) == 0.25  # an even guess among four
+    assert instead("test_online", said, 1 / 2) == 0.75
+    assert instead("test_tuned", {}, 1 / 2) is None
 
 
 @pytest.mark.parametrize("wrong", [-1.0, 0.4])
@@ -165,3 +166,11 @@ def test_facts_of_all() -> None:
     found = facts_of(like, EVERYBODY, Added(counts={"labelled": 5, "test": 2}))
     assert found == replace(like, site=EVERYBODY, name="", labelled=5, test=2)
     assert found.called == "all sites together"
+
+
+def test_findings_have_places_for_two_classes_each_and_an_even_guess_of_two() -> None:
+    task = Task(0, 1, EVALUATE, ModelRef(-1, 0, "0" * 64))
+    plain, finds = (Layout.of(FedAvg(), task, {}, 3, of) for of in (False, True))
+    assert (plain.classes, finds.classes) == (3, 6)
+    assert plain.even == pytest.approx(1 / 3) and finds.even == 0.5
+    assert finds.size - plain.size == len(NAMES) * (36 - 9)

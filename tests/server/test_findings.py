@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+import fedapp
 from fedapp.ground.errors import ProtocolError, RunError
 from fedapp.ground.settings import DataSettings
 from fedapp.learn.metrics import evaluation
 from fedapp.messages.protocol import MODEL, ModelRef, Reply, SiteFacts, Task
 from fedapp.server.checks import agreed, check_reply, unfit
 from fedapp.server.standings import Standing, Standings
+from tests.server.test_summing import model
 
 NAMES = ("effusion", "mass")
 FACTS = SiteFacts(0, (1, 8, 8), NAMES, 3, 0, 0, 3, "0" * 64, name="east")
@@ -65,3 +67,37 @@ def test_an_even_guess_of_a_finding_is_one_of_two_and_counts_give_no_verdict():
     assert run.sites[0].verdict.said == "unknown"
     assert "from counts of findings" in run.sites[0].verdict.line
     assert run.sites[0].test_classes == 2
+
+
+def rows_of(count, seed):
+    """Rows and two findings that follow from them, a third not read; and one that nobody has."""
+    stream = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 4, generator=stream)
+    y = torch.stack([x[:, 0] > 0.3, x[:, 1] > 0, torch.zeros(count) > 1], 1).long()
+    y[torch.rand(y.shape, generator=stream) < 0.3] = -1
+    return x, y
+
+
+@pytest.mark.parametrize(("method", "role"), [
+    ("fedavg", ""), ("one_round", "solution"), ("recommended", "solution"),
+])  # fmt: skip
+def test_a_masked_sum_of_findings_is_the_plain_one(method, role, tmp_path, monkeypatch):
+    """But for fixed point; mixes of sites are estimated from sums, and no head is of them."""
+    monkeypatch.setenv("FEDAPP_OUT", str(tmp_path))
+    sites = [
+        fedapp.Site(rows_of(20 + k, k), rows_of(9, k + 20)[0], rows_of(12, k + 40),
+                    rows_of(15, k + 60)) for k in range(4)
+    ]  # fmt: skip
+    few = {"rounds.num_rounds": 2, "training.warmup_epochs": 1, "model.hidden": "4"}
+    settings = {} if method == "one_round" else few
+    plain, masked = (
+        fedapp.run(fedapp.Federation(sites), method, network="mlp", quiet=True,
+                   settings={**settings, "privacy.sums": sums}) for sums in ("plain", "masked")
+    )  # fmt: skip
+    one, other = model(plain.folder, role), model(masked.folder, role)
+    assert one.keys() == other.keys()
+    for name in one.keys() - {"prior"}:
+        assert torch.allclose(one[name].double(), other[name].double(), atol=2e-5), name
+    assert plain.accuracy == pytest.approx(masked.accuracy, abs=0.03)
+    for mine, theirs in zip(plain.summary["by_class"], masked.summary["by_class"], strict=True):
+        assert (mine["images"], mine["read"]) == (theirs["images"], theirs["read"])

@@ -244,9 +244,9 @@ class ByObjective(WithPseudoLabels):
 
     @property
     def needs_classes(self) -> str:
-        """Labels alone teach findings: there is no pseudo-label of them."""
+        """Labels alone teach findings here."""
         if self.objective != "supervised":
-            return "there are no pseudo-labels of findings: set method.objective=supervised"
+            return "its pseudo-labels are of classes: set method.objective=supervised"
         return ""
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:

@@ -8,8 +8,27 @@ from fedapp.methods.base import SiteContext
 
 
 def counts(site: SiteContext) -> Tensor:
-    """Return the numbers of labelled images of each class, [C]."""
+    """Return the numbers of labelled images of each class, [C]; of findings without, with: [F, 2].
+
+    Where a finding was not read, the image counts in neither.
+    """
+    if site.data.finds:
+        labels = site.data.labels.cpu()
+        return torch.stack([(labels == 0).sum(0), (labels == 1).sum(0)], 1)
     return torch.bincount(site.data.labels.cpu(), minlength=site.data.num_classes)
+
+
+def judged(answers: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what answers are held against: N samples of C classes [N, C], labels [N], group [N].
+
+    An image is a sample, all of one group. Of findings, answers and labels [n, F], each that was
+    read is one, of two classes; its group is the finding.
+    """
+    if labels.ndim == 1:
+        return answers, labels, torch.zeros_like(labels)
+    image, of = (labels >= 0).nonzero(as_tuple=True)
+    there = answers[image, of]
+    return torch.stack([1 - there, there], 1), labels[image, of], of
 
 
 def deciding(site: SiteContext) -> Tensor:

@@ -51,7 +51,8 @@ class Fit:
     def of(cls, logits: Sequence[Tensor], labels: Tensor, mix: Tensor, weights: Tensor) -> Self:
         """Return the sums over n >= 0 images.
 
-        logits: M answers [n, C]. labels: int64 [n]. mix: [C], above 0. weights: [M].
+        logits: M answers [n, C]. labels: int64 [n]. mix: [C] or [n, C], above 0.
+        weights: [M].
         """
         z = torch.stack([bounded(one.double()) for one in logits])
         z = z - z.mean(2, keepdim=True)  # the same answer, and smaller numbers

@@ -4,9 +4,9 @@ A finding is two classes, without and with it, and its logit is the difference o
 means are of the images in which it was read, the second moment is of all images, read or not, so
 that it is sent once; `_discriminant.Classes` estimates which share of all images has it. Of one
 finding that was read in every image, all this is the closed form of two classes. lambda and
-temperature are voted on by finding. A site adds its own log odds, of the images in which it read
-the finding and of what the federation's say to it. Unlabelled images count in the second moment
-alone; nothing is guessed.
+temperature are voted on by finding. A site answers times its own mix of each finding, of the images
+in which it read it, of the federation's mean and of what EM says of unlabelled ones. These count in
+the second moment alone: no finding is guessed for the sums.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -16,21 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL
+from fedapp.data.parts import LABELLED, UNLABELLED, VAL
 from fedapp.ground.errors import RunError
-from fedapp.learn.findings import read_alone
-from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Form, Head, answers_over
+from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Head
 from fedapp.learn.params import Params, Schema
-from fedapp.learn.predictors import Predictor
-from fedapp.learn.priors import mean_mix, site_mix
-from fedapp.messages.protocol import Evaluation, ModelRef, Reply, Task
-from fedapp.methods.base import Round, SiteReport
-from fedapp.methods.closed_form._answers import deciding
+from fedapp.learn.priors import alike, mean_mix, mean_mix_of_sums
+from fedapp.messages.protocol import ModelRef, Reply, Task
+from fedapp.methods.base import Round, SiteContext, SiteReport
+from fedapp.methods.closed_form._answers import counts, deciding
 from fedapp.methods.closed_form._calibration import FAR
 from fedapp.methods.closed_form._contents import (
+    ALIKE,
     COUNT,
     GRID,
-    LEARN,
     LOGLIK,
     PRIOR,
     RIDGE,
@@ -43,7 +41,6 @@ from fedapp.methods.closed_form._contents import (
     VOTES,
     WORST,
     flat,
-    owed,
 )
 from fedapp.methods.closed_form._discriminant import (
     COUNTS,
@@ -54,8 +51,12 @@ from fedapp.methods.closed_form._discriminant import (
     pairs,
     sums_schema,
 )
-from fedapp.methods.closed_form._server import BEFORE, features_of, named, sent
+from fedapp.methods.closed_form._server import BEFORE, gathered, named, sent
+from fedapp.methods.closed_form._server import solved as solved_classes
 from fedapp.methods.closed_form._site import ClosedSite
+
+ALIKES = "alike"
+"""Name of what goes with the sums: `priors.alike` of each finding, where sums hide it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +94,21 @@ class FindingSolution:
             params[TEMPERATURE].double(),
         )
 
+    @property
+    def common(self) -> Head:
+        """The heads that are everybody's."""
+        return self.weight, self.bias
+
+    def alone(self, features: Tensor, labels: Tensor) -> Head:
+        """Return the heads from a site's own labelled images, [n, d] and [n, F], n >= 1."""
+        heads = []
+        for ridge, t, known in zip(self.ridge, self.temperature, labels.T, strict=True):
+            read = known >= 0
+            own = Classes.none(2, features.shape[1]).with_own(features[read], known[read], 1.0)
+            heads.append([one / t for one in logits(own.counts, *own.head(float(ridge)))])
+        weights, biases = zip(*heads, strict=True)
+        return torch.stack(weights).float(), torch.stack(biases).float()
+
 
 def finding_schemas(plain: Mapping[str, Schema]) -> dict[str, Schema]:
     """Return the schemas of what travels in the place of that of F classes, `plain`, by role."""
@@ -101,7 +117,10 @@ def finding_schemas(plain: Mapping[str, Schema]) -> dict[str, Schema]:
     head: Schema = {HEAD_WEIGHT: ((findings * size,), each), HEAD_BIAS: ((findings,), each)}
     numbers: Schema = {name: ((findings,), each) for name in (RIDGE, TEMPERATURE)}
     return {
-        SUMS: sums_schema(2 * findings, size),
+        SUMS: {
+            **sums_schema(2 * findings, size),
+            ALIKES: ((findings * len(ALIKE),), torch.float64),
+        },
         GRID: {name: ((heads * shape[0],), of) for name, (shape, of) in head.items()},
         SOLUTION: {**head, PRIOR: ((2 * findings,), each), **numbers},
         VOTES: {LOGLIK: ((findings * heads * len(TEMPERATURES),), each)},
@@ -114,8 +133,8 @@ def sums_of(known: Tensor, labels: Tensor, other: Tensor) -> Sums:
     Counts [2F] and sums [2F, d] are of the images in which a finding was read, the rest of all.
     """
     every = Sums.of(known[:0], labels.new_empty(0), torch.cat([known, other]), 2 * labels.shape[1])
-    _, there, image, of = read_alone(torch.zeros(labels.shape).numpy(), labels.cpu().numpy())
-    place, rows = torch.from_numpy(2 * of + there), known.cpu().double()[torch.from_numpy(image)]
+    image, of = (labels.cpu() >= 0).nonzero(as_tuple=True)
+    place, rows = 2 * of + labels.cpu()[image, of], known.cpu().double()[image]
     return Sums(
         torch.bincount(place, minlength=len(every.counts)).double(),
         every.by_class.index_add_(0, place, rows),
@@ -140,30 +159,28 @@ def logits(counts: Tensor, weights: Tensor, biases: Tensor) -> Head:
 # --- server ---------------------------------------------------------------------------------------
 
 
-def solved_findings(
-    rnd: Round, name: str
+def solved(
+    rnd: Round, name: str, own: bool, guesses: int
 ) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
-    """Ask for the sums of all sites that have sent none, and solve where some came.
-
-    As `_server.solved` otherwise.
-    """
-    fresh = [site for site in rnd.everybody if not rnd.pool.has(site, SUMS)]
-    if rnd.common_fixed or not fresh:
-        return named(rnd)
-    lent = yield from features_of(rnd, name)
-    replies = yield [rnd.task(site, COUNT, 0, {}, **lent) for site in fresh]
-    senders = [site for site in rnd.everybody if rnd.pool.has(site, SUMS)]
-    if not senders:
-        raise RunError("no site has sent sums, and the closed form is made of them: see above why")
+    """As `_server.solved`; of findings nothing is guessed, and no site's images count more."""
+    if not rnd.finds:
+        return (yield from solved_classes(rnd, name, own, guesses))
+    lent, senders, replies = yield from gathered(rnd, name)
     if not replies:
         return named(rnd)
-    every = [Sums.from_params(rnd.pool.read(rnd.pool.latest(k, SUMS))) for k in senders]
+    rows = [rnd.pool.read(rnd.pool.latest(k, SUMS)) for k in senders]
+    every = [Sums.from_params(row) for row in rows]
     total, seen = added(every), torch.stack([one.counts.view(-1, 2) for one in every])
     if not total.counts.sum():
         raise RunError(
             "no site has read a finding, and the closed form needs some: label images at one site "
             "at least"
         )
+    if rnd.masked:
+        both = zip(seen[0], rows[0][ALIKES].view(-1, len(ALIKE)).tolist(), strict=True)
+        priors = [mean_mix_of_sums(*one) for one in both]
+    else:
+        priors = [mean_mix(one) if one.any() else torch.ones(2) for one in seen.unbind(1)]
     found = [_heads(one) for one in pairs(total)]
     weights, biases, levels = (torch.stack(of, 1) for of in zip(*found, strict=True))
     grid = rnd.pool.put(flat(weights, biases), GRID)
@@ -176,7 +193,7 @@ def solved_findings(
     solution = FindingSolution(
         weights[ridge, each] / t[:, None],
         biases[ridge, each] / t,
-        torch.stack([mean_mix(one) if one.any() else torch.ones(2) for one in seen.unbind(1)]),
+        torch.stack(priors),
         levels[ridge, each],
         t,
     )
@@ -198,87 +215,45 @@ def _heads(sums: Sums) -> tuple[Tensor, Tensor, Tensor]:
 # --- site -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class FindingSite:
-    """A site's side of it."""
-
-    closed: ClosedSite
+class FindingSite(ClosedSite):
+    """A site's side of it. Of F findings a mix is [F, 2]; no task of a guess comes."""
 
     def answer(self, task: Task) -> SiteReport:
-        """Do a task of the closed form."""
-        if task.action == LEARN:
-            return self.closed.answer(task)
-        found = self.sums().to_params() if task.action == COUNT else self.votes(task)
-        return SiteReport(contents={owed(task): found})
-
-    def sums(self) -> Sums:
-        """Return the sums over the site's training images."""
-        features = self.closed.features
-        return sums_of(features(LABELLED), self.closed.site.data.labels, features(UNLABELLED))
+        """Do a task of the closed form; count what `mean_mix_of_sums` needs of each finding."""
+        if task.action != COUNT:
+            return super().answer(task)
+        found = sums_of(
+            self.features(LABELLED), self.site.data.labels, self.features(UNLABELLED)
+        ).to_params()
+        every = [alike(own) for own in counts(self.site)]
+        found[ALIKES] = torch.tensor(every, dtype=torch.float64).flatten()
+        return SiteReport(contents={SUMS: found})
 
     def votes(self, task: Task) -> Params:
         """Return how likely each lambda and temperature makes each finding of validation images."""
-        site = self.closed.site
-        chosen = deciding(site)
-        labels = site.data.val_labels.cpu()[chosen]
-        seen = self.closed.features(VAL).cpu()[chosen].double()
-        grid, odds = site.contents(task.models[GRID][0]), self.odds(torch.zeros(2))
+        chosen = deciding(self.site)
+        labels = self.site.data.val_labels.cpu()[chosen]
+        seen = self.features(VAL).cpu()[chosen].double()
+        grid, mix = self.site.contents(task.models[GRID][0]), self.mix_alone().log()
         biases = grid[HEAD_BIAS].view(len(RIDGES), -1).double()
         weights = grid[HEAD_WEIGHT].view(*biases.shape, -1).double()
         z = torch.einsum("nd,lfd->nlf", seen, weights) + biases
-        heated = z[..., None] / torch.tensor(TEMPERATURES).double() + odds[:, None]
+        heated = (
+            z[..., None] / torch.tensor(TEMPERATURES).double() + (mix[:, 1] - mix[:, 0])[:, None]
+        )
         there = (2 * labels - 1)[:, None, :, None]
         loglik = F.logsigmoid(there * heated).clamp_min(WORST) * (labels >= 0)[:, None, :, None]
         return {LOGLIK: loglik.sum(0).transpose(0, 1).flatten().float()}
 
-    def odds(self, prior: Tensor) -> Tensor:
-        """Return the log odds of each finding here, [F]; prior: [F, 2], or [2] of all alike.
+    def solution(self, task: Task) -> FindingSolution:  # type: ignore[override]
+        """Return the solution that a task names."""
+        return FindingSolution.from_params(self.site.contents(task.models[SOLUTION][0]))
 
-        Without labels of it and without a prior they are even.
-        """
-        data = self.closed.site.data
-        labels = data.labels.cpu()
-        counts = torch.stack([(labels == 0).sum(0), (labels == 1).sum(0)], 1)
-        if not self.closed.own_mix:
-            return torch.zeros(len(counts), dtype=torch.float64)
-        none = torch.empty(0, 2)
-        rows = zip(counts, prior.expand(len(counts), 2), strict=True)
-        mixes = torch.stack([site_mix(own, none, of) for own, of in rows])
-        return mixes[:, 1].log() - mixes[:, 0].log()
+    def head(self, task: Task) -> Head:
+        """Return the common head: a site's own images count as others' do."""
+        return self.solution(task).common
 
-    def every(self, task: Task) -> dict[str, Head]:
-        """Return the head of each answer that the site has: the common one, and that of its own."""
-        site = self.closed.site
-        solution = FindingSolution.from_params(site.contents(task.models[SOLUTION][0]))
-        odds = self.odds(solution.prior)
-        found = {"common": (solution.weight, (solution.bias + odds).float())}
-        if len(site.data.labels):
-            weight, bias = self._alone(solution)
-            found["alone"] = weight.float(), (bias + self.odds(torch.zeros(2))).float()
-        return found
 
-    def _alone(self, solution: FindingSolution) -> Head:
-        """Return the head from the site's own labelled images, without its odds."""
-        features, labels = self.closed.features(LABELLED).cpu(), self.closed.site.data.labels.cpu()
-        heads = []
-        for f, known in enumerate(labels.T):
-            read = known >= 0
-            own = Classes.none(2, features.shape[1]).with_own(features[read], known[read], 1.0)
-            weight, bias = logits(own.counts, *own.head(float(solution.ridge[f])))
-            heads.append((weight / solution.temperature[f], bias / solution.temperature[f]))
-        return torch.stack([w for w, _ in heads]), torch.stack([b for _, b in heads])
-
-    def measured(self, task: Task) -> dict[str, Evaluation]:
-        """Measure each answer on both parts; what is used is the common one."""
-        sets, results = [self.closed.features(part) for part in (VAL, TEST)], {}
-        for name, head in self.every(task).items():
-            for part, said in zip((VAL, TEST), answers_over(head, sets, finds=True), strict=True):
-                labels = self.closed.site.labelled_part(part)[1]
-                results[f"{part}_{name}"] = self.closed.site.evaluation(said, labels)
-        return results | {part: results[f"{part}_common"] for part in (VAL, TEST)}
-
-    def predictor(self, answer: str, task: Task) -> Predictor:
-        """Return what gives an answer of `every`."""
-        form = Form(self.closed.name)
-        head = self.every(task)["alone" if answer == "alone" else "common"]
-        return Predictor(form.params(head, self.closed.map), form=form)
+def side_of(name: str, task: Task, site: SiteContext, own_mix: bool = True) -> ClosedSite:
+    """Return a site's side of the closed form, of classes or of findings; as `ClosedSite.of`."""
+    return (FindingSite if site.data.finds else ClosedSite).of(name, task, site, own_mix)

@@ -73,6 +73,8 @@ BEFORE = (
     .double()
 )
 """What speaks for each lambda and temperature before any image votes: log-normal."""
+Lent = dict[str, list[ModelRef]]
+"""What tasks name beside what they are for, by role."""
 NONE_FIRST = torch.tensor([0.0] + [-LEAD] * (len(OWN_WEIGHTS) - 1), dtype=torch.float64)
 """The same for each weight of a site's own images."""
 
@@ -96,14 +98,7 @@ def _voted(
     rnd: Round, name: str, own: bool, guesses: int
 ) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
     """Solve with what sites vote for; as `solved` otherwise."""
-    fresh = [site for site in rnd.everybody if not rnd.pool.has(site, SUMS)]
-    if rnd.common_fixed or not fresh:
-        return named(rnd)
-    lent = yield from features_of(rnd, name)
-    replies = yield [rnd.task(site, COUNT, 0, {}, **lent) for site in fresh]
-    senders = [site for site in rnd.everybody if rnd.pool.has(site, SUMS)]
-    if not senders:
-        raise RunError("no site has sent sums, and the closed form is made of them: see above why")
+    lent, senders, replies = yield from gathered(rnd, name)
     if not replies:
         return named(rnd)
     labels: list[Tensor] = []
@@ -120,7 +115,7 @@ def _voted(
             "site at least"
         )
     if rnd.masked:
-        said = replies[0].metrics if replies else {}
+        said = replies[0].metrics
         prior = mean_mix_of_sums(total.counts, [said.get(name, 0.0) for name in ALIKE])
     else:
         prior = mean_mix(torch.stack(labels))
@@ -141,6 +136,25 @@ def _voted(
         solution = yield from _with_own(rnd, solution, lent)
     rnd.pool.put(solution.to_params(), SOLUTION)
     return named(rnd)
+
+
+def gathered(
+    rnd: Round, name: str
+) -> Generator[Sequence[Task], Sequence[Reply], tuple[Lent, list[int], Sequence[Reply]]]:
+    """Ask for the sums of all sites that have sent none.
+
+    Returns what tasks name of the features, the sites whose sums are there, and the replies that
+    came now; without any nothing is to be solved. Raises RunError where there are no sums at all.
+    """
+    fresh = [site for site in rnd.everybody if not rnd.pool.has(site, SUMS)]
+    if rnd.common_fixed or not fresh:
+        return {}, [], []
+    lent = yield from features_of(rnd, name)
+    replies = yield [rnd.task(site, COUNT, 0, {}, **lent) for site in fresh]
+    senders = [site for site in rnd.everybody if rnd.pool.has(site, SUMS)]
+    if not senders:
+        raise RunError("no site has sent sums, and the closed form is made of them: see above why")
+    return lent, senders, replies
 
 
 def _protected(

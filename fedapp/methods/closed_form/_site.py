@@ -197,30 +197,31 @@ class ClosedSite:
         return kept[of, HEAD_WEIGHT], kept[of, HEAD_BIAS]
 
     def mix(self, task: Task) -> Tensor:
-        """Return the site's class mix [C], from its own head's answers to unlabelled images too."""
+        """Return the site's class mix, from its own head's answers to unlabelled images too."""
         return self._unlabelled(task)[1]
 
     def _unlabelled(self, task: Task) -> tuple[Tensor, Tensor]:
-        """Return the own head's answers to the unlabelled images [n, C], and the class mix [C].
+        """Return the own head's answers to the unlabelled images [n, C], and the class mix.
 
         Where images differ by site the common head may know hardly any of them.
         """
-        [answers] = answers_over(self.head(task), [self.features(UNLABELLED)])
+        finds = self.site.data.finds
+        [answers] = answers_over(self.head(task), [self.features(UNLABELLED)], finds)
         return answers, site_mix(counts(self.site), answers, self.solution(task).prior)
 
     def mix_alone(self) -> Tensor:
-        """Return the class mix [C] as the site's labels alone say it."""
+        """Return the class mix as the site's labels alone say it."""
         return class_mix(counts(self.site), torch.empty(0, self.site.data.num_classes))
 
     def every(self, task: Task) -> dict[str, tuple[Head, Tensor]]:
-        """Return the head of each answer that the site has, and the class mix [C] it is times.
+        """Return the head of each answer that the site has, and the class mix it is times.
 
         "alone": from the site's own labelled images; absent at a site without any.
         """
         solution, labels = self.solution(task), self.site.data.labels
         mix, labels_mix = self.mix(task), self.mix_alone()
         if not self.own_mix:
-            mix = labels_mix = torch.full_like(mix, 1 / len(mix))
+            mix = labels_mix = torch.full_like(mix, 1 / mix.shape[-1])
         found = {"common": (solution.common, mix), "tuned": (self.head(task), mix)}
         if len(labels):
             found["alone"] = solution.alone(*self.known()), labels_mix
@@ -234,7 +235,8 @@ class ClosedSite:
             if answer not in found:
                 continue
             head, mix = found[answer]
-            for part, plain in zip((VAL, TEST), answers_over(head, sets), strict=True):
+            said = answers_over(head, sets, self.site.data.finds)
+            for part, plain in zip((VAL, TEST), said, strict=True):
                 labels = self.site.labelled_part(part)[1]
                 said = weighted(plain, mix).float()
                 results[f"{part}_{name}"] = self.site.evaluation(said, labels)

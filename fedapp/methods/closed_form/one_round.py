@@ -42,13 +42,9 @@ from fedapp.methods.closed_form._features import (
     learned_features,
     unfit_features,
 )
-from fedapp.methods.closed_form._findings import (
-    FindingSite,
-    finding_schemas,
-    solved_findings,
-)
+from fedapp.methods.closed_form._findings import finding_schemas, side_of, solved
 from fedapp.methods.closed_form._released import SENSITIVITY
-from fedapp.methods.closed_form._server import MOST_GUESSES, solved
+from fedapp.methods.closed_form._server import MOST_GUESSES
 from fedapp.methods.closed_form._site import ClosedSite
 
 
@@ -103,10 +99,7 @@ class OneRound(Method[Solved]):
         self, state: Solved, rnd: Round
     ) -> Generator[Sequence[Task], Sequence[Reply], Solved]:
         """Solve where sums of new sites came; let every site measure."""
-        if rnd.finds:
-            lent = yield from solved_findings(rnd, self.features)
-        else:
-            lent = yield from solved(rnd, self.features, self.answer == "tuned", self.guesses)
+        lent = yield from solved(rnd, self.features, self.answer == "tuned", self.guesses)
         yield [rnd.task(site, EVALUATE, 0, {}, **lent) for site in rnd.sites]
         if rnd.finds:
             return state
@@ -161,15 +154,11 @@ class OneRound(Method[Solved]):
         """Count and vote, or measure; once, since a solution stays."""
         closed = self._closed(task, site)
         if task.action != EVALUATE:
-            return replace(self._side(closed).answer(task), holds=lasting(task))
+            return replace(closed.answer(task), holds=lasting(task))
         known = (task.models[SOLUTION][0].digest,)
         if known not in site.evaluated:
-            if site.data.finds:
-                results = FindingSite(closed).measured(task)
-            else:
-                every = {name: name for name in ("common", "tuned", "alone")}
-                results = closed.measured(task, every)
-                results |= {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
+            results = closed.measured(task, {name: name for name in ("common", "tuned", "alone")})
+            results |= {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
             site.evaluated.clear()
             site.evaluated[known] = results
         return SiteReport(evaluations=site.evaluated[known], holds=lasting(task))
@@ -180,13 +169,10 @@ class OneRound(Method[Solved]):
 
     def single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
         """Return one head over the features, times a class mix."""
-        return {answer: self._side(self._closed(task, site)).predictor(answer, task)}
-
-    def _side(self, closed: ClosedSite) -> ClosedSite | FindingSite:
-        return FindingSite(closed) if closed.site.data.finds else closed
+        return {answer: self._closed(task, site).predictor(answer, task)}
 
     def _closed(self, task: Task, site: SiteContext) -> ClosedSite:
-        return ClosedSite.of(self.features, task, site, self.own_mix)
+        return side_of(self.features, task, site, self.own_mix)
 
 
 METHOD = OneRound

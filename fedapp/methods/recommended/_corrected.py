@@ -6,17 +6,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedapp.learn.losses import soft_target_loss
+from fedapp.learn.losses import read_loss, soft_target_loss
 from fedapp.learn.objectives import Work
 from fedapp.learn.steps import Step, batches, paired
 from fedapp.learn.uneven import BALANCED
 
 
-def corrected(work: Work, kept: Tensor, soft: Tensor, worth: float, mix: Tensor) -> Iterator[Step]:
+def corrected(work: Work, kept: Tensor, soft: Tensor, worth: Tensor, mix: Tensor) -> Iterator[Step]:
     """CE(D_s) + worth * CE(D_u, soft pseudo-labels), the logits corrected by the class mix.
 
     kept: int64 [m], which of D_u have a pseudo-label. soft: float32 [m, C], rows sum to 1. worth:
-    of one, in labels. mix: pi [C], > 0; ln pi is added to the logits (`learn.priors`).
+    of one, in labels, a scalar. mix: pi [C], > 0; ln pi is added to the logits (`learn.priors`).
+
+    Of findings soft is [m, F], below 0 where there is no pseudo-label of one, worth [F], and the
+    log odds of mix, [F, 2], are added; the losses are means over the findings that were read.
 
     Each step holds labelled images, whose mean loss counts 1, and as many with pseudo-labels, whose
     mean loss counts what they are worth: many pseudo-labels do not drown few labels. Where labelled
@@ -24,11 +27,11 @@ def corrected(work: Work, kept: Tensor, soft: Tensor, worth: float, mix: Tensor)
     """
     data, device, known = work.data, work.data.labels.device, len(work.data.labels)
     images = torch.cat([data.labelled, data.unlabelled[kept.to(device)]])
-    labels = F.one_hot(data.labels, data.num_classes).float()
-    targets = torch.cat([labels, soft.to(device)])
+    labels = data.labels if data.finds else F.one_hot(data.labels, data.num_classes)
+    targets = torch.cat([labels.float(), soft.to(device)])
     own = work.mix if work.uneven == BALANCED else mix
-    known_shift = own.log().to(targets)
-    shift, scale = mix.log().to(targets), torch.tensor(worth).to(targets)
+    known_shift = _log(own).to(targets)
+    shift, scale = _log(mix).to(targets), worth.to(targets)
     work.begin(len(images))
 
     def batched() -> Iterator[tuple[Tensor, Tensor]]:
@@ -55,6 +58,11 @@ def corrected(work: Work, kept: Tensor, soft: Tensor, worth: float, mix: Tensor)
     return work.passes(epoch)
 
 
+def _log(mix: Tensor) -> Tensor:
+    """Return ln pi [C]; of findings, mix [F, 2], the log odds [F]."""
+    return mix.log() if mix.ndim == 1 else mix[:, 1].log() - mix[:, 0].log()
+
+
 def corrected_loss(
     network: nn.Module,
     views: Tensor,
@@ -65,9 +73,11 @@ def corrected_loss(
 ) -> Tensor:
     """Normalised views: of D_s, with targets [n, C], then of D_u, with pseudo-labels [m, C].
 
-    shift: [C] or [n + m, C], added to the logits. worth: a scalar.
+    shift: [C] or [n + m, C], added to the logits. worth: a scalar; of findings [F].
     """
     logits, known = network(views) + shift, len(targets)
+    if worth.ndim:
+        return read_loss(logits[:known], targets) + read_loss(logits[known:], pseudo, worth)
     total: Tensor = logits.new_zeros(())
     if known:
         total = total + soft_target_loss(logits[:known], targets)

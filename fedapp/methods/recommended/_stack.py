@@ -6,9 +6,10 @@ is better than either (docs/research/one_round.md).
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedapp.data.parts import VAL
@@ -24,6 +25,7 @@ from fedapp.methods.closed_form._calibration import Fit
 from fedapp.methods.closed_form._checks import MEND
 from fedapp.methods.closed_form._contents import SOLUTION
 from fedapp.methods.closed_form._discriminant import COUNTS
+from fedapp.methods.closed_form._findings import side_of
 from fedapp.methods.closed_form._server import sent
 from fedapp.methods.closed_form._site import ClosedSite
 
@@ -83,11 +85,12 @@ class Stacked:
     @classmethod
     def of(cls, features: str, task: Task, site: SiteContext) -> "Stacked":
         """Load what a task names: the server's network, the solution and the stack."""
-        closed = ClosedSite.of(features, task, site)
+        closed = side_of(features, task, site)
         stack = site.contents(task.models[STACK][0])
         weight, bias = closed.head(task)
         site.load(task.models["server"][0])
         joint = OverFeatures(closed.map, site.data.num_classes, site.model).to(site.device).eval()
+        joint.finds = site.data.finds
         ours = tensors_of(joint)
         with torch.no_grad():
             ours[SCALE].copy_(stack[WEIGHTS][0])
@@ -107,7 +110,7 @@ class Stacked:
         for start in range(0, len(images), step):
             batch = slice(start, start + step)
             others = features_of(site.model, images[batch], site.normalise)
-            found.append(torch.softmax(self.network.tail((fixed[batch], *others)), dim=1).cpu())
+            found.append(self.network.answer(self.network.tail((fixed[batch], *others))).cpu())
         answers = torch.cat([torch.empty(0, site.data.num_classes), *found])
         if not all_finite(answers):
             raise RunError(f"site {site.data.site}: the model answers NaN; {DIVERGED}")
@@ -123,19 +126,27 @@ class Stacked:
 def fit_of(features: str, task: Task, site: SiteContext) -> Params:
     """Return a site's sums at the stack that the task names, as they travel.
 
-    Of images of classes that the closed form knows: the others it cannot answer at any weight.
+    Of images of classes that the closed form knows: the others it cannot answer at any weight. Each
+    finding that was read is a sample of two classes; those of an image count as one in `images`.
     """
-    closed = ClosedSite.of(features, task, site)
+    closed = side_of(features, task, site)
     stack = site.contents(task.models[STACK][0])
     weight, bias = closed.head(task)
     chosen = deciding(site)
-    known = site.contents(task.models[SOLUTION][0])[COUNTS] > 0
-    chosen = chosen[known[site.data.val_labels.cpu()[chosen]]]
+    if not site.data.finds:
+        known = site.contents(task.models[SOLUTION][0])[COUNTS] > 0
+        chosen = chosen[known[site.data.val_labels.cpu()[chosen]]]
     labels, mix = site.data.val_labels.cpu()[chosen], closed.mix_alone()
     other = closed.features(VAL).cpu()[chosen] @ weight.T + bias
     site.load(task.models["server"][0])
-    images = site.data.val[chosen.to(site.device)]
-    fit = Fit.of([_logits(site, images), other], labels, mix, stack[WEIGHTS])
+    both = [_logits(site, site.data.val[chosen.to(site.device)]), other]
+    if not site.data.finds:
+        return {NUMBERS: Fit.of(both, labels, mix, stack[WEIGHTS]).to_numbers()}
+    known = weight.any(1)  # else it has seen none with the finding, or none without it
+    image, of = ((labels >= 0) & known).nonzero(as_tuple=True)
+    pairs = [F.pad(one[image, of][:, None], (1, 0)) for one in both]
+    fit = Fit.of(pairs, labels[image, of], mix[of], stack[WEIGHTS])
+    fit = replace(fit, images=float(len(image.unique())), right=fit.right / len(bias))
     return {NUMBERS: fit.to_numbers()}
 
 

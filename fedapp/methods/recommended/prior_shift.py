@@ -16,6 +16,11 @@ logits and the model's are added, with weights that all sites' validation images
 
 Pseudo-labels are the common answers. They count by how often such answers are right: sites count
 it on validation images, the server adds the counts up and sends them along.
+
+Of findings, of which an image may show several, all of this is by finding: its class mix is of two
+classes, without and with it, its answer becomes a pseudo-label by itself, and counts by how often
+the site is right on it; what all sites count, and the weights of network and closed form, are of
+all findings together. What was not read teaches and counts nothing.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -60,7 +65,7 @@ from fedapp.methods.base import (
     SiteReport,
     check_counts,
 )
-from fedapp.methods.closed_form._answers import counts, deciding
+from fedapp.methods.closed_form._answers import counts, deciding, judged
 from fedapp.methods.closed_form._checks import check_closed, check_owed
 from fedapp.methods.closed_form._contents import (
     ACTIONS,
@@ -73,8 +78,8 @@ from fedapp.methods.closed_form._contents import (
     owed,
 )
 from fedapp.methods.closed_form._features import NO_FEATURES, FeatureNameOrNone, unfit_features
-from fedapp.methods.closed_form._server import MOST_GUESSES, solved
-from fedapp.methods.closed_form._site import ClosedSite
+from fedapp.methods.closed_form._findings import finding_schemas, side_of, solved
+from fedapp.methods.closed_form._server import MOST_GUESSES
 from fedapp.methods.recommended._corrected import corrected
 from fedapp.methods.recommended._stack import (
     FIT,
@@ -117,6 +122,7 @@ class PriorShift(Method[Sure]):
     state: ClassVar[type[MethodState]] = Sure
     starts_common: ClassVar[bool] = True
     needs_plain = ""
+    needs_classes = ""
     optional: ClassVar[frozenset[str]] = OPTIONAL
     common_roles: ClassVar[tuple[str, ...]] = (MODEL, SOLUTION, FILTERS)
 
@@ -197,14 +203,17 @@ class PriorShift(Method[Sure]):
         assert isinstance(model, Network)
         if self.closed == NO_FEATURES:
             return {}
-        return {**closed_schemas(self.closed, model), **stack_schemas()}
+        found = {**closed_schemas(self.closed, model), **stack_schemas()}
+        return found | finding_schemas(found) if model.finds else found
 
     def check_reply(self, task: Task, reply: Reply, facts: SiteFacts) -> None:
         """Refuse an answer that lacks what was asked for, or counts more than there is."""
         if (said := reply.metrics.get("learned_from", 0)) < 0:
             raise ProtocolError(f"metric learned_from = {said:g}; must not be negative")
         most = reply.metrics.get("sure_total", 0)
-        check_counts(reply.metrics, {"sure_total": facts.val, "sure_right": most})
+        measured = reply.evaluations.get("val")  # of findings those that were read
+        judged = facts.val if measured is None else measured.samples
+        check_counts(reply.metrics, {"sure_total": judged, "sure_right": most})
         check_owed(task, reply, {FIT: FITTED})
 
     def check_contents(
@@ -245,14 +254,14 @@ class PriorShift(Method[Sure]):
         if task.action == FIT:
             return SiteReport(contents={FITTED: fit_of(self.closed, task, site)})
         if task.action in ACTIONS:
-            return ClosedSite.of(self.closed, task, site).answer(task)
+            return side_of(self.closed, task, site).answer(task)
         data = site.data
         taught = Taught.nothing(counts(site))
         metrics: dict[str, float] = {}
         pseudo = None
         if self.pseudo_labels and task.action != WARM_UP and len(data.unlabelled):
             taught = self._taught(task, site)
-            pseudo = counted(taught.soft, data.audit, taught.kept)
+            pseudo = None if data.finds else counted(taught.soft, data.audit, taught.kept)
             if data.audit is not None:
                 wrong, total = data.audit.pseudo_label_errors(taught.soft.argmax(1), taught.kept)
                 metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}
@@ -265,7 +274,7 @@ class PriorShift(Method[Sure]):
         if loss is None:  # no images to learn from
             return SiteReport()
         params = site.params()
-        learned_from = len(data.labels) + taught.worth * len(taught.kept)
+        learned_from = len(data.labels) + taught.images
         metrics |= {"loss": site.finite(loss, task), "learned_from": learned_from}
         alone = self._trained_alone(task, site)
         return SiteReport(params, learned=True, metrics=metrics, memory=alone, pseudo=pseudo)
@@ -273,29 +282,41 @@ class PriorShift(Method[Sure]):
     def _taught(self, task: Task, site: SiteContext) -> "Taught":
         """Return what the common model says of the site's unlabelled images."""
         mix, [unlabelled, val] = self._common(task, site, UNLABELLED, VAL)
-        worth = self._worth(val, task, site) if self.weigh else 1.0
-        kept = (unlabelled.max(1).values >= self.confidence) & (worth > 0)
-        return Taught(mix, kept.nonzero().flatten(), unlabelled[kept].float(), worth)
+        worth = self._worth(val, task, site) if self.weigh else torch.ones(len(mix)).double()
+        if site.data.finds:
+            sure = (torch.maximum(unlabelled, 1 - unlabelled) >= self.confidence) & (worth > 0)
+            soft, kept = unlabelled.where(sure, -1.0), sure.any(1)
+        else:
+            soft, worth = unlabelled, worth[0]
+            kept = (unlabelled.max(1).values >= self.confidence) & (worth > 0)
+        return Taught(mix, kept.nonzero().flatten(), soft[kept].float(), worth)
 
-    def _worth(self, val: Tensor, task: Task, site: SiteContext) -> float:
+    def _worth(self, val: Tensor, task: Task, site: SiteContext) -> Tensor:
         """Return 2 q - 1, at least 0: how much more often a pseudo-label helps than it harms.
 
         q is the share of right ones, at its lower end (one standard deviation): the site's own
-        count and, as `SHARED` images, that of all sites.
+        count and, as `SHARED` images, that of all sites. Float64 [1], or [F]: by finding, beside
+        what all sites count of all findings.
         """
-        right, total = self._sure(val, site)
         all_right, everything = (task.numbers.get(name, 0.0) for name in SURE)
-        share = min(everything, SHARED)
-        low, _ = wilson(right + share * all_right / max(everything, 1), total + share, z=1)
-        return max(2 * low - 1, 0.0)
+        share, found = min(everything, SHARED), []
+        for right, total in zip(*self._sure(val, site), strict=True):
+            low, _ = wilson(right + share * all_right / max(everything, 1), total + share, z=1)
+            found.append(max(2 * low - 1, 0.0))
+        return torch.tensor(found, dtype=torch.float64)
 
-    def _sure(self, answers: Tensor, site: SiteContext) -> tuple[int, int]:
-        """Count the sure answers to validation images that are right, and all sure ones."""
+    def _sure(self, answers: Tensor, site: SiteContext) -> tuple[list[int], list[int]]:
+        """Count the sure answers to validation images that are right, and all sure ones.
+
+        Of findings by finding, those that were read.
+        """
         chosen = deciding(site)
-        top, label = answers[chosen].max(1)
-        sure = top >= self.confidence
-        right = label == site.data.val_labels.cpu()[chosen]
-        return int((right & sure).sum()), int(sure.sum())
+        said, truth, of = judged(answers[chosen], site.data.val_labels.cpu()[chosen])
+        top, label = said.max(1)
+        sure, groups = top >= self.confidence, answers.shape[1] if site.data.finds else 1
+        right = sure & (label == truth)
+        both = (torch.bincount(of[which], minlength=groups).tolist() for which in (right, sure))
+        return next(both), next(both)
 
     def _trained_alone(self, task: Task, site: SiteContext) -> Params | None:
         """Train the site's own model on its labelled images, and return it; not at the server."""
@@ -308,7 +329,7 @@ class PriorShift(Method[Sure]):
     def _first(self, task: Task, site: SiteContext) -> SiteReport:
         """Measure the closed form by itself, and what it is worth from the site's images alone."""
         names = {"tuned": ONE_ROUND} if self.alone else {"tuned": ONE_ROUND, "alone": "alone"}
-        return SiteReport(evaluations=ClosedSite.of(self.closed, task, site).measured(task, names))
+        return SiteReport(evaluations=side_of(self.closed, task, site).measured(task, names))
 
     def _report(self, task: Task, site: SiteContext) -> SiteReport:
         """Measure every answer that the site has, and the one that it uses."""
@@ -320,7 +341,7 @@ class PriorShift(Method[Sure]):
             for part, name, answers in every
         }
         _, [likely] = self._common(task, site, VAL)
-        sure = dict(zip(SURE, self._sure(likely, site), strict=True))
+        sure = dict(zip(SURE, map(sum, self._sure(likely, site)), strict=True))
         val = self._chosen(val)
         test = {name: test[name] for name in val}
         for part, answers in (
@@ -347,7 +368,7 @@ class PriorShift(Method[Sure]):
         """
         if answer == ONE_ROUND or (answer == "alone" and not self.alone):
             of = "tuned" if answer == ONE_ROUND else answer
-            return {answer: ClosedSite.of(self.closed, task, site).predictor(of, task)}
+            return {answer: side_of(self.closed, task, site).predictor(of, task)}
         return {answer: self._predictor(answer, task, site, 1.0, self.mix(task, site))}
 
     def _predictor(
@@ -415,7 +436,7 @@ class PriorShift(Method[Sure]):
         if self.closed == NO_FEATURES:
             mix = class_mix(counts(site), unlabelled)
         else:
-            prior = ClosedSite.of(self.closed, task, site).solution(task).prior
+            prior = side_of(self.closed, task, site).solution(task).prior
             mix = site_mix(counts(site), unlabelled, prior)
         return mix, plain
 
@@ -426,7 +447,8 @@ class PriorShift(Method[Sure]):
     def _trust(self, val: Mapping[str, Tensor], site: SiteContext, chosen: Tensor) -> Tensor:
         """Return the weight of each answer [M], from these validation images and one for each."""
         labels = site.data.val_labels.cpu()[chosen]
-        given = [answers[chosen, labels] for answers in val.values()]
+        held = [judged(answers[chosen], labels) for answers in val.values()]
+        given = [said.gather(1, truth[:, None])[:, 0] for said, truth, _ in held]
         return mixture_weights(torch.stack(given, dim=1), torch.ones(len(val)))
 
     def _held_out(self, val: Mapping[str, Tensor], site: SiteContext) -> Tensor:
@@ -448,7 +470,7 @@ def _counting(mix: Tensor, site: SiteContext) -> Tensor:
 
     Where classes are to count alike (`training.uneven`), none is likelier beforehand.
     """
-    even = torch.full_like(mix, 1 / len(mix))
+    even = torch.full_like(mix, 1 / mix.shape[-1])
     return mix if site.training.uneven == PLAIN else even
 
 
@@ -457,19 +479,28 @@ class Taught:
     """What a site learns beside its labels, all on the CPU.
 
     mix: its class mix [C]. kept: int64 [m], which of D_u have a pseudo-label. soft: float32 [m, C],
-    the pseudo-labels. worth: how much one counts, in labels.
+    the pseudo-labels. worth: how much one counts, in labels, a scalar. Of findings mix is [F, 2],
+    worth [F], and soft below 0 where an image has no pseudo-label of one.
     """
 
     mix: Tensor
     kept: Tensor
     soft: Tensor
-    worth: float
+    worth: Tensor
+
+    @property
+    def images(self) -> float:
+        """How many labelled images the pseudo-labels count for."""
+        if not self.worth.ndim:
+            return float(self.worth * len(self.kept))
+        return float(self.worth @ (self.soft >= 0).sum(0).double()) / len(self.worth)
 
     @classmethod
     def nothing(cls, counts: Tensor) -> Self:
         """Return what a site learns from labels alone, so many of each class [C]."""
         none = torch.empty(0, len(counts))
-        return cls(class_mix(counts, none), torch.empty(0, dtype=torch.int64), none, 0.0)
+        worth = torch.zeros(len(counts) if counts.ndim == 2 else (), dtype=torch.float64)
+        return cls(class_mix(counts, none), torch.empty(0, dtype=torch.int64), none, worth)
 
 
 METHOD = PriorShift
