@@ -352,7 +352,7 @@ def test_an_answer_whose_line_cannot_be_written_does_not_leave(site, monkeypatch
     monkeypatch.setattr(Record, "add", full)
     with pytest.raises(StoreError, match="No space left"):
         site.ask(attack("honest task", None, task=True).values[0])
-    assert [line["event"] for line in Record(site.folder).lines()] == ["asked"]
+    assert [line["event"] for line in Record(site.folder).lines()] == ["asked", "refused"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
