@@ -217,6 +217,13 @@ def test_the_licence_is_apache_2():
     assert PROJECT["project"]["license"] == "Apache-2.0"
 
 
+def test_the_readmes_badges_are_files_of_ours_and_true():
+    said = (ROOT / "docs/pictures/badges.svg").read_text()
+    least = PROJECT["project"]["requires-python"].replace(">", "&gt;")
+    assert f">{least}<" in said and f">{PROJECT['project']['license']}<" in said
+    assert not re.search(r"!\[[^\]]*\]\(https?:", (ROOT / "README.md").read_text())
+
+
 def test_the_citation_is_of_this_version():
     """By the required fields and types of the Citation File Format 1.2.0."""
     said = read_yaml(ROOT / "CITATION.cff")

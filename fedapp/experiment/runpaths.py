@@ -25,16 +25,16 @@ IDENTITY = "run.id"
 """Names the one run that a folder is of: 64 random hex digits, drawn when the run begins."""
 
 
-def check_name(name: str) -> None:
-    """Check a run's name, which its folder has everywhere. Raises RunError."""
+def check_name(name: str, said: str = "runtime.run_name =") -> None:
+    """Check a run's name, which its folder has everywhere; said: by what. Raises RunError."""
     if not NAME.fullmatch(name):
         raise RunError(
-            f"runtime.run_name = {name!r}: must be letters, digits, dot, dash and underscore, "
+            f"{said} {name!r}: must be letters, digits, dot, dash and underscore, "
             "at most 120, the first a letter or digit"
         )
     if name.casefold() == RESERVED:
         raise RunError(
-            f"runtime.run_name = {name!r}: sites keep the models of all runs in a folder of that "
+            f"{said} {name!r}: sites keep the models of all runs in a folder of that "
             "name: choose another"
         )
 

@@ -60,14 +60,18 @@ class Record:
             if torn:
                 cut_durable(self.path, whole)
                 line = _line(number, "mended", {"bytes": torn}, before)
-                append_durable(self.path, _text(line))
-                number, before = number + 1, line["hash"]
+                append_durable(self.path, text := _text(line))
+                number, before, whole = number + 1, line["hash"], whole + len(text)
             line = _line(number, event, facts, before)
             append_durable(self.path, _text(line))
             head = {"number": number, "hash": line["hash"]}
-            write_atomic(
-                self.path.with_name(HEAD), json.dumps(head).encode(), durable=False, mode=0o600
-            )
+            try:
+                write_atomic(
+                    self.path.with_name(HEAD), json.dumps(head).encode(), durable=False, mode=0o600
+                )
+            except StoreError:  # the head must not fall behind by more than a kill's one line
+                cut_durable(self.path, whole)
+                raise
 
     def lines(self, holding: str = "") -> Iterator[Line]:
         """Yield every line, or those that hold an ASCII text; one that is no JSON: RecordError."""

@@ -20,6 +20,7 @@ from fedapp.tools.node.bundle import read_app
 from tests.faults.federation import ROOT, SITES, by_fedapp, federation
 from tests.faults.programs import MARK
 from tests.faults.runs import outcome, until
+from tests.flower.results import loopback
 
 pytestmark = [
     pytest.mark.slow,
@@ -126,33 +127,69 @@ def test_a_site_of_an_earlier_version_is_in_one_run_with_todays(here, tmp_path):
     assert ran_at(ran) == {"south", "west"}
 
 
-def day_old(folder):
-    """Lay down the project as it was a day ago or more, for one site to have installed."""
-    asked = ["git", "-C", ROOT, "log", "-1", "--before=1 day ago", "--format=%h"]
-    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-    if not commit:
-        pytest.skip("this clone has no commit that is a day old")
+def commits(*which):
+    """The names of commits, the newest first."""
+    asked = ["git", "-C", ROOT, "log", "--format=%h", *which]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+
+
+def laid_down(commit, folder):
+    """The project as it was, for one site to have installed."""
+    folder.mkdir()
     packed = subprocess.run(["git", "-C", ROOT, "archive", commit], capture_output=True, check=True)
     subprocess.run(["tar", "-x", "-C", folder], input=packed.stdout, check=True)
+    return folder
 
 
-def test_a_site_with_the_node_of_the_day_before_is_in_a_run_of_today(tmp_path):
-    """Its node, gate, record and resident worker's start are older than the app that it runs."""
-    old = tmp_path / "old"
-    old.mkdir()
-    day_old(old)
+def north_of(old):
+    """North's node is that of an earlier version; its site folder is that of its keys."""
 
     def node_of(place):
         words = by_fedapp(place)
         if place.number:
             return words
-        at = words.index("--site-folder")  # an older node has none; else it is that of the keys
+        at = words.index("--site-folder")  # an older node has none
         return [
             "/usr/bin/env", f"PYTHONPATH={old}", sys.executable, "-P", "-m",
             *words[:at], *words[at + 2 :],
         ]  # fmt: skip
 
-    with held(tmp_path, node_of) as here:
+    return node_of
+
+
+def test_an_earlier_versions_own_code_does_a_run_of_today_or_says_what_to_install(tmp_path):
+    """The code of the newest commit that is another app than today's, installed at north."""
+    app = read_app(ROOT)
+    for commit in commits("-30"):
+        old = laid_down(commit, tmp_path / commit)
+        if (its := read_app(old)).hash != app.hash:
+            break
+    else:
+        pytest.skip("this clone has no commit whose app is another one")
+    with held(tmp_path, north_of(old)) as here:
+        own = here.folder / "keys/sites/north"
+        terms = own / "site.yaml"
+        terms.write_text("stand_in: true\n")
+        terms.chmod(0o600)
+        said = {"rounds__num_rounds": 1, "rounds__join_wait_s": 30.0}
+        mixed = here.submit("mixed", **said)
+        if why := app.unlike(its):
+            until(lambda: mixed.submission.poll() is not None, "the end without north", 0.1)
+            assert why in mixed.said() and "fedapp approve" in mixed.said()
+            return
+        mixed.finished()
+        (line,) = [one for one in Record(own).lines() if one["event"] == "stood in"]
+        assert app.hash[:16] in line["why"]
+        twin = here.experiment("twin", **said, runtime__out=str(tmp_path / "twins"))
+        assert outcome(mixed.path) == outcome(loopback(twin))
+
+
+def test_a_site_with_the_node_of_the_day_before_is_in_a_run_of_today(tmp_path):
+    """Its node, gate, record and resident worker's start are older than the app that it runs."""
+    if not (found := commits("-1", "--before=1 day ago")):
+        pytest.skip("this clone has no commit that is a day old")
+    old = laid_down(*found, tmp_path / "old")
+    with held(tmp_path, north_of(old)) as here:
         app = read_app(ROOT)
         Approvals(here.folder / "keys/sites/north").decide(app.hash, app.title, "approved")
         here.submit("whole", rounds__num_rounds=1).finished()

@@ -6,6 +6,7 @@ break a term, nothing leaves but the refusal, and the record says what was refus
 
 import base64
 import collections
+import os
 import sys
 from dataclasses import replace
 from datetime import datetime
@@ -21,7 +22,7 @@ from client_app.work import SiteWork, answer
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import experiment_digest, load_run_config, settings_said
 from fedapp.experiment.signed import Word, fingerprint, settings_digest, sign
-from fedapp.ground.errors import FedAppError
+from fedapp.ground.errors import FedAppError, StoreError
 from fedapp.learn.networks import initial_params
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.messages.codec import decode_answer, encode
@@ -338,6 +339,31 @@ def test_a_task_that_fails_is_in_the_record(site, monkeypatch):
     assert isinstance(found.answer, Refusal)
     last = list(Record(site.folder).lines())[-1]
     assert (last["event"], last["why"]) == ("refused", found.answer.reason)
+
+
+def test_an_answer_whose_line_cannot_be_written_does_not_leave(site, monkeypatch):
+    real = Record.add
+
+    def full(record, event, **facts):
+        if event == "sent":
+            raise StoreError("No space left on device")
+        real(record, event, **facts)
+
+    monkeypatch.setattr(Record, "add", full)
+    with pytest.raises(StoreError, match="No space left"):
+        site.ask(attack("honest task", None, task=True).values[0])
+    assert [line["event"] for line in Record(site.folder).lines()] == ["asked", "refused"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_terms_of_another_user_let_nothing_run(tmp_path):
+    path = tmp_path / "site.yaml"
+    path.write_text("rounds_at_most: 7\n")
+    path.chmod(0o600)
+    assert house.House(tmp_path).terms.rounds_at_most == 7
+    os.chown(path, 12345, -1)
+    with pytest.raises(FedAppError, match="belongs to user 12345"):
+        house.House(tmp_path).terms  # noqa: B018
 
 
 def test_a_site_folder_changes_no_number(site, monkeypatch):

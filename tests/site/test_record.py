@@ -3,6 +3,9 @@
 import errno
 import json
 import os
+import time
+from contextlib import suppress
+from itertools import count
 from multiprocessing import get_context
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from fedapp.ground import disk
 from fedapp.ground.errors import StoreError
 from fedapp.site.record import FIRST, Record, RecordError
+from tests.faults.disk import Disk, may_mount
 
 
 @pytest.fixture
@@ -142,6 +146,61 @@ def test_a_full_disk_is_an_error_and_leaves_the_record_whole(record, monkeypatch
     assert record.verify() == (5, [])
     record.add("sent")
     assert record.verify() == (6, [])
+
+
+@pytest.mark.skipif(not may_mount(), reason="needs the right to mount a small file system")
+def test_a_disk_that_is_full_takes_no_line_and_what_was_there_stays(tmp_path):
+    with Disk(tmp_path / "small", 1) as disk:
+        record = Record(tmp_path / "small")
+        record.add("sent", bytes=1)
+        disk.fill()
+        written, refused = 1, 0
+        for number in range(30):  # the last block of the file has room for some, the head's has not
+            try:
+                record.add("sent", bytes=number, why="x" * 500)
+                written += 1
+            except StoreError as error:
+                assert "No space left" in str(error)
+                refused += 1
+            assert record.verify() == (written, [])
+        assert refused
+        disk.free()
+        record.add("sent", bytes=2)
+        assert record.verify() == (written + 1, [])
+
+
+def _add_for_ever(folder, told):
+    for number in count():
+        Record(folder).add("sent", bytes=number)
+        told.send(number)
+
+
+def test_who_is_killed_at_any_moment_loses_no_line_that_was_told_as_written(tmp_path):
+    """Each program is killed while it writes; the next one goes on."""
+    spawn, written = get_context("spawn"), 0
+    pauses = (0.0, 0.003, 0.02)
+    for pause in pauses:
+        hears, told = spawn.Pipe(duplex=False)
+        program = spawn.Process(target=_add_for_ever, args=(tmp_path, told))
+        program.start()
+        hears.recv()
+        time.sleep(pause)
+        program.kill()
+        program.join()
+        told.close()
+        written += 1
+        with suppress(EOFError):
+            while hears.poll():
+                hears.recv()
+                written += 1
+    record = Record(tmp_path)
+    record.add("sent", bytes=-1)
+    lines, _ = record.verify()
+    events = [line["event"] for line in record.lines()]
+    assert (
+        written + 1 <= lines <= written + 1 + 2 * len(pauses)
+    )  # a line not yet told of, and one of mending
+    assert set(events) <= {"sent", "mended"}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

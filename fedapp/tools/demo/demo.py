@@ -6,8 +6,8 @@ from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runfolder import RunFolder
-from fedapp.experiment.runpaths import runs_root
-from fedapp.ground.disk import write_atomic
+from fedapp.experiment.runpaths import check_name, runs_root
+from fedapp.ground.disk import refused, write_atomic
 from fedapp.ground.errors import RunError
 from fedapp.results.comparison.figures import png
 from fedapp.results.endblock import run_name, title
@@ -18,17 +18,25 @@ PRESET = "digits_demo"
 ROUNDS = 5
 """Enough for these images: further rounds, as the preset has, change no answer to speak of."""
 PICTURE = "who-gained.png"
+ANOTHER = "fedapp demo --out FOLDER"
 
 
 def demo(out: Path | None = None, **over: Scalar) -> list[str]:
     """Run the demo and return what it says at the end: a verdict, files and the next commands.
 
     out: the run's folder, new; None: `demo` among your runs. over: other settings of the preset.
-    Raises RunError where the folder is there, StoreError where it cannot be made.
+    Raises RunError where the folder is there or cannot be a run's, StoreError where it cannot be
+    made.
     """
     folder = (out or runs_root() / "demo").absolute()
     if folder.exists():
-        raise RunError(f"{folder}: is there already: name a new folder (fedapp demo --out FOLDER)")
+        raise RunError(f"{folder}: is there already: name a new folder ({ANOTHER})")
+    check_name(folder.name, "--out")
+    try:
+        folder.mkdir(parents=True)
+        folder.rmdir()
+    except OSError as error:
+        raise refused(folder, error, setting=ANOTHER) from error
     place = {"runtime.out": str(folder.parent), "runtime.run_name": folder.name}
     experiment = load_experiment(PRESET, {"rounds.num_rounds": ROUNDS, **over, **place})
     sites = experiment.split.num_clients

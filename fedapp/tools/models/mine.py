@@ -7,6 +7,7 @@ from rich.console import Console
 from fedapp.experiment.runpaths import find_run
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import RunError
+from fedapp.ground.progress import doing
 from fedapp.ground.text import percent
 from fedapp.learn.choice import Choice
 from fedapp.models.card import SAID, joined
@@ -42,11 +43,12 @@ def show_site(folder: Path, console: Console, pages: Path | None, at: float) -> 
         description = read_description(path)
         lines = lines_of(path, description)
         if pages is not None:
-            from fedapp.results.own import own_page  # scikit-learn takes seconds to import
-
             origin = description.origin
             page = pages / f"{origin.run}-{origin.called}.html"
-            write_atomic(page, own_page(path, at).encode(), durable=False)
+            with doing(f"page of {origin.called}"):
+                from fedapp.results.own import own_page  # scikit-learn takes seconds to import
+
+                write_atomic(page, own_page(path, at).encode(), durable=False)
             lines.append(f"  {'page':14}{page}")
         for line in lines:
             console.print(line, highlight=False, soft_wrap=True, markup=False)

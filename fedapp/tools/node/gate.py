@@ -145,7 +145,7 @@ class _Gate:
             if self.approvals.word(here) in ("refused", "taken back"):
                 return b""
             if unlike := app.unlike(here):
-                self._unlike = f"; the code installed here cannot do it: {unlike}"
+                self._unlike = f"; or install it: the code here cannot do its runs: {unlike}"
                 return b""
             why = f"the installed app does a run of {app.title} ({app.hash[:16]})"
             Record(self.approvals.folder).add("stood in", run=run, asked="to run an app", why=why)

@@ -37,8 +37,10 @@ def test_it_ends_with_a_verdict_a_picture_and_two_commands(tmp_path, monkeypatch
 
 @pytest.mark.parametrize(("place", "said"), [
     ("there", "there: is there already: name a new folder (fedapp demo --out FOLDER)"),
-    ("file/new", "a file is in the way; choose another folder (FEDAPP_OUT or runtime.out)"),
-    ("two words", "'two words': must be letters, digits, dot, dash and underscore"),
+    ("file/new", "a file is in the way; choose another folder (fedapp demo --out FOLDER)"),
+    ("/proc/new", "/proc/new: cannot be written (No such file or directory"),
+    ("/proc/new", "choose another folder (fedapp demo --out FOLDER)"),
+    ("two words", "--out 'two words': must be letters, digits, dot, dash and underscore"),
 ])  # fmt: skip
 def test_a_folder_that_will_not_do_is_one_line(tmp_path, monkeypatch, capsys, place, said):
     (tmp_path / "there").mkdir()

@@ -6,6 +6,7 @@ import subprocess
 import threading
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 
 import pytest
 
@@ -96,14 +97,23 @@ def test_a_coordinators_page_says_who_is_online_who_is_slow_and_who_was_not_take
         assert any(wanted in "".join(row.split("\n")) for row in rows), (wanted, rows)
 
 
-@pytest.fixture
-def served(site):
-    with server(lambda: site_page(site, 9), 0) as made:
+@contextmanager
+def serving(page):
+    """Serve a page on a port of this machine."""
+    with server(page, 0) as made:
         thread = threading.Thread(target=made.serve_forever)
         thread.start()
-        yield made.server_port
-        made.shutdown()
-        thread.join()
+        try:
+            yield made.server_port
+        finally:
+            made.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def served(site):
+    with serving(lambda: site_page(site, 9)) as port:
+        yield port
 
 
 def ask(port, path="/", method="GET", **headers):
@@ -134,20 +144,38 @@ def test_what_cannot_be_shown_just_now_is_said():
     def page():
         raise RunError("gone <for> now")
 
-    with server(page, 0) as made:
-        thread = threading.Thread(target=made.serve_forever)
-        thread.start()
-        assert ask(made.server_port)[0] == 503
-        made.shutdown()
-        thread.join()
+    with serving(page) as port:
+        assert ask(port)[0] == 503
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs a browser")
-def test_a_real_browser_shows_it_and_asks_again(served, tmp_path):
+def test_a_real_browser_shows_both_pages_and_asks_again(site, tmp_path):
+    run = loopback(small(runtime__out=str(tmp_path / "runs")))
+    about = Attendance(run)
+    for number, seconds in enumerate((10.0, 12.0, 40.0)):
+        about.took_in(100 + number, number, f"site {number}")
+        about.answered(100 + number, seconds, "train 2")
+    about.refused(200, "site 'north'", "this site's terms (methods): <b>", True)
+    about.online([100, 101, 200])
+    about.save(at_once=True)
+    for page, wanted in (
+        (lambda: site_page(site, 9), ("75.0 (6 of 8)", "Waits for your word", "terms&lt;/b&gt;")),
+        (lambda: run_page(run), ("online", "offline", "slow, 3.3 times", "(methods): &lt;b&gt;")),
+    ):
+        asked = []
+        with serving(lambda page=page, asked=asked: asked.append(1) or page()) as port:
+            dom = in_browser(tmp_path / "browser", f"http://127.0.0.1:{port}/", "--dump-dom")
+            assert all(said in dom for said in wanted), dom
+            stays = "--timeout=12000", f"--screenshot={tmp_path / 'shot.png'}"
+            in_browser(tmp_path / "browser", f"http://127.0.0.1:{port}/", *stays)
+        assert len(asked) >= 2 and (tmp_path / "shot.png").stat().st_size > 10_000
+
+
+def in_browser(profile, address, *more):
+    """Have Chromium show a page; return what it prints."""
     command = [
         "chromium", "--headless", "--no-sandbox", "--disable-gpu",
-        "--disable-background-networking", f"--user-data-dir={tmp_path}/browser", "--dump-dom", f"http://127.0.0.1:{served}/",
+        "--disable-background-networking", f"--user-data-dir={profile}", *more, address,
     ]  # fmt: skip
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-    assert "75.0 (6 of 8)" in dom and "Waits for your word" in dom
+    return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout

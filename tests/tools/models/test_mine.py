@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 from fedapp.cli import app
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import RunError
+from fedapp.ground.progress import doing
 from fedapp.models.description import read_description
 from fedapp.models.folder import model_folders, together
 from tests.flower.results import loopback
@@ -74,6 +76,16 @@ def test_a_run_a_nodes_place_and_a_folder_of_runs_are_read_alike(run, tmp_path, 
     assert counts == [4, 4, 4]
     monkeypatch.setenv("FEDAPP_OUT", str(run.parent))
     assert said(run.name) == said(run), "a run is known by its name too"
+
+
+def test_a_page_for_each_site_whose_making_says_what_it_does(run, tmp_path, monkeypatch, capsys):
+    slow = partial(doing, after_s=0)
+    monkeypatch.setattr("fedapp.tools.models.mine.doing", slow)
+    result = CliRunner().invoke(app, ["site", str(run), "--page", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    called = {read_description(one).origin.called for one in model_folders(run / "models")}
+    assert {path.name for path in tmp_path.iterdir()} == {f"{run.name}-{c}.html" for c in called}
+    assert all(f"page of {one}: " in result.stderr for one in called)
 
 
 def test_a_folder_without_models_is_refused_in_one_line(tmp_path):
