@@ -28,9 +28,9 @@ from fedapp.ground.errors import (
 from fedapp.ground.turns import seat
 from fedapp.learn.graphs import graphs_on
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
-from fedapp.learn.shelf import features_in
 from fedapp.learn.params import Params, Schema, digest_of, schema_of, to_bytes, without
 from fedapp.learn.scores import ScoreStore
+from fedapp.learn.shelf import features_in
 from fedapp.learn.together import MEMBERS, say_one_by_one
 from fedapp.learn.worked import Worked, counting
 from fedapp.messages.poolkey import read_key
