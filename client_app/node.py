@@ -86,8 +86,8 @@ def open_site(
     site = federation.site(number, experiment, store, scores, private, shares, keeps, member)
     if experiment.data.name == OWN:
         check_unchanged(folder / "data.sha256", site.data)
-    shown = house.shown(site.data)
-    return site if shown is site.data else replace(site, data=shown), folder
+    features = place / "features" if place else None  # of any run: an encoder is an encoder
+    return replace(site, data=house.shown(site.data), features=features), folder
 
 
 def _signing_key(node_config: Mapping[str, Scalar]) -> Path:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -30,6 +31,7 @@ from fedapp.learn.graphs import graphs_on
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import Params, Schema, digest_of, schema_of, to_bytes, without
 from fedapp.learn.scores import ScoreStore
+from fedapp.learn.shelf import features_in
 from fedapp.learn.together import MEMBERS, say_one_by_one
 from fedapp.learn.worked import Worked, counting
 from fedapp.messages.poolkey import read_key
@@ -83,6 +85,7 @@ class SiteClient:
         server alone removes contents. Otherwise the store is this site's: it holds what its task
         names and no more (for UM-pFSSL M + R models), and trouble with it is this site's trouble.
     keeper: sees what every task brought; None: nobody does.
+    features: folder for what frozen networks say of its images; None: nothing is kept there.
     summing: its part in masked sums; None: its answers go to the server as they are.
     """
 
@@ -97,6 +100,7 @@ class SiteClient:
     shares_pool: bool = False
     keeper: Keeper | None = None
     summing: "Summing | None" = None
+    features: Path | None = None
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -129,7 +133,11 @@ class SiteClient:
         """
         runtime = self.experiment.runtime
         try:
-            with torch_threads(runtime.threads), deterministic(runtime.deterministic):
+            with (
+                torch_threads(runtime.threads),
+                deterministic(runtime.deterministic),
+                features_in(self.features),
+            ):
                 if (task.sum is None) != (self.summing is None):
                     raise ProtocolError(
                         f"privacy.sums = {self.experiment.privacy.sums!r}, and the server asks "

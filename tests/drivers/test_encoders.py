@@ -108,3 +108,14 @@ def test_a_site_with_another_encoder_is_refused_by_the_files_hash(tmp_path):
     written(Path(fields["weights"]), others)
     with pytest.raises(Exception, match=r"its SHA-256 is .*, model.weights_sha256 says"):
         run(tmp_path, fields, **{"method.preset": "fedavg"})
+
+
+@pytest.mark.parametrize("most", [2000, 300])
+def test_single_images_are_protected_over_an_encoder(tmp_path, monkeypatch, most):
+    """Its features have the norm 1, so noise is that of any fixed ones; more than `MOST` are cut."""
+    for where in ("learn.features.network", "methods.closed_form._server"):
+        monkeypatch.setattr(f"fedapp.{where}.MOST", most)
+    method = {"method.name": "one_round", "method.features": "network"}
+    over = {"privacy.epsilon": 8.0, "privacy.sums": "masked", "rounds.sample_rate": 1.0}
+    row, _ = run(tmp_path, **method, **over)
+    assert 0.2 < row["mean_test_accuracy"]["final"] < 0.7

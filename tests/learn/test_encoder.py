@@ -117,7 +117,7 @@ def test_each_image_is_asked_once_and_in_any_company_the_bits_are_the_same():
         asked.append(len(x))
         return x.flatten(1)[:, :2] * 3
 
-    recalled, x = Recalled(answer), pictures(40)
+    recalled, x = Recalled(answer, 2), pictures(40)
     assert torch.equal(recalled(x), x.flatten(1)[:, :2] * 3)
     assert asked == [PIECE] * 3  # 40 in pieces of 16, the last filled up
     assert torch.equal(recalled(x.flip(0)), recalled(x).flip(0)) and len(asked) == 3
@@ -130,7 +130,7 @@ def test_each_image_is_asked_once_and_in_any_company_the_bits_are_the_same():
 def test_what_is_too_much_is_asked_again(monkeypatch):
     monkeypatch.setattr("fedapp.learn.networks._recalled.MOST", 5)
     asked = []
-    recalled = Recalled(lambda x: (asked.append(len(x)), x.flatten(1)[:, :3])[1])
+    recalled = Recalled(lambda x: (asked.append(len(x)), x.flatten(1)[:, :3])[1], 3)
     for _ in range(2):
         recalled(pictures(1))
         recalled(pictures(3)[1:])
@@ -139,9 +139,9 @@ def test_what_is_too_much_is_asked_again(monkeypatch):
 
 def test_a_frozen_networks_bits_do_not_depend_on_who_else_is_asked():
     x = pictures(20)
-    whole = Recalled(built()._held.body)(x)
+    whole = Recalled(built()._held.body, 1024)(x)
     for some in (torch.arange(20).flip(0), torch.tensor([7]), torch.tensor([19, 3, 4])):
-        assert torch.equal(Recalled(built()._held.body)(x[some]), whole[some])
+        assert torch.equal(Recalled(built()._held.body, 1024)(x[some]), whole[some])
 
 
 def test_gradients_reach_the_image_through_a_frozen_network():

@@ -5,6 +5,7 @@ messages, pool and models hold only what is trained.
 """
 
 from copy import deepcopy
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Self
 
@@ -27,12 +28,15 @@ class Body:
     Pixels / 255, float32 [n, 1 or 3, h, w] -> float32 [n, width].
     """
 
-    def __init__(self, module: nn.Module, record: Record, name: str) -> None:
+    def __init__(self, module: nn.Module, record: Record, name: str, sha256: str) -> None:
         self.module = module
         self._size, self.width = record.size, width(module, name, record.size)
         of_colours = (torch.tensor(v).view(3, 1, 1) for v in (record.mean, record.std))
         self._mean, self._std = of_colours
-        self.recalled = {kind: Recalled(self) for kind in (torch.float32, torch.bfloat16)}
+        self.recalled = {
+            kind: Recalled(self, self.width, [name, sha256, asdict(record), str(kind)])
+            for kind in (torch.float32, torch.bfloat16)
+        }
         """What it said, by the type that it computed in; only while nothing of it is trained."""
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -109,7 +113,7 @@ def _plain(x: Tensor) -> bool:
 def _body(network: str, file: str, sha256: str, record_sha256: str, size: int) -> Body:
     module = read_body(network, file, sha256)
     record = read_record(network, file, sha256, record_sha256)
-    return Body(module, Record(record.mean, record.std, size or record.size), network)
+    return Body(module, Record(record.mean, record.std, size or record.size), network, sha256)
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -15,62 +15,45 @@ from statistics import mean
 from time import process_time
 from typing import Annotated
 
-import torch
-import torch.nn.functional as F
 import typer
 from safetensors.torch import save_file
-from torchvision.models import get_model
 
 from bench.command import Seeds, several
+from bench.encoder.pool import SIZE, pool_of
+from bench.encoder.teaching import SCALE, taught
 from bench.record import Cells, save
-from fedapp.data.datasets import load_dataset
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.ours import process_is_ours
-from fedapp.ground.rng import seeded
-from fedapp.ground.settings import DataSettings
 
 app = typer.Typer(add_completion=False)
 File = Annotated[Path, typer.Argument(help="the encoder's .safetensors")]
-BATCH = 64
-SCALE = 0.5
-"""mean and std of every colour, as the file says."""
+Classes = Annotated[str, typer.Option(help="numbers with commas between; empty: all")]
+Root = Annotated[str, typer.Option(help="folder of the data")]
 
 
 @app.command()
 def make(
     file: File,
     data: Annotated[str, typer.Option(help="data set that teaches it")] = "mnist",
-    body: Annotated[str, typer.Option(help="network of torchvision")] = "resnet18",
-    images: Annotated[int, typer.Option(min=100)] = 6000,
-    epochs: Annotated[int, typer.Option(min=0, help="0: weights stay random")] = 3,
-    size: Annotated[int, typer.Option(min=8, help="pixels a side")] = 32,
+    classes: Classes = "",
+    root: Root = "",
+    how: Annotated[str, typer.Option(help="supervised, or self-supervised")] = "supervised",
+    images: Annotated[int, typer.Option(min=0, help="0: all")] = 0,
+    epochs: Annotated[int, typer.Option(min=0, help="0: weights stay random")] = 6,
     seed: int = 0,
 ) -> None:
-    """Train a network with all labels of a data set; write its weights with their record."""
-    found = load_dataset(DataSettings(name=data, subset=images, image_size=size), seed)
-    with seeded(torch.device("cpu"), seed, "encoder"):
-        network = get_model(body, weights=None, num_classes=len(found.classes))
-        steps = epochs * (images // BATCH)
-        optimiser = torch.optim.SGD(network.parameters(), 0.05, 0.9, weight_decay=5e-4)
-        rate = torch.optim.lr_scheduler.OneCycleLR(optimiser, 0.05, total_steps=max(steps, 2))
-        for epoch in range(epochs):
-            right = 0
-            for batch in torch.randperm(images).split(BATCH)[: images // BATCH]:
-                x, wanted = found.inputs[batch], found.labels[batch]
-                pixels = (x.float() / 255).expand(-1, 3, -1, -1)
-                logits = network((pixels - SCALE) / SCALE)
-                right += int((logits.argmax(1) == wanted).sum())
-                optimiser.zero_grad()
-                F.cross_entropy(logits, wanted).backward()
-                optimiser.step()
-                rate.step()
-            print(f"epoch {epoch + 1}/{epochs}: {right} of {images} right", flush=True)
-    said = {"mean": [SCALE] * 3, "std": [SCALE] * 3, "size": size}
-    save_file(network.state_dict(), file, {k: json.dumps(v) for k, v in said.items()})
-    print(f"{file}: SHA-256 {_sha256(file)}")
+    """Train a small encoder on a data set; write its weights with their record."""
+    began, pool = process_time(), pool_of(data, classes, root, images, seed)
+    network = taught(pool, how, data != "mnist", epochs, seed)
+    said = {"mean": [SCALE] * 3, "std": [SCALE] * 3, "size": SIZE}
+    tensors = {n: t.contiguous() for n, t in network.state_dict().items() if n[:5] != "head."}
+    save_file(tensors, file, {k: json.dumps(v) for k, v in said.items()})
+    print(
+        f"{file}: {len(pool.labels)} images, {process_time() - began:.0f} s, SHA-256 {_sha256(file)}"
+    )
 
 
 @app.command()

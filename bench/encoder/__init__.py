@@ -1,0 +1,1 @@
+"""What an encoder trained on other data is worth (`python -m bench.encoder --help`)."""

@@ -1,0 +1,41 @@
+"""The images that teach an encoder, and those that it is tried on: some classes of a data set."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from bench.command import several
+from fedapp.data.datasets import load_dataset
+from fedapp.data.folder import list_images, read_images
+from fedapp.data.images import resize
+from fedapp.data.inputs import DataSet
+from fedapp.ground.rng import torch_stream
+from fedapp.ground.settings import FOLDER, DataSettings
+
+SIZE = 32
+"""Pixels a side."""
+
+
+def pool_of(data: str, classes: str, root: str, images: int, seed: int) -> DataSet:
+    """Return images of 32 pixels, drawn with a seed; their classes are numbered anew.
+
+    classes: numbers with commas between; empty: all. images: how many; 0: all.
+    """
+    listing = list_images(Path(root)) if data == FOLDER else None
+    found = listing or load_dataset(DataSettings(name=data, root=root), 0)
+    labels = torch.as_tensor(found.labels)
+    wanted = [int(one) for one in several(classes)] or list(range(len(found.classes)))
+    kept = torch.isin(labels, torch.tensor(wanted)).nonzero().flatten()
+    if images:
+        order = torch.randperm(len(kept), generator=torch_stream(seed, "encoder images"))
+        kept = kept[order[:images]].sort().values
+    places = torch.full((len(found.classes),), -1)
+    places[wanted] = torch.arange(len(wanted))
+    some = found if listing is None else read_images(listing, kept.numpy(), SIZE)
+    return replace(
+        some,
+        inputs=some.inputs if listing is not None else resize(some.inputs[kept], SIZE),
+        labels=places[labels[kept]],
+        classes=tuple(found.classes[one] for one in wanted),
+    )
