@@ -12,9 +12,10 @@ the second is made in knowledge of the first (Dong, Roth, Su 2022). The Frobeniu
 Classes of unlabelled images are not guessed: the share of epsilon that this took was worth more in
 the other sums (docs/results/privacy.md).
 
-Noise grows with the number of features, so these are first projected to `SIZE` numbers by a random
-matrix that everybody knows (Johnson and Lindenstrauss 1984). Heads that follow lie in that
-subspace, and take the features themselves.
+The noise's spectrum grows with the root of the number of features alone, and a random subspace
+loses more than that (docs/results/privacy.md). So features are projected where they are more than
+`SIZE`, for the row's length: by a random matrix that everybody knows (Johnson and Lindenstrauss
+1984). Heads that follow lie in that subspace, and take the features themselves.
 """
 
 import math
@@ -31,7 +32,7 @@ TOTALS, RELEASED = "totals", "released"
 """Roles of a site's two rows, and names of their tensors."""
 MIDDLE = "middle"
 """Role of what the server makes of the first, and name of its tensor."""
-SIZE = 256
+SIZE = 1024
 """Numbers that features are projected to, where they are more."""
 RADIUS = 0.7
 """Length to which an image's distance from the middle is cut."""

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import add
 
 import torch
 from torch import Tensor
@@ -177,8 +179,7 @@ def _protected(
         return named(rnd)
     columns, middle = projection(rnd.seed, size), rnd.pool.read(rnd.pool.common(MIDDLE))[MIDDLE]
     rows = (rnd.pool.read(rnd.pool.latest(site, RELEASED)) for site in senders)
-    every = [Released.from_params(row, classes, columns.shape[1]) for row in rows]
-    total = sum(every[1:], every[0])
+    total = reduce(add, (Released.from_params(row, classes, columns.shape[1]) for row in rows))
     facts = [rnd.facts[site] for site in senders]
     images = max(sum(of.labelled + of.unlabelled for of in facts), 1)
     noisy = len([site for site in senders if site != SERVER_SITE])

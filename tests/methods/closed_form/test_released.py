@@ -23,7 +23,6 @@ from fedapp.methods.closed_form._released import (
     RADIUS,
     RELEASED,
     SENSITIVITY,
-    SIZE,
     SQUARED,
     Released,
     projection,
@@ -154,9 +153,16 @@ def test_a_noisy_mean_is_drawn_to_the_middle():
     assert float(drawn.means.norm()) < 0.1 * float(clear.means.norm())
 
 
-def test_the_subspace_is_everybodys_and_keeps_lengths_on_average():
+@pytest.fixture
+def small(monkeypatch):
+    """A subspace of few numbers."""
+    monkeypatch.setattr("fedapp.methods.closed_form._released.SIZE", 256)
+
+
+def test_the_subspace_is_everybodys_and_keeps_lengths_on_average(small):
+    assert torch.equal(projection(3, 256), torch.eye(256, dtype=torch.float64))
     columns = projection(3, 1000)
-    torch.testing.assert_close(columns.T @ columns, torch.eye(SIZE, dtype=torch.float64))
+    torch.testing.assert_close(columns.T @ columns, torch.eye(256, dtype=torch.float64))
     assert torch.equal(columns, projection(3, 1000)) and not torch.equal(
         columns, projection(4, 1000)
     )
@@ -168,7 +174,7 @@ def test_the_subspace_is_everybodys_and_keeps_lengths_on_average():
     assert float(cut.max()) <= 1 + 1e-12
 
 
-def test_common_heads_look_at_the_subspace_alone():
+def test_common_heads_look_at_the_subspace_alone(small):
     columns, f, labels = projection(3, 500), rows(90, 500), torch.arange(90) % CLASSES
     middle = shortened(f, columns).mean(0)
     short = shortened(f, columns, middle)
