@@ -235,11 +235,11 @@ class ClosedSite:
             if answer not in found:
                 continue
             head, mix = found[answer]
-            said = answers_over(head, sets, self.site.data.finds)
-            for part, plain in zip((VAL, TEST), said, strict=True):
+            plain = answers_over(head, sets, self.site.data.finds)
+            for part, said in zip((VAL, TEST), plain, strict=True):
                 labels = self.site.labelled_part(part)[1]
-                said = weighted(plain, mix).float()
-                results[f"{part}_{name}"] = self.site.evaluation(said, labels)
+                answers = weighted(said, mix).float()
+                results[f"{part}_{name}"] = self.site.evaluation(answers, labels)
         return results
 
     def predictor(self, answer: str, task: Task) -> Predictor:
