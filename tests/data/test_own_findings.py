@@ -108,7 +108,7 @@ def test_the_server_is_told_of_no_file(tmp_path):
     ({"data.classes": "", "data.findings": "mass, mass"}, "'mass' stands twice"),
     ({"data.classes": "", "data.findings": "mass, Path"}, "'Path' is a column of its own"),
     ({"data.classes": "", "data.findings": "mass, Mass"}, "is a column of its own"),
-    ({"data.classes": ""}, "cannot learn findings"),
+    ({"data.classes": "", "method.preset": "um_pfssl"}, "cannot learn findings"),
 ])  # fmt: skip
 def test_settings_that_do_not_go_together_are_refused(changes, rule):
     with pytest.raises(ConfigError, match=rule):

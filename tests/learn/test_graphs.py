@@ -212,7 +212,8 @@ def soft_labels_of_some(work):
     """At a site of its own: pseudo-labels of another worth and number, under another class mix."""
     site, others = work.data.site, len(work.data.unlabelled)
     soft = torch.eye(3).repeat(others, 1)[: others - others // 4]
-    return corrected(work, torch.arange(len(soft)), soft, 0.5 + site, torch.tensor([0.2, 0.3, 0.5]))
+    mix, worth = torch.tensor([0.2, 0.3, 0.5]), torch.tensor(0.5 + site)
+    return corrected(work, torch.arange(len(soft)), soft, worth, mix)
 
 
 def own_unlabelled_loss(work):

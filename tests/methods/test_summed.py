@@ -174,3 +174,14 @@ def test_findings_have_places_for_two_classes_each_and_an_even_guess_of_two() ->
     assert (plain.classes, finds.classes) == (3, 6)
     assert plain.even == pytest.approx(1 / 3) and finds.even == 0.5
     assert finds.size - plain.size == len(NAMES) * (36 - 9)
+
+
+def test_an_even_guess_of_findings_is_one_of_two() -> None:
+    task = Task(0, 1, EVALUATE, ModelRef(-1, 0, "0" * 64))
+    finds = Layout.of(FedAvg(), task, {}, 3, finds=True)
+    said = {"test": evaluation(torch.tensor([[0.9, 0.9, 0.9]]), torch.tensor([[1, 0, -1]]))}
+    row = finds.row(Added(evaluations=said))
+    each = 3 + 36 + 3 * BINS
+    at = len(row) - (len(NAMES) - NAMES.index("test_alone")) * each
+    assert row[at : at + 2].tolist() == [1.0, 0.5]
+    assert finds.read(row).evaluations == said

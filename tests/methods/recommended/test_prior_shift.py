@@ -165,7 +165,7 @@ def test_one_step_with_pseudo_labels_by_hand(worth):
     site = context(data, START, momentum=0.0)
     site.load(SERVER)
     mix = torch.tensor([7.0, 4.0, 4.0], dtype=torch.float64) / 15
-    taught = Taught(mix, torch.arange(3), soft, worth)
+    taught = Taught(mix, torch.arange(3), soft, torch.tensor(worth))
     descend(site.model, steps_over(taught, site), site.training)
     # 4 labelled images a step and all 3 others: the larger part is passed once.
     z, logits = outputs(START, torch.cat([data.labelled, data.unlabelled]), training=True)
@@ -185,7 +185,7 @@ def test_pseudo_labels_without_labels_count_what_they_are_worth():
     for worth, rate in ((0.5, 0.2), (1.0, 0.1)):
         site = context(data, START, learning_rate=rate)
         site.load(SERVER)
-        taught = Taught(EVEN, torch.arange(3), soft, worth)
+        taught = Taught(EVEN, torch.arange(3), soft, torch.tensor(worth))
         descend(site.model, steps_over(taught, site), site.training)
         found.append(floats(state_of(site.model)))
     assert_close(found[0], found[1])  # half as much at twice the rate
@@ -196,7 +196,7 @@ def steps_of(known, kept, site_settings):
     data = data_of(labelled=known, unlabelled=kept)
     site, seen = context(data, START, **site_settings), []
     site.load(SERVER)
-    taught = Taught(EVEN, torch.arange(kept), torch.full((kept, 3), 1 / 3), 1.0)
+    taught = Taught(EVEN, torch.arange(kept), torch.full((kept, 3), 1 / 3), torch.tensor(1.0))
     for step in steps_over(taught, site):
         views, labels, soft, *_ = step.batch
         assert len(views) == len(labels) + len(soft)
@@ -226,7 +226,7 @@ def worth(right, total, everybody=(0, 0)):
     data = data_of().with_parts(val=Part(digits_like(total, 3), torch.zeros(total).long()))
     val = torch.tensor([[1.0, 0, 0]] * right + [[0, 1.0, 0]] * (total - right)).reshape(-1, 3)
     task = replace(TASK, numbers=dict(zip(SURE, map(float, everybody), strict=True)))
-    return PriorShift()._worth(val, task, context(data, START))
+    return PriorShift()._worth(val, task, context(data, START)).item()
 
 
 @pytest.mark.parametrize(("own", "everybody", "wanted"), [
