@@ -24,7 +24,7 @@ from fedapp.ground.errors import ProtocolError, RunError, StoreError
 from fedapp.learn.params import Params, digest_of, to_bytes
 from fedapp.messages.masks.context import SumContext
 from fedapp.messages.masks.graph import quorum
-from fedapp.messages.masks.opening import announcements_for, sealed_for, unmask
+from fedapp.messages.masks.opening import announcements_for, by_receiver, unmask
 from fedapp.messages.masks.session import check_announcement, check_confirmation
 from fedapp.messages.masks.words import Words, from_words
 from fedapp.messages.protocol import (
@@ -271,13 +271,14 @@ class SummedPhases:
             if (one := of.confirmation) and self._good(k, one, check, skipped)
         }
         self._enough(tuple(confirmed), members, "confirmed who is left")
+        boxes = by_receiver(opening.sealed)
         steps = {
             k: SumStep(
                 number,
                 "open",
                 members,
                 announcements_for(context, k, members, announcements),
-                sealed_for(k, opening.sealed),
+                boxes.get(k, ()),
                 survivors,
                 tuple(confirmed[one] for one in sorted(confirmed)),
             )

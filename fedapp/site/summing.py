@@ -10,8 +10,9 @@ import hashlib
 import hmac
 import json
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,7 @@ class Summing:
         if step.stage == "announce":
             return self._announce(task, step)
         entry = self._current(task, step)
-        site = self._masks(entry)
+        site = self._masks(entry.attempt)
         if step.stage == "share":
             return site.share(self._context(task, step), step)
         return self._opened(task, step, entry, site)
@@ -96,14 +97,14 @@ class Summing:
         words = to_words(numbers, len(step.members))
         if noise is not None:
             words = words + noise.view(np.uint64)
-        row, members = _digest(words.tobytes()), _digest(repr(step.members).encode())
+        row, members = _digest(words.data), _digest(repr(step.members).encode())
         if entry.row and (entry.row, entry.members) != (row, members):
             raise ProtocolError(
                 f"{_named(task, step)}: other numbers or members than before under the same keys; "
                 "the server must ask for new keys"
             )
         self._write(replace(entry, row=row, members=members))
-        return self._masks(entry).masked(self._context(task, step), step, words)
+        return self._masks(entry.attempt).masked(self._context(task, step), step, words)
 
     def _announce(self, task: Task, step: SumStep) -> SumAnswer:
         before = self._entry()
@@ -114,7 +115,7 @@ class Summing:
             )
         entry = Entry(before.attempt + 1, task.round, step.number, opened=before.opened)
         self._write(entry)
-        return self._masks(entry).announce(self._context(task, step))
+        return self._masks(entry.attempt).announce(self._context(task, step))
 
     def _opened(self, task: Task, step: SumStep, entry: Entry, site: MaskSite) -> SumAnswer:
         """Confirm who survived, or open the sum for them: for one list of survivors only."""
@@ -152,11 +153,16 @@ class Summing:
         whose = self.membership
         return SumContext(whose.run, whose.experiment, task.round, step.number)
 
-    def _masks(self, entry: Entry) -> MaskSite:
-        """Return the site with its secrets of this attempt."""
+    @cached_property
+    def _masks(self) -> Callable[[int], MaskSite]:
+        """Returns the site with its secrets of an attempt; the newest is kept from step to step."""
         whose = self.membership
-        secret = hmac.digest(self._secret, str(entry.attempt).encode(), "sha256")
-        return MaskSite(whose.site, secret, whose.signer, whose.agreed, whose.least)
+
+        def of(attempt: int) -> MaskSite:
+            secret = hmac.digest(self._secret, str(attempt).encode(), "sha256")
+            return MaskSite(whose.site, secret, whose.signer, whose.agreed, whose.least)
+
+        return lru_cache(maxsize=1)(of)
 
     @cached_property
     def _secret(self) -> bytes:
@@ -199,5 +205,5 @@ def _named(task: Task, step: SumStep) -> str:
     return f"masked sum {step.number} of round {task.round}"
 
 
-def _digest(what: bytes) -> str:
+def _digest(what: bytes | memoryview) -> str:
     return hashlib.sha256(what).hexdigest()

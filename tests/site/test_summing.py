@@ -9,7 +9,7 @@ import pytest
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError, ProtocolError, StoreError
 from fedapp.messages.masks.context import SumContext
-from fedapp.messages.masks.opening import announcements_for, sealed_for, unmask
+from fedapp.messages.masks.opening import announcements_for, by_receiver, unmask
 from fedapp.messages.masks.words import from_words
 from fedapp.messages.protocol import ModelRef, SumStep, Task
 from fedapp.site.members import registered, simulated
@@ -71,7 +71,7 @@ class Server:
 
     def open(self, k, survivors):
         step = self.linked(
-            k, "open", sealed=sealed_for(k, self.sealed), survivors=survivors,
+            k, "open", sealed=by_receiver(self.sealed)[k], survivors=survivors,
             confirmations=tuple(self.confirmed[j] for j in sorted(self.confirmed)),
         )  # fmt: skip
         return self.ask(k, step)

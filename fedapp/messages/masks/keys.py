@@ -51,6 +51,27 @@ class SumSecrets:
         return X25519PrivateKey.from_private_bytes(self._derived("box"))
 
     @cached_property
+    def mask(self) -> X25519PrivateKey:
+        """Key for the masks that it shares with others."""
+        return mask_key(self.pairs)
+
+    @cached_property
+    def announced(self) -> tuple[str, str, str]:
+        """Box, mask and own of its announcement."""
+        return public(self.box), public(self.mask), own_digest(self.own)
+
+    @cached_property
+    def _common(self) -> dict[str, bytes]:
+        """What its key for boxes has in common with others': for sealing and for opening."""
+        return {}
+
+    def box_key(self, other: str, purpose: bytes) -> bytes:
+        """Return the key of a box; other: the public key for boxes of the other site."""
+        if (common := self._common.get(other)) is None:
+            common = self._common[other] = exchanged(self.box, other)
+        return derive(common, purpose)
+
+    @cached_property
     def own(self) -> bytes:
         """Seed of its own mask, an element of the field."""
         return element(self._derived("own", size=WIDE))
@@ -86,8 +107,12 @@ def agreed_key(key: X25519PrivateKey, other: str, purpose: bytes) -> bytes:
 
     Raises ValueError on a public key that is not `usable`.
     """
-    secret = key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(other)))
-    return derive(secret, purpose)
+    return derive(exchanged(key, other), purpose)
+
+
+def exchanged(key: X25519PrivateKey, other: str) -> bytes:
+    """Return what this key and the other's public one have in common, to derive from."""
+    return key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(other)))
 
 
 @lru_cache(maxsize=2**14)
@@ -176,12 +201,8 @@ def registered_fingerprint(text: bytes) -> str:
     return fingerprint(_der(key))
 
 
-@lru_cache(maxsize=2**14)
 def signed(public: bytes, signature: bytes, text: bytes) -> bool:
-    """Return whether the owner of a public key (DER) signed this text.
-
-    It is remembered: in a simulation all sites of a process check the same signatures.
-    """
+    """Return whether the owner of a public key (DER) signed this text."""
     try:
         key = serialization.load_der_public_key(public)
         if isinstance(key, ed25519.Ed25519PublicKey):

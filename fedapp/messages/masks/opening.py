@@ -30,10 +30,12 @@ def announcements_for(
     return tuple(announcements[other] for other in graph(context, members).holders(site))
 
 
-def sealed_for(site: int, sealed: Iterable[Sealed]) -> tuple[Sealed, ...]:
-    """Return the boxes that were sealed for a site, by sender."""
-    mine = (box for box in sealed if box.receiver == site)
-    return tuple(sorted(mine, key=lambda box: box.sender))
+def by_receiver(sealed: Iterable[Sealed]) -> dict[int, tuple[Sealed, ...]]:
+    """Return the boxes by the site that they were sealed for, ascending by sender."""
+    found: dict[int, list[Sealed]] = {}
+    for box in sorted(sealed, key=lambda box: box.sender):
+        found.setdefault(box.receiver, []).append(box)
+    return {site: tuple(boxes) for site, boxes in found.items()}
 
 
 def unmask(

@@ -8,8 +8,9 @@ a server that asks twice sees the difference of two sums.
 All refusals are MaskError: one line, with the remedy.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from fedapp.messages.masks.context import MaskError, SumContext
@@ -17,11 +18,7 @@ from fedapp.messages.masks.graph import Graph, graph, quorum
 from fedapp.messages.masks.keys import (
     Signer,
     SumSecrets,
-    agreed_key,
     fingerprint,
-    mask_key,
-    own_digest,
-    public,
     seal,
     signed,
     unseal,
@@ -69,7 +66,7 @@ class MaskSite:
 
     def announce(self, context: SumContext) -> SumAnswer:
         """Return the site's public keys for this sum, signed."""
-        keys = _announces(self._secrets(context))
+        keys = self._secrets(context).announced
         signature = self.signer.sign(context.bound("announce", self.site, *keys))
         announcement = Announcement(self.site, *keys, self.signer.public.hex(), signature)
         return SumAnswer(announcement=announcement)
@@ -105,7 +102,7 @@ class MaskSite:
         total = words.copy()
         add_own(total, secrets.own, cohort)
         others = {other: one.mask for other, one in keys.items() if other != self.site}
-        add_pairs(total, self.site, mask_key(secrets.pairs), others, cohort)
+        add_pairs(total, self.site, secrets.mask, others, cohort)
         return total
 
     def confirm(self, context: SumContext, step: SumStep) -> SumAnswer:
@@ -145,8 +142,10 @@ class MaskSite:
 
     # --- what is checked --------------------------------------------------------------------------
 
-    def _secrets(self, context: SumContext) -> SumSecrets:
-        return SumSecrets(self.secret, context, self.site)
+    @cached_property
+    def _secrets(self) -> Callable[[SumContext], SumSecrets]:
+        """Returns the secrets of a sum; those of the newest are kept from step to step."""
+        return lru_cache(maxsize=1)(lambda of: SumSecrets(self.secret, of, self.site))
 
     def _members(self, context: SumContext, step: SumStep, stage: str) -> Graph:
         """Check stage, number and members; return who is whose neighbour."""
@@ -201,7 +200,7 @@ class MaskSite:
             check_announcement(context, one, self.agreed)
         keys = {one.site: one for one in step.announcements}
         mine = keys[self.site]
-        if (mine.box, mine.mask, mine.own) != _announces(self._secrets(context)):
+        if (mine.box, mine.mask, mine.own) != self._secrets(context).announced:
             raise MaskError(
                 f"site {self.site}: has other keys by now than those that it announced; the server "
                 "must ask all sites for new ones"
@@ -217,8 +216,9 @@ class MaskSite:
                 f"{len(survivors.intersection(sites))} of {len(survivors)} survivors confirmed the "
                 f"list of them, {needed} must: no site opens a sum for a list that few were shown"
             )
+        text = _confirmed(context, step.members, step.survivors)
         for one in step.confirmations:
-            check_confirmation(context, step.members, step.survivors, one, self.agreed)
+            check_signed(one, text, self.agreed.get(one.site), "confirmation")
 
 
 def check_announcement(context: SumContext, one: Announcement, agreed: Mapping[int, str]) -> None:
@@ -226,9 +226,14 @@ def check_announcement(context: SumContext, one: Announcement, agreed: Mapping[i
 
     The server asks too, before it sends them on: else one bad announcement stops all sites.
     """
-    _check_signed(
-        one, context.bound("announce", one.site, one.box, one.mask, one.own), agreed, "announcement"
-    )
+    check_announced(context, one, agreed.get(one.site))
+
+
+@lru_cache(maxsize=2**14)
+def check_announced(context: SumContext, one: Announcement, agreed: str | None) -> None:
+    """As `check_announcement`. What passed is remembered: three steps bring the same ones."""
+    text = context.bound("announce", one.site, one.box, one.mask, one.own)
+    check_signed(one, text, agreed, "announcement")
     if not (usable(one.box) and usable(one.mask)):
         raise MaskError(f"site {one.site}: announced what is no key of X25519; leave it out")
 
@@ -241,14 +246,17 @@ def check_confirmation(
     agreed: Mapping[int, str],
 ) -> None:
     """Raise MaskError where a site did not confirm these survivors; the server asks too."""
-    _check_signed(one, _confirmed(context, members, survivors), agreed, "confirmation")
+    text = _confirmed(context, members, survivors)
+    check_signed(one, text, agreed.get(one.site), "confirmation")
 
 
-def _check_signed(
-    one: Announcement | Confirmation, text: bytes, agreed: Mapping[int, str], what: str
+@lru_cache(maxsize=2**14)
+def check_signed(
+    one: Announcement | Confirmation, text: bytes, agreed: str | None, what: str
 ) -> None:
+    """What passed is remembered: in a simulation all sites of a process check the same ones."""
     signer = bytes.fromhex(one.signer)
-    if agreed.get(one.site) != fingerprint(signer):
+    if agreed != fingerprint(signer):
         raise MaskError(
             f"site {one.site}: its {what} came under a key that is not the agreed one; ask that "
             "site for its fingerprint, and trust no server that changes keys"
@@ -260,11 +268,6 @@ def _check_signed(
         )
 
 
-def _announces(secrets: SumSecrets) -> tuple[str, str, str]:
-    """Return box, mask and own of the site's announcement."""
-    return public(secrets.box), public(mask_key(secrets.pairs)), own_digest(secrets.own)
-
-
 def _confirmed(context: SumContext, members: Sequence[int], survivors: Sequence[int]) -> bytes:
     return context.bound("confirm", list(members), list(survivors))
 
@@ -272,7 +275,7 @@ def _confirmed(context: SumContext, members: Sequence[int], survivors: Sequence[
 def _box_key(
     secrets: SumSecrets, of: Announcement, cohort: str, sender: int, receiver: int
 ) -> bytes:
-    return agreed_key(secrets.box, of.box, f"box {cohort} {sender} {receiver}".encode())
+    return secrets.box_key(of.box, f"box {cohort} {sender} {receiver}".encode())
 
 
 def _ascending(sites: Sequence[int], what: str) -> None:

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from fedapp.messages.masks.context import SumContext
-from fedapp.messages.masks.opening import Unmasked, announcements_for, sealed_for, unmask
+from fedapp.messages.masks.opening import Unmasked, announcements_for, by_receiver, unmask
 from fedapp.messages.masks.session import MaskSite
 from fedapp.messages.masks.simulated import simulated_agreed, simulated_secret, simulated_signer
 from fedapp.messages.masks.words import from_words, to_words
@@ -99,7 +99,7 @@ class Sum:
 
     def open(self, k: int, **more: object) -> SumAnswer:
         plain = {
-            "sealed": sealed_for(k, self.sealed),
+            "sealed": by_receiver(self.sealed)[k],
             "survivors": self.survivors,
             "confirmations": self.confirmations,
         }

@@ -10,7 +10,7 @@ from fedapp.messages.masks.context import MaskError
 from fedapp.messages.masks.graph import quorum
 from fedapp.messages.masks.keys import SumSecrets, mask_key, own_digest
 from fedapp.messages.masks.masking import add_own, add_pairs
-from fedapp.messages.masks.opening import sealed_for
+from fedapp.messages.masks.opening import by_receiver
 from fedapp.messages.masks.session import MaskSite, check_announcement, check_confirmation
 from fedapp.messages.masks.shares import combine, split
 from fedapp.messages.masks.simulated import simulated_agreed, simulated_secret, simulated_signer
@@ -315,10 +315,10 @@ def test_other_members_to_each_site_leave_noise():
 
 def test_boxes_of_strangers_for_others_and_twice_are_refused():
     one = Sum(rows(4))
-    mine = sealed_for(0, one.sealed)
+    mine = by_receiver(one.sealed)[0]
     assert [box.sender for box in mine] == [0, 1, 2, 3]
     with refused("from site 1 for site 2: must be from a neighbour of site 0, for it"):
-        one.open(0, sealed=(mine[0], *sealed_for(2, one.sealed)[1:]))
+        one.open(0, sealed=(mine[0], *by_receiver(one.sealed)[2][1:]))
     with refused("from site 9 for site 0: must be from a neighbour"):
         one.open(0, sealed=(*mine, replace(mine[3], sender=9)))
     with refused("senders of sealed boxes of a masked sum must be ascending, each once"):
@@ -327,8 +327,8 @@ def test_boxes_of_strangers_for_others_and_twice_are_refused():
 
 def test_a_box_that_cannot_be_opened_is_left_out():
     one, elsewhere = Sum(rows(4)), Sum(rows(4), context=replace(CONTEXT, round=3))
-    mine = sealed_for(0, one.sealed)
-    for wrong in (mine[2].box, "", mine[1].box[:-2], sealed_for(0, elsewhere.sealed)[1].box):
+    mine = by_receiver(one.sealed)[0]
+    for wrong in (mine[2].box, "", mine[1].box[:-2], by_receiver(elsewhere.sealed)[0][1].box):
         answer = one.open(0, sealed=(mine[0], replace(mine[1], box=wrong), *mine[2:]))
         assert [share.site for share in answer.own] == [0, 2, 3]
 
