@@ -22,6 +22,7 @@ from safetensors.torch import load
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ProtocolError, RunError, StoreError
 from fedapp.learn.params import Params, digest_of, to_bytes
+from fedapp.learn.parsed import PARSED
 from fedapp.messages.masks.context import SumContext
 from fedapp.messages.masks.graph import quorum
 from fedapp.messages.masks.opening import announcements_for, by_receiver, unmask
@@ -232,8 +233,9 @@ class SummedPhases:
     ) -> tuple[Words, dict[int, str]]:
         """Return the sum of the masked numbers, and what each survivor keeps to itself."""
         phases, pool = self.phases, self.phases.pool
-        before = phases.schemas
-        phases.schemas = {**before, MASKED: {WORDS: ((layout.size,), torch.int64)}}
+        before, schema = phases.schemas, {WORDS: ((layout.size,), torch.int64)}
+        phases.schemas = {**before, MASKED: schema}
+        transport = phases.experiment.transport
         try:
             tasks = [self._of_site(task, k, step, task.models) for k, step in steps.items()]
             failed: dict[int, str] = {}
@@ -245,7 +247,9 @@ class SummedPhases:
                 ref = pool.latest(reply.site, MASKED)
                 if ref.digest != reply.contents.get(MASKED):
                     continue
-                total += load(pool.get(ref.digest))[WORDS].numpy().view(np.uint64)
+                who = f"site {reply.site}'s masked numbers"
+                words = PARSED.get(ref.digest, pool.get, schema, who, transport)[WORDS]
+                total += words.numpy().view(np.uint64)
                 private[reply.site] = reply.private
         finally:
             phases.schemas = before

@@ -165,11 +165,11 @@ class SiteClient:
         answer = self.summing.step(task)
         return Reply(task.site, task.round, task.own.digest, private=task.private, sum=answer)
 
-    def _done(self, task: Task) -> tuple[SiteReport, SiteContext]:
+    def _done(self, task: Task) -> tuple[SiteReport, SiteContext, "_Own"]:
         """Do the method's rule; return what it reports, as it may leave the site."""
-        context, lost = self.context(task)
-        if self.summing is not None:
-            task = replace(task, own=self._own_model(task)[0])
+        own = self._own(task)
+        context = self._context(task, own)
+        task = replace(task, own=own.ref)
         scored_before = self.scores.computed
         with counting() as work:
             report = self.experiment.method.site_round(task, context)
@@ -184,17 +184,19 @@ class SiteClient:
             report = protected(task, report, context, self.experiment.method, self._releases)
             work = Worked()  # how many images it drew is its own affair
         told = _told(report.evaluations)
-        metrics = {**report.metrics, **_noted(work, lost)}
-        return replace(report, metrics=metrics, evaluations=told), context
+        metrics = {**report.metrics, **_noted(work, own.lost)}
+        return replace(report, metrics=metrics, evaluations=told), context, own
 
-    def _answer(self, task: Task, report: SiteReport, context: SiteContext) -> Incoming:
+    def _answer(
+        self, task: Task, report: SiteReport, context: SiteContext, before: "_Own"
+    ) -> Incoming:
         """Keep what is new; return what the server is told and sent."""
         private = task.private
         if report.params is not None or report.memory is not None:
             own = {n: (report.params or context.kept)[n] for n in context.kept}
             memory = context.memory if report.memory is None else report.memory
             own |= {MEMORY + name: tensor for name, tensor in memory.items()}
-            own |= self._kept_model(task, report, context.kept)
+            own |= before.kept_model(report, context.kept) if self.summing is not None else {}
             private = self.private_parts.keep(own, task.private, task.round)
         if self.summing is not None:
             return self._masked(task, report, private, context)
@@ -257,56 +259,38 @@ class SiteClient:
         )
         return Incoming(answer, {named[MASKED]: blob})
 
-    def _own_model(self, task: Task) -> tuple[ModelRef, Params]:
-        """Return the site's own model, which it keeps to itself where sums are masked."""
-        own, _ = self._own(task)
-        params = {n.removeprefix(OWN): of for n, of in own.items() if n.startswith(OWN)}
-        version = int(own[VERSION])
-        digest = digest_of(to_bytes(params)) if version else task.own.digest
-        return ModelRef(task.site, version, digest), params
-
-    def _kept_model(self, task: Task, report: SiteReport, kept: Params) -> Params:
-        """Return what is kept of the site's own model, where sums are masked."""
-        if self.summing is None:
-            return {}
-        ref, params = self._own_model(task)
-        new = report.params is not None
-        params = without(report.params, kept) if report.params is not None else params
-        version = {VERSION: torch.tensor(ref.version + new)}
-        return {**version, **{OWN + name: of for name, of in params.items()}}
-
     def context(self, task: Task) -> tuple[SiteContext, bool]:
         """Return what a rule works with in a task whose contents are in the store.
 
         And whether the site has lost what it keeps to itself, which then begins anew.
         """
-        own, lost = self._own(task)
-        context = SiteContext(
+        own = self._own(task)
+        return self._context(task, own), own.lost
+
+    def _context(self, task: Task, own: "_Own") -> SiteContext:
+        return SiteContext(
             data=self._data,
             model=self._network,
-            contents=self._contents(task),
-            kept={name: own[name] for name in self._kept},
-            memory={n.removeprefix(MEMORY): t for n, t in own.items() if n.startswith(MEMORY)},
+            contents=self._holdings.read if self.summing is None else self._contents(own),
+            kept={name: own.tensors[name] for name in self._kept},
+            memory=own.named(MEMORY),
             scores=self.scores,
             training=self.experiment.training,
             seed=self.experiment.seed,
             device=self.device,
-            evaluated={} if lost else self._evaluated,
-            answered={} if lost else self._answered,
+            evaluated={} if own.lost else self._evaluated,
+            answered={} if own.lost else self._answered,
             features=self._features,
             protection=self.experiment.protection,
             secret=self._releases.key,
             flip=flips(self.experiment.data.name),
             scored=self.experiment.rounds.pooled_auroc,
         )
-        return context, lost
 
-    def _contents(self, task: Task) -> Contents:
-        """Return how the task's contents are read."""
-        if self.summing is None:
-            return self._holdings.read
-        own, params = self._own_model(task)
-        return lambda ref: params if ref.digest == own.digest else self._holdings.read(ref)
+    def _contents(self, own: "_Own") -> Contents:
+        """Return how contents are read where the site keeps its own model to itself."""
+        params = own.named(OWN)
+        return lambda ref: params if ref.digest == own.ref.digest else self._holdings.read(ref)
 
     @cached_property
     def _data(self) -> SiteData:
@@ -378,8 +362,8 @@ class SiteClient:
         settings, classes = self.experiment.model, len(self.classes)
         return initial_params(settings, self.inputs, classes, self.experiment.seed)
 
-    def _own(self, task: Task) -> tuple[Params, bool]:
-        """Return what the site keeps to itself, and whether it had lost that."""
+    def _own(self, task: Task) -> "_Own":
+        """Return what the site keeps to itself."""
         own = self.private_parts.load(task.private, self._stored)
         lost = own is None and bool(task.private)
         if own is None:
@@ -388,7 +372,10 @@ class SiteClient:
             own = {n: w_0[n] for n in self._kept} | {MEMORY + n: of for n, of in start.items()}
             own |= {OWN + n: w_0[n] for n in self.shared[MODEL]} if self.summing else {}
             own |= {VERSION: torch.tensor(0)} if self.summing else {}
-        return own, lost
+        if self.summing is None or not (version := int(own[VERSION])):
+            return _Own(own, lost, task.own)
+        model = {n: own[OWN + n] for n in self.shared[MODEL]}
+        return _Own(own, lost, ModelRef(task.site, version, digest_of(to_bytes(model))))
 
     def _privately(self, task: Task, report: SiteReport, context: SiteContext) -> SiteReport:
         """Clip and noise what leaves the site. Raises ConfigError where more than a model does."""
@@ -411,6 +398,29 @@ class SiteClient:
         if self.experiment.privacy.epsilon and self.data.audit is not None:
             secret = simulated_secret(self.experiment.seed, self.data.site)
         return Releases(root, secret)
+
+
+@dataclass(frozen=True)
+class _Own:
+    """What a site keeps to itself, when a task begins.
+
+    lost: whether it had lost that. ref: its own model, which is among it where sums are masked.
+    """
+
+    tensors: Params
+    lost: bool
+    ref: ModelRef
+
+    def named(self, prefix: str) -> Params:
+        """Return the tensors whose names begin so, without that."""
+        return {n.removeprefix(prefix): t for n, t in self.tensors.items() if n.startswith(prefix)}
+
+    def kept_model(self, report: SiteReport, kept: Params) -> Params:
+        """Return what is kept of the site's own model, where sums are masked."""
+        new = report.params
+        params = self.named(OWN) if new is None else without(new, kept)
+        version = {VERSION: torch.tensor(int(self.tensors[VERSION]) + (new is not None))}
+        return {**version, **{OWN + name: of for name, of in params.items()}}
 
 
 def _noted(done: Worked, lost: bool) -> dict[str, float]:

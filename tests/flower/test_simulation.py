@@ -166,6 +166,16 @@ def test_one_round_is_the_loopback_run_bit_for_bit(copy, tmp_path):
 
 
 @pytest.mark.slow
+def test_masked_sums_are_the_loopback_runs_bit_for_bit(copy, tmp_path):
+    """Five steps a sum, by Ray's actors; the keys follow from the seed."""
+    flower = same_bits(
+        copy, tmp_path, min(CORES, 2), method__preset="recommended", privacy__sums="masked",
+        rounds__sample_rate=0.6, rounds__num_rounds=1,
+    )  # fmt: skip
+    assert {row["trained"] > 0 for row in rows(flower)} == {True}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("victims", [1, CORES])
 def test_killed_actors_end_the_run_with_a_reason_and_it_can_go_on(copy, tmp_path, victims):
     rounds = 40
