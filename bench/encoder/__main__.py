@@ -51,9 +51,8 @@ def make(
     said = {"mean": [SCALE] * 3, "std": [SCALE] * 3, "size": SIZE}
     tensors = {n: t.contiguous() for n, t in network.state_dict().items() if n[:5] != "head."}
     save_file(tensors, file, {k: json.dumps(v) for k, v in said.items()})
-    print(
-        f"{file}: {len(pool.labels)} images, {process_time() - began:.0f} s, SHA-256 {_sha256(file)}"
-    )
+    took = process_time() - began
+    print(f"{file}: {len(pool.labels)} images, {took:.0f} s, SHA-256 {_sha256(file)}")
 
 
 @app.command()
