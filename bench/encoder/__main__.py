@@ -1,10 +1,11 @@
 """What an encoder trained on other data is worth, beside a network trained from random weights.
 
-    python -m bench.encoder make FILE.safetensors --data mnist --images 6000 --epochs 3
-    python -m bench.encoder table FILE.safetensors --data fashion_mnist --shares 0.01,0.05 --seeds 2
+    python -m bench.encoder make low.safetensors --data cifar10 --classes 0,1,2,3,4
+    python -m bench.encoder table halves low.safetensors --data cifar10 --classes 5,6,7,8,9
 
-`make` trains torchvision's network with all labels of a data set and writes its state dict, with
-mean, std and size in the file. `table` runs both on few labels; features are computed once.
+`make` trains a small network on some classes of a data set and writes its state dict, with mean,
+std and size in the file. `table` learns others from few labels, with each encoder and without any.
+Every run's result is kept, so the same command goes on where it was cut. Data lie in FEDAPP_DATA.
 """
 
 import csv
@@ -13,7 +14,7 @@ import json
 from pathlib import Path
 from statistics import mean
 from time import process_time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from safetensors.torch import save_file
@@ -22,8 +23,10 @@ from bench.command import Seeds, several
 from bench.encoder.pool import SIZE, pool_of
 from bench.encoder.teaching import SCALE, taught
 from bench.record import Cells, save
-from fedapp.drivers.loopback import run_loopback
+from bench.runs import codes, finished, kept_runs
+from fedapp.data.memory import give
 from fedapp.experiment.config import load_experiment
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.ours import process_is_ours
@@ -31,7 +34,6 @@ from fedapp.ground.ours import process_is_ours
 app = typer.Typer(add_completion=False)
 File = Annotated[Path, typer.Argument(help="the encoder's .safetensors")]
 Classes = Annotated[str, typer.Option(help="numbers with commas between; empty: all")]
-Root = Annotated[str, typer.Option(help="folder of the data")]
 
 
 @app.command()
@@ -39,83 +41,123 @@ def make(
     file: File,
     data: Annotated[str, typer.Option(help="data set that teaches it")] = "mnist",
     classes: Classes = "",
-    root: Root = "",
     how: Annotated[str, typer.Option(help="supervised, or self-supervised")] = "supervised",
     images: Annotated[int, typer.Option(min=0, help="0: all")] = 0,
     epochs: Annotated[int, typer.Option(min=0, help="0: weights stay random")] = 6,
     seed: int = 0,
 ) -> None:
     """Train a small encoder on a data set; write its weights with their record."""
-    began, pool = process_time(), pool_of(data, classes, root, images, seed)
+    began, pool = process_time(), pool_of(data, classes, images, seed)
     network = taught(pool, how, data != "mnist", epochs, seed)
     said = {"mean": [SCALE] * 3, "std": [SCALE] * 3, "size": SIZE}
     tensors = {n: t.contiguous() for n, t in network.state_dict().items() if n[:5] != "head."}
     save_file(tensors, file, {k: json.dumps(v) for k, v in said.items()})
-    print(
-        f"{file}: {len(pool.labels)} images, {process_time() - began:.0f} s, SHA-256 {_sha256(file)}"
-    )
+    took = process_time() - began
+    print(f"{file}: {len(pool.labels)} images, {took:.0f} s, SHA-256 {_sha256(file)}")
 
 
 @app.command()
 def table(
-    file: File,
-    data: Annotated[str, typer.Option(help="data set that both learn")] = "fashion_mnist",
-    body: str = "resnet18",
-    images: Annotated[int, typer.Option(min=100)] = 6000,
+    name: Annotated[str, typer.Argument(help="the record is encoder-NAME")],
+    files: Annotated[list[Path], typer.Argument(help="encoders, each a row of its own")],
+    data: Annotated[str, typer.Option(help="data set that is learned")] = "fashion_mnist",
+    classes: Classes = "",
+    images: Annotated[int, typer.Option(min=100)] = 4000,
     shares: Annotated[str, typer.Option(help="of labelled training images")] = "0.01,0.05",
-    rounds: Annotated[int, typer.Option(min=1)] = 5,
-    width: Annotated[int, typer.Option(min=1, help="of ResNet-9; the paper's has 64")] = 32,
-    seeds: Seeds = 2,
-    out: Path = Path("encoder-runs"),
+    rounds: Annotated[int, typer.Option(min=1)] = 30,
+    seeds: Seeds = 3,
 ) -> None:
     """Compare right answers, and the most bytes that a site sends, on few labels."""
-    encoder: dict[str, Scalar] = {
-        "model.name": "encoder",
-        "model.body": body,
-        "model.weights": str(file),
-        "model.weights_sha256": _sha256(file),
+    pool = pool_of(data, classes, images, 0)
+    given, _held = give(pool)  # as long as it is held here, the runs find it
+    rows = rows_of(files, rounds)
+    common: dict[str, Scalar] = {**STUDY, "data.name": given, "rounds.num_rounds": rounds}
+    cases = {
+        (row, share, seed): load_experiment(
+            "digits_demo", {**common, "split.label_share": share, "seed": seed, **cell}
+        )
+        for share in map(float, several(shares))
+        for row, cell in rows.items()
+        for seed in range(seeds)
     }
-    scratch: dict[str, Scalar] = {"model.name": "resnet9", "model.width": width}
+    said = {"name": name, **common, "encoders": ", ".join(_sha256(file)[:8] for file in files)}
+    found = kept_runs("encoder", said, cases, measured)
+    table = [
+        _row(row, share, [found[row, share, seed] for seed in range(seeds)])
+        for share in map(float, several(shares))
+        for row in rows
+    ]
+    notes = {"classes": ", ".join(pool.classes), "chance": f"{100 / len(pool.classes):.0f} %"}
+    save(
+        f"encoder-{name}",
+        table,
+        {**notes, "encoders": said["encoders"], "code of runs": codes(found)},
+    )
+
+
+STUDY: dict[str, Scalar] = {
+    "data.image_size": 0,
+    "split.dirichlet_alpha": 100.0,
+    "split.label_alpha": 5.0,
+    "runtime.device": "cpu",
+    "runtime.models": False,
+}
+
+
+def rows_of(files: list[Path], rounds: int) -> dict[str, dict[str, Scalar]]:
+    """Return the rows' settings, by their names."""
+    scratch: dict[str, Scalar] = {"model.name": "resnet9", "model.width": 16}
     one: dict[str, Scalar] = {"rounds.num_rounds": 1, "method.name": "one_round"}
-    cells: dict[str, dict[str, Scalar]] = {
-        "ResNet-9 from scratch, fedavg": {**scratch, "method.preset": "fedavg"},
-        "hog, one_round": {**scratch, **one, "method.features": "hog"},
-        "encoder frozen, one_round": {**encoder, **one, "method.features": "network"},
-        "encoder frozen, fedavg": {**encoder, "method.preset": "fedavg"},
+    rows: dict[str, dict[str, Scalar]] = {
+        f"ResNet-9 from scratch, fedavg, {rounds} rounds": {
+            **scratch, "method.preset": "fedavg", "training.augment": "weak",
+        },
+        "no network: hog, one_round": {**scratch, **one, "method.features": "hog"},
+    }  # fmt: skip
+    for file in files:
+        encoder: dict[str, Scalar] = {
+            "model.name": "encoder",
+            "model.body": "bench.encoder.body:small",
+            "model.weights": str(file),
+            "model.weights_sha256": _sha256(file),
+        }
+        of = f"encoder {file.stem}"
+        few: dict[str, Scalar] = {"rounds.num_rounds": 10}
+        rows[f"{of}, one_round"] = {**encoder, **one, "method.features": "network"}
+        rows[f"{of}, head by fedavg, 10 rounds"] = {**encoder, **few, "method.preset": "fedavg"}
+        rows[f"{of}, recommended, 10 rounds"] = {
+            **encoder, **few, "method.preset": "recommended", "method.closed": "network",
+        }  # fmt: skip
+    return rows
+
+
+def measured(case: tuple[str, float, int], experiment: Experiment) -> dict[str, Any]:
+    """Run once; return the right answers, how they rose, and bytes."""
+    began = process_time()
+    with finished(experiment) as run:
+        scores = run.summary["mean_test_accuracy"]
+        assert isinstance(scores, dict)
+        result = {
+            "right": 100 * float(scores["best_by_validation"]),
+            "last": 100 * float(scores["final"]),
+            "sent": _most_sent(run.folder.path),
+            "seconds": process_time() - began,
+        }
+    print(case, result, flush=True)
+    return result
+
+
+def _row(row: str, share: float, found: list[dict[str, Any]]) -> Cells:
+    right = [one["right"] for one in found]
+    return {
+        "labelled, %": 100 * share,
+        "network and method": row,
+        "right, %": round(mean(right), 1),
+        "of seeds": ", ".join(f"{one:.1f}" for one in right),
+        "after the last round": round(mean(one["last"] for one in found), 1),
+        "kB sent by a site": round(max(one["sent"] for one in found) / 1000),
+        "seconds a run": round(mean(one["seconds"] for one in found), 1),
     }
-    rows = []
-    for share in map(float, several(shares)):
-        for name, cell in cells.items():
-            began, right, most = process_time(), [], 0
-            for seed in range(seeds):
-                over: dict[str, Scalar] = {
-                    "seed": seed,
-                    "data.name": data,
-                    "data.subset": images,
-                    "data.image_size": 0,
-                    "split.dirichlet_alpha": 100.0,
-                    "split.label_alpha": 5.0,
-                    "split.label_share": share,
-                    "rounds.num_rounds": rounds,
-                    "runtime.device": "cpu",
-                    "runtime.models": False,
-                    "runtime.out": str(out),
-                    "runtime.run_name": f"{name}-{share}-{seed}".replace(" ", "_").replace(",", ""),
-                }
-                summary, folder = run_loopback(load_experiment("digits_demo", over | cell))
-                right.append(100 * float(summary["mean_test_accuracy"]["best_by_validation"]))
-                most = max(most, _most_sent(folder))
-            row: Cells = {
-                "labels": share,
-                "network and method": name,
-                "right, %": round(mean(right), 1),
-                "of seeds": ", ".join(f"{one:.1f}" for one in right),
-                "kB sent by a site": round(most / 1000),
-                "seconds a run": round((process_time() - began) / seeds, 1),
-            }
-            rows.append(row)
-            print(row, flush=True)
-    save("encoder", rows, {"data": data, "images": images, "rounds": rounds, "file": _sha256(file)})
 
 
 def _sha256(file: Path) -> str:

@@ -1,12 +1,11 @@
 """The images that teach an encoder, and those that it is tried on: some classes of a data set."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
 from bench.command import several
-from fedapp.data.datasets import load_dataset
+from fedapp.data.datasets import data_root, load_dataset
 from fedapp.data.folder import list_images, read_images
 from fedapp.data.images import resize
 from fedapp.data.inputs import DataSet
@@ -17,13 +16,13 @@ SIZE = 32
 """Pixels a side."""
 
 
-def pool_of(data: str, classes: str, root: str, images: int, seed: int) -> DataSet:
+def pool_of(data: str, classes: str, images: int, seed: int) -> DataSet:
     """Return images of 32 pixels, drawn with a seed; their classes are numbered anew.
 
     classes: numbers with commas between; empty: all. images: how many; 0: all.
     """
-    listing = list_images(Path(root)) if data == FOLDER else None
-    found = listing or load_dataset(DataSettings(name=data, root=root), 0)
+    listing = list_images(data_root("")) if data == FOLDER else None
+    found = listing or load_dataset(DataSettings(name=data), 0)
     labels = torch.as_tensor(found.labels)
     wanted = [int(one) for one in several(classes)] or list(range(len(found.classes)))
     kept = torch.isin(labels, torch.tensor(wanted)).nonzero().flatten()

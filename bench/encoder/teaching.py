@@ -42,7 +42,7 @@ def with_labels(data: DataSet, flip: bool, seed: int) -> tuple[ResNet9, Loss]:
     return network, loss
 
 
-def from_images(data: DataSet, flip: bool, seed: int) -> tuple[ResNet9, Loss]:
+def from_images(data: DataSet, flip: bool) -> tuple[ResNet9, Loss]:
     """Return a network and SimCLR's loss (Chen et al. 2020, eq. 1): which two are of one image?"""
     network, side = small(), data.inputs.shape[2]
     network.head = nn.Sequential(  # type: ignore[assignment]
@@ -81,7 +81,9 @@ def taught(data: DataSet, how: str, flip: bool, epochs: int, seed: int) -> ResNe
     """Train; how: "supervised", or "self-supervised". Each pass's mean loss is printed."""
     size = LABELLED if how == "supervised" else ALONE
     with seeded(torch.device("cpu"), seed, "encoder"):
-        network, loss = (with_labels if how == "supervised" else from_images)(data, flip, seed)
+        network, loss = (
+            with_labels(data, flip, seed) if how == "supervised" else from_images(data, flip)
+        )
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         steps = len(data.labels) // size
         learns = torch.optim.SGD(

@@ -176,8 +176,10 @@ class Terms:
         values: by dotted key, as the run says them. placed: the node says itself where it keeps
         what it receives, so that the run's own folder does not count. Raises TermError.
         """
-        for key in (*_NAMED, "rounds.robust"):
+        for key in (*_NAMED, "rounds.robust", "model.body"):
             name = values.get(key, "")
+            if key == "model.body" and str(name).startswith("timm:"):
+                continue  # no module: one of timm's networks
             if isinstance(name, str) and names_function(name) and not self.own_modules:
                 raise TermError("own_modules", f"{key} = {name!r} would import a module here")
         for key in _READ if placed else (*_READ, "runtime.out"):

@@ -112,7 +112,7 @@ def test_a_site_with_another_encoder_is_refused_by_the_files_hash(tmp_path):
 
 @pytest.mark.parametrize("most", [2000, 300])
 def test_single_images_are_protected_over_an_encoder(tmp_path, monkeypatch, most):
-    """Its features have the norm 1, so noise is that of any fixed ones; more than `MOST` are cut."""
+    """Its features have the norm 1, as all fixed ones; where they are many, `MOST` are made."""
     for where in ("learn.features.network", "methods.closed_form._server"):
         monkeypatch.setattr(f"fedapp.{where}.MOST", most)
     method = {"method.name": "one_round", "method.features": "network"}

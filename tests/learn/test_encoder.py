@@ -224,6 +224,47 @@ def test_a_truncated_file_is_refused(tmp_path, name):
         built(weights=str(path), weights_sha256=sha256(path))
 
 
+# --- a network of one's own -----------------------------------------------------------------------
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 7), nn.ReLU(), nn.Linear(7, 2))
+
+
+def broken() -> nn.Module:
+    raise OSError("no disk")
+
+
+def untyped():
+    raise AssertionError("called")
+
+
+def headless() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(3, 7), nn.BatchNorm1d(7))
+
+
+def test_a_network_of_ones_own_by_its_name(tmp_path):
+    torch.manual_seed(4)
+    theirs = small().eval()
+    fields = written(tmp_path / "w.safetensors", theirs.state_dict())
+    network = built(**fields | {"body": f"{__name__}:small"}).eval()
+    x, [mean, std] = pictures(3), (torch.tensor(RECORD[k]).view(3, 1, 1) for k in ("mean", "std"))
+    torch.testing.assert_close(network.trunk(x)[0], theirs[:3]((x - mean) / std))
+    assert network.features == 7
+
+
+@pytest.mark.parametrize(("name", "says"), [
+    ("broken", r"it failed .OSError: no disk.; mend it there"),
+    ("untyped", "must be `def function.* -> nn.Module`; correct it"),
+    ("absent", "has no function 'absent'; correct the name"),
+    ("headless", "ends in '2', a BatchNorm1d, and a head is a Linear"),
+])  # fmt: skip
+def test_a_function_that_makes_no_network_is_refused_in_one_line(name, says):
+    with pytest.raises(ConfigError, match=says) as error:
+        built(body=f"{__name__}:{name}")
+    assert len(str(error.value).splitlines()) == 1
+
+
 # --- the record of the pixels ---------------------------------------------------------------------
 
 

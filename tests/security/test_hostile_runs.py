@@ -80,7 +80,8 @@ ATTACKS = [
              f"data.name={name} data.classes= data.sites= data.channels=")
       for name in ("digits", "mnist", "fashion_mnist", "cifar10")),
     *(attack(f"{key} = {name}", "own_modules", f"{key}={name}")
-      for key in ("method.name", "model.name", "data.name", "rounds.robust")
+      for key in ("method.name", "model.name", "data.name", "rounds.robust",
+                  "model.name=encoder model.body")
       for name in (f"{TRAP}:Thing", "os:system", "subprocess:run")),
     *(attack(f"{key} = {path}", "folders", f"{key}={path}")
       for key in ("data.root", "split.manifest", "model.weights")

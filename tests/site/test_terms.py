@@ -83,6 +83,7 @@ def test_the_very_bound_is_allowed(term, settings):
 MODULES = [
     {"method__name": "tests.site.trap:Method"}, {"model__name": "tests.site.trap:network"},
     {"data__name": "tests.site.trap:data"}, {"rounds__robust": "tests.site.trap:rule"},
+    {"model__name": "encoder", "model__body": "tests.site.trap:network"},
 ]  # fmt: skip
 
 

@@ -1,12 +1,14 @@
-"""Networks of torchvision and timm from a file, without their heads: what an encoder runs."""
+"""Networks of torchvision, timm and one's own from a file, without their heads."""
 
 from functools import lru_cache
+from typing import get_type_hints
 
 import torch
 from torch import Tensor, nn
 
 from fedapp.ground.errors import ConfigError, nearest, one_line
 from fedapp.ground.extras import needs
+from fedapp.ground.functions import function_of, names_function
 from fedapp.learn.networks._weights import load_body, read_weights
 
 TIMM = "timm:"
@@ -38,6 +40,8 @@ def read_body(network: str, file: str, sha256: str) -> nn.Module:
 def _built(network: str) -> nn.Module:
     if network.startswith(TIMM):
         return _of_timm(network)
+    if names_function(network):
+        return _own(network)
     from torchvision import models
 
     names = [n for n in models.list_models(module=models) if n not in SIDE_ANSWERS]
@@ -56,6 +60,26 @@ def _of_timm(network: str) -> nn.Module:
         raise ConfigError(f"model.body = {network!r}: no such network of timm; {known}")
     built: nn.Module = timm.create_model(name, pretrained=False)
     return built
+
+
+def _own(network: str) -> nn.Module:
+    try:
+        function = function_of(network)
+        made = get_type_hints(function).get("return")
+    except (ConfigError, TypeError, NameError) as error:
+        raise ConfigError(f"model.body = {network!r}: {one_line(error, 300)}") from error
+    # The type keeps every function that was not written for this from being called.
+    if not (isinstance(made, type) and issubclass(made, nn.Module)):
+        raise ConfigError(
+            f"model.body = {network!r}: must be `def function() -> nn.Module`; correct it"
+        )
+    try:
+        return function()
+    except Exception as error:  # a user's own code may raise anything
+        raise ConfigError(
+            f"model.body = {network!r}: it failed ({type(error).__name__}: "
+            f"{one_line(error, 200)}); mend it there"
+        ) from error
 
 
 def _cut_off(body: nn.Module, network: str) -> str:

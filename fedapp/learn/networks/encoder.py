@@ -125,7 +125,8 @@ class EncoderSettings(NetworkSettings):
     sides: ClassVar[tuple[int, int] | None] = (8, 512)
 
     body: str = "resnet18"
-    """Network of torchvision, by its name there; of timm, as timm:NAME."""
+    """Network of torchvision, by its name there; of timm, as timm:NAME; or package.module:function,
+    one of your own."""
     weights: str = ""
     """File of this machine, .safetensors or .pth, with the network's state dict."""
     weights_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
