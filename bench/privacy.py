@@ -31,6 +31,7 @@ from fedapp.ground.rng import numpy_stream
 from fedapp.learn.features import build_features
 from fedapp.learn.metrics import predict
 from fedapp.methods.closed_form._contents import SOLUTION, Solution
+from fedapp.methods.closed_form._coordinates import Coordinates
 
 SIZES = ("10x400", "20x1000", "100x140")
 EPSILONS = (0.0, 8.0, 3.0, 1.0)
@@ -90,7 +91,11 @@ def common(run: Run, data: SiteData, images: Tensor) -> Tensor:
         assert model is not None
         return predict(run.holding(model), images, scale(data))
     weight, bias = Solution.from_params(found).common
-    features = build_features("hog", data.inputs).of(scale(data)(images))
+    hog = build_features("hog", data.inputs)
+    features = hog.of(scale(data)(images))
+    if run.experiment.protection is not None:
+        made = Coordinates.made(hog, data.inputs, run.experiment.seed, "hog")
+        features = made.seen(features)
     return torch.softmax(features @ weight.T + bias, dim=1)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedapp.methods.closed_form._calibration import bounded
 from fedapp.methods.closed_form._contents import OWN_WEIGHTS, WORST, Solution
 from fedapp.methods.closed_form._discriminant import Classes, Sums
-from fedapp.methods.closed_form._released import COUNTED, RADIUS, SQUARED, Released, scale
+from fedapp.methods.closed_form._released import COUNTED, RADIUS, SQUARED, Released
 
 RIDGE = 0.3
 """lambda, in mean eigenvalues of the covariance within classes."""
@@ -26,7 +26,7 @@ both. Own images have no noise; so they are worth more than what all sites' are 
 
 
 def cleared(moment: Tensor, radius: float) -> tuple[Tensor, float]:
-    """Return what is left of a noisy second moment [p, p] without its noise, and its floor.
+    """Return what is left of a noisy second moment [d, d] without its noise, and its floor.
 
     radius: of the spectrum of the noise, a semicircle around 0; 0: there is none. An eigenvalue t
     of the images above radius / 2 is seen at t + radius^2 / (4 t) (Peche 2006), and is put back.
@@ -41,17 +41,14 @@ def cleared(moment: Tensor, radius: float) -> tuple[Tensor, float]:
     return (vectors * values.clamp_min(floor)) @ vectors.T, floor
 
 
-def classes_of(
-    total: Released, images: float, noise: float, columns: Tensor, middle: Tensor
-) -> Classes:
-    """Return class means and covariance within classes of all d features.
+def classes_of(total: Released, images: float, noise: float, middle: Tensor) -> Classes:
+    """Return class means and covariance within classes, of coordinates.
 
     images: number of all images, which everybody knows. noise: standard deviation of each number of
     the row at most; 0: none. columns, middle: as of `shortened`. A class whose count is not above
     twice its noise is taken for one that nobody has images of. A class mean is drawn to the middle
     as far as the noise in it outweighs how far class means lie from there (the best linear
-    estimate). No eigenvalue within classes is below the second moment's floor, and what lies
-    outside of the subspace has that floor: there a site's own images say more.
+    estimate). No eigenvalue within classes is below the second moment's floor.
     """
     size = len(total.second)
     counts = torch.where(total.counts > 2 * noise / COUNTED, total.counts, 0.0)
@@ -66,13 +63,8 @@ def classes_of(
     if bool(counts.any()):
         found = Classes.of(Sums(counts, sums, images, torch.zeros_like(middle), images * whole))
     values, vectors = found.spectrum
-    # What is above the floor is the subspace's, the floor everywhere.
-    above = (vectors * (values - floor).clamp_min(0)) @ vectors.T
-    kept = scale(columns)
-    length = kept * RADIUS
-    within = columns @ above @ columns.T + floor * torch.eye(len(columns), dtype=torch.float64)
-    means = (kept * middle + length * found.means) @ columns.T
-    return Classes(counts, means, length**2 * within, images)
+    within = (vectors * values.clamp_min(floor)) @ vectors.T
+    return Classes(counts, middle + RADIUS * found.means, RADIUS**2 * within, images)
 
 
 def solution_of(classes: Classes) -> Solution:
@@ -88,8 +80,8 @@ def chosen_at_home(
 ) -> Tensor:
     """Return the temperature and the weight of own images that a site uses, float64 [2].
 
-    known: features and labels of its labelled images. seen: of the validation images that decide.
-    mix: the site's class mix [C]. The likeliest is chosen; before a look temperatures are
+    known: coordinates and labels of its labelled images. seen: of the validation images that
+    decide. mix: the site's class mix [C]. The likeliest is chosen; before a look temperatures are
     log-normal around `LIKELY`, with variance 1/4, and weights around `USUAL`, with variance 1/2:
     wider, few validation images cost a point (docs/results/privacy.md).
     """

@@ -54,7 +54,6 @@ from fedapp.methods.closed_form._released import (
     SENSITIVITY,
     TOTALS,
     Released,
-    projection,
 )
 
 LIKELY_RIDGE, LIKELY_TEMPERATURE = 1.0, 2.0
@@ -177,16 +176,16 @@ def _protected(
         raise RunError("no site has sent sums, and the closed form is made of them: see above why")
     if not replies:
         return named(rnd)
-    columns, middle = projection(rnd.seed, size), rnd.pool.read(rnd.pool.common(MIDDLE))[MIDDLE]
+    middle = rnd.pool.read(rnd.pool.common(MIDDLE))[MIDDLE]
     rows = (rnd.pool.read(rnd.pool.latest(site, RELEASED)) for site in senders)
-    total = reduce(add, (Released.from_params(row, classes, columns.shape[1]) for row in rows))
+    total = reduce(add, (Released.from_params(row, classes, size) for row in rows))
     facts = [rnd.facts[site] for site in senders]
     images = max(sum(of.labelled + of.unlabelled for of in facts), 1)
     noisy = len([site for site in senders if site != SERVER_SITE])
     # In a masked sum there is at most 3 / 2 of the variance that the account asks for.
     variance = 1.5 if rnd.masked else noisy
     noise = protection.released * SENSITIVITY * math.sqrt(variance)
-    solution = solution_of(classes_of(total, images, noise, columns, middle))
+    solution = solution_of(classes_of(total, images, noise, middle))
     rnd.pool.put(solution.to_params(), SOLUTION)
     return named(rnd)
 

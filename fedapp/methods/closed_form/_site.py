@@ -35,6 +35,7 @@ from fedapp.methods.closed_form._contents import (
     Solution,
     owed,
 )
+from fedapp.methods.closed_form._coordinates import Coordinates
 from fedapp.methods.closed_form._discriminant import Guesses, Sums
 from fedapp.methods.closed_form._features import FROZEN, features_for
 from fedapp.methods.closed_form._protected import chosen_at_home
@@ -43,7 +44,6 @@ from fedapp.methods.closed_form._released import (
     MIDDLED,
     TOTALS,
     Released,
-    projection,
     shortened,
 )
 
@@ -59,7 +59,8 @@ class ClosedSite:
     """A site's side of the closed form.
 
     name: of the features. map: these, ready for the site's device. made: what they depend on.
-    own_mix: whether answers are times the site's class mix.
+    own_mix: whether answers are times the site's class mix. coordinates: in which heads are, where
+    single images are protected; None: heads are over features.
     """
 
     site: SiteContext
@@ -67,6 +68,7 @@ class ClosedSite:
     map: FeatureMap
     made: str
     own_mix: bool
+    coordinates: Coordinates | None
 
     @classmethod
     def of(cls, name: str, task: Task, site: SiteContext, own_mix: bool = True) -> "ClosedSite":
@@ -78,7 +80,10 @@ class ClosedSite:
         if filters and name != FROZEN:
             features.load_state_dict(site.contents(filters[0]))
         made = name + "".join(ref.digest for ref in filters)
-        return cls(site, name, features, made, own_mix)
+        coordinates = None
+        if site.protection is not None:
+            coordinates = Coordinates.made(features, site.data.inputs, site.seed, made)
+        return cls(site, name, features, made, own_mix, coordinates)
 
     def answer(self, task: Task) -> SiteReport:
         """Do a task of the closed form."""
@@ -115,13 +120,10 @@ class ClosedSite:
 
     def released(self, task: Task) -> Params:
         """Return the row that a task asks for, without noise: see `_released`."""
-        data, columns = self.site.data, projection(self.site.seed, self.map.size)
-        middle, role = None, owed(task)
+        data, middle, role = self.site.data, None, owed(task)
         if role != TOTALS:
             middle = self.site.contents(task.models[MIDDLE][0])[MIDDLE]
-        known, others = (
-            shortened(self.features(part), columns, middle) for part in (LABELLED, UNLABELLED)
-        )
+        known, others = (shortened(self.features(part), middle) for part in (LABELLED, UNLABELLED))
         if role == TOTALS:
             return {TOTALS: MIDDLED * (known.sum(0) + others.sum(0))}
         return Released.of(known, data.labels.cpu(), data.num_classes, others).to_params()
@@ -245,15 +247,22 @@ class ClosedSite:
     def predictor(self, answer: str, task: Task) -> Predictor:
         """Return what gives an answer of `every`."""
         head, mix = self.every(task)[answer]
+        if self.coordinates is not None:
+            head = self.coordinates.over_features(head)
         form = Form(self.name)
         return Predictor(form.params(head, self.map), 1.0, mix, form=form)
 
     def features(self, part: str) -> Tensor:
-        """Return the features of a part's images, float32 [n, d], on the site's device."""
+        """Return the features of a part's images, float32 [n, d], on the site's device.
+
+        Where single images are protected, their coordinates.
+        """
         kept, key = self.site.features, (self.made, part)
         if key in kept:
             return kept[key]
         found = mapped(self.map, self.site.data.parts[part].inputs, self.site.normalise)
+        if self.coordinates is not None:
+            found = self.coordinates.seen(found)
         if found.numel() + sum(one.numel() for one in kept.values()) <= MOST_KEPT:
             kept[key] = found
         return found

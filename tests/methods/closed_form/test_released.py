@@ -25,9 +25,7 @@ from fedapp.methods.closed_form._released import (
     SENSITIVITY,
     SQUARED,
     Released,
-    projection,
     released_schemas,
-    scale,
     shortened,
 )
 
@@ -97,8 +95,8 @@ def test_without_noise_it_is_the_closed_form_of_the_images_as_they_are():
     labels = torch.arange(300) % CLASSES
     known[labels == 1] += 0.2 * EYE[0]
     middle = torch.cat([known, other]).mean(0)
-    g, more = (shortened(part, EYE, middle) for part in (known, other))
-    found = classes_of(Released.of(g, labels, CLASSES, more), 500, 0.0, EYE, middle)
+    g, more = (shortened(part, middle) for part in (known, other))
+    found = classes_of(Released.of(g, labels, CLASSES, more), 500, 0.0, middle)
     plain = Classes.of(Sums.of(known, labels, other, CLASSES))
     for name in ("counts", "means", "within"):
         torch.testing.assert_close(getattr(found, name), getattr(plain, name))
@@ -131,7 +129,7 @@ def test_with_more_noise_than_sums_the_solution_is_finite():
     drawn = torch.randn(len(total.to_params()[RELEASED]), generator=DRAWS, dtype=torch.float64)
     for noise in (5.0, 50.0, 5e6):
         row = {RELEASED: total.to_params()[RELEASED] + noise * drawn}
-        found = classes_of(Released.from_params(row, CLASSES, 4), 30, noise, EYE, HERE)
+        found = classes_of(Released.from_params(row, CLASSES, 4), 30, noise, HERE)
         assert float(torch.linalg.eigvalsh(found.within).min()) > -1e-9 * noise
         solution = solution_of(found)
         assert bool(solution.weight.isfinite().all()) and not bool(solution.prior.any())
@@ -140,8 +138,8 @@ def test_with_more_noise_than_sums_the_solution_is_finite():
 def test_a_class_whose_count_is_noise_is_one_that_nobody_has_images_of():
     known, labels = rows(60), torch.arange(60) % 2
     total = Released.of(known, labels, CLASSES, rows(0))
-    assert classes_of(total, 60, 0.1, EYE, HERE).counts.tolist() == [30, 30, 0]
-    nothing = classes_of(total, 60, 1e6, EYE, HERE)
+    assert classes_of(total, 60, 0.1, HERE).counts.tolist() == [30, 30, 0]
+    nothing = classes_of(total, 60, 1e6, HERE)
     assert nothing.counts.tolist() == [0, 0, 0]
     assert bool(solution_of(nothing).weight.isfinite().all())
 
@@ -149,45 +147,15 @@ def test_a_class_whose_count_is_noise_is_one_that_nobody_has_images_of():
 def test_a_noisy_mean_is_drawn_to_the_middle():
     known, labels = rows(300), torch.arange(300) % CLASSES
     total = Released.of(known, labels, CLASSES, rows(0))
-    clear, drawn = (classes_of(total, 300, noise, EYE, HERE) for noise in (0.0, 5.0))
+    clear, drawn = (classes_of(total, 300, noise, HERE) for noise in (0.0, 5.0))
     assert float(drawn.means.norm()) < 0.1 * float(clear.means.norm())
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """A subspace of few numbers."""
-    monkeypatch.setattr("fedapp.methods.closed_form._released.SIZE", 256)
-
-
-def test_the_subspace_is_everybodys_and_keeps_lengths_on_average(small):
-    assert torch.equal(projection(3, 256), torch.eye(256, dtype=torch.float64))
-    columns = projection(3, 1000)
-    torch.testing.assert_close(columns.T @ columns, torch.eye(256, dtype=torch.float64))
-    assert torch.equal(columns, projection(3, 1000)) and not torch.equal(
-        columns, projection(4, 1000)
-    )
-    assert torch.equal(projection(3, 5), torch.eye(5, dtype=torch.float64))
-    far = rows(400, 1000)
-    lengths = (far @ columns / scale(columns)).norm(dim=1) / far.norm(dim=1)
-    assert float(lengths.mean()) == pytest.approx(1.0, abs=0.03)
-    cut = shortened(far.float(), columns).norm(dim=1)
-    assert float(cut.max()) <= 1 + 1e-12
-
-
-def test_common_heads_look_at_the_subspace_alone(small):
-    columns, f, labels = projection(3, 500), rows(90, 500), torch.arange(90) % CLASSES
-    middle = shortened(f, columns).mean(0)
-    short = shortened(f, columns, middle)
-    total = Released.of(short, labels, CLASSES, short[:0])
-    weight = solution_of(classes_of(total, 90, 0.1, columns, middle)).weight
-    torch.testing.assert_close(weight @ columns @ columns.T, weight)
 
 
 def solution(classes: int = 2, size: int = 4) -> Solution:
     known = torch.cat([EYE[:1].repeat(50, 1), EYE[1:2].repeat(50, 1)])
     labels = torch.arange(100) // 50
     total = Released.of(known, labels, classes, known[:0])
-    return solution_of(classes_of(total, 100, 0.01, EYE, HERE))
+    return solution_of(classes_of(total, 100, 0.01, HERE))
 
 
 def test_without_any_image_a_site_takes_the_common_answer_and_without_validation_the_usual():
@@ -212,8 +180,6 @@ def test_validation_images_decide_how_much_its_own_count():
 
 
 def test_rows_are_measured_from_the_middle_and_cut():
-    """(0.5, 0.1) from (0.15, 0.1) is 0.35 = RADIUS / 2 off; (-0.9, 0.1) is cut to 1."""
-    found = shortened(
-        torch.tensor([[0.5, 0.1], [-0.9, 0.1]]), EYE[:2, :2], torch.tensor([0.15, 0.1]).double()
-    )
+    """(0.425, 0.1) from (0.15, 0.1) is 0.275 = RADIUS / 2 off; (-0.9, 0.1) is cut to 1."""
+    found = shortened(torch.tensor([[0.425, 0.1], [-0.9, 0.1]]), torch.tensor([0.15, 0.1]).double())
     torch.testing.assert_close(found, torch.tensor([[0.5, 0], [-1, 0]]).double(), atol=1e-7, rtol=0)

@@ -1,0 +1,104 @@
+"""Coordinates in which noise harms little, from images that nobody has.
+
+Noise is as strong in every direction, while a few directions of features vary much and most hardly:
+the second are drowned. So features are first turned and stretched until those of made-up images
+vary nearly alike in all directions. These images are random fields, whose waves are the weaker the
+shorter they are, as in pictures of the world (Field 1987); of inputs that are no images,
+independent normal numbers. Nobody's data is in them, so that they cost nothing, and everybody draws
+the same. All that a protected site has of its images is in these coordinates.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedapp.ground.rng import numpy_stream
+from fedapp.learn.features import FeatureMap
+from fedapp.learn.overfeatures import Head
+
+IMAGES, AT_ONCE = 2000, 100
+"""Images that are made up, and how many at a time."""
+EVEN = 0.1
+"""Added to the variance of every direction, in mean variances, before it is evened."""
+SPREAD = 0.5
+"""Root mean square of a made-up image's distance from their mean: with it, few others reach 1."""
+
+_MADE: dict[object, "Coordinates"] = {}
+"""Those that this process made last: all its sites ask for the same."""
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """c = turned (f - origin) of features f.
+
+    origin: [d]. turned: [d, d], symmetric. Both float64, on the CPU.
+    """
+
+    origin: Tensor
+    turned: Tensor
+
+    @classmethod
+    def of(cls, mean: Tensor, covariance: Tensor) -> Self:
+        """Return those of made-up images with this mean [d] and covariance [d, d]."""
+        values, vectors = torch.linalg.eigh(covariance)
+        values = values.clamp_min(0)
+        # Where all are alike, there is nothing to be evened.
+        stretched = 1 / (values + EVEN * values.mean().clamp_min(1e-12)).sqrt()
+        length = (values * stretched.square()).sum().clamp_min(1e-12).sqrt()
+        return cls(mean, (vectors * stretched * (SPREAD / length)) @ vectors.T)
+
+    @staticmethod
+    def made(features: FeatureMap, inputs: tuple[int, ...], seed: int, known: str) -> "Coordinates":
+        """Return those of a map of features for inputs of a shape.
+
+        known: what the map depends on, by which they are found again.
+        """
+        key = known, inputs, seed
+        if key not in _MADE:
+            _MADE.clear()
+            _MADE[key] = Coordinates.of(*_moments(features, inputs, seed))
+        return _MADE[key]
+
+    def seen(self, features: Tensor) -> Tensor:
+        """Return coordinates of features [n, d], float32 on the same device."""
+        found = (features.double().cpu() - self.origin) @ self.turned
+        return found.float().to(features.device)
+
+    def over_features(self, head: Head) -> Head:
+        """Return a head over coordinates as one over features, with the same logits."""
+        weight, bias = head[0].double() @ self.turned, head[1].double()
+        return weight.float(), (bias - weight @ self.origin).float()
+
+
+def made_up(inputs: tuple[int, ...], seed: int, number: int) -> Tensor:
+    """Return the made-up images of a batch, float32 [AT_ONCE, *inputs], each standardised."""
+    image = len(inputs) == 3
+    sides = tuple(2 * side for side in inputs[1:]) if image else inputs[1:]
+    draws = numpy_stream(seed, "made-up", number)
+    drawn = draws.standard_normal((AT_ONCE, inputs[0], *sides))
+    if image:
+        waves = np.hypot(*np.meshgrid(*map(np.fft.fftfreq, sides), indexing="ij"))
+        waves[0, 0] = 1.0  # the mean, which is taken off
+        drawn = np.fft.ifft2(np.fft.fft2(drawn) / waves).real
+        # A part alone: opposite edges are no neighbours.
+        drawn = drawn[..., : inputs[1], : inputs[2]]
+    flat = drawn.reshape(AT_ONCE, -1)
+    flat = flat - flat.mean(1, keepdims=True)
+    flat = flat / np.maximum(flat.std(1, keepdims=True), 1e-12)
+    return torch.from_numpy(flat.reshape(AT_ONCE, *inputs)).float()
+
+
+def _moments(features: FeatureMap, inputs: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
+    """Return mean and covariance of the made-up images' features."""
+    total = torch.zeros(features.size, dtype=torch.float64)
+    square = torch.zeros(features.size, features.size, dtype=torch.float64)
+    held = [*features.parameters(), *features.buffers(), total]
+    for number in range(IMAGES // AT_ONCE):
+        rows = features.of(made_up(inputs, seed, number).to(held[0].device)).double().cpu()
+        total += rows.sum(0)
+        square += rows.T @ rows
+    mean = total / IMAGES
+    return mean, square / IMAGES - torch.outer(mean, mean)
