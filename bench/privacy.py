@@ -1,22 +1,27 @@
 """What does privacy of single images cost, and what do masked sums save of it?
 
 `python -m bench.privacy [--quick] [--sizes 10x400,...] [--methods M,...] [--epsilons E,...]
-[--sums masked,plain] [--seeds N,...]`: real images (Fashion-MNIST, alpha 0.5), a run for each size
-of federation, method, epsilon, kind of sums and seed; epsilon 0 is no noise, and is run once. With
-`masked` sums the noise is in the sum, a share from each site; with `plain` ones each site adds all
-of it. Measured: the mean test accuracy of all sites after the last round, and how well a guess at
-who was a member succeeds on what everybody sees, the common answer (`attacked` of
-bench.membership; the members are all labelled training images, the others all test images). Every
-run's result is kept, so the same command goes on where it was cut.
+[--sums masked,plain] [--seeds N,...] [--encoder FILE]`: real
+images (Fashion-MNIST, alpha 0.5), a run for each size of federation, method, epsilon, kind of sums
+and seed; epsilon 0 is no noise, and is run once. With `masked` sums the noise is in the sum, a
+share from each site; with `plain` ones each site adds all of it. Measured: the mean test accuracy
+of all sites after the last round, and how well a guess at who was a member succeeds on what
+everybody sees, the common answer (`attacked` of bench.membership; the members are all labelled
+training images, the others all test images). Every run's result is kept, so the same command goes
+on where it was cut.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 import typer
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from bench.command import Quick, carry_out, several
@@ -28,10 +33,13 @@ from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.rng import numpy_stream
-from fedapp.learn.features import build_features
 from fedapp.learn.metrics import predict
 from fedapp.methods.closed_form._contents import SOLUTION, Solution
 from fedapp.methods.closed_form._coordinates import Coordinates
+from fedapp.methods.closed_form._features import features_for
+from fedapp.methods.closed_form.one_round import OneRound
+from fedapp.results.comparison.figures import WIDTH_MORE, styled
+from fedapp.results.comparison.looks import PALETTE
 
 SIZES = ("10x400", "20x1000", "100x140")
 EPSILONS = (0.0, 8.0, 3.0, 1.0)
@@ -42,21 +50,57 @@ STUDY: Mapping[str, Scalar] = {
     "runtime.models": False,
 }
 """As in the sweep results_fashion_mnist."""
-METHODS: Mapping[str, Mapping[str, Scalar]] = {"one_round": {"method.preset": "one_round"}}
+FROZEN = "frozen"
+METHODS: Mapping[str, Mapping[str, Scalar]] = {
+    "one_round": {"method.preset": "one_round"},
+    FROZEN: {
+        "method.preset": "one_round",
+        "method.features": "network",
+        "model.name": "encoder",
+        "model.body": "resnet18",
+        "data.image_size": 0,
+    },
+    "fedavg": {"method.preset": "fedavg", "model.norm": "group"},
+}
+"""`FROZEN`: over what a network of other images says, `--encoder`, in place of `hog`."""
+STEPS: Mapping[str, Scalar] = {
+    "training.warmup_epochs": 0,
+    "training.local_steps": 1,
+    "training.learning_rate": 0.5,
+    "training.momentum": 0.0,
+    "model.dropout": 0.0,
+    "rounds.num_rounds": 40,
+    "rounds.sample_rate": 1.0,
+    "privacy.sampling": 0.5,
+}
+"""FedAvg by DP-SGD: a step a round, so that sites share the noise of a masked sum."""
 Case = tuple[str, str, float, str, int]
 
 
 def experiment_of(
-    size: str, method: str, epsilon: float, sums: str, seed: int, given: Mapping[str, Scalar]
+    size: str,
+    method: str,
+    epsilon: float,
+    sums: str,
+    seed: int,
+    given: Mapping[str, Scalar],
+    encoder: Path | None = None,
 ) -> Experiment:
-    """Return the experiment of a case."""
+    """Return the experiment of a case. encoder: weights of a frozen network."""
     sites, images = map(int, size.split("x"))
     private: dict[str, Scalar] = {"privacy.epsilon": epsilon, "privacy.sums": sums}
+    if method == "fedavg":
+        private |= STEPS
+    weights: dict[str, Scalar] = {}
+    if method == FROZEN and encoder is not None:
+        sha256 = hashlib.sha256(encoder.read_bytes()).hexdigest()
+        weights = {"model.weights": str(encoder), "model.weights_sha256": sha256}
     return load_experiment(
         "fashion_mnist_small",
         {
             **STUDY,
             **METHODS[method],
+            **weights,
             **(private if epsilon else {}),
             "data.subset": sites * images,
             "split.num_clients": sites,
@@ -91,11 +135,13 @@ def common(run: Run, data: SiteData, images: Tensor) -> Tensor:
         assert model is not None
         return predict(run.holding(model), images, scale(data))
     weight, bias = Solution.from_params(found).common
-    hog = build_features("hog", data.inputs)
-    features = hog.of(scale(data)(images))
+    method = run.experiment.method
+    assert isinstance(method, OneRound)
+    known = features_for(method.features, run.network)
+    features = known.of(scale(data)(images))
     if run.experiment.protection is not None:
-        made = Coordinates.made(hog, data.inputs, run.experiment.seed, "hog")
-        features = made.seen(features)
+        seed = run.experiment.seed
+        features = Coordinates.made(known, data, seed, method.features).seen(features)
     return torch.softmax(features @ weight.T + bias, dim=1)
 
 
@@ -121,13 +167,67 @@ def rows_of(results: Mapping[Case, Mapping[str, Any]]) -> list[Row]:
     return rows
 
 
+@styled
+def curves(rows: Sequence[Row]) -> Figure:
+    """Draw accuracy against epsilon, a panel a size; bars are one standard deviation over seeds.
+
+    Without noise epsilon has no end: it stands at the right, as a line.
+    """
+    sizes = list(dict.fromkeys(row["sites x images"] for row in rows))
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    figure = Figure(figsize=(WIDTH_MORE, 3.6))
+    for axes, size in zip(
+        figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0], sizes, strict=True
+    ):
+        for method, sums in product(methods, (None, "masked", "plain")):
+            own = [
+                row
+                for row in rows
+                if (row["sites x images"], row["method"], row["sums"]) == (size, method, sums)
+            ]
+            if not own:
+                continue
+            colour = PALETTE[methods.index(method)]
+            height = [float(row["accuracy_%"] or 0) for row in own]
+            spread = [float(row["sd_%"] or 0) for row in own]
+            if sums is None:
+                axes.axhspan(
+                    height[0] - spread[0], height[0] + spread[0], color=colour, alpha=0.12, lw=0
+                )
+                axes.axhline(height[0], color=colour, ls=":", label=f"{method}, no noise")
+                continue
+            line = {"masked": "o-", "plain": "s--"}[sums]
+            words = {"masked": "noise in the sum", "plain": "noise by site"}[sums]
+            places = [float(row["epsilon"] or 0) for row in own]
+            axes.errorbar(
+                places,
+                height,
+                spread,
+                fmt=line,
+                color=colour,
+                capsize=3,
+                label=f"{method}, {words}",
+            )
+        axes.set(title=f"{size} images".replace("x", " x "), xscale="log", xlabel="epsilon")
+        axes.set_xticks(EPSILONS[1:], [f"{value:g}" for value in EPSILONS[1:]], minor=False)
+        axes.minorticks_off()
+    figure.axes[0].set_ylabel("mean test accuracy over sites, %")
+    handles = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=3)
+    return figure
+
+
 def main(
     quick: Quick = False,
     sizes: Annotated[str, typer.Option(help="sites x images")] = ",".join(SIZES),
-    methods: Annotated[str, typer.Option(help="methods")] = ",".join(METHODS),
+    methods: Annotated[str, typer.Option(help="methods")] = "one_round,fedavg",
     epsilons: Annotated[str, typer.Option(help="epsilons")] = ",".join(map(str, EPSILONS)),
     sums: Annotated[str, typer.Option(help="kinds of sums")] = "masked,plain",
     seeds: Annotated[str, typer.Option(help="seeds")] = "100,101,102",
+    encoder: Annotated[Path | None, typer.Option(help="of bench.encoder, for frozen")] = None,
 ) -> None:
     """Run what has not been run, then record the table."""
     given: Mapping[str, Scalar] = {"split.num_clients": 6, "data.subset": 600} if quick else {}
@@ -139,9 +239,10 @@ def main(
         for kind in several(sums)
         for epsilon in map(float, several(epsilons))
     }
-    experiments = {case: experiment_of(*case, given) for case in cases}
+    experiments = {case: experiment_of(*case, given, encoder) for case in cases}
     results = kept_runs("privacy", given, experiments, lambda _, one: measured(one))
-    save("privacy", rows_of(results), {"runs by code": codes(results)}, quick=quick)
+    rows = rows_of(results)
+    save("privacy", rows, {"runs by code": codes(results)}, curves(rows), quick)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedapp.data.inputs import normalise
+from fedapp.data.sites import SiteData
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.features import FeatureMap
 from fedapp.learn.overfeatures import Head
 
 IMAGES, AT_ONCE = 2000, 100
 """Images that are made up, and how many at a time."""
+GREY, CONTRAST = 0.5, 0.25
+"""Mean and standard deviation of their pixels, of 1."""
 EVEN = 0.1
 """Added to the variance of every direction, in mean variances, before it is evened."""
 SPREAD = 0.5
@@ -52,14 +56,14 @@ class Coordinates:
 
     @staticmethod
     def made(features: FeatureMap, inputs: tuple[int, ...], seed: int, known: str) -> "Coordinates":
-        """Return those of a map of features for inputs of a shape.
+        """Return those of a map of features for inputs as a site has them.
 
         known: what the map depends on, by which they are found again.
         """
-        key = known, inputs, seed
+        key = known, data.inputs, data.mean, data.std, seed
         if key not in _MADE:
             _MADE.clear()
-            _MADE[key] = Coordinates.of(*_moments(features, inputs, seed))
+            _MADE[key] = Coordinates.of(*_moments(features, data, seed))
         return _MADE[key]
 
     def seen(self, features: Tensor) -> Tensor:
@@ -91,13 +95,16 @@ def made_up(inputs: tuple[int, ...], seed: int, number: int) -> Tensor:
     return torch.from_numpy(flat.reshape(AT_ONCE, *inputs)).float()
 
 
-def _moments(features: FeatureMap, inputs: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
+def _moments(features: FeatureMap, data: SiteData, seed: int) -> tuple[Tensor, Tensor]:
     """Return mean and covariance of the made-up images' features."""
     total = torch.zeros(features.size, dtype=torch.float64)
     square = torch.zeros(features.size, features.size, dtype=torch.float64)
     held = [*features.parameters(), *features.buffers(), total]
     for number in range(IMAGES // AT_ONCE):
-        rows = features.of(made_up(inputs, seed, number).to(held[0].device)).double().cpu()
+        some = made_up(data.inputs, seed, number)
+        if len(data.inputs) == 3:
+            some = normalise(GREY + CONTRAST * some, data.mean, data.std)
+        rows = features.of(some.to(held[0].device)).double().cpu()
         total += rows.sum(0)
         square += rows.T @ rows
     mean = total / IMAGES

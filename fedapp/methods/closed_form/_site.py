@@ -82,7 +82,7 @@ class ClosedSite:
         made = name + "".join(ref.digest for ref in filters)
         coordinates = None
         if site.protection is not None:
-            coordinates = Coordinates.made(features, site.data.inputs, site.seed, made)
+            coordinates = Coordinates.made(features, site.data, site.seed, made)
         return cls(site, name, features, made, own_mix, coordinates)
 
     def answer(self, task: Task) -> SiteReport:

@@ -1,6 +1,7 @@
 """Coordinates from images that nobody has: by hand, where all is even already, extremes."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -69,9 +70,11 @@ def test_made_up_images_are_everybodys_standardised_and_smooth(inputs):
 
 def test_of_made_up_images_coordinates_have_the_spread_and_differ_less_by_direction():
     hog = build_features("hog", (1, 14, 14))
-    made = Coordinates.made(hog, (1, 14, 14), 5, "hog")
-    assert made is Coordinates.made(hog, (1, 14, 14), 5, "hog")
-    features = torch.cat([hog.of(made_up((1, 14, 14), 5, k)) for k in range(20)])
+    data = SimpleNamespace(inputs=(1, 14, 14), mean=(0.3,), std=(0.4,))
+    made = Coordinates.made(hog, data, 5, "hog")
+    assert made is Coordinates.made(hog, data, 5, "hog")
+    # Neither brightness nor contrast counts for these features.
+    features = torch.cat([hog.of(made_up(data.inputs, 5, k)) for k in range(20)])
     seen = made.seen(features).double()
     torch.testing.assert_close(seen.mean(0), torch.zeros(hog.size).double(), atol=1e-5, rtol=0)
     assert float(seen.square().sum(1).mean()) == pytest.approx(SPREAD**2, rel=1e-3)
