@@ -55,7 +55,7 @@ class Coordinates:
         return cls(mean, (vectors * stretched * (SPREAD / length)) @ vectors.T)
 
     @staticmethod
-    def made(features: FeatureMap, inputs: tuple[int, ...], seed: int, known: str) -> "Coordinates":
+    def made(features: FeatureMap, data: SiteData, seed: int, known: str) -> "Coordinates":
         """Return those of a map of features for inputs as a site has them.
 
         known: what the map depends on, by which they are found again.
