@@ -89,8 +89,7 @@ def row_of(incoming, role):
 def test_a_released_row_has_the_accounts_noise_and_no_other(site):
     client = site(closed())
     noisy = row_of(client.handle(site.task(RELEASE), {}), TOTALS)
-    open_client = site(closed(privacy=PrivacySettings()), folder="open")
-    context, _ = open_client.context(site.task(RELEASE))
+    context, _ = client.context(site.task(RELEASE))
     from fedapp.methods.closed_form._site import ClosedSite
 
     true = ClosedSite.of("plain", site.task(RELEASE), context).released(site.task(RELEASE))
