@@ -14,6 +14,7 @@ from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ConfigError, StoreError
 from fedapp.ground.progress import Progress
 from fedapp.ground.settings import PrivacySettings, RoundSettings, TrainSettings
+from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.learn.privacy.account import noise_multiplier
@@ -24,6 +25,7 @@ from fedapp.messages.store import ModelStore
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.closed_form._contents import COUNT, RELEASE
 from fedapp.methods.closed_form._released import SENSITIVITY, TOTALS
+from fedapp.methods.closed_form._site import ClosedSite
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
@@ -90,8 +92,6 @@ def test_a_released_row_has_the_accounts_noise_and_no_other(site):
     client = site(closed())
     noisy = row_of(client.handle(site.task(RELEASE), {}), TOTALS)
     context, _ = client.context(site.task(RELEASE))
-    from fedapp.methods.closed_form._site import ClosedSite
-
     true = ClosedSite.of("plain", site.task(RELEASE), context).released(site.task(RELEASE))
     noise = (noisy - true[TOTALS]).numpy()
     sigma = noise_multiplier(3.0, 1e-5, client.experiment.protection.plan) * SENSITIVITY
@@ -106,6 +106,30 @@ def test_asked_again_a_site_shows_the_same_noise_and_pays_once(site):
     assert torch.equal(one, row_of(client.handle(site.task(RELEASE, 1), {}), TOTALS))
     other = site(closed(seed=2), folder="other")  # another site has another key
     assert not torch.equal(one, row_of(other.handle(site.task(RELEASE), {}), TOTALS))
+
+
+def test_a_model_for_use_answers_as_its_head_over_coordinates_does(site):
+    """Heads of a protected run are over coordinates; the network that is kept takes images."""
+    client, task = site(closed()), site.task(RELEASE)
+    context, _ = client.context(task)
+    even = torch.full((10,), 0.1, dtype=torch.float64)
+
+    class Given(ClosedSite):
+        def every(self, task):
+            draws = torch.Generator().manual_seed(1)
+            size = self.map.size
+            head = torch.randn(10, size, generator=draws), torch.randn(10, generator=draws)
+            return {"common": (head, even)}
+
+    one = Given.of("plain", task, context)
+    found = one.predictor("common", task)
+    data = context.data
+    network = build_model(client.experiment.model, data.inputs, data.num_classes)
+    images = context.normalise(data.labelled[:20])
+    logits = found.load_into(network).eval()(images)
+    weight, bias = one.every(task)["common"][0]
+    wanted = one.features("labelled")[:20] @ weight.T + bias
+    torch.testing.assert_close(logits, wanted, atol=1e-4, rtol=1e-4)
 
 
 def test_a_second_look_at_other_images_is_refused(site):
