@@ -8,10 +8,11 @@ share from each site; with `plain` ones each site adds all of it. Measured: the 
 of all sites after the last round, and how well a guess at who was a member succeeds on what
 everybody sees, the common answer (`attacked` of bench.membership; the members are all labelled
 training images, the others all test images). Every run's result is kept, so the same command goes
-on where it was cut.
+on where it was cut; the table and the picture are of all that is kept.
 """
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -27,7 +28,7 @@ from torch import Tensor
 from bench.command import Quick, carry_out, several
 from bench.membership import attacked, losses
 from bench.record import Cells, Row, save
-from bench.runs import Run, codes, finished, kept_runs, scale
+from bench.runs import Run, codes, finished, kept_before, kept_runs, scale
 from fedapp.data.sites import SiteData
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
@@ -167,6 +168,17 @@ def rows_of(results: Mapping[Case, Mapping[str, Any]]) -> list[Row]:
     return rows
 
 
+def _case(size: str, method: str, epsilon: str, sums: str, seed: str) -> Case:
+    return size, method, float(epsilon), sums, int(seed)
+
+
+def _place(case: Case) -> tuple[int, int, float, str, int]:
+    """Return where a case stands in the table."""
+    size, method, epsilon, sums, seed = case
+    sites = int(size.split("x")[0])
+    return sites, [*METHODS].index(method), -(epsilon or math.inf), sums, seed
+
+
 @styled
 def curves(rows: Sequence[Row]) -> Figure:
     """Draw accuracy against epsilon, a panel a size; bars are one standard deviation over seeds.
@@ -241,7 +253,9 @@ def main(
     }
     experiments = {case: experiment_of(*case, given, encoder) for case in cases}
     results = kept_runs("privacy", given, experiments, lambda _, one: measured(one))
-    rows = rows_of(results)
+    for words, result in kept_before("privacy", given, next(iter(experiments.values()))).items():
+        results[_case(*words)] = result
+    rows = rows_of({case: results[case] for case in sorted(results, key=_place)})
     save("privacy", rows, {"runs by code": codes(results)}, curves(rows), quick)
 
 

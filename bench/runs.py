@@ -179,8 +179,7 @@ def kept_runs(
 
     given: the settings of this call, by which its results are told from those of others.
     """
-    said = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:8]
-    folder = out_root(next(iter(cases.values()))) / f"bench-{bench}-{said}"
+    folder = _folder(bench, given, next(iter(cases.values())))
 
     def made(case: Case) -> dict[str, Any]:
         return {**make(case, cases[case]), "code": code_hash()[1]}
@@ -189,6 +188,22 @@ def kept_runs(
         case: kept(folder / f"{'-'.join(map(str, case))}.json", partial(made, case))
         for case in cases
     }
+
+
+def kept_before(
+    bench: str, given: Mapping[str, Scalar], one: Experiment
+) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return every result that is kept of these settings, by its case in words. one: any of them.
+
+    No word of a case may have a dash.
+    """
+    files = sorted(_folder(bench, given, one).glob("*.json"))
+    return {tuple(file.stem.split("-")): json.loads(file.read_bytes()) for file in files}
+
+
+def _folder(bench: str, given: Mapping[str, Scalar], one: Experiment) -> Path:
+    said = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:8]
+    return out_root(one) / f"bench-{bench}-{said}"
 
 
 def codes(results: Mapping[Any, Mapping[str, Any]]) -> list[str]:
