@@ -430,7 +430,13 @@ def _mask_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
     cohort = math.ceil(rounds.sample_rate * split.num_clients - 1e-9)
     if cohort < privacy.least_members:
         rule = f"{cohort} sites train in a round, and a masked sum is of {privacy.least_members}"
-        found.append(origin.problem("rounds.sample_rate", rounds.sample_rate, rule, "raise it"))
+        few = split.num_clients < privacy.least_members  # then all of them do not suffice
+        key, value = (
+            ("split.num_clients", split.num_clients)
+            if few
+            else ("rounds.sample_rate", rounds.sample_rate)
+        )
+        found.append(origin.problem(key, value, rule, "raise it"))
     try:
         members_of(privacy.members, parts["data"].site_names, split.num_clients)
     except ValueError as error:

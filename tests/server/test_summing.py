@@ -290,6 +290,7 @@ def test_methods_that_need_each_site_say_which_do_not(tmp_path):
         ("rounds.robust", "median"),
         ("split.server_share", 0.1),
         ("rounds.sample_rate", 0.3),
+        ("split.num_clients", 2),
         ("privacy.clip", 1.0),
         ("privacy.members", "0=ab"),
         ("privacy.least_members", 2),
