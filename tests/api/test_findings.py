@@ -25,9 +25,9 @@ SHORT = {
     "model.hidden": "16",
 }  # fmt: skip
 ABLE = [
-    "fedadam", "fedavg", "fedavg_ft", "fedavg_plus", "fedavg_sl", "fedavg_tenth", "fedavgm",
-    "fedbn", "fedbn_sl", "fedprox", "fedprox_ft", "fedprox_sl", "local_only", "one_round",
-    "prior_shift", "recommended",
+    "fedadam", "fedavg", "fedavg_ft", "fedavg_logit_adjusted", "fedavg_plus", "fedavg_sl",
+    "fedavg_tenth", "fedavgm", "fedbn", "fedbn_sl", "fedprox", "fedprox_ft", "fedprox_sl",
+    "local_only", "one_round", "prior_shift", "recommended",
 ]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Checks of what sites send for the closed form."""
 
 from collections.abc import Mapping
+from itertools import starmap
 from types import MappingProxyType
 
 import torch
@@ -51,7 +52,11 @@ def check_closed(arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
         for one in pairs(sums) if len(sums.counts) > len(facts.classes) else [sums]:
             _check_sums(one, facts, every=one is sums)
     if GUESSES in arrived:
-        _check_guesses(Guesses.from_params(arrived[GUESSES].whole), facts)
+        guesses = Guesses.from_params(arrived[GUESSES].whole)
+        finds = len(guesses.counts) > len(facts.classes)
+        both = (of.unflatten(0, (-1, 2)) for of in (guesses.counts, guesses.by_class))
+        for guess in starmap(Guesses, zip(*both, strict=True)) if finds else [guesses]:
+            _check_guesses(guess, facts)
 
 
 def _check_votes(votes: Params, facts: SiteFacts) -> None:

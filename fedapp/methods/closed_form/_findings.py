@@ -5,12 +5,13 @@ means are of the images in which it was read, the second moment is of all images
 that it is sent once; `_discriminant.Classes` estimates which share of all images has it. Of one
 finding that was read in every image, all this is the closed form of two classes. lambda and
 temperature are voted on by finding. A site answers times its own mix of each finding, of the images
-in which it read it, of the federation's mean and of what EM says of unlabelled ones. These count in
-the second moment alone: no finding is guessed for the sums.
+in which it read it, of the federation's mean and of what EM says of unlabelled ones; it guesses the
+findings of these for the sums, as classes are. That its own images count more gained nothing
+(docs/results/findings.md).
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,7 @@ from fedapp.data.parts import LABELLED, UNLABELLED, VAL
 from fedapp.ground.errors import RunError
 from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Head
 from fedapp.learn.params import Params, Schema
-from fedapp.learn.priors import alike, mean_mix, mean_mix_of_sums
+from fedapp.learn.priors import alike, mean_mix, mean_mix_of_sums, weighted
 from fedapp.messages.protocol import ModelRef, Reply, Task
 from fedapp.methods.base import Round, SiteContext, SiteReport
 from fedapp.methods.closed_form._answers import counts, deciding
@@ -29,6 +30,8 @@ from fedapp.methods.closed_form._contents import (
     ALIKE,
     COUNT,
     GRID,
+    GUESSED,
+    GUESSES,
     LOGLIK,
     PRIOR,
     RIDGE,
@@ -46,12 +49,14 @@ from fedapp.methods.closed_form._discriminant import (
     COUNTS,
     TOTAL,
     Classes,
+    Guesses,
     Sums,
     added,
+    guesses_schema,
     pairs,
     sums_schema,
 )
-from fedapp.methods.closed_form._server import BEFORE, gathered, named, sent
+from fedapp.methods.closed_form._server import BEFORE, Asking, Lent, gathered, guessing, named, sent
 from fedapp.methods.closed_form._server import solved as solved_classes
 from fedapp.methods.closed_form._site import ClosedSite
 
@@ -64,7 +69,7 @@ class FindingSolution:
     """What the server makes of all sums, as it travels; of each of F findings.
 
     weight [F, d], bias [F]: of logits, calibrated, at even odds. prior: [F, 2], as of `mean_mix`,
-    without and with it. ridge, temperature: [F], as of `Solution`.
+    without and with it. ridge, temperature: [F], as of `Solution`. guessed: as there.
     """
 
     weight: Tensor
@@ -72,6 +77,7 @@ class FindingSolution:
     prior: Tensor
     ridge: Tensor
     temperature: Tensor
+    guessed: float = 0.0
 
     def to_params(self) -> Params:
         """Return it as it travels: vectors, float32."""
@@ -80,6 +86,7 @@ class FindingSolution:
             PRIOR: self.prior.float().flatten(),
             RIDGE: self.ridge.float(),
             TEMPERATURE: self.temperature.float(),
+            GUESSED: torch.tensor([self.guessed]),
         }
 
     @classmethod
@@ -92,6 +99,7 @@ class FindingSolution:
             params[PRIOR].double().view(-1, 2),
             params[RIDGE].double(),
             params[TEMPERATURE].double(),
+            float(params[GUESSED]),
         )
 
     @property
@@ -122,7 +130,8 @@ def finding_schemas(plain: Mapping[str, Schema]) -> dict[str, Schema]:
             ALIKES: ((findings * len(ALIKE),), torch.float64),
         },
         GRID: {name: ((heads * shape[0],), of) for name, (shape, of) in head.items()},
-        SOLUTION: {**head, PRIOR: ((2 * findings,), each), **numbers},
+        GUESSES: guesses_schema(2 * findings, size),
+        SOLUTION: {**head, PRIOR: ((2 * findings,), each), **numbers, GUESSED: ((1,), each)},
         VOTES: {LOGLIK: ((findings * heads * len(TEMPERATURES),), each)},
     }
 
@@ -162,7 +171,7 @@ def logits(counts: Tensor, weights: Tensor, biases: Tensor) -> Head:
 def solved(
     rnd: Round, name: str, own: bool, guesses: int
 ) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
-    """As `_server.solved`; of findings nothing is guessed, and no site's images count more."""
+    """As `_server.solved`; of findings no site's own images count more."""
     if not rnd.finds:
         return (yield from solved_classes(rnd, name, own, guesses))
     lent, senders, replies = yield from gathered(rnd, name)
@@ -181,24 +190,37 @@ def solved(
         priors = [mean_mix_of_sums(*one) for one in both]
     else:
         priors = [mean_mix(one) if one.any() else torch.ones(2) for one in seen.unbind(1)]
-    found = [_heads(one) for one in pairs(total)]
+    prior = torch.stack(priors)
+    known = (total.counts.view(-1, 2) > 0).all(1).repeat_interleave(2)
+
+    def again(guesses: Guesses, before: FindingSolution) -> Asking[tuple[FindingSolution, float]]:
+        # Of a finding of which the labels say one thing alone nothing can be guessed.
+        right = Guesses(guesses.counts * known, guesses.by_class * known[:, None])
+        other, its = yield from _solution(rnd, total.with_guesses(right), prior, lent)
+        return replace(other, guessed=before.guessed + 1), its
+
+    first = yield from _solution(rnd, total, prior, lent)
+    most = guesses if any(rnd.facts[k].unlabelled for k in senders) else 0
+    solution = yield from guessing(rnd, first, most, (senders, lent), again)
+    rnd.pool.put(solution.to_params(), SOLUTION)
+    return named(rnd)
+
+
+def _solution(
+    rnd: Round, sums: Sums, prior: Tensor, lent: Lent
+) -> Asking[tuple[FindingSolution, float]]:
+    """Return what sums make with what sites vote for by finding, and how likely all labels are."""
+    found = [_heads(one) for one in pairs(sums)]
     weights, biases, levels = (torch.stack(of, 1) for of in zip(*found, strict=True))
     grid = rnd.pool.put(flat(weights, biases), GRID)
     replies = yield [rnd.task(site, VOTE, 0, {}, grid=[grid], **lent) for site in rnd.sites]
     votes = [one[LOGLIK].double() for _, one in sent(rnd, replies, VOTES)]
     likely = BEFORE + sum(votes, torch.zeros(len(found) * len(BEFORE))).view(len(found), -1)
-    best = likely.argmax(1)
+    most, best = likely.max(1)
     ridge, place = best // len(TEMPERATURES), best % len(TEMPERATURES)
     each, t = torch.arange(len(found)), torch.tensor(TEMPERATURES)[place].double()
-    solution = FindingSolution(
-        weights[ridge, each] / t[:, None],
-        biases[ridge, each] / t,
-        torch.stack(priors),
-        levels[ridge, each],
-        t,
-    )
-    rnd.pool.put(solution.to_params(), SOLUTION)
-    return named(rnd)
+    weight, bias = weights[ridge, each] / t[:, None], biases[ridge, each] / t
+    return FindingSolution(weight, bias, prior, levels[ridge, each], t), float(most.sum())
 
 
 def _heads(sums: Sums) -> tuple[Tensor, Tensor, Tensor]:
@@ -216,7 +238,7 @@ def _heads(sums: Sums) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class FindingSite(ClosedSite):
-    """A site's side of it. Of F findings a mix is [F, 2]; no task of a guess comes."""
+    """A site's side of it. Of F findings a mix is [F, 2]."""
 
     def answer(self, task: Task) -> SiteReport:
         """Do a task of the closed form; count what `mean_mix_of_sums` needs of each finding."""
@@ -244,6 +266,13 @@ class FindingSite(ClosedSite):
         there = (2 * labels - 1)[:, None, :, None]
         loglik = F.logsigmoid(there * heated).clamp_min(WORST) * (labels >= 0)[:, None, :, None]
         return {LOGLIK: loglik.sum(0).transpose(0, 1).flatten().float()}
+
+    def guesses(self, task: Task) -> Guesses:
+        """Return the sums over the unlabelled images, in the findings that the head says."""
+        answers, mix = self._unlabelled(task)
+        there = weighted(answers, mix)
+        both = torch.stack([1 - there, there], 2).flatten(1)
+        return Guesses.of(self.features(UNLABELLED).cpu(), both)
 
     def solution(self, task: Task) -> FindingSolution:  # type: ignore[override]
         """Return the solution that a task names."""

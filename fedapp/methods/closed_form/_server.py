@@ -1,10 +1,11 @@
 """The server's side of the closed form: it asks for sums, adds and solves."""
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -75,8 +76,21 @@ BEFORE = (
     .double()
 )
 """What speaks for each lambda and temperature before any image votes: log-normal."""
+Result = TypeVar("Result")
+
+
+class Travels(Protocol):
+    """A solution."""
+
+    def to_params(self) -> Params:
+        """Return it as it travels."""
+
+
 Lent = dict[str, list[ModelRef]]
 """What tasks name beside what they are for, by role."""
+Asking = Generator[Sequence[Task], Sequence[Reply], Result]
+"""Asks sites, and ends with a result."""
+Solved = TypeVar("Solved", bound=Travels)
 NONE_FIRST = torch.tensor([0.0] + [-LEAD] * (len(OWN_WEIGHTS) - 1), dtype=torch.float64)
 """The same for each weight of a site's own images."""
 
@@ -124,20 +138,44 @@ def _voted(
     solution, likely = yield from _solution(rnd, total, prior, lent)
     if own:
         solution = yield from _with_own(rnd, solution, lent)
-    for number in range(guesses if total.images > total.counts.sum() else 0):
-        newest = rnd.pool.put(solution.to_params(), SOLUTION)
-        replies = yield [rnd.task(k, GUESS, 0, {}, solution=[newest], **lent) for k in senders]
-        every = [Guesses.from_params(of) for _, of in sent(rnd, replies, GUESSES)]
-        guessed = total.with_guesses(sum(every[1:], every[0])) if every else total
-        other, its = yield from _solution(rnd, guessed, prior, lent)
-        if its <= likely - (0.0 if number else LEAD):
-            break
-        likely = its
-        solution = replace(other, own_weight=solution.own_weight, guessed=number + 1.0)
+
+    def again(guesses: Guesses, before: Solution) -> Asking[tuple[Solution, float]]:
+        other, its = yield from _solution(rnd, total.with_guesses(guesses), prior, lent)
+        return replace(other, own_weight=before.own_weight, guessed=before.guessed + 1), its
+
+    most = guesses if total.images > total.counts.sum() else 0
+    solution = yield from guessing(rnd, (solution, likely), most, (senders, lent), again)
     if own and solution.guessed:
         solution = yield from _with_own(rnd, solution, lent)
     rnd.pool.put(solution.to_params(), SOLUTION)
     return named(rnd)
+
+
+def guessing(
+    rnd: Round,
+    first: tuple[Solved, float],
+    most: int,
+    asked: tuple[Sequence[int], Lent],
+    again: Callable[[Guesses, Solved], Asking[tuple[Solved, float]]],
+) -> Asking[Solved]:
+    """Have sites guess and solve again while labels become likelier; return the best solution.
+
+    first: a solution, and how likely it makes the labels. most: guesses at most. asked: the sites,
+    and what their tasks name. again: returns what the sum of guesses makes, in the place of the
+    solution that they were made by.
+    """
+    (solution, likely), (senders, lent) = first, asked
+    for number in range(most):
+        newest = rnd.pool.put(solution.to_params(), SOLUTION)
+        replies = yield [rnd.task(k, GUESS, 0, {}, solution=[newest], **lent) for k in senders]
+        every = [Guesses.from_params(of) for _, of in sent(rnd, replies, GUESSES)]
+        if not every:
+            break
+        other, its = yield from again(sum(every[1:], every[0]), solution)
+        if its <= likely - (0.0 if number else LEAD):
+            break
+        solution, likely = other, its
+    return solution
 
 
 def gathered(

@@ -28,6 +28,7 @@ from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext
 from fedapp.methods.closed_form._checks import check_closed, check_owed
 from fedapp.methods.closed_form._contents import (
     ALIKE,
+    GUESSED,
     LASTING,
     OPTIONAL,
     RELEASE,
@@ -101,9 +102,10 @@ class OneRound(Method[Solved]):
         """Solve where sums of new sites came; let every site measure."""
         lent = yield from solved(rnd, self.features, self.answer == "tuned", self.guesses)
         yield [rnd.task(site, EVALUATE, 0, {}, **lent) for site in rnd.sites]
-        if rnd.finds:
-            return state
-        found = Solution.from_params(rnd.pool.read(lent[SOLUTION][0]))
+        params = rnd.pool.read(lent[SOLUTION][0])
+        if rnd.finds:  # lambda and temperature are by finding
+            return Solved(guessed=float(params[GUESSED]))
+        found = Solution.from_params(params)
         return Solved(found.ridge, found.temperature, found.own_weight, found.guessed)
 
     needs_mean = "it adds sums of sites, and averages no models"

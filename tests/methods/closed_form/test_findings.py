@@ -11,8 +11,8 @@ from fedapp.messages.protocol import SiteFacts
 from fedapp.methods.base import Arrived
 from fedapp.methods.closed_form._calibration import FAR
 from fedapp.methods.closed_form._checks import check_closed
-from fedapp.methods.closed_form._contents import RIDGES, SUMS
-from fedapp.methods.closed_form._discriminant import Classes, Sums, pairs
+from fedapp.methods.closed_form._contents import GUESSES, RIDGES, SUMS
+from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, pairs
 from fedapp.methods.closed_form._findings import _heads, logits, sums_of
 
 
@@ -87,6 +87,30 @@ def test_sums_that_no_images_have_are_refused():
             check_closed(arrived(lie), facts)
 
 
+def test_guesses_that_are_sure_and_right_are_labels():
+    x, y, _ = drawn(unread=0)
+    both = torch.stack([1 - y, y], 2).flatten(1)
+    guessed, labelled = Guesses.of(x, both), sums_of(x, y, x[:0])
+    torch.testing.assert_close(guessed.counts, labelled.counts)
+    torch.testing.assert_close(guessed.by_class, labelled.by_class)
+
+
+@pytest.mark.parametrize("lie", [
+    lambda g: replace(g, counts=g.counts + torch.tensor([1, 0, 0, 0, 0, 0])),
+    lambda g: replace(g, counts=g.counts.flip(0) - g.counts),
+    lambda g: replace(g, by_class=g.by_class * 9),
+])  # fmt: skip
+def test_guesses_that_no_images_have_are_refused(lie):
+    """Of each finding they add up to the images."""
+    x = drawn(images=7)[0]
+    there = torch.rand(7, 3, generator=torch.Generator().manual_seed(0))
+    honest = Guesses.of(x, torch.stack([1 - there, there], 2).flatten(1))
+    facts = SiteFacts(0, (5,), ("a", "b", "c"), 40, 7, 0, 0, "0" * 64)
+    check_closed({GUESSES: Arrived(honest.to_params(), frozenset())}, facts)
+    with pytest.raises(ProtocolError, match="guesses: "):
+        check_closed({GUESSES: Arrived(lie(honest).to_params(), frozenset())}, facts)
+
+
 def site(count, seed, unread=0.3):
     """Images of two squares, each bright or not, and one finding of nobody's."""
     stream = torch.Generator().manual_seed(seed)
@@ -113,3 +137,20 @@ def test_a_run_finds_what_there_is_and_its_model_answers_as_measured():
     said = model.probabilities(torch.zeros(2, 1, 16, 16, dtype=torch.uint8))
     assert said.shape == (2, 3) and said[:, 2].max() < 0.01
     assert model._model.recipe.finds
+
+
+def test_unlabelled_images_are_guessed_but_for_a_finding_that_nobody_has():
+    few = [site(36, 0), site(36, 1), site(36, 2)]
+    beside = [site(150, 3 + k).labelled[0] for k in range(3)]
+    data = fedapp.Federation(
+        [fedapp.Site(a.labelled, x, a.val, a.test) for a, x in zip(few, beside, strict=True)]
+    )
+    guessed, plain = (
+        fedapp.run(data, "one_round", quiet=True, settings={"method.guesses": most})
+        for most in (8, 0)
+    )
+    assert guessed.summary["closed_guessed"] >= 1 and not plain.summary["closed_guessed"]
+    assert guessed.accuracy >= plain.accuracy - 0.02
+    for run in (guessed, plain):
+        said = run.model(0).probabilities(few[0].test[0])
+        assert said[:, 2].max() < 0.01
