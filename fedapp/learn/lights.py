@@ -20,6 +20,10 @@ NEARLY_ALL: Final = 0.9
 """Share of answers that, with one class, make a model collapsed."""
 UNLIKE: Final = 0.2
 """Share of images that two class mixes must differ by."""
+SHIFTED: Final = 0.01
+"""Chance with which answers to images that are alike are called of another mix."""
+_EXPECTED: Final = 5
+"""Images of a class that a chi-square test needs of either mix (Cochran 1954)."""
 _P: Final = 0.001
 """Chance below which two mixes are called different: once in a thousand sites that are alike."""
 _Z99: Final = 2.5758293035489004
@@ -86,6 +90,41 @@ def _uncalibrated(found: Evaluation) -> list[str]:
         f"{percent(sure)} % on average, and is right on "
         f"{percent(found.correct / found.samples)} % of {found.samples} test images."
     ]
+
+
+def shifted(tested: Sequence[int], now: Sequence[int], classes: Sequence[str]) -> list[str]:
+    """Say where answers to new images are of another class mix than those to the test images.
+
+    tested, now: answers by class, [C], of `FEW` images each at least. Both are answers of one
+    model, so that its own mistakes are in both, and no labels are needed (Lipton, Wang and Smola
+    2018: black box shift detection). Of images that are alike it is said once in a hundred times.
+    """
+    both = np.asarray([tested, now], dtype=np.int64)
+    if both.sum(1).min() < FEW or (apart := _apart(both, SHIFTED)) is None:
+        return []
+    gained = np.subtract(*(both / both.sum(1, keepdims=True))[::-1])
+    most, least = classes[int(gained.argmax())], classes[int(gained.argmin())]
+    return [
+        f"The class mix of the answers is not that of the answers to the site's test images: "
+        f"{percent(apart)} % of these images would have to change class; more are {most!r}, fewer "
+        f"{least!r}. Of images that are alike this is said once in {1 / SHIFTED:.0f} times. Other "
+        "people, another device or a fault in the files may be why: look at some of them."
+    ]
+
+
+def _apart(both: NDArray[np.int64], chance: float) -> float | None:
+    """Return how far two class mixes [2, C] are apart, in [0, 1]; None: it may be chance.
+
+    By the chi-square test; classes of which too few are expected for it are counted as one.
+    """
+    shares = both / both.sum(1, keepdims=True)
+    fewest = np.outer(both.sum(1), both.sum(0) / both.sum()).min(0)
+    rare = fewest < _EXPECTED
+    pooled = np.column_stack([both[:, ~rare], both[:, rare].sum(1)])
+    pooled = pooled[:, pooled.any(0)]
+    if pooled.shape[1] < 2 or chi2_contingency(pooled).pvalue >= chance:
+        return None
+    return float(np.abs(shares[0] - shares[1]).sum()) / 2
 
 
 def unlike(before: Sequence[int], now: Sequence[int], what: str) -> list[str]:

@@ -51,6 +51,12 @@ def interval(values: Values) -> tuple[float, float] | None:
     return low, high
 
 
+def wider(ends: tuple[float, float], values: Values) -> tuple[float, float]:
+    """Return an interval by image, as wide as that of resampled patients, where there are any."""
+    other = interval(values[~np.isnan(values)]) if len(values) else None
+    return ends if other is None else (min(ends[0], other[0]), max(ends[1], other[1]))
+
+
 def one_against_rest(
     drawn: Labels, scores: Values, of: NDArray[np.bool_], at: float
 ) -> tuple[Values, Values, Values]:

@@ -171,7 +171,7 @@ def _candidate(one: Candidate, description: Description) -> str:
 
 
 def _row(name: str, found: Measured) -> str:
-    ends = " to ".join(map(percent, found.interval)) if found.images else "-"
+    ends = found.ends if found.images else "-"
     worth = f"{percent(found.accuracy)} | {ends} | {percent(found.calibration_error)}"
     return f"| {name} | {found.right} / {found.images} | {worth} |"
 

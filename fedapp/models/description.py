@@ -3,21 +3,25 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.errors import ConfigError, RunError, one_line
 from fedapp.ground.settings import CLOSED, window_ends
+from fedapp.ground.text import percent
 from fedapp.learn.choice import Candidate
 from fedapp.learn.metrics import calibration_error, wilson
 from fedapp.learn.networks import Network, build_model, network_settings
 from fedapp.learn.overfeatures import Form
 from fedapp.learn.prototypes import Distance
+from fedapp.learn.resampled import weights, wider
 from fedapp.learn.verdict import Verdict
 from fedapp.messages.protocol import Evaluation
 from fedapp.models.conformal import Calibration
@@ -134,6 +138,8 @@ class Measured:
     """Right answers to a site's labelled images, with Wilson's 95 % interval.
 
     accuracy: None without images. calibration_error: the expected one (Guo et al. 2017), in [0, 1].
+    patients: whose images they are; the interval is then as wide as that of resampled patients. 0:
+    not known, and images count as independent.
     """
 
     images: _Count
@@ -141,6 +147,14 @@ class Measured:
     accuracy: _Share | None
     interval: tuple[_Share, _Share]
     calibration_error: _Share | None
+    patients: _Count = 0
+
+    @property
+    def ends(self) -> str:
+        """The interval, in percent, as a person reads it."""
+        said = " to ".join(map(percent, self.interval))
+        whose = f", by {self.patients} patient{'s' * (self.patients != 1)}"
+        return said + whose * bool(self.patients)
 
     @classmethod
     def of(cls, found: Evaluation) -> Self:
@@ -148,6 +162,12 @@ class Measured:
         images, right = found.samples, found.correct
         ends, error = wilson(right, images), calibration_error([found])
         return cls(images, right, found.accuracy, ends, error)
+
+    def by_patient(self, right: NDArray[np.bool_], patients: NDArray[np.int64]) -> Self:
+        """Return it with the interval by patient. right, patients: of each image, [n], n >= 1."""
+        drawn = weights(len(right), "own page", groups=patients)
+        ends = wider(self.interval, drawn @ right / drawn.sum(1))
+        return replace(self, interval=ends, patients=len(np.unique(patients)))
 
 
 @dataclass(frozen=True, config=CLOSED)

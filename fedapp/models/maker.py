@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedapp.data.sites import SiteData
 from fedapp.experiment.codehash import code_hash, versions
 from fedapp.experiment.config import MACHINE_KEYS
 from fedapp.experiment.experiment import Experiment
@@ -71,7 +72,7 @@ class Maker:
         """
         model, blob = self._model(site, networks)
         answers = _answers(model, site)
-        results = _results(answers, reported)
+        results = _results(answers, reported, site.data)
         calibration = Calibration() if site.data.finds else calibrated(*answers["val"])
         origin = self.origin(number)
         made = Description(FORMAT, model.recipe, origin, results, choice, calibration)
@@ -134,7 +135,9 @@ def _answers(model: SiteModel, site: SiteContext) -> dict[str, tuple[Tensor, Ten
 
 
 def _results(
-    answers: Mapping[str, tuple[Tensor, Tensor]], reported: Mapping[str, Evaluation]
+    answers: Mapping[str, tuple[Tensor, Tensor]],
+    reported: Mapping[str, Evaluation],
+    data: SiteData,
 ) -> Results:
     """Sum up what a model answers, beside what the run reported of it."""
     found = {part: evaluation(*both) for part, both in answers.items()}
@@ -143,8 +146,17 @@ def _results(
     if exact is not False and "val" in reported:
         # These images decide a mixture's weights; the run measured it on halves of them in turn.
         found["val"] = reported["val"]
-    val, test = Measured.of(found["val"]), Measured.of(found["test"])
+    val, test = Measured.of(found["val"]), tested(answers["test"][0], data)
     return Results(exact, INEXACT if exact is False else "", val, test)
+
+
+def tested(answers: Tensor, data: SiteData) -> Measured:
+    """Return what answers [n, C] to a site's test images are worth, by patient where known."""
+    labels, groups = data.test_labels.cpu(), data.test_groups
+    found = Measured.of(evaluation(answers, labels))
+    if groups is None or not found.images or data.finds:
+        return found
+    return found.by_patient((answers.argmax(1) == labels).numpy(), groups.numpy())
 
 
 def _name_of(precision: torch.dtype) -> Precision:

@@ -32,7 +32,7 @@ from fedapp.learn.quality import (
     sensitivity,
     specificity,
 )
-from fedapp.learn.resampled import interval, one_against_rest, resampled_counts, weights
+from fedapp.learn.resampled import interval, one_against_rest, resampled_counts, weights, wider
 from fedapp.models.card import SAID, joined
 from fedapp.models.description import Description, read_description
 from fedapp.models.evidence import Evidence, read_evidence
@@ -54,8 +54,8 @@ SPECIFICITY = 0.9
 """At which the sensitivity is told, where nobody says another."""
 _QUALITY = (
     "Of the site's own test images, which the model did not learn from. Intervals: the middle 95 % "
-    "of 1,000 resamples of the images. A mean over classes is told where each class that occurs "
-    f"has {FEWEST} images."
+    "of 1,000 resamples of the images, for accuracy Wilson's or wider. A mean over classes is told "
+    f"where each class that occurs has {FEWEST} images."
 )
 _CLASSES = (
     "Each class against all others. Sensitivity: the share of its images that is found; "
@@ -76,9 +76,8 @@ def own_page(folder: Path, at: float = SPECIFICITY) -> str:
     origin, test = description.origin, description.results.test
     lead = [joined(description), *(f"Warning: {light}" for light in description.lights)]
     if test.images:
-        ends = " to ".join(map(percent, test.interval))
         what = "findings read in test images" if description.model.finds else "test images"
-        interval_ = "" if description.model.finds else f" (95 % interval {ends})"
+        interval_ = "" if description.model.finds else f" (95 % interval {test.ends})"
         lead.append(
             f"The model kept here is right on {test.right} of {test.images} {what}: "
             f"{percent(test.accuracy)} %{interval_}."
@@ -152,7 +151,7 @@ def _gain(description: Description, evidence: Evidence) -> Block | None:
             drawn = weights(len(truth), "own page", groups=evidence.patients)
             ours, theirs = (one_against_rest(drawn, one[:, 1], second, 0.9)[0]
                             for one in (joined_, alone))  # fmt: skip
-            low, high = _wider((low, high), ours - theirs)
+            low, high = wider((low, high), ours - theirs)
         rows.append(["AUROC", *map(percent, areas), *_signed(found.gain, low, high)])
     columns = ["Metric", "Alone, %", "Joined, %", "Gain, points", "95 % interval"]
     reading = (
@@ -183,7 +182,11 @@ def _quality(
         if metric != "accuracy" and not said_of_all:
             continue
         name = NAMES[metric][0].upper() + NAMES[metric][1:]
-        rows.append([name, _share(float(of(counts))), _ends(interval(of(resampled)))])
+        ends = interval(of(resampled))
+        if metric == "accuracy":  # as the head of the page has it
+            by_image = wilson(int(counts.diagonal().sum()), images)
+            ends = by_image if patients is None else wider(by_image, of(resampled))
+        rows.append([name, _share(float(of(counts))), _ends(ends)])
     told = [c for c, one in enumerate(found) if one.auroc is not None]
     kinds = [one_against_rest(drawn, said[:, c], truth == c, at) for c in told]
     for place, (name, value) in enumerate(
@@ -247,12 +250,6 @@ def _spread(
     return resampled_counts(drawn, said.argmax(1), truth, classes)
 
 
-def _wider(ends: tuple[float, float], values: Values) -> tuple[float, float]:
-    """Return an interval by image, as wide as that of resampled patients, where there are any."""
-    other = interval(values[~np.isnan(values)]) if len(values) else None
-    return ends if other is None else (min(ends[0], other[0]), max(ends[1], other[1]))
-
-
 def _told(
     names: tuple[str, ...],
     counts: NDArray[np.int64],
@@ -282,12 +279,12 @@ def _classes(told: list[Told], at: float, reading: str) -> Block:
         if images < FEWEST:
             few.append(f"{one.name}: {images} image{'' if images == 1 else 's'}")
             continue
-        ends = _wider(wilson(right, images), spread)
+        ends = wider(wilson(right, images), spread)
         drawn.append((one.name, right / images, ends, f"{right} of {images}"))
         row = [one.name, str(images), f"{percent(right / images)} ({_ends(ends)})"]
         spared, others, spread = one.spared
         if others >= FEWEST:
-            other = _wider(wilson(spared, others), spread)
+            other = wider(wilson(spared, others), spread)
             row.append(f"{percent(spared / others)} ({_ends(other)})")
         else:
             row.append(DASH)

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
+from fedapp.learn.metrics import evaluation
 from fedapp.learn.resampled import interval, weights
+from fedapp.models.description import Measured
 
 
 def test_a_patients_images_are_drawn_together():
@@ -44,3 +47,29 @@ def test_the_spread_is_that_of_as_many_images_by_hand():
     groups, right = np.repeat(np.arange(50), 4), np.repeat(np.arange(50) < 20, 4)
     drawn = weights(200, "e", 4000, groups)
     assert (drawn @ right / drawn.sum(1)).std() == pytest.approx((0.4 * 0.6 / 50) ** 0.5, rel=0.05)
+
+
+def measured(right, patients=None):
+    right = np.asarray(right)
+    answers, labels = torch.eye(2)[torch.as_tensor(right).long()], torch.ones(len(right)).long()
+    found = Measured.of(evaluation(answers, labels))
+    return found if patients is None else found.by_patient(right, np.asarray(patients))
+
+
+def test_accuracys_interval_is_as_wide_as_that_of_patients():
+    """Ten images each of 12 patients, all right or all wrong, say what 12 images do."""
+    right = np.repeat(np.arange(12) < 9, 10)
+    by_image, by_patient = measured(right), measured(right, np.repeat(np.arange(12), 10))
+    few = measured(np.arange(12) < 9)
+    reach = [one.interval[1] - one.interval[0] for one in (by_image, by_patient, few)]
+    assert reach[1] == pytest.approx(reach[2], abs=0.1) and reach[1] > 2.5 * reach[0]
+    assert by_patient.ends.endswith(", by 12 patients") and "patient" not in by_image.ends
+
+
+def test_patients_of_one_image_each_and_a_single_patient():
+    right = np.arange(40) % 4 > 0
+    each, plain = measured(right, np.arange(40)), measured(right)
+    assert each.interval == pytest.approx(plain.interval, abs=0.03)
+    assert each.interval[0] <= plain.interval[0] and each.interval[1] >= plain.interval[1]
+    one = measured(right, np.zeros(40, np.int64))
+    assert one.interval == plain.interval and one.ends.endswith("by 1 patient")

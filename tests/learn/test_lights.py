@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedapp.learn.choice import Candidate
-from fedapp.learn.lights import drifted, lights, unlike
+from fedapp.learn.lights import drifted, lights, shifted, unlike
 from fedapp.learn.metrics import evaluation
 
 CLASSES = "cat", "dog", "deer", "frog"
@@ -87,3 +87,30 @@ def test_drift_between_rounds(last, shines):
             "after round 9, the last."
         ]
     assert drifted([used(3, 80)]) == [] == drifted([used(0, 0, 0), used(1, 0, 0)])
+
+
+def test_answers_of_another_class_mix_than_those_to_the_test_images():
+    [light] = shifted([25, 25, 25, 25], [10, 10, 10, 70], CLASSES)
+    assert "45.0 % of these images would have to change class; more are 'frog'" in light
+    assert "once in 100 times" in light
+    assert shifted([25, 25, 25, 25], [26, 24, 25, 25], CLASSES) == []
+    assert shifted([100, 0, 0, 0], [300, 0, 0, 0], CLASSES) == [], "one class, as before"
+    assert shifted([100, 0, 0, 0], [0, 300, 0, 0], CLASSES)
+
+
+@pytest.mark.parametrize("few", [[0, 0, 0, 0], [19, 0, 0, 0]])
+def test_of_few_images_no_mix_is_called_new(few):
+    assert shifted([0, 0, 100, 0], few, CLASSES) == [] == shifted(few, [0, 0, 100, 0], CLASSES)
+
+
+@pytest.mark.parametrize(("mix", "tested", "asked"), [
+    ([0.4, 0.3, 0.2, 0.1], 60, 40), ([0.9, 0.05, 0.03, 0.02], 60, 25), ([0.25] * 4, 100, 1000),
+    ([0.97, 0.01, 0.01, 0.01], 300, 300),
+])  # fmt: skip
+def test_alike_answers_are_called_new_once_in_a_hundred(mix, tested, asked):
+    """2,000 times; 1.8 % is four standard errors above 1 %."""
+    stream, told = np.random.default_rng(5), 0
+    for _ in range(2000):
+        said = stream.multinomial(tested, mix), stream.multinomial(asked, mix)
+        told += bool(shifted(*said, CLASSES))
+    assert told / 2000 < 0.018

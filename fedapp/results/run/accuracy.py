@@ -28,11 +28,14 @@ _READING = (
     "Accuracy on images that no site learned from, by round; round 0 is the warm-up. A step of a "
     "few points is chance where sites have few test images."
 )
+BY_IMAGE = (
+    "The thin lines are 95 % intervals (Wilson) that count images as independent, since the server "
+    "knows no patients: where the two overlap, the change may be chance."
+)
 _LEFT, _RIGHT, _ROW = 78, 92, 26
 _PAIRS = (
     "Each row is a site: hollow after the warm-up, filled after the last round, on the same test "
-    "images. The thin lines are 95 % intervals (Wilson): where the two overlap, the change may be "
-    "chance. At the right: right answers before and after, of how many images."
+    f"images. {BY_IMAGE} At the right: right answers before and after, of how many images."
 )
 WARM_UP = "after the warm-up"
 MOST_NAMED = 40

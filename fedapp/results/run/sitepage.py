@@ -13,7 +13,7 @@ from fedapp.models.card import SAID
 from fedapp.models.description import DESCRIPTION, read_description
 from fedapp.results.layout import Table
 from fedapp.results.run.about import method_of
-from fedapp.results.run.accuracy import dumbbell_chart, quartiles, starts_common
+from fedapp.results.run.accuracy import BY_IMAGE, dumbbell_chart, quartiles, starts_common
 from fedapp.results.run.blocks import Block, Figure, band, over_rounds
 from fedapp.results.run.classes import (
     MOST_CLASSES,
@@ -86,10 +86,7 @@ def find_site(run: RunRecord, name: str) -> SiteRecord:
 
 def _joining(run: RunRecord, site: SiteRecord) -> Block:
     title = "Did joining help?"
-    reading = (
-        "Right answers to the site's own test images, before and after. The thin lines are 95 % "
-        "intervals (Wilson): where they overlap, the change may be chance."
-    )
+    reading = "Right answers to the site's own test images, before and after. " + BY_IMAGE
     now, rows = site.now(), []
     start = "the common warm-up" if starts_common(run) else "its own warm-up model"
     references = [(start, site.before), ("its own model, trained alone", site.now("test_alone"))]

@@ -10,9 +10,8 @@ from fedapp.experiment.runpaths import find_run
 from fedapp.ground.devices import pick_device, torch_threads
 from fedapp.ground.errors import RunError
 from fedapp.ground.progress import doing
-from fedapp.ground.text import percent, size
+from fedapp.ground.text import size
 from fedapp.learn.choice import USED, candidates
-from fedapp.learn.metrics import evaluation
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import EVALUATE, Task
 from fedapp.models.description import (
@@ -20,11 +19,10 @@ from fedapp.models.description import (
     TENSORS,
     Chosen,
     Description,
-    Measured,
     read_description,
 )
 from fedapp.models.folder import tell_of_others, write_model
-from fedapp.models.maker import INEXACT, Maker
+from fedapp.models.maker import INEXACT, Maker, tested
 from fedapp.models.model import load_model
 from fedapp.server.peers import Finished, finished_run
 from fedapp.site.federation import LoadedSites, federation_of
@@ -93,7 +91,7 @@ def _check(folder: Path, federation: LoadedSites, number: int) -> None:
     """Ask a kept model again; write down where it does not answer as it was measured."""
     model, description = load_model(folder, pick_device("auto"))
     data = federation.dealt.site(number)
-    found = Measured.of(evaluation(model.probabilities(data.test), data.test_labels.cpu()))
+    found = tested(model.probabilities(data.test), data)
     results = description.results
     if found != results.test:
         results = replace(results, exact=False, note=INEXACT, test=found)
@@ -139,7 +137,6 @@ def _line(done: Exported) -> str:
     test = done.description.results.test
     worth = "no test images"
     if test.images:
-        ends = " to ".join(map(percent, test.interval))
         what = "findings in test images" if done.description.model.finds else "test images"
-        worth = f"{test.right} of {test.images} {what} right, {ends} %"
+        worth = f"{test.right} of {test.images} {what} right, {test.ends}"
     return f"{done.folder}  {size(done.size)}  {worth}"

@@ -83,8 +83,7 @@ def lines_of(folder: Path, description: Description) -> list[str]:
 def _worth(found: Measured, what: str) -> str:
     if not found.images:
         return "no labelled images: how good it is cannot be measured here"
-    ends = " to ".join(map(percent, found.interval))
     return (
         f"{found.right} of {found.images} {what} right, {percent(found.accuracy)} % "
-        f"(95 % interval {ends})"
+        f"(95 % interval {found.ends})"
     )

@@ -2,17 +2,22 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+import torch
+
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import written_whole
 from fedapp.ground.errors import DataError
 from fedapp.ground.text import count, duration, percent
+from fedapp.learn.lights import shifted
 from fedapp.models.conformal import caution
+from fedapp.models.evidence import read_evidence
 from fedapp.models.listing import Listed, list_images
 from fedapp.models.model import SiteModel, load_model
 from fedapp.models.predict import (
@@ -63,9 +68,20 @@ def predict(model: Path, images: Path, out: Path | None, asked: Asked) -> int:
     where = "" if out is None else f"{out}: "
     taken = duration(time.monotonic() - began)
     print(f"{where}{count(len(listed))} images in {taken}", file=sys.stderr)
-    for line in tally.lines(caution(description.calibration, asked.coverage)):
+    lines = tally.lines(caution(description.calibration, asked.coverage))
+    for line in [*lines, *_lights(model, tally)]:
         print(line, file=sys.stderr)
     return UNREAD if tally.unread else 0
+
+
+def _lights(model: Path, tally: "Tally") -> list[str]:
+    """Say where the answers' class mix is new; only where the model's site keeps its evidence."""
+    evidence = read_evidence(model)
+    if evidence is None or (answers := evidence.answers.get("kept")) is None:
+        return []
+    before = torch.bincount(answers.argmax(1), minlength=len(tally.classes)).tolist()
+    now = [tally.said[name] for name in tally.classes]
+    return [f"Warning: {light}" for light in shifted(before, now, tally.classes)]
 
 
 def _findings(model: SiteModel, images: Sequence[Listed], out: Path | None) -> int:
@@ -105,6 +121,7 @@ class Tally:
     single_labelled: int = 0
     single_right: int = 0
     foreign: int = 0
+    said: Counter[str] = field(default_factory=Counter)
     unread: list[Unread] = field(default_factory=list)
 
     def add(self, found: Iterable[Prediction | Unread]) -> None:
@@ -114,6 +131,7 @@ class Tally:
                 self.unread.append(one)
                 continue
             self.read += 1
+            self.said[one.label] += 1
             self.single += not one.abstains
             if label := one.image.label:
                 self.labelled += 1

@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 
 from fedapp.cli import app
 from fedapp.ground.errors import FedAppError
+from fedapp.learn.choice import Candidate
 from fedapp.models import predict
 from fedapp.models.conformal import calibrated, prediction_sets
+from fedapp.models.evidence import Evidence, write_evidence
 from fedapp.models.model import load_model
 from fedapp.server.peers import finished_run
 from fedapp.site.federation import federation_of
@@ -317,3 +319,29 @@ def test_the_answers_never_take_the_place_of_an_image_or_a_folder(model, images,
     assert said.endswith("it is a folder; name a file in it")
     said = refused(model, folder, "--out", first / "answers.csv")
     assert said.endswith("a file is in the way; choose another folder")
+
+
+def test_answers_of_a_new_class_mix_are_a_warning_at_the_site_itself(model, images, tmp_path):
+    """The same images again are like themselves; a hundred times one image is not."""
+    kept = tmp_path / "north"
+    shutil.copytree(model, kept)
+    loaded, description = load_model(kept, CPU)
+    files = sorted((images / "west" / "scans").iterdir())[:60]
+    said = loaded.probabilities(pixels(files))
+    labels = said.argmax(1)
+    found = Evidence(labels, torch.bincount(labels, minlength=said.shape[1]))
+    found = found.with_answers("kept", Candidate(1, "used", False, 1, 1, 0, 0), said)
+    again = tmp_path / "again"
+    again.mkdir()
+    for place, file in enumerate(files):
+        shutil.copy(file, again / f"{place}.png")
+    one = tmp_path / "one"
+    one.mkdir()
+    for place in range(60):
+        shutil.copy(files[0], one / f"{place}.png")
+    assert "class mix" not in invoked(kept, one).stderr, "nobody knows the site's own answers"
+    write_evidence(kept, found)
+    assert "class mix" not in invoked(kept, again).stderr
+    warned = " ".join(invoked(kept, one).stderr.split())
+    name = description.model.classes[int(labels[0])]
+    assert "Warning: The class mix of the answers is not" in warned and f"{name!r}" in warned
