@@ -18,7 +18,7 @@ from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError, FedAppError
 
 DOCS = Path(__file__).parents[1] / "docs"
-DOCUMENTS = (DOCS / "results" / "benchmarks.md",)
+DOCUMENTS = tuple(DOCS / "results" / name for name in ("benchmarks.md", "encoder.md"))
 
 Row = Mapping[str, Any]
 

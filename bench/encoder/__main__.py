@@ -64,13 +64,14 @@ def table(
     classes: Classes = "",
     images: Annotated[int, typer.Option(min=100)] = 4000,
     shares: Annotated[str, typer.Option(help="of labelled training images")] = "0.01,0.05",
-    rounds: Annotated[int, typer.Option(min=1)] = 30,
+    rounds: Annotated[int, typer.Option(min=1, help="of ResNet-9")] = 20,
+    rates: Annotated[str, typer.Option(help="compare these of the last block alone")] = "",
     seeds: Seeds = 3,
 ) -> None:
     """Compare right answers, and the most bytes that a site sends, on few labels."""
     pool = pool_of(data, classes, images, 0)
     given, _held = give(pool)  # as long as it is held here, the runs find it
-    rows = rows_of(files, rounds)
+    rows = rows_at(files[0], rates) if rates else rows_of(files, rounds)
     common: dict[str, Scalar] = {**STUDY, "data.name": given, "rounds.num_rounds": rounds}
     cases = {
         (row, share, seed): load_experiment(
@@ -108,19 +109,9 @@ def rows_of(files: list[Path], rounds: int) -> dict[str, dict[str, Scalar]]:
     """Return the rows' settings, by their names."""
     scratch: dict[str, Scalar] = {"model.name": "resnet9", "model.width": 16}
     one: dict[str, Scalar] = {"rounds.num_rounds": 1, "method.name": "one_round"}
-    rows: dict[str, dict[str, Scalar]] = {
-        f"ResNet-9 from scratch, fedavg, {rounds} rounds": {
-            **scratch, "method.preset": "fedavg", "training.augment": "weak",
-        },
-        "no network: hog, one_round": {**scratch, **one, "method.features": "hog"},
-    }  # fmt: skip
+    rows = {"no network: hog, one_round": {**scratch, **one, "method.features": "hog"}}
     for file in files:
-        encoder: dict[str, Scalar] = {
-            "model.name": "encoder",
-            "model.body": "bench.encoder.body:small",
-            "model.weights": str(file),
-            "model.weights_sha256": _sha256(file),
-        }
+        encoder = encoder_of(file)
         of = f"encoder {file.stem}"
         few: dict[str, Scalar] = {"rounds.num_rounds": 10}
         rows[f"{of}, one_round"] = {**encoder, **one, "method.features": "network"}
@@ -128,7 +119,32 @@ def rows_of(files: list[Path], rounds: int) -> dict[str, dict[str, Scalar]]:
         rows[f"{of}, recommended, 10 rounds"] = {
             **encoder, **few, "method.preset": "recommended", "method.closed": "network",
         }  # fmt: skip
+    rows[f"ResNet-9 from scratch, fedavg, {rounds} rounds"] = {
+        **scratch, "method.preset": "fedavg", "training.augment": "weak",
+    }  # fmt: skip
     return rows
+
+
+def rows_at(file: Path, rates: str) -> dict[str, dict[str, Scalar]]:
+    """Return the settings for the last block and the head, by learning rate."""
+    last: dict[str, Scalar] = {"model.trained": "last", "method.preset": "fedavg"}
+    encoder = {**encoder_of(file), **last, "rounds.num_rounds": 5}
+    rows: dict[str, dict[str, Scalar]] = {}
+    for rate in several(rates):
+        rows[f"last block by fedavg, 5 rounds, rate {rate}"] = {
+            **encoder, "training.learning_rate": float(rate)
+        }  # fmt: skip
+    return rows
+
+
+def encoder_of(file: Path) -> dict[str, Scalar]:
+    """Return the settings of an encoder."""
+    return {
+        "model.name": "encoder",
+        "model.body": "bench.encoder.body:small",
+        "model.weights": str(file),
+        "model.weights_sha256": _sha256(file),
+    }
 
 
 def measured(case: tuple[str, float, int], experiment: Experiment) -> dict[str, Any]:
