@@ -32,7 +32,7 @@ BY_IMAGE = (
     "The thin lines are 95 % intervals (Wilson) that count images as independent, since the server "
     "knows no patients: where the two overlap, the change may be chance."
 )
-_LEFT, _RIGHT, _ROW = 78, 92, 26
+_LEFT, _RIGHT, _ROW = 78, 108, 26
 _PAIRS = (
     "Each row is a site: hollow after the warm-up, filled after the last round, on the same test "
     f"images. {BY_IMAGE} At the right: right answers before and after, of how many images."
