@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from fedapp.data.parts import TEST, VAL, Part
@@ -214,6 +215,9 @@ class House:
                 yield line
 
     def _withheld(self, labels: Tensor) -> bool:
+        if labels.ndim == 2:  # findings: a small count is one of images that show it, or do not
+            of = torch.arange(labels.shape[1]) * 2 + labels.cpu()
+            labels = of[labels.cpu() >= 0]
         return self.terms.least_count > 1 and self.terms.withheld(Counter(labels.tolist()))
 
     def _check_epsilon(self, task: Task, site: SiteClient, origin: Origin) -> None:

@@ -2,17 +2,21 @@
 
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from fedapp.data.parts import Part
 from fedapp.experiment.config import load_experiment, settings_said
 from fedapp.experiment.presetfiles import CONF, method_presets
 from fedapp.ground.errors import ConfigError
 from fedapp.learn.networks import build_model
 from fedapp.messages.protocol import MASKED
 from fedapp.methods.base import schemas
+from fedapp.site.house import House
 from fedapp.site.terms import BY_CLASS, KINDS, TermError, Terms, kind_of, read_terms
 
 RSA = (
@@ -239,3 +243,26 @@ def test_no_file_means_no_terms(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         (Path(tmp_path) / "site.yaml").mkdir()
         read_terms(tmp_path / "site.yaml")
+
+
+@pytest.mark.parametrize(("column", "kept"), [
+    ([1] * 5 + [0] * 5, True), ([1] * 4 + [0] * 6, False), ([1] * 7 + [0] * 3, False),
+    ([1] * 10, True), ([-1] * 10, True), ([1] * 4 + [-1] * 6, False),
+])  # fmt: skip
+def test_small_counts_of_findings_are_withheld_too(tmp_path, column, kept):
+    """Of images that show a finding, and of those that do not; what was not read is neither."""
+    path = tmp_path / "site.yaml"
+    path.write_text("least_count: 5\n")
+    path.chmod(0o600)
+    labels = torch.tensor([[1] * 5 + [0] * 5, column]).T
+    parts = {"val": Part(labels, labels[:, :1]), "test": Part(labels, labels)}
+    data = SimpleNamespace(parts=parts, with_parts=lambda **changed: changed)
+    shown = House(tmp_path).shown(data)
+    assert shown is data if kept else [*shown] == ["test"] and not len(shown["test"].labels)
+
+
+def test_counts_of_scores_leave_unless_the_site_forbids_it():
+    allowed(Terms(), rounds__pooled_auroc=True)
+    allowed(Terms(score_counts=False))
+    why = refused(Terms(score_counts=False), "score_counts", rounds__pooled_auroc=True)
+    assert "rounds.pooled_auroc = True would send them" in why
