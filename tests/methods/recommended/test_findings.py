@@ -174,3 +174,19 @@ def test_a_mixture_of_three_models_finds_too(data):
     assert set(run.summary["answers"]) == {"common", "tuned", "alone"}
     kept = json.loads((run.model(0).folder / "model.json").read_text())
     assert kept["results"]["exact"] is True and len(kept["model"]["parts"]) == 3
+
+
+def test_a_finding_that_all_images_show_and_one_that_nobody_reads_break_nothing():
+    def spoilt(count, seed):
+        one = site(count, seed)
+        for _, labels in (one.labelled, one.val, one.test):
+            labels[:, 0], labels[:, 1] = 1, -1
+        return more(one, count, seed + 10)
+
+    data = fedapp.Federation([spoilt(60, k) for k in range(3)])
+    run = fedapp.run(data, "recommended", settings=FEW, quiet=True)
+    always, never, _ = run.summary["by_class"]
+    assert always["sensitivity"] == 1.0 and always["specificity"] is None
+    assert never["read"] == 0 and never["sensitivity"] is None
+    said = run.model(0).probabilities(torch.zeros(4, 1, 16, 16, dtype=torch.uint8))
+    assert said[:, 0].min() > 0.9 and 0 < said[:, 1].min() and said[:, 1].max() < 1
