@@ -193,7 +193,7 @@ def test_sums_are_masked_by_the_pages_words(federation):
         .replace("first", "masked")
         .replace("num_rounds=20", "num_rounds=1")
     )
-    said = server.run(run.replace("set='", "set='method.preset=one_round "))
+    said = server.run(run.replace(" set='", " set='method.preset=one_round "))
     preset.write_text(plain)
     assert "sums are masked" in said and "The keys follow from the seed" not in said
     found = rows(server.home / "fl/runs/masked")
