@@ -28,7 +28,6 @@ TRIED_ELSEWHERE = {
     "Try it on one machine first", "Containers", "The whole federation",
     "How large a model may be",  # test_attacks.py
     "As services",  # the units are, but for systemctl
-    "With masked sums",  # tests/security/test_masked_nodes.py
 }  # fmt: skip
 SMALL = {
     "classes: .*": "classes: first, second, third",
@@ -178,6 +177,32 @@ def serve(made, link):
     said = server.run(document.block("4. Let the sites in", 1))
     assert said.count("registered successfully") == 3
     assert set(made.numbers("registered")) == set(SITES)
+
+
+def test_sums_are_masked_by_the_pages_words(federation):
+    """The keys' line goes into the preset; nothing changes at the sites."""
+    document, server = federation.document, federation.server
+    said = server.run(document.block("With masked sums"))
+    [line] = re.findall(r'privacy\.members=(".*")', said)
+    [text] = re.findall(r"```yaml\n(.*?)```", document.sections["With masked sums"], re.DOTALL)
+    preset = server.project / "conf/hospitals.yaml"
+    plain = preset.read_text()
+    preset.write_text(plain + re.sub(r'members: ".*"', f"members: {line}", text))
+    run = (
+        document.block("6. A run")
+        .replace("first", "masked")
+        .replace("num_rounds=20", "num_rounds=1")
+    )
+    said = server.run(run.replace(" set='", " set='method.preset=one_round "))
+    preset.write_text(plain)
+    assert "sums are masked" in said and "The keys follow from the seed" not in said
+    found = rows(server.home / "fl/runs/masked")
+    assert [row["skipped"] for row in found] == [{}, {}]
+    table = (server.home / "fl/runs/masked/per_site.csv").read_text()
+    assert "all-sites" in table and "north" not in table
+    for site in SITES:
+        [key] = federation.here[site].home.glob("fl/site/**/sums/secret.key")
+        assert key.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_run_is_seen_stopped_and_taken_up_and_a_site_leaves_and_returns(federation):
