@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -224,11 +225,11 @@ def curves(rows: Sequence[Row]) -> Figure:
         axes.set_xticks(EPSILONS[1:], [f"{value:g}" for value in EPSILONS[1:]], minor=False)
         axes.minorticks_off()
     figure.axes[0].set_ylabel("mean test accuracy over sites, %")
-    handles = {}
+    handles: dict[str, Artist] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=3)
+    figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=3)
     return figure
 
 
