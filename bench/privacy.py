@@ -184,7 +184,7 @@ def _place(case: Case) -> tuple[int, int, float, str, int]:
 def curves(rows: Sequence[Row]) -> Figure:
     """Draw accuracy against epsilon, a panel a size; bars are one standard deviation over seeds.
 
-    Without noise epsilon has no end: it stands at the right, as a line.
+    Without noise epsilon has no end: that is a dotted line across.
     """
     sizes = list(dict.fromkeys(row["sites x images"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
