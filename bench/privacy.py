@@ -1,9 +1,8 @@
 """What does privacy of single images cost, and what do masked sums save of it?
 
 `python -m bench.privacy [--quick] [--sizes 10x400,...] [--methods M,...] [--epsilons E,...]
-[--sums masked,plain] [--seeds N,...] [--encoder FILE]`: real
-images (Fashion-MNIST, alpha 0.5), a run for each size of federation, method, epsilon, kind of sums
-and seed; epsilon 0 is no noise, and is run once. With `masked` sums the noise is in the sum, a
+[--sums masked,plain] [--seeds N,...] [--encoder FILE]`: real images (Fashion-MNIST, alpha 0.5), a
+run for each size of federation, method, epsilon, kind of sums and seed; epsilon 0 is no noise, and is run once. With `masked` sums the noise is in the sum, a
 share from each site; with `plain` ones each site adds all of it. Measured: the mean test accuracy
 of all sites after the last round, and how well a guess at who was a member succeeds on what
 everybody sees, the common answer (`attacked` of bench.membership; the members are all labelled
@@ -240,7 +239,7 @@ def main(
     epsilons: Annotated[str, typer.Option(help="epsilons")] = ",".join(map(str, EPSILONS)),
     sums: Annotated[str, typer.Option(help="kinds of sums")] = "masked,plain",
     seeds: Annotated[str, typer.Option(help="seeds")] = "100,101,102",
-    encoder: Annotated[Path | None, typer.Option(help="of bench.encoder, for frozen")] = None,
+    encoder: Annotated[Path | None, typer.Option(help="weights of a ResNet-18, for frozen")] = None,
 ) -> None:
     """Run what has not been run, then record the table."""
     given: Mapping[str, Scalar] = {"split.num_clients": 6, "data.subset": 600} if quick else {}
