@@ -2,12 +2,13 @@
 
 `python -m bench.privacy [--quick] [--sizes 10x400,...] [--methods M,...] [--epsilons E,...]
 [--sums masked,plain] [--seeds N,...] [--encoder FILE]`: real images (Fashion-MNIST, alpha 0.5), a
-run for each size of federation, method, epsilon, kind of sums and seed; epsilon 0 is no noise, and is run once. With `masked` sums the noise is in the sum, a
-share from each site; with `plain` ones each site adds all of it. Measured: the mean test accuracy
-of all sites after the last round, and how well a guess at who was a member succeeds on what
-everybody sees, the common answer (`attacked` of bench.membership; the members are all labelled
-training images, the others all test images). Every run's result is kept, so the same command goes
-on where it was cut; the table and the picture are of all that is kept.
+run for each size of federation, method, epsilon, kind of sums and seed; epsilon 0 is no noise, and
+is run once. With `masked` sums the noise is in the sum, a share from each site; with `plain` ones
+each site adds all of it. Measured: the mean test accuracy of all sites after the last round, and
+how well a guess at who was a member succeeds on what everybody sees, the common answer (`attacked`
+of bench.membership; the members are all labelled training images, the others all test images).
+Every run's result is kept, so the same command goes on where it was cut; the table and the picture
+are of all that is kept.
 """
 
 import hashlib
