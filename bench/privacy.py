@@ -1,14 +1,14 @@
 """What does privacy of single images cost, and what do masked sums save of it?
 
 `python -m bench.privacy [--quick] [--sizes 10x400,...] [--methods M,...] [--epsilons E,...]
-[--sums masked,plain] [--seeds N,...] [--encoder FILE]`: real
-images (Fashion-MNIST, alpha 0.5), a run for each size of federation, method, epsilon, kind of sums
-and seed; epsilon 0 is no noise, and is run once. With `masked` sums the noise is in the sum, a
-share from each site; with `plain` ones each site adds all of it. Measured: the mean test accuracy
-of all sites after the last round, and how well a guess at who was a member succeeds on what
-everybody sees, the common answer (`attacked` of bench.membership; the members are all labelled
-training images, the others all test images). Every run's result is kept, so the same command goes
-on where it was cut; the table and the picture are of all that is kept.
+[--sums masked,plain] [--seeds N,...] [--encoder FILE]`: real images (Fashion-MNIST, alpha 0.5), a
+run for each size of federation, method, epsilon, kind of sums and seed; epsilon 0 is no noise, and
+is run once. With `masked` sums the noise is in the sum, a share from each site; with `plain` ones
+each site adds all of it. Measured: the mean test accuracy of all sites after the last round, and
+how well a guess at who was a member succeeds on what everybody sees, the common answer (`attacked`
+of bench.membership; the members are all labelled training images, the others all test images).
+Every run's result is kept, so the same command goes on where it was cut; the table and the picture
+are of all that is kept.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -183,7 +184,7 @@ def _place(case: Case) -> tuple[int, int, float, str, int]:
 def curves(rows: Sequence[Row]) -> Figure:
     """Draw accuracy against epsilon, a panel a size; bars are one standard deviation over seeds.
 
-    Without noise epsilon has no end: it stands at the right, as a line.
+    Without noise epsilon has no end: that is a dotted line across.
     """
     sizes = list(dict.fromkeys(row["sites x images"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
@@ -224,11 +225,11 @@ def curves(rows: Sequence[Row]) -> Figure:
         axes.set_xticks(EPSILONS[1:], [f"{value:g}" for value in EPSILONS[1:]], minor=False)
         axes.minorticks_off()
     figure.axes[0].set_ylabel("mean test accuracy over sites, %")
-    handles = {}
+    handles: dict[str, Artist] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=3)
+    figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=3)
     return figure
 
 
@@ -239,7 +240,7 @@ def main(
     epsilons: Annotated[str, typer.Option(help="epsilons")] = ",".join(map(str, EPSILONS)),
     sums: Annotated[str, typer.Option(help="kinds of sums")] = "masked,plain",
     seeds: Annotated[str, typer.Option(help="seeds")] = "100,101,102",
-    encoder: Annotated[Path | None, typer.Option(help="of bench.encoder, for frozen")] = None,
+    encoder: Annotated[Path | None, typer.Option(help="weights of a ResNet-18, for frozen")] = None,
 ) -> None:
     """Run what has not been run, then record the table."""
     given: Mapping[str, Scalar] = {"split.num_clients": 6, "data.subset": 600} if quick else {}
