@@ -23,7 +23,7 @@ from bench.command import Seeds, several
 from bench.encoder.pool import SIZE, pool_of
 from bench.encoder.teaching import SCALE, taught
 from bench.record import Cells, save
-from bench.runs import codes, finished, kept_runs
+from bench.runs import codes, finished, kept_before, kept_runs
 from fedapp.data.memory import give
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
@@ -67,6 +67,7 @@ def table(
     rounds: Annotated[int, typer.Option(min=1, help="of ResNet-9")] = 20,
     rates: Annotated[str, typer.Option(help="compare these of the last block alone")] = "",
     seeds: Seeds = 3,
+    only_kept: Annotated[bool, typer.Option("--only-kept", help="run nothing more")] = False,
 ) -> None:
     """Compare right answers, and the most bytes that a site sends, on few labels."""
     pool = pool_of(data, classes, images, 0)
@@ -82,18 +83,23 @@ def table(
         for seed in range(seeds)
     }
     said = {"name": name, **common, "encoders": ", ".join(_sha256(file)[:8] for file in files)}
+    if only_kept:
+        before = {
+            "-".join(case) for case in kept_before("encoder", said, next(iter(cases.values())))
+        }
+        cases = {case: one for case, one in cases.items() if "-".join(map(str, case)) in before}
     found = kept_runs("encoder", said, cases, measured)
     table = [
-        _row(row, share, [found[row, share, seed] for seed in range(seeds)])
-        for share in map(float, several(shares))
-        for row in rows
+        _row(row, share, [found[case] for case in cases if case[:2] == (row, share)])
+        for row, share in dict.fromkeys(case[:2] for case in cases)
     ]
-    notes = {"classes": ", ".join(pool.classes), "chance": f"{100 / len(pool.classes):.0f} %"}
-    save(
-        f"encoder-{name}",
-        table,
-        {**notes, "encoders": said["encoders"], "code of runs": codes(found)},
-    )
+    notes = {
+        "classes": ", ".join(pool.classes),
+        "images": images,
+        "encoders": said["encoders"],
+        "code of runs": codes(found),
+    }
+    save(f"encoder-{name}", table, notes)
 
 
 STUDY: dict[str, Scalar] = {

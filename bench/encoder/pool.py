@@ -6,7 +6,7 @@ import torch
 
 from bench.command import several
 from fedapp.data.datasets import data_root, load_dataset
-from fedapp.data.folder import list_images, read_images
+from fedapp.data.folder import Listing, list_images, read_images
 from fedapp.data.images import resize
 from fedapp.data.inputs import DataSet
 from fedapp.ground.rng import torch_stream
@@ -21,8 +21,9 @@ def pool_of(data: str, classes: str, images: int, seed: int) -> DataSet:
 
     classes: numbers with commas between; empty: all. images: how many; 0: all.
     """
-    listing = list_images(data_root("")) if data == FOLDER else None
-    found = listing or load_dataset(DataSettings(name=data), 0)
+    found: Listing | DataSet = (
+        list_images(data_root("")) if data == FOLDER else load_dataset(DataSettings(name=data), 0)
+    )
     labels = torch.as_tensor(found.labels)
     wanted = [int(one) for one in several(classes)] or list(range(len(found.classes)))
     kept = torch.isin(labels, torch.tensor(wanted)).nonzero().flatten()
@@ -31,10 +32,12 @@ def pool_of(data: str, classes: str, images: int, seed: int) -> DataSet:
         kept = kept[order[:images]].sort().values
     places = torch.full((len(found.classes),), -1)
     places[wanted] = torch.arange(len(wanted))
-    some = found if listing is None else read_images(listing, kept.numpy(), SIZE)
+    if isinstance(found, DataSet):
+        some = replace(found, inputs=resize(found.inputs[kept], SIZE))
+    else:
+        some = read_images(found, kept.numpy(), SIZE)
     return replace(
         some,
-        inputs=some.inputs if listing is not None else resize(some.inputs[kept], SIZE),
         labels=places[labels[kept]],
         classes=tuple(found.classes[one] for one in wanted),
     )

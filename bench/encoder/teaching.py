@@ -84,7 +84,7 @@ def taught(data: DataSet, how: str, flip: bool, epochs: int, seed: int) -> ResNe
         network, loss = (
             with_labels(data, flip, seed) if how == "supervised" else from_images(data, flip)
         )
-        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         steps = len(data.labels) // size
         learns = torch.optim.SGD(
             network.parameters(), RATE, momentum=0.9, weight_decay=5e-4, nesterov=True

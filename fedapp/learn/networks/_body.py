@@ -74,12 +74,13 @@ def _own(network: str) -> nn.Module:
             f"model.body = {network!r}: must be `def function() -> nn.Module`; correct it"
         )
     try:
-        return function()
+        built: nn.Module = function()
     except Exception as error:  # a user's own code may raise anything
         raise ConfigError(
             f"model.body = {network!r}: it failed ({type(error).__name__}: "
             f"{one_line(error, 200)}); mend it there"
         ) from error
+    return built
 
 
 def _cut_off(body: nn.Module, network: str) -> str:
