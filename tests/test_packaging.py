@@ -238,6 +238,13 @@ def test_the_citation_is_of_this_version():
         assert paper.keys() >= {"type", "title", "authors"} and paper["type"] == "article"
 
 
+def test_the_changelog_begins_with_this_version():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    first = re.search(r"^## (.+)$", text, flags=re.MULTILINE)[1]
+    version = re.escape(PROJECT["project"]["version"])
+    assert re.fullmatch(rf"Unreleased|{version} - \d{{4}}-\d\d-\d\d", first)
+
+
 # --- Makefile -------------------------------------------------------------------------------------
 
 

@@ -39,7 +39,7 @@ def test_a_checkout_its_fab_and_the_installed_package_have_one_hash(tmp_path):
     found = [read_fab(built), read_app(tmp_path / "app.fab"), read_app(ROOT), installed()]
     assert len({one.hash for one in found}) == 1
     assert hash_of_files(found[0].files) == code_hash()[1]
-    assert found[0].title == "um-pfssl um-pfssl 0.1.0"
+    assert found[0].title == "um-pfssl um-pfssl 1.0.0"
     assert found[0].differences(installed()) == {}
 
 
