@@ -203,8 +203,7 @@ def main(
     }
     experiments = {case: experiment_of(*case, given) for case in cases}
     results = kept_runs("findings", given, experiments, measure)
-    name = "findings" if setting == "half-read" else f"findings-{setting}"
-    save(name, rows_of(results), {"runs by code": codes(results)}, quick=quick)
+    save(f"findings-{setting}", rows_of(results), {"runs by code": codes(results)}, quick=quick)
 
 
 if __name__ == "__main__":
