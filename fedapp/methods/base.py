@@ -507,6 +507,11 @@ class Method(ABC, Generic[State]):
         return ()
 
     @property
+    def called(self) -> str:
+        """The name under which people know a method of these settings."""
+        return self.name
+
+    @property
     def needs_images(self) -> bool:
         """Whether it makes random views of images, whatever `training.augment` says."""
         return False

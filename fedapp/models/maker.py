@@ -109,7 +109,7 @@ class Maker:
         return Origin(
             run=self.run,
             preset=self.experiment.name,
-            method=self.experiment.method.name,
+            method=self.experiment.method.called,
             round=number,
             seed=self.experiment.seed,
             site=self.facts.site,

@@ -372,7 +372,7 @@ class Engine:
         standings = state.together or state.standings
         summary = {
             "preset": self.experiment.name,
-            "method": self.experiment.method.name,
+            "method": self.experiment.method.called,
             "begins": self.experiment.method.begins,
             "seed": self.experiment.seed,
             "sites": sites,

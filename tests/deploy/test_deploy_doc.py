@@ -225,7 +225,7 @@ def test_a_run_is_seen_stopped_and_taken_up_and_a_site_leaves_and_returns(federa
     assert not (run / "summary.json").exists()
 
     said = server.run(document.block("After a fault"))
-    assert "hospitals: prior_shift, 3 sites, 8 rounds" in said
+    assert "hospitals: recommended, 3 sites, 8 rounds" in said
     whole = rows(run)
     assert [row["round"] for row in whole] == list(range(9)) and whole[: len(before)] == before
     assert whole[-1]["skipped"] == {} and whole[-1]["trained"] == 3

@@ -181,6 +181,12 @@ class PriorShift(Method[Sure]):
         return {**lent, STACK: [put_stack(rnd, state.stack)]}
 
     @property
+    def called(self) -> str:
+        """The preset `recommended` is known by its own name."""
+        common = self.answer == "common" and not self.alone and self.closed != NO_FEATURES
+        return "recommended" if common else self.name
+
+    @property
     def needs_labels(self) -> str:
         """Pseudo-labels do without, unless they are to count by how often they are right."""
         if not self.pseudo_labels:

@@ -34,8 +34,8 @@ def sentence(run: RunRecord) -> str:
 
 
 def method_of(run: RunRecord) -> str:
-    """Return the method's name."""
-    return str(run.setting("method", "name"))
+    """Return the name under which people know the method."""
+    return str((run.summary or {}).get("method") or run.setting("method", "name"))
 
 
 def _result(run: RunRecord) -> str:

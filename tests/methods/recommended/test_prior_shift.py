@@ -10,6 +10,7 @@ from pydantic import ValidationError
 import fedapp.methods.recommended.prior_shift as rules
 from fedapp.data.parts import Part
 from fedapp.data.sites import Audit
+from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ProtocolError
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.metrics import evaluation
@@ -649,3 +650,9 @@ def test_sites_with_disks_of_their_own_have_the_same_numbers_as_in_one_store(tmp
 def test_hyper_parameters_are_checked(bad):
     with pytest.raises((ValidationError, TypeError)):
         PriorShift(**bad)
+
+
+@pytest.mark.parametrize("preset", ["recommended", "prior_shift", "fedavg"])
+def test_a_preset_is_spoken_of_by_its_name(preset):
+    settings = {"method.preset": preset}
+    assert load_experiment("digits_demo", settings).method.called == preset
