@@ -2,6 +2,7 @@
 
 `python -m bench.pictures` draws how the methods compare, from docs/results, in seconds; `python -m
 bench.pictures RUN` draws a run: figures of its page (`fedapp report RUN`), by a headless Chromium.
+With `--site 4` it draws that site's own page, and the run's page as a telephone shows it.
 """
 
 import csv
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
 from typing import Annotated
@@ -22,8 +24,9 @@ from fedapp.experiment.runpaths import find_run
 from fedapp.ground.errors import RunError
 from fedapp.results.comparison.figures import WIDTH_MORE, png, styled
 from fedapp.results.comparison.looks import looks
+from fedapp.results.own import own_page
 from fedapp.results.run.blocks import Block
-from fedapp.results.run.page import blocks_of, render
+from fedapp.results.run.page import blocks_of, render, run_page
 from fedapp.results.run.record import read_run
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -31,7 +34,9 @@ OF_A_RUN = {"curves": "Learning curves", "sites": "Before and after, site by sit
 """Name of a picture's file, and the block that it shows."""
 _HIDE = "<style>header, nav, .skip, h2, .note, details { display: none !important; } section { "
 _HIDE += "border: 0; } main { padding: 1rem !important; }</style></head>"
-_SIZE = (1240, 2400)
+_SIZE, _SCREEN, _PHONE = (1240, 2400), (1280, 800), (380, 760)
+_PLACES = ("", "s3", "s6")
+"""Where the pictures of a telephone begin: the page's sections."""
 _MARGIN = 12
 SHOWN = ("local_only", "fedavg", "fedavg_ft", "ditto", "one_round", "recommended")
 PANELS = (
@@ -73,24 +78,43 @@ def seed_by_seed(docs: Path = DOCS) -> Figure:
 
 
 def picture(block: Block, path: Path) -> None:
-    """Write a block's figures as PNG. Raises RunError where there is no Chromium or it fails."""
+    """Write a block's figures as PNG."""
+    page = render("", [], [], [[("", block)]]).replace("</head>", _HIDE)
+    trimmed(shot({"page.html": page}, *_SIZE)).quantize(64).save(path, optimize=True)
+
+
+def telephone(page: str, path: Path) -> None:
+    """Write three places of a page, 380 pixels wide, beside each other."""
+    frames = "".join(f'<iframe src="run.html#{place}"></iframe>' for place in _PLACES)
+    style = "<style>body { margin: 0; } iframe { border: 1px solid #999; margin: 8px; "
+    style += f"width: {_PHONE[0] + 2}px; height: {_PHONE[1]}px; }}</style>"
+    wide = len(_PLACES) * (_PHONE[0] + 18) + 12
+    files = {"page.html": style + f'<div style="width: {wide}px">{frames}</div>', "run.html": page}
+    trimmed(shot(files, wide, _PHONE[1] + 40)).quantize(64).save(path, optimize=True)
+
+
+def shot(files: Mapping[str, str], wide: int, high: int) -> Image.Image:
+    """Return what a browser shows of `page.html`, which may name other files.
+
+    Raises RunError where there is no Chromium or it fails.
+    """
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         raise RunError("chromium: not installed; pictures need it: apt install chromium")
     with tempfile.TemporaryDirectory() as folder:
-        page, shot = Path(folder) / "page.html", Path(folder) / "shot.png"
-        page.write_text(render("", [], [], [[("", block)]]).replace("</head>", _HIDE))
+        for name, text in files.items():
+            (Path(folder) / name).write_text(text, encoding="utf-8")
+        page, seen = Path(folder) / "page.html", Path(folder) / "shot.png"
         command = [
             *(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
             *("--disable-background-networking", f"--user-data-dir={folder}/profile"),
-            *(f"--window-size={_SIZE[0]},{_SIZE[1]}", f"--screenshot={shot}", page.as_uri()),
+            *(f"--window-size={wide},{high}", f"--screenshot={seen}", page.as_uri()),
         ]
         done = subprocess.run(command, capture_output=True, timeout=120, check=False)
-        if done.returncode or not shot.is_file():
+        if done.returncode or not seen.is_file():
             raise RunError(f"chromium: made no picture (exit {done.returncode}): try it by hand")
-        with Image.open(shot) as image:
-            drawn = trimmed(image.convert("RGB"))
-    drawn.quantize(64).save(path, optimize=True)
+        with Image.open(seen) as image:
+            return image.convert("RGB")
 
 
 def trimmed(image: Image.Image) -> Image.Image:
@@ -106,7 +130,10 @@ def trimmed(image: Image.Image) -> Image.Image:
     )  # fmt: skip
 
 
-def main(run: Annotated[str, typer.Argument(help="its name, or its folder")] = "") -> None:
+def main(
+    run: Annotated[str, typer.Argument(help="its name, or its folder")] = "",
+    site: Annotated[str, typer.Option(help="its number, or its name")] = "",
+) -> None:
     """Write the pictures; print where."""
     folder = DOCS / "pictures"
     folder.mkdir(exist_ok=True)
@@ -114,7 +141,14 @@ def main(run: Annotated[str, typer.Argument(help="its name, or its folder")] = "
         (folder / "methods.png").write_bytes(png(seed_by_seed()))
         print(folder / "methods.png")
         return
-    blocks = {block.title: block for block in blocks_of(read_run(find_run(run)))}
+    where = find_run(run)
+    if site:
+        own = shot({"page.html": own_page(where / "models" / site)}, *_SCREEN)
+        own.quantize(64).save(folder / "site-page.png", optimize=True)
+        telephone(run_page([read_run(where)]), folder / "run-telephone.png")
+        print(folder / "site-page.png", folder / "run-telephone.png", sep="\n")
+        return
+    blocks = {block.title: block for block in blocks_of(read_run(where))}
     for name, title in OF_A_RUN.items():
         picture(blocks[title], folder / f"run-{name}.png")
         print(folder / f"run-{name}.png")

@@ -177,21 +177,22 @@ def line_chart(
 ) -> Picture:
     """Return lines, each named at its end. bands: areas behind them, as closed ways."""
     drawing = Drawing(220)
-    width, height = WIDTH - _LEFT - _RIGHT, 220 - _TOP - _BOTTOM
+    left = max(_LEFT, 6 * max(len(words) for _, words in up.ticks) + 8)
+    width, height = WIDTH - left - _RIGHT, 220 - _TOP - _BOTTOM
 
     def at(point: Point) -> Point:
         x, y = across.share(point[0]), up.share(point[1])
-        return _LEFT + width * x, _TOP + height * (1 - y)
+        return left + width * x, _TOP + height * (1 - y)
 
     drawing.text((0, 12), title, "head")
     for value, words in up.ticks:
         _, y = at((across.low, value))
-        drawing.line((_LEFT, y), (_LEFT + width, y), "grid")
-        drawing.text((_LEFT - 5, y + 4), words, "soft", "end")
+        drawing.line((left, y), (left + width, y), "grid")
+        drawing.text((left - 5, y + 4), words, "soft", "end")
     for value, words in across.ticks:
         x, _ = at((value, up.low))
         drawing.text((x, _TOP + height + 14), words, "soft", "middle")
-    drawing.text((_LEFT + width / 2, 218), across.title, "soft", "middle")
+    drawing.text((left + width / 2, 218), across.title, "soft", "middle")
     if diagonal:
         drawing.line(at((across.low, up.low)), at((across.high, up.high)), "soft dash")
     for band in bands:
@@ -201,7 +202,7 @@ def line_chart(
             drawing.path([at(p) for p in line.points], line.kind + (" dash" if line.dashed else ""))
     ends = [(at(line.points[-1])[1], line) for line in lines if line.points and line.name]
     for y, line in _apart(ends):
-        drawing.text((_LEFT + width + 6, y + 4), shortened(line.name, 14), f"ink {line.kind}")
+        drawing.text((left + width + 6, y + 4), shortened(line.name, 14), f"ink {line.kind}")
     return drawing.picture(alternative)
 
 

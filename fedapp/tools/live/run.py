@@ -77,8 +77,7 @@ def _left_out(nodes: Row) -> list[Block]:
     if not nodes:
         return []
     tables = [Table("Nodes", ("node", "why", "asked again", "state", "at, UTC"), rows, labels=5)]
-    said = "Nodes that are no site of this run." if rows else "Nobody."
-    return [Block("Not taken in", said, tables=tables if rows else [])]
+    return [Block("Not taken in", "Nodes that are no site of this run.", tables=tables)]
 
 
 def _at(row: Row) -> str:
@@ -124,4 +123,4 @@ def _by_site(seen: Watched, sites: list[Row], nodes: dict[str, Row]) -> Table:
         "site", "state", "last answer, s", "in round", "validation, %", "rounds without it",
         "why, last",
     )  # fmt: skip
-    return Table("Sites", heads, rows, labels=7)
+    return Table("By site", heads, rows, labels=7)

@@ -37,9 +37,8 @@ def _waiting(folder: Path) -> Block:
     except FedAppError as error:
         return Block("Waits for your word", "", lines=[one_line(error)])
     rows = [[app.title, key] for key, app in waiting.items()]
-    said = "To decide: fedapp approve HASH" if rows else "Nothing."
-    tables = [Table("Apps", ("app", "hash"), rows, labels=2)] if rows else []
-    return Block("Waits for your word", said, tables=tables)
+    tables = [Table("Apps", ("app", "hash"), rows, labels=2)]
+    return Block("Waits for your word", "To decide: fedapp approve HASH", tables=tables)
 
 
 def _allowed(folder: Path) -> Block:
