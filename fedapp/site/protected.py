@@ -68,7 +68,7 @@ def simulated_secret(seed: int, site: int) -> bytes:
 
 
 def noise_for(
-    params: Params,
+    digest: str,
     role: str,
     sensitivity: float,
     site: SiteContext,
@@ -78,14 +78,14 @@ def noise_for(
 ) -> Integers:
     """Return a site's share of the noise of a content of `count` numbers, int64, in their order.
 
-    members: sites whose sum is opened; 1: it is opened by itself. It is noted as released, and the
-    same content has the same noise whenever it is asked for. Raises ConfigError where the run's
-    epsilon does not pay for it.
+    digest: of the content. members: sites whose sum is opened; 1: it is opened by itself. It is
+    noted as released, and the same content has the same noise whenever it is asked for. Raises
+    ConfigError where the run's epsilon does not pay for it.
     """
     protection = site.protection
     assert protection is not None
     multiplier = protection.stepped if role == MODEL else protection.released
-    what = [role, digest_of(to_bytes(params)), repr(protection.settings), str(members)]
+    what = [role, digest, repr(protection.settings), str(members)]
     said = "\n".join(what).encode()
     _pay(role, said, site, releases)
     return share(releases.key(b"share " + said), count, sensitivity, multiplier, STEP, members)
@@ -113,17 +113,18 @@ def row_noise(
 ) -> Integers:
     """Return a site's shares of the noise for a row of a masked sum, int64 [layout.size].
 
+    A site that has nothing to say, without labels say, adds its share too: it is counted upon.
     Counts of images and of sites are taken to be known, and get none. Raises as `noise_for`.
     """
     assert task.sum is not None
     row, members = np.zeros(layout.size, np.int64), len(task.sum.members)
     for role, sensitivity in method.sensitivity(task, site).items():
-        if role in contents:
-            place = layout.places[role]
-            row[place] = noise_for(
-                *(contents[role], role, sensitivity, site, releases),
-                *(place.stop - place.start, members),
-            )
+        said = to_bytes(contents[role]) if role in contents else encode(replace(task, sum=None))
+        place = layout.places[role]
+        row[place] = noise_for(
+            *(digest_of(said), role, sensitivity, site, releases),
+            *(place.stop - place.start, members),
+        )
     return row
 
 
@@ -131,7 +132,7 @@ def _noisy(
     params: Params, role: str, sensitivity: float, site: SiteContext, releases: Releases
 ) -> Params:
     size = sum(tensor.numel() for tensor in params.values())
-    noise = noise_for(params, role, sensitivity, site, releases, size)
+    noise = noise_for(digest_of(to_bytes(params)), role, sensitivity, site, releases, size)
     found, at = {}, 0
     for name, tensor in params.items():
         part = noise[at : at + tensor.numel()]

@@ -20,8 +20,9 @@ from fedapp.learn.params import digest_of, to_bytes
 from fedapp.learn.privacy.account import noise_multiplier
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import EPSILON, MODEL, ModelRef, Origin, Refusal, Reply, Task
+from fedapp.messages.protocol import EPSILON, MODEL, ModelRef, Origin, Refusal, Reply, SumStep, Task
 from fedapp.messages.store import ModelStore
+from fedapp.methods._summed import Layout
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.closed_form._contents import COUNT, RELEASE
 from fedapp.methods.closed_form._released import SENSITIVITY, TOTALS
@@ -31,6 +32,7 @@ from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
 from fedapp.site.house import House
 from fedapp.site.private import PrivateParts
+from fedapp.site.protected import STEP, row_noise
 from fedapp.site.site import SiteClient
 from tests.small import small
 
@@ -213,7 +215,6 @@ def test_a_trained_run_takes_the_planned_steps(tmp_path, sums):
 
 def test_one_step_in_a_masked_sum_leaves_the_noise_to_the_shares(site):
     """The plain site's step has all of the noise, n w of a masked one has none yet."""
-    from fedapp.messages.protocol import SumStep
     from fedapp.methods.averaging.base import noisy_steps
 
     client = site(trained())
@@ -230,6 +231,24 @@ def test_one_step_in_a_masked_sum_leaves_the_noise_to_the_shares(site):
     assert noisy_steps(masked, context).multiplier > 0  # there is no proof for shares
 
 
+def test_a_site_without_labels_adds_its_share_of_the_noise(site):
+    """It has nothing to say, but the others' shares are made with its own in mind."""
+    client = site(trained())
+    task = replace(site.task("train", 1, server=site.own), sum=SumStep(0, "add", (0, 1, 2, 3)))
+    context, _ = client.context(task)
+    method = client.experiment.method
+    layout = Layout.of(method, task, client.shared, 10)
+    asked = layout, context, method, client._releases
+    noise = row_noise(task, {}, *asked)
+    inside = noise[layout.places[MODEL]] * STEP
+    # z eta C / q over the root of the three sites of four that are left at least.
+    sigma = client.experiment.protection.stepped * 0.5 / 0.2 / np.sqrt(3)
+    assert inside.std() == pytest.approx(sigma, rel=0.02)
+    assert np.count_nonzero(noise) <= len(inside)  # counts have none
+    assert np.array_equal(noise, row_noise(task, {}, *asked))  # asked again, no second look
+    assert not np.array_equal(noise, row_noise(replace(task, round=2), {}, *asked))
+
+
 def said(*changes, preset="digits_demo", **more):
     return load_experiment(preset, {**dict(one.split("=") for one in changes), **more})
 
@@ -244,6 +263,8 @@ def said(*changes, preset="digits_demo", **more):
     ({"method.preset": "fedavg", "privacy.epsilon": 3.0, "model.norm": "group",
       "training.optimiser": "adam"}, "set it to 'sgd'"),
     ({"method.preset": "fixavg", "privacy.epsilon": 3.0}, "labels alone may teach"),
+    ({"method.preset": "one_round", "privacy.epsilon": 3.0, "data.findings": "a, b",
+      "data.name": f"memory:sha256_{'0' * 64}"}, "every finding that was read in it"),
     ({"method.preset": "fedavg", "privacy.sampling": 0.2}, "says nothing without epsilon"),
 ])  # fmt: skip
 def test_what_does_not_go_together_is_said_in_a_line(changes, rule):
