@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CHROMIUM = shutil.which("chromium")
+PATIENCE_S = 120
 
 
 class Browser:
@@ -37,7 +39,10 @@ class Browser:
 
     def _next(self):
         while b"\0" not in self._rest:
-            self._rest += os.read(self._receive, 1 << 20)
+            there, _, _ = select.select([self._receive], [], [], PATIENCE_S)
+            came = os.read(self._receive, 1 << 20) if there else b""
+            assert came, "the browser ended, or says nothing"
+            self._rest += came
         message, _, self._rest = self._rest.partition(b"\0")
         found = json.loads(message)
         if found.get("method") == "Log.entryAdded":
