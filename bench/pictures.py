@@ -37,7 +37,8 @@ _HIDE += "border: 0; } main { padding: 1rem !important; }</style></head>"
 _SIZE, _SCREEN, _PHONE = (1240, 2400), (1280, 800), (380, 760)
 _PLACES = ("", "s3", "s6")
 """Where the pictures of a telephone begin: the page's sections."""
-_MARGIN = 12
+_MARGIN, _FRAME = 12, 160
+"""Pixels around what is drawn, and of a window that show no page."""
 SHOWN = ("local_only", "fedavg", "fedavg_ft", "ditto", "one_round", "recommended")
 PANELS = (
     ("second_fashion_mnist", "alpha=0.5", "Fashion-MNIST, half of the labels"),
@@ -90,7 +91,7 @@ def telephone(page: str, path: Path) -> None:
     style += f"width: {_PHONE[0] + 2}px; height: {_PHONE[1]}px; }}</style>"
     wide = len(_PLACES) * (_PHONE[0] + 18) + 12
     files = {"page.html": style + f'<div style="width: {wide}px">{frames}</div>', "run.html": page}
-    trimmed(shot(files, wide, _PHONE[1] + 40)).quantize(64).save(path, optimize=True)
+    trimmed(shot(files, wide, _PHONE[1] + 40)).quantize(256).save(path, optimize=True)
 
 
 def shot(files: Mapping[str, str], wide: int, high: int) -> Image.Image:
@@ -108,13 +109,13 @@ def shot(files: Mapping[str, str], wide: int, high: int) -> Image.Image:
         command = [
             *(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
             *("--disable-background-networking", f"--user-data-dir={folder}/profile"),
-            *(f"--window-size={wide},{high}", f"--screenshot={seen}", page.as_uri()),
+            *(f"--window-size={wide},{high + _FRAME}", f"--screenshot={seen}", page.as_uri()),
         ]
         done = subprocess.run(command, capture_output=True, timeout=120, check=False)
         if done.returncode or not seen.is_file():
             raise RunError(f"chromium: made no picture (exit {done.returncode}): try it by hand")
         with Image.open(seen) as image:
-            return image.convert("RGB")
+            return image.convert("RGB").crop((0, 0, wide, high))
 
 
 def trimmed(image: Image.Image) -> Image.Image:
