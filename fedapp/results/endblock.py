@@ -136,7 +136,7 @@ def _by_site(per_site: Sequence[Row], begins: str) -> list[str]:
     shown = [(column, head) for column, head in shown if known(per_site, column)]
     heads = "".join(f"{head:>12}" for _, head in shown)
     head = f"{'By site, few labels first':<26}{'labelled':>10}{heads}"
-    lines = [f"{head}{'right / of':>13}{'95 %, by image':>15}"]
+    lines = [f"{head}{'right / of':>13}{'95 % by image':>15}"]
     for row in sorted(per_site, key=lambda row: (row.get("mu") or 0.0, row["site"])):
         shares = "".join(f"{percent(row.get(column)):>12}" for column, _ in shown)
         line = f"{f'  {brief(row)}'[:20]:<21}{_labelled(row):>15}{shares}"

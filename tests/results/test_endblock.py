@@ -59,7 +59,7 @@ Right answers on the sites' own test images        right / of            %  site
   the server's average of all sites, at the end       33 / 50         66.0         70.0
   each site's model trained alone, at the end         28 / 50         56.0         60.0
 
-By site, few labels first   labelled  warm-up, %    alone, %     last, %   right / of 95 %, by image
+By site, few labels first   labelled  warm-up, %    alone, %     last, %   right / of  95 % by image
   south                     10 / 200        25.0        50.0        75.0      30 / 40   59.8 to 85.8
   north                     50 / 100        50.0        80.0        60.0       6 / 10   31.3 to 83.2
   west                        9 / 10           -           -           -  no test images
