@@ -32,12 +32,9 @@ def pool_of(data: str, classes: str, images: int, seed: int) -> DataSet:
         kept = kept[order[:images]].sort().values
     places = torch.full((len(found.classes),), -1)
     places[wanted] = torch.arange(len(wanted))
+    numbered = places[labels[kept]]
+    names = tuple(found.classes[one] for one in wanted)
     if isinstance(found, DataSet):
-        some = replace(found, inputs=resize(found.inputs[kept], SIZE))
-    else:
-        some = read_images(found, kept.numpy(), SIZE)
-    return replace(
-        some,
-        labels=places[labels[kept]],
-        classes=tuple(found.classes[one] for one in wanted),
-    )
+        inputs = resize(found.inputs[kept], SIZE)
+        return replace(found, inputs=inputs, labels=numbered, classes=names)
+    return replace(read_images(found, kept.numpy(), SIZE), labels=numbered, classes=names)

@@ -98,6 +98,7 @@ def test_the_description_has_the_runs_counts_and_digests(run_of):
                 "right": right,
                 "accuracy": right / images,
                 "interval": list(wilson(right, images)),
+                "patients": 0,
                 "calibration_error": pytest.approx(sum(abs(a - b) for a, b in gaps) / images),
             }
         origin = found["origin"]
