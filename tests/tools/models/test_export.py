@@ -103,7 +103,7 @@ def test_the_description_has_the_runs_counts_and_digests(run_of):
             }
         origin = found["origin"]
         assert (origin["split"], origin["code"]) == (begun["manifest"], begun["code"])
-        assert (origin["method"], origin["round"], origin["site"]) == ("prior_shift", 2, site)
+        assert (origin["method"], origin["round"], origin["site"]) == ("recommended", 2, site)
         assert found["model"]["network"]["name"] == "resnet9"
 
 
