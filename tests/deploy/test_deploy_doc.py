@@ -195,7 +195,7 @@ def test_sums_are_masked_by_the_pages_words(federation):
     )
     said = server.run(run.replace(" set='", " set='method.preset=one_round "))
     preset.write_text(plain)
-    assert "sums are masked" in said and "The keys follow from the seed" not in said
+    assert "sums are masked" in said and "The keys follow from the seed" not in said, said
     found = rows(server.home / "fl/runs/masked")
     assert [row["skipped"] for row in found] == [{}, {}]
     table = (server.home / "fl/runs/masked/per_site.csv").read_text()
