@@ -45,8 +45,8 @@ def classes_of(total: Released, images: float, noise: float, middle: Tensor) -> 
     """Return class means and covariance within classes, of coordinates.
 
     images: number of all images, which everybody knows. noise: standard deviation of each number of
-    the row at most; 0: none. columns, middle: as of `shortened`. A class whose count is not above
-    twice its noise is taken for one that nobody has images of. A class mean is drawn to the middle
+    the row at most; 0: none. middle: as of `shortened`. A class whose count is not above twice its
+    noise is taken for one that nobody has images of. A class mean is drawn to the middle
     as far as the noise in it outweighs how far class means lie from there (the best linear
     estimate). No eigenvalue within classes is below the second moment's floor.
     """
@@ -83,7 +83,7 @@ def chosen_at_home(
     known: coordinates and labels of its labelled images. seen: of the validation images that
     decide. mix: the site's class mix [C]. The likeliest is chosen; before a look temperatures are
     log-normal around `LIKELY`, with variance 1/4, and weights around `USUAL`, with variance 1/2:
-    wider, few validation images cost a point (docs/results/privacy.md).
+    wider, few validation images cost a point.
     """
     features, labels = seen[0].double(), seen[1]
     rows, best = torch.arange(len(labels)), (-math.inf, LIKELY, 0.0)

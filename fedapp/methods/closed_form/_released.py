@@ -10,8 +10,8 @@ of one release, though the second is made in knowledge of the first (Dong, Roth,
 Frobenius norm of g g^T is |g|^2, and is that of its upper triangle where what is beside the
 diagonal stands times sqrt(2).
 
-Classes of unlabelled images are not guessed: the share of epsilon that this took was worth more in
-the other sums (docs/results/privacy.md).
+Classes of unlabelled images are not guessed: guesses would take a share of epsilon. What they are
+worth without it: docs/results/privacy.md.
 """
 
 import math
@@ -30,8 +30,7 @@ MIDDLE = "middle"
 RADIUS = 0.55
 """Length to which an image's distance from the middle is cut."""
 MIDDLED, COUNTED, SQUARED = 0.1, 0.2, 0.5
-"""Weights of the middle, of counts and of the second moment beside sums; docs/results/privacy.md.
-"""
+"""Weights of the middle, of counts and of the second moment beside sums."""
 SENSITIVITY = math.sqrt(MIDDLED**2 + COUNTED**2 + 1 + SQUARED**2)
 
 
