@@ -54,4 +54,5 @@ def away_from_home(
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("FEDAPP_DATA", str(home / "data"))
     monkeypatch.setenv("FEDAPP_OUT", str(home / "runs"))
+    monkeypatch.setenv("FEDAPP_HEADS", str(home / "heads"))
     return home

@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -79,7 +80,7 @@ def _taken(spare: Iterable[str], part: str) -> BinaryIO | None:
     """
     for path in spare:
         if not os.path.isdir(folder := os.path.dirname(part)):
-            _make(Path(folder))
+            make_folder(Path(folder))
         try:
             # Its time: nobody is to take it for the leftover of a killed process.
             os.utime(path, follow_symlinks=False)
@@ -107,14 +108,17 @@ def _opened(part: str, mode: int) -> BinaryIO:
     try:
         return opened()
     except FileNotFoundError:
-        _make(Path(part).parent)
+        make_folder(Path(part).parent)
         return opened()
 
 
-def _make(folder: Path) -> None:
-    """Make a folder and those that it lies in; after a power cut they are still there."""
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder and those that it lies in; after a power cut they are still there.
+
+    mode: rights of the folder itself, less the process's umask, where it is new.
+    """
     absent = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=mode)
     for path in absent:
         with suppress(PermissionError):  # one may write into a folder and yet not open it
             _sync(path.parent)
@@ -203,20 +207,51 @@ def refused(path: Path, error: OSError, needed: int = 0, setting: str = "") -> S
 def check_owned(path: Path) -> None:
     """Raise ConfigError where somebody but this user or root may write a file or its folder.
 
-    Raises FileNotFoundError where it is not there. A link is looked at where it leads.
+    Links are refused as `opened_plainly` does, since whoever owns the link decides where it leads;
+    the folder may be reached by a link. Raises FileNotFoundError where the file is not there.
     """
-    for one in (path, path.parent):
-        found = one.stat()
-        if found.st_uid not in {0, os.geteuid()}:
-            raise ConfigError(
-                f"{one}: belongs to user {found.st_uid}: only root or the node's own user may "
-                "decide for the site (chown)"
-            )
+    for one, found in ((path, path.lstat()), (path.parent, path.parent.stat())):
+        _check_owner(one, found)
         sticky = one != path and found.st_mode & stat.S_ISVTX
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
             raise ConfigError(
                 f"{one}: others may write it (mode {stat.S_IMODE(found.st_mode):o}): chmod go-w"
             )
+
+
+def opened_plainly(path: Path, flags: int) -> FileIO:
+    """Open a regular file that belongs to this user or root, without buffer, and return it.
+
+    flags: as of `os.open`; a new file may be read by its owner alone. Raises ConfigError where the
+    path is a link, no regular file, or somebody else's; OSError where it cannot be opened.
+    """
+    try:
+        # Without O_NONBLOCK a pipe in the file's place would keep the program waiting.
+        number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            _check_owner(path, path.lstat())
+        raise
+    try:
+        found = os.fstat(number)
+        _check_owner(path, found)
+        if not stat.S_ISREG(found.st_mode):
+            raise ConfigError(f"{path}: is no regular file: put the file itself there")
+        can = "ab" if flags & os.O_APPEND else "r+b" if flags & os.O_RDWR else "rb"
+        return FileIO(number, can)
+    except BaseException:
+        os.close(number)
+        raise
+
+
+def _check_owner(path: Path, found: os.stat_result) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise ConfigError(f"{path}: is a link: put the file itself there")
+    if found.st_uid not in {0, os.geteuid()}:
+        raise ConfigError(
+            f"{path}: belongs to user {found.st_uid}: only root or the node's own user may "
+            "decide for the site (chown)"
+        )
 
 
 def _sync(path: Path | str) -> None:
