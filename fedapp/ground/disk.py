@@ -125,14 +125,14 @@ def make_folder(folder: Path, mode: int = 0o777) -> None:
 
 
 def append_durable(path: Path, data: bytes) -> None:
-    """Add to a file and wait until it is on the disk.
+    """Add to a file, which must be no link, and wait until it is on the disk.
 
     Raises StoreError where the disk refuses; the file then is as before or, on a disk that takes
     nothing at all any more, may end in the middle of `data`.
     """
     before: int | None = None
     try:
-        with path.open("ab") as file:
+        with open(path, "ab", opener=_not_by_a_link) as file:
             before = file.tell()
             file.write(data)
             file.flush()
@@ -144,6 +144,10 @@ def append_durable(path: Path, data: bytes) -> None:
             with suppress(OSError):
                 os.truncate(path, before)
         raise refused(path, error, len(data)) from error
+
+
+def _not_by_a_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def cut_durable(path: Path, size: int) -> None:

@@ -30,7 +30,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -135,34 +135,22 @@ class Head:
             raise RecordError(f"{self.file}: {how}: put its newest copy back, or {self.remedy}")
 
     @contextmanager
-    def advance(self, before: str, now: str) -> Iterator[None]:
+    def advance(self, before: str, now: str, *, accept: bool = False) -> Iterator[None]:
         """Announce that a file changes, let the caller change it, and settle the head.
 
-        before, now: the file's digests before and after the change. It is checked that `before`
-        is what the site left. When the body begins, the announcement is on the disk. If the body
-        raises, the file may be either of the two until the next change. Raises as `check` does, and
-        StoreError where the disk refuses.
+        before, now: the file's digests before and after the change. It is checked that `before` is
+        what the site left. accept: it is not checked, since a person has decided, and `now` says
+        why. When the body begins, the announcement is on the disk. If the body raises, the file
+        may be either of the two until the next change. Raises as `check` does, and StoreError
+        where the disk refuses.
         """
-        self.check(before)
-        mark = self.mark()
-        count = mark.count if mark else 0
+        count = 0
+        with suppress(RecordError) if accept else nullcontext():
+            count = mark.count if (mark := self.mark()) else 0
+            self.check(before)
         self._write(Mark(count + 1, before, now), durable=True)
         yield
         self._write(Mark(count + 2, now, now), durable=False)
-
-    def accept(self, digest: str) -> Mark | None:
-        """Take a file with this digest for the one that the site left; return what was known.
-
-        This is a person's decision, with a reason that the caller writes into the record. Raises
-        StoreError where the disk refuses.
-        """
-        known = None
-        try:
-            known = self.mark()
-        except RecordError:  # a head of another key or a damaged one: this is what is mended here
-            self._path.unlink(missing_ok=True)
-        self._write(Mark(known.count + 1 if known else 1, digest, digest), durable=True)
-        return known
 
     def mark(self) -> Mark | None:
         """Return what the head says; None: there is none.
@@ -232,7 +220,10 @@ class Head:
         except OSError as error:
             raise StoreError(f"{path}: {error.strerror}: make it readable for the node") from error
         if len(key) != _KEY_BYTES:
-            raise RecordError(f"{path}: {len(key)} bytes, must be {_KEY_BYTES}: put its copy back")
+            raise RecordError(
+                f"{path}: {len(key)} bytes, must be {_KEY_BYTES}: put its copy back, or "
+                f"remove it, and {self.remedy}"
+            )
         return key
 
     @property

@@ -1,39 +1,43 @@
 """What a site did, in a file that only grows: a line of JSON each, each with the hash of the last.
 
     FOLDER/record/record.jsonl     number, time, event and its facts, `before`, `hash`
-    FOLDER/record/head.json        the number and hash of the last line
 
-A line that is changed, cut out or moved breaks the chain; the head tells where the end was cut
-off. Whoever may write the folder can write a whole new record: copy the head elsewhere to be sure.
-Nothing of a patient is in it: no image, no name of a file, no label.
+A line that is changed, cut out or moved breaks the chain, and `verify` names it. The record's head
+(`fedapp.site.heads`) lies outside of the folder and knows the SHA-256 of the whole file. Before a
+line is added, and thus before every task, the file is compared with it: a record that was changed
+anywhere, cut, or replaced by an older copy stops the site. Nothing of a patient is in a record: no
+image, no name of a file, no label.
 """
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from fedapp.ground.disk import (
+    append_durable,
+    check_owned,
+    cut_durable,
+    make_folder,
+    opened_plainly,
+)
+from fedapp.ground.errors import StoreError
+from fedapp.site.heads import ABSENT, Head, RecordError
 
-from fedapp.ground.disk import append_durable, cut_durable, write_atomic
-from fedapp.ground.errors import FedAppError, StoreError
-
-FOLDER, LINES, HEAD = "record", "record.jsonl", "head.json"
+FOLDER, LINES = "record", "record.jsonl"
 FIRST = "0" * 64
 """`before` of the first line."""
-_LOCK_S = 10.0
-_TAIL = 2**16
-"""Bytes from the end in which the last line lies: a line is shorter."""
+ACCEPTED = "accepted"
+"""Event: a person took the record as it is for the newest one, and said why."""
+
+_NEEDED = "readable and writable; without a record nothing is done"
 
 Line = dict[str, Any]
-
-
-class RecordError(FedAppError):
-    """The record is not what was written."""
 
 
 @dataclass(frozen=True)
@@ -51,36 +55,56 @@ class Record:
         """Write an event down; it is on the disk when this returns.
 
         A line that a power cut left half is cut off, and a line says so. Raises StoreError where
-        the disk refuses, RecordError where the end of the record is damaged: then nothing may go
-        on, since nobody would know of it.
+        the disk refuses, RecordError where the record is not as this site left it: then nothing
+        may go on, since nobody would know of it.
         """
-        with self._locked():
-            last, whole, torn = self._end()
-            number, before = (last["number"] + 1, last["hash"]) if last else (1, FIRST)
-            if torn:
-                cut_durable(self.path, whole)
-                line = _line(number, "mended", {"bytes": torn}, before)
-                append_durable(self.path, text := _text(line))
-                number, before, whole = number + 1, line["hash"], whole + len(text)
-            line = _line(number, event, facts, before)
-            append_durable(self.path, _text(line))
-            head = {"number": number, "hash": line["hash"]}
+        self._add(event, facts)
+
+    def check(self) -> None:
+        """Compare the record with its head, as `add` does. Raises as `add` does."""
+        with self._head.alone():
+            self._head.check(_digest(self._whole()[0]))
+
+    def accept(self, reason: str) -> None:
+        """Take the record as it is for the one that the site left; a line says why.
+
+        For a restored backup, another machine, and lost heads. Raises RecordError where the chain
+        is broken: such a record is moved away, not accepted.
+        """
+        list(self._chained(self._whole()[0].splitlines(keepends=True)))
+        self._add(ACCEPTED, {"why": reason}, accept=True)
+
+    def _add(self, event: str, facts: Mapping[str, object], accept: bool = False) -> None:
+        with self._head.alone():
+            whole, torn = self._whole()
+            if not accept:
+                self._head.check(_digest(whole))
             try:
-                write_atomic(
-                    self.path.with_name(HEAD), json.dumps(head).encode(), durable=False, mode=0o600
-                )
-            except StoreError:  # the head must not fall behind by more than a kill's one line
-                cut_durable(self.path, whole)
-                raise
+                make_folder(self.path.parent, mode=0o700)
+            except OSError as error:
+                raise StoreError(
+                    f"{self.path.parent}: {error.strerror}: make it {_NEEDED}"
+                ) from error
+            if torn:
+                cut_durable(self.path, len(whole))
+                whole = self._appended(whole, "mended", {"bytes": len(torn)}, accept)
+            self._appended(whole, event, facts, accept and not torn)
+
+    def _appended(
+        self, whole: bytes, event: str, facts: Mapping[str, object], accept: bool
+    ) -> bytes:
+        last = _read(whole[whole.rfind(b"\n", 0, -1) + 1 :], 0) if whole else None
+        number, before = (last["number"] + 1, last["hash"]) if last else (1, FIRST)
+        text = _text(_line(number, event, facts, before))
+        with self._head.advance(_digest(whole), _digest(whole + text), accept=accept):
+            append_durable(self.path, text)
+        return whole + text
 
     def lines(self, holding: str = "") -> Iterator[Line]:
         """Yield every line, or those that hold an ASCII text; one that is no JSON: RecordError."""
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as file:
-            for number, text in enumerate(file, 1):
-                if holding.encode() in text:
-                    yield _read(text, number)
+        for number, text in enumerate(self._whole()[0].splitlines(keepends=True), 1):
+            if holding.encode() in text:
+                yield _read(text, number)
 
     def readable(self) -> list[Line]:
         """Return the lines up to the first that is not as it was written; `verify` says which."""
@@ -93,83 +117,62 @@ class Record:
         return lines
 
     def verify(self) -> tuple[int, list[str]]:
-        """Return how many lines there are, and what is worth a look although the chain is whole.
+        """Return how many lines there are, and what is worth a look although the record is whole.
 
-        Raises RecordError, naming the line, where one was changed, cut out or moved, or the end is
-        gone.
+        Raises RecordError, naming the line, where one was changed, cut out or moved, and where the
+        record is not the one that its head knows.
         """
-        before, at, count, remarks = FIRST, "", 0, []
-        for line in self.lines():
-            count += 1
+        with self._head.alone():
+            whole, torn = self._whole()
+            at, count, remarks = "", 0, []
+            for line in self._chained(whole.splitlines(keepends=True)):
+                count += 1
+                if str(line["at"]) < at:
+                    remarks.append(f"line {count}: the clock went back, from {at} to {line['at']}")
+                at = str(line["at"])
+                if line["event"] == "mended":
+                    remarks.append(f"line {count}: a power cut or kill left half a line before it")
+                if line["event"] == ACCEPTED:
+                    remarks.append(f"line {count}: accepted as it was: {line['why']}")
+            self._head.check(_digest(whole))
+        if torn:
+            remarks.append(f"after line {count}: half a line, which the next line cuts off")
+        return count, remarks
+
+    def _chained(self, texts: list[bytes]) -> Iterator[Line]:
+        """Yield lines that follow each other as they were written. Raises RecordError."""
+        before = FIRST
+        for count, text in enumerate(texts, 1):
+            line = _read(text, count)
             if line.get("number") != count or line.get("before") != before:
                 raise RecordError(f"{self.path}: line {count}: does not follow the one before it")
             if line.get("hash") != _hash(line):
                 raise RecordError(f"{self.path}: line {count}: was changed after it was written")
-            if str(line["at"]) < at:
-                remarks.append(f"line {count}: the clock went back, from {at} to {line['at']}")
-            before, at = line["hash"], str(line["at"])
-            if line["event"] == "mended":
-                remarks.append(f"line {count}: a power cut or kill had left half a line before it")
-        self._check_head(count)
-        return count, remarks
+            before = line["hash"]
+            yield line
 
-    def _check_head(self, count: int) -> None:
-        path = self.path.with_name(HEAD)
+    @property
+    def _head(self) -> Head:
+        return Head(
+            self.folder, FOLDER, self.path, "take it as it is: fedapp audit --accept REASON"
+        )
+
+    def _whole(self) -> tuple[bytes, bytes]:
+        """Return the whole lines, and what a power cut left of one after them.
+
+        Raises ConfigError where the file or its folder is a link or somebody else's, StoreError
+        where it cannot be read.
+        """
         try:
-            head = json.loads(path.read_bytes())
-            number, known = int(head["number"]), str(head["hash"])
+            check_owned(self.path.parent)
+            with opened_plainly(self.path, os.O_RDONLY) as file:
+                text = file.readall()
         except FileNotFoundError:
-            if count > 1:  # the first line is written before the first head
-                raise RecordError(f"{path}: is gone: the record's end may be cut off") from None
-            return
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RecordError(f"{path}: cannot be read: {error}") from error
-        found = next((one["hash"] for one in self.lines() if one["number"] == number), None)
-        if number < count - 1 or found != known:
-            raise RecordError(
-                f"{self.path}: its end is cut off: line {number} was the last or more"
-            )
-
-    def _end(self) -> tuple[Line | None, int, int]:
-        """Return the last whole line, the bytes up to its end, and those of a half one after it."""
-        try:
-            with self.path.open("rb") as file:
-                size = file.seek(0, 2)
-                file.seek(max(0, size - _TAIL))
-                tail = file.read()
-        except FileNotFoundError:
-            size, tail = 0, b""
+            return b"", b""
         except OSError as error:
-            raise StoreError(f"{self.path}: {error.strerror}: make it readable") from error
-        whole, newline, torn = tail.rpartition(b"\n")
-        if not newline and tail and size > len(tail):
-            raise RecordError(
-                f"{self.path}: its end is no line: `fedapp audit` says where it breaks"
-            )
-        if not newline:
-            return None, 0, len(torn)
-        line = _read(whole.rpartition(b"\n")[2], 0)
-        if line.get("hash") != _hash(line):
-            raise RecordError(f"{self.path}: its last line was changed: see `fedapp audit`")
-        return line, size - len(torn), len(torn)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        folder = self.path.parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = FileLock(folder / ".lock", mode=0o600)
-            lock.acquire(timeout=_LOCK_S)
-        except Timeout as error:
-            raise StoreError(f"{folder}: another program holds the record: end it") from error
-        except OSError as error:
-            raise StoreError(
-                f"{folder}: {error.strerror}: make it writable; without a record nothing is done"
-            ) from error
-        try:
-            yield
-        finally:
-            lock.release()
+            raise StoreError(f"{self.path}: {error.strerror}: make it {_NEEDED}") from error
+        end = text.rfind(b"\n") + 1
+        return text[:end], text[end:]
 
 
 def _line(number: int, event: str, facts: Mapping[str, object], before: str) -> Line:
@@ -181,6 +184,10 @@ def _line(number: int, event: str, facts: Mapping[str, object], before: str) -> 
 def _hash(line: Line) -> str:
     said = {key: value for key, value in line.items() if key != "hash"}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(whole: bytes) -> str:
+    return hashlib.sha256(whole).hexdigest() if whole else ABSENT
 
 
 def _text(line: Line) -> bytes:

@@ -106,9 +106,22 @@ def test_a_file_that_no_head_of_this_machine_knows_is_refused(head, monkeypatch)
     shutil.rmtree(place_of(head.folder))
     with pytest.raises(RecordError, match="no head of it"):
         check(head)
-    with head.alone():
-        assert head.accept(digest("a")) is None
+    with head.alone(), head.advance(digest("a"), digest("b"), accept=True):
+        head.file.write_text("b")
     check(head)
+    head.file.write_text("a")
+    with pytest.raises(RecordError):
+        check(head)
+
+
+def test_an_older_copy_is_taken_only_by_a_persons_word(head):
+    for text in "abc":
+        change(head, text)
+    head.file.write_text("a")
+    with head.alone(), head.advance(digest("a"), digest("a and why"), accept=True):
+        head.file.write_text("a and why")
+    check(head)
+    assert head.mark().count == 8  # it never goes back
 
 
 def test_a_head_is_of_one_site_one_file_and_one_key(head, tmp_path):

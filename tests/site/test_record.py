@@ -11,7 +11,7 @@ from multiprocessing import get_context
 import pytest
 
 from fedapp.ground import disk
-from fedapp.ground.errors import StoreError
+from fedapp.ground.errors import ConfigError, StoreError
 from fedapp.site.record import FIRST, Record, RecordError
 from tests.faults.disk import Disk, may_mount
 
@@ -83,24 +83,84 @@ def test_every_single_byte_counts(record):
     assert record.verify() == (5, [])
 
 
-def test_a_head_that_is_gone_or_damaged_is_found(record):
-    head = record.path.with_name("head.json")
-    kept = head.read_text()
-    for text in ("", "{}", '{"number": "x", "hash": 1}', kept.replace("5", "6", 1)):
-        head.write_text(text)
-        with pytest.raises(RecordError):
-            record.verify()
-    head.unlink()
-    with pytest.raises(RecordError, match="may be cut off"):
-        record.verify()
+def test_a_head_that_is_gone_or_damaged_is_found_and_accepted_by_a_persons_word(record, tmp_path):
+    head = record._head._path
+    for _ in range(2):
+        head.write_bytes(b"{}")
+        with pytest.raises(RecordError, match="audit --accept"):
+            record.check()
+        head.unlink()
+        with pytest.raises(RecordError, match="audit --accept"):
+            record.add("sent")
+        record.accept("moved to another machine")
+    assert record.verify()[0] == 7
+    assert record.verify()[1] == [
+        f"line {number}: accepted as it was: moved to another machine" for number in (6, 7)
+    ]
 
 
-def test_a_head_that_a_kill_left_one_behind_is_whole(record):
-    head = record.path.with_name("head.json")
-    kept = head.read_text()
-    record.add("sent", bytes=9)
-    head.write_text(kept)
-    assert record.verify()[0] == 6
+OLDER = {
+    "a cut end": lambda before, lines: lines[:-1],
+    "an older copy": lambda before, lines: before,
+    "a cut end with a new one that follows": lambda before, lines: [*lines[:-2], lines[-1]],
+    "a changed line in the middle": lambda before, lines: [
+        *lines[:2], lines[2].replace('"bytes": 2', '"bytes": 3'), *lines[3:]],
+    "nothing": lambda before, lines: [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", OLDER)
+def test_whatever_is_not_the_newest_record_stops_the_site_before_its_next_line(record, how):
+    before = record.path.read_text().splitlines(keepends=True)
+    record.add("sent", epsilon=3.0)
+    lines = record.path.read_text().splitlines(keepends=True)
+    record.path.write_text("".join(OLDER[how](before, lines)))
+    for asked in (record.check, lambda: record.add("started")):
+        with pytest.raises(RecordError, match="audit --accept"):
+            asked()
+    record.path.unlink()
+    with pytest.raises(RecordError, match="is gone"):
+        record.check()
+    record.path.write_text("".join(lines))
+    record.add("started")
+
+
+def test_a_whole_record_that_somebody_made_anew_is_found(record, tmp_path):
+    """Whoever may write the folder can make a chain that is whole in itself."""
+    other = Record(tmp_path / "other")
+    other.folder.mkdir()
+    for number in range(5):
+        other.add("sent", run="a", bytes=number * 100)
+    record.path.write_bytes(other.path.read_bytes())
+    with pytest.raises(RecordError, match="older, cut or changed"):
+        record.check()
+
+
+def test_a_restored_backup_goes_on_by_a_persons_word_and_a_broken_chain_does_not(record):
+    backup = record.path.read_bytes()
+    record.add("sent", epsilon=3.0)
+    record.path.write_bytes(backup)
+    record.accept("disk failed on 3 May; the backup of the night before")
+    assert [line["event"] for line in record.lines()][-1] == "accepted"
+    record.add("started")
+    rewritten(record, lambda lines: lines.pop(2))
+    with pytest.raises(RecordError, match="line 3: does not follow"):
+        record.accept("never mind")
+
+
+@pytest.mark.parametrize("which", ["record/record.jsonl", "record"])
+def test_a_record_that_is_a_link_is_refused(record, tmp_path, which):
+    path = record.folder / which
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    for asked in (
+        record.check,
+        record.verify,
+        lambda: record.add("sent"),
+        lambda: [*record.lines()],
+    ):
+        with pytest.raises(ConfigError, match="is a link"):
+            asked()
 
 
 def test_half_a_line_of_a_killed_program_is_cut_off_and_said(record):
