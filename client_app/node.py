@@ -31,7 +31,7 @@ from fedapp.messages.protocol import SCHEMA, Origin
 from fedapp.messages.store import ModelStore
 from fedapp.site.federation import Keeps, federation_of
 from fedapp.site.house import KEY as SITE_FOLDER
-from fedapp.site.house import House
+from fedapp.site.house import NO_TERMS, House
 from fedapp.site.members import SIGNING_KEY, registered
 from fedapp.site.private import PrivateParts
 from fedapp.site.site import SiteClient
@@ -104,7 +104,7 @@ def _signing_key(node_config: Mapping[str, Scalar]) -> Path:
 def house_of(node_config: Mapping[str, Scalar]) -> House:
     """Return the word of the site that this node is: its terms and its record."""
     folder = node_config.get(SITE_FOLDER, "")
-    return House(Path(str(folder)) if folder else None)
+    return House(Path(str(folder)) if folder else None, node_config.get(NO_TERMS, False) is True)
 
 
 @contextmanager

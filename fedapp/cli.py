@@ -526,6 +526,9 @@ def keep_node(
         str, typer.Option(help="further settings of the node, such as 'worker-idle-s=60'")
     ] = "",
     site_folder: SiteFolder = None,
+    no_terms: Annotated[
+        bool, typer.Option("--no-terms", help="allow every run of an approved app: no site.yaml")
+    ] = False,
     port: Annotated[int, typer.Option(min=1, max=65535, help="of the node's own programs")] = 9094,
     status: Annotated[
         bool, typer.Option("--status", help="only say how the node on this port is; 0: online")
@@ -544,7 +547,8 @@ def keep_node(
 
     if not server or keys is None:
         raise ConfigError("fedapp node: needs --server host:port and --keys FOLDER")
-    SiteNode(server, keys, port, config(site_name, data, node_config), site_folder).run()
+    own = config(site_name, data, node_config)
+    SiteNode(server, keys, port, own, site_folder, no_terms).run()
 
 
 @app.command("approve", rich_help_panel=JOIN)
@@ -598,11 +602,25 @@ def audit_record(
     export: Annotated[
         Path | None, typer.Option("--csv", help="write the record's lines into this new file")
     ] = None,
+    accept: Annotated[
+        str,
+        typer.Option(
+            help="take the record as it is for the newest one, as after restoring a backup or "
+            "moving to another machine; the reason, which is written into the record"
+        ),
+    ] = "",
 ) -> None:
-    """Verify a site's record and show what it says, by run. Exit code: 0 whole, 1 broken."""
+    """Verify a site's record and show what it says, by run. Exit code: 0 whole, 1 broken or none.
+
+    Broken is a record that is not the newest one that this machine knows, too.
+    """
+    from fedapp.site.record import Record
     from fedapp.tools.node.audit import audit
 
-    whole = audit(_needed(site_folder, "audit"), Console(), export)
+    folder = _needed(site_folder, "audit")
+    if accept:
+        Record(folder).accept(accept)
+    whole = audit(folder, Console(), export)
     raise typer.Exit(0 if whole else 1)
 
 

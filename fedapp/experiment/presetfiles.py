@@ -89,10 +89,13 @@ def source_of(path: Path) -> str:
     return f"conf/{path.relative_to(CONF).as_posix()}" if inside else str(path)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return what a YAML file says. Raises ConfigError where it is no mapping of YAML 1.2."""
+def read_yaml(path: Path, text: str | None = None) -> dict[str, Any]:
+    """Return what a YAML file says. Raises ConfigError where it is no mapping of YAML 1.2.
+
+    text: what the file says, where it was read already.
+    """
     try:
-        plain = deepcopy(_parsed(path.read_text(encoding="utf-8")))
+        plain = deepcopy(_parsed(path.read_text(encoding="utf-8") if text is None else text))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{source_of(path)}: cannot be read ({error}); give a YAML file"

@@ -25,7 +25,6 @@ from fedapp.experiment.config import (
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.signed import SIGNED
-from fedapp.ground.disk import check_owned
 from fedapp.ground.errors import FedAppError, StoreError, one_line
 from fedapp.messages.protocol import (
     EPSILON,
@@ -47,19 +46,21 @@ from fedapp.site.terms import BY_CLASS, FILE, TermError, Terms, read_terms
 INTRODUCED, SENT = "introduced", "sent"
 """Events of the record that count later."""
 
-KEY = "site-folder"
-"""Node config: the site's own folder, with its terms and its record."""
+KEY, NO_TERMS = "site-folder", "no-terms"
+"""Node config: the site's own folder, with its terms and its record; and that it has no terms."""
 
 
 @dataclass
 class House:
     """What a site allows, and what it wrote down, for one request.
 
-    folder: None where a site has none. signer: fingerprint of the key by which the run was started;
-    empty: nobody has to.
+    folder: None where a site has none. no_terms: a person has said that the folder has no terms, so
+    that every run of an approved app is allowed. signer: fingerprint of the key by which the run
+    was started; empty: nobody has to.
     """
 
     folder: Path | None
+    no_terms: bool = False
     signer: str = field(default="", init=False)
     _simulated: tuple[tuple[str, Mapping[str, Scalar]], Experiment] | None = field(
         default=None, init=False
@@ -68,15 +69,14 @@ class House:
 
     @cached_property
     def terms(self) -> Terms:
-        """The site's terms. Raises ConfigError where the file is damaged or others may write it."""
+        """The site's terms.
+
+        Raises ConfigError where there is no readable file of exactly that name and `no_terms` was
+        not said, and where the file is damaged, a link, or others may write it.
+        """
         if self.folder is None:
             return Terms()
-        path = self.folder / FILE
-        try:
-            check_owned(path)
-        except FileNotFoundError:
-            return Terms()
-        return read_terms(path)
+        return read_terms(self.folder / FILE, absent=self.no_terms)
 
     def note(self, event: str, origin: Origin, **facts: object) -> None:
         """Write down what happened in a run. Raises StoreError or RecordError."""
@@ -245,6 +245,11 @@ class House:
         uploads = max(made, len(mine), task.own.version) + 1  # a store may have been emptied
         cost = max([epsilon(privacy.noise, uploads, privacy.delta), *mine])
         self.terms.check_epsilon(cost, sum(map(max, spent.values())))
+
+
+def stands_in(folder: Path) -> bool:
+    """Whether a site's terms let the installed app do runs of another one. Raises ConfigError."""
+    return (folder / FILE).exists() and House(folder).terms.stand_in
 
 
 def _cost(task: Task, site: SiteClient) -> dict[str, float]:

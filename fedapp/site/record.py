@@ -12,6 +12,7 @@ image, no name of a file, no label.
 import hashlib
 import json
 import os
+import pwd
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from fedapp.ground.disk import (
     make_folder,
     opened_plainly,
 )
-from fedapp.ground.errors import StoreError
+from fedapp.ground.errors import StoreError, one_line
 from fedapp.site.heads import ABSENT, Head, RecordError
 
 FOLDER, LINES = "record", "record.jsonl"
@@ -72,7 +73,7 @@ class Record:
         is broken: such a record is moved away, not accepted.
         """
         list(self._chained(self._whole()[0].splitlines(keepends=True)))
-        self._add(ACCEPTED, {"why": reason}, accept=True)
+        self._add(ACCEPTED, {"why": one_line(reason, 500), "by": user_name()}, accept=True)
 
     def _add(self, event: str, facts: Mapping[str, object], accept: bool = False) -> None:
         with self._head.alone():
@@ -173,6 +174,14 @@ class Record:
             raise StoreError(f"{self.path}: {error.strerror}: make it {_NEEDED}") from error
         end = text.rfind(b"\n") + 1
         return text[:end], text[end:]
+
+
+def user_name() -> str:
+    """Return the name of the user of this program, for what a person decides."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user often has no name
+        return f"user {os.getuid()}"
 
 
 def _line(number: int, event: str, facts: Mapping[str, object], before: str) -> Line:

@@ -4,6 +4,7 @@ A term that is not written down allows what the program allows. Terms are asked 
 computed and, of what leaves, once more before it does.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -20,6 +21,7 @@ from fedapp.data.datasets import NAMES as DATASETS
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar, method_presets, presets, read_yaml
 from fedapp.experiment.signed import Word, public_key, settings_digest, verified
+from fedapp.ground.disk import check_owned, opened_plainly
 from fedapp.ground.errors import ConfigError, FedAppError, nearest
 from fedapp.ground.functions import names_function
 from fedapp.ground.settings import CLOSED, OWN
@@ -28,6 +30,11 @@ from fedapp.messages.protocol import MASKED, MODEL, Origin
 from fedapp.methods import method_names
 
 FILE = "site.yaml"
+_LIKE = re.compile(r"site\.ya?ml", re.IGNORECASE)
+_NO_TERMS = (
+    "write it (an example: fedapp terms --example), or say that every run of an approved app is "
+    "allowed: fedapp node --no-terms, or no-terms=true in the node config"
+)
 Kind = Literal["models", "prototypes", "sums", "numbers"]
 KINDS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
@@ -305,22 +312,46 @@ def kind_of(role: str) -> Kind | None:
     return None
 
 
-def read_terms(path: Path) -> Terms:
-    """Return the terms in a file; without the file there are none.
+def read_terms(path: Path, absent: bool = False) -> Terms:
+    """Return the terms in a file.
 
-    Raises ConfigError, one line for each fault, where it is damaged or says what is no term.
+    absent: a person has said that there is none, so that all that the program allows is allowed.
+    Raises ConfigError, one line for each fault: where the file is not there and `absent` was not
+    said, or the reverse; where it is a link, not readable or writable for others, is damaged, or
+    says what is no term. So a file that was renamed or lost never means that everything is allowed.
     """
+    text = _own_text(path, absent)
+    if text is None:
+        return Terms()
+    if not text.strip():
+        raise ConfigError(f"{path}: is empty: {_NO_TERMS}")
     try:
-        values = read_yaml(path) if path.exists() or path.is_symlink() else {}
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}: make it readable for the node") from error
-    try:
-        return Terms(**values)
+        return Terms(**read_yaml(path, text))
     except ValidationError as error:
         found = error.errors(include_url=False)
         raise ConfigError(*(f"{path}: {_explained(one)}" for one in found)) from None
     except TypeError as error:  # a key that is no text
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _own_text(path: Path, absent: bool) -> str | None:
+    """Return what the file says; None where it is not there, as was said. Raises ConfigError."""
+    try:
+        like = [one for one in os.listdir(path.parent) if _LIKE.fullmatch(one)]
+        if not like and absent:
+            return None
+        if other := sorted({*like} - {path.name}):
+            raise ConfigError(f"{path.with_name(other[0])}: the terms are {path.name}: rename it")
+        if not like:
+            raise ConfigError(f"{path}: is not there: {_NO_TERMS}")
+        if absent:
+            raise ConfigError(f"{path}: is there, and no-terms was said: take back one of the two")
+        check_owned(path)
+        with opened_plainly(path, os.O_RDONLY) as file:
+            return file.readall().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "is no UTF-8"
+        raise ConfigError(f"{path}: cannot be read ({why}): {_NO_TERMS}") from error
 
 
 def _explained(error: Mapping[str, object]) -> str:

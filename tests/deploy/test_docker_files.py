@@ -296,14 +296,15 @@ def test_the_documents_container_is_a_site_of_the_compose_file():
     block = Document.read(ROOT / "docs/DEPLOY.md").block("Containers", 1).replace("\\\n", " ")
     options, command = block.split("um-pfssl:cpu")
     site, north = SERVICES["north"], READ["north"]
-    own = [part for part in north.command if not part.startswith("--port=")]
+    # The demo's sites have no terms; a real one has.
+    own = [part for part in north.command if not part.startswith(("--port=", "--no-terms"))]
     wanted = [word for part in own for word in part.split("=", 1)]
     words = shlex.split(command.replace("fl.hospital.example", "gateway"))
     assert words == wanted
     given = shlex.split(options)
     assert {"--init", "--read-only", "--tmpfs", *site["tmpfs"], "--cap-drop"} <= set(given)
     mounts = dict(given[i + 1].split(":", 1) for i, word in enumerate(given) if word == "-v")
-    assert sorted(mounts.values()) == ["/data:ro", "/keys:ro", "/site"]
+    assert sorted(mounts.values()) == ["/data:ro", "/heads", "/keys:ro", "/site"]
     variables = (given[i + 1] for i, word in enumerate(given) if word == "-e")
     assert dict(pair.split("=") for pair in variables).items() <= site["environment"].items()
 

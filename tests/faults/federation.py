@@ -227,6 +227,8 @@ def federation(
             sockets.mkdir()
             own = made.site_folders[number] = folder / f"own-{site}"
             own.mkdir(mode=0o700)
+            (own / "site.yaml").write_text("own_modules: false\n")  # as without terms
+            (own / "site.yaml").chmod(0o600)
             key = keys / f"sites/{site}/supernode.key"
             place = NodePlace(cable.port, number, keys / "ca/ca.crt", key, store, own)
             node = Program(

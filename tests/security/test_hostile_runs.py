@@ -173,7 +173,11 @@ ATTACKS = [
     *(attack(f"terms of mode {mode:o}", None, task=False, mode=mode)
       for mode in (0o666, 0o664, 0o646)),
     attack("terms that are no terms", None, terms={"methods": "all"}),
+    *(attack(f"terms that lie in {name}", None, file=name)
+      for name in ("Site.yaml", "site.yml", "terms.yaml")),
     attack("a record that was changed", None, broken="changed"),
+    attack("a record that was cut", None, broken="cut"),
+    attack("a record that was changed in the middle", None, task=True, broken="in the middle"),
     attack("a record that cannot be written", None, broken="in the way"),
 ]  # fmt: skip
 
@@ -218,8 +222,9 @@ def site(tmp_path, images, monkeypatch):
 
     def ask(attacked, by_worker=False):
         terms = {**attacked.terms, "folders": [str(allowed)]}
-        (folder / "site.yaml").write_text(yaml.safe_dump(terms))
-        (folder / "site.yaml").chmod(getattr(attacked, "mode", 0o600))
+        file = folder / getattr(attacked, "file", "site.yaml")
+        file.write_text(yaml.safe_dump(terms))
+        file.chmod(getattr(attacked, "mode", 0o600))
         if lie := getattr(attacked, "lie", None):
             lying = {k: {**v, **lie.get(k, {})} if k in lie else v for k, v in plain.items()}
             if "method" in lie or "model" in lie:
@@ -261,6 +266,16 @@ def sealed(site, attacked):
     if getattr(attacked, "broken", "") == "changed":
         record.add("sent", bytes=1)
         record.path.write_text(record.path.read_text().replace('"bytes": 1', '"bytes": 2'))
+    if getattr(attacked, "broken", "") in ("cut", "in the middle"):
+        for number in range(3):
+            record.add("sent", run="before", identity="", epsilon=0.0, bytes=number)
+        lines = record.path.read_text().splitlines(keepends=True)
+        kept = (
+            lines[:-1]
+            if attacked.broken == "cut"
+            else [lines[0].replace('"bytes": 0', '"bytes": 1'), *lines[1:]]
+        )
+        record.path.write_text("".join(kept))
     if getattr(attacked, "broken", "") == "in the way":
         (site.folder / "record").write_text("")
 

@@ -1,7 +1,7 @@
 """A site's terms: what each allows and refuses, files that are no terms, the example."""
 
+import os
 from datetime import datetime
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -213,13 +213,14 @@ def test_every_content_of_every_method_has_a_kind():
     ("folders: [data]", "must begin with a slash"),
     ("folders: data", "folders"),
     ("- a list", "must hold groups of keys"),
-    ("", "must hold groups of keys"),
+    ("", "is empty: write it"),
     ("methods: [fedavg", "line 1"),
     ("3: x", "keywords must be strings"),
 ])  # fmt: skip
 def test_a_file_that_is_no_terms_is_refused_by_name(tmp_path, text, said):
     path = tmp_path / "site.yaml"
     path.write_text(text)
+    path.chmod(0o600)
     with pytest.raises(ConfigError) as found:
         read_terms(path)
     assert said in str(found.value) and "site.yaml" in str(found.value)
@@ -238,11 +239,61 @@ def test_the_example_is_a_file_of_terms_and_names_them_all():
     }
 
 
-def test_no_file_means_no_terms(tmp_path):
-    assert read_terms(tmp_path / "site.yaml") == Terms()
+def _renamed(name):
+    return lambda path: path.with_name(name).write_text("methods: [fedavg]")
+
+
+NO_FILE = {
+    "no file": lambda path: None,
+    "no folder": lambda path: path.parent.rmdir(),
+    "a dangling link": lambda path: path.symlink_to("nowhere"),
+    "a link": lambda path: (_renamed("terms")(path), path.symlink_to("terms")),
+    "Site.yaml": _renamed("Site.yaml"),
+    "site.yml": _renamed("site.yml"),
+    "SITE.YAML": _renamed("SITE.YAML"),
+    "an empty file": lambda path: path.touch(),
+    "a file of spaces": lambda path: path.write_text(" \n\n"),
+    "a folder": lambda path: path.mkdir(),
+    "a pipe": lambda path: os.mkfifo(path),
+    "bytes that are no text": lambda path: path.write_bytes(b"\xff\xfe"),
+    "two files": lambda path: (_renamed("site.yaml")(path), _renamed("Site.yaml")(path)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", NO_FILE)
+def test_a_site_without_a_readable_file_of_that_name_allows_nothing(tmp_path, how):
+    """Each door asks `House.terms`: the node's start, every request, the gate."""
+    path = tmp_path / "own/site.yaml"
+    path.parent.mkdir()
+    NO_FILE[how](path)
+    with pytest.raises(ConfigError) as found:
+        House(path.parent).terms  # noqa: B018
+    assert "site.y" in str(found.value).lower() and "\n" not in str(found.value)
+    if how in ("no file", "no folder", "an empty file"):
+        assert "no-terms" in str(found.value)
+    if how == "no file":
+        assert House(path.parent, no_terms=True).terms == Terms()
+    else:  # it is not said lightly either
+        with pytest.raises(ConfigError):
+            House(path.parent, no_terms=True).terms  # noqa: B018
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_the_node_may_not_read_allows_nothing(tmp_path):
+    path = tmp_path / "site.yaml"
+    path.write_text("methods: [fedavg]")
+    path.chmod(0)
     with pytest.raises(ConfigError, match="cannot be read"):
-        (Path(tmp_path) / "site.yaml").mkdir()
-        read_terms(tmp_path / "site.yaml")
+        House(tmp_path).terms  # noqa: B018
+
+
+def test_terms_and_the_word_that_there_are_none_contradict_each_other(tmp_path):
+    path = tmp_path / "site.yaml"
+    path.write_text("methods: [fedavg]")
+    path.chmod(0o600)
+    assert House(tmp_path).terms.methods == ["fedavg"]
+    with pytest.raises(ConfigError, match="no-terms was said"):
+        House(tmp_path, no_terms=True).terms  # noqa: B018
 
 
 @pytest.mark.parametrize(("column", "kept"), [

@@ -8,7 +8,6 @@ The app that is installed at the site may run: whoever installed it chose it.
 """
 
 import os
-import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fedapp.ground.disk import check_owned, write_atomic
 from fedapp.ground.errors import ConfigError, StoreError
-from fedapp.site.record import Record
+from fedapp.site.record import Record, user_name
 from fedapp.tools.node.bundle import Bundle, installed, read_fab
 
 FOLDER, LIST, WAITING, APPROVED = "approvals", "approvals.json", "waiting", "approved"
@@ -133,7 +132,7 @@ class Approvals:
     def decide(self, app: str, title: str, word: Word) -> Decision:
         """Write a decision down. Raises ConfigError or StoreError where it cannot be."""
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        made = Decision(app, word, title, when, _user())
+        made = Decision(app, word, title, when, user_name())
         with self._locked():
             Record(self.folder).add("decided", app=app, title=title, word=word, by=made.by)
             listed = Listed(decisions=[*self.decisions(), made])
@@ -169,10 +168,3 @@ class Approvals:
             yield
         finally:
             lock.release()
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container's user often has no name
-        return f"user {os.getuid()}"

@@ -16,8 +16,9 @@ from fedapp.tools.node.bundle import Bundle, installed, read_app
 SHOWN = 16
 """Digits of a hash that a person is shown, and may name it by."""
 _FEWEST = 8
-KEEPER = "fedapp/site/house.py"
-"""The file of an app by which it keeps a site's terms and record: apps of before had none."""
+KEEPER = "fedapp/site/heads.py"
+"""The file of an app by which it keeps a site's terms and record as this version does; an earlier
+app would add lines that the record's head does not know, which stops the site."""
 
 
 def overview(approvals: Approvals, console: Console) -> None:
@@ -71,7 +72,7 @@ def describe(app: Bundle, approvals: Approvals, console: Console, lines: bool) -
     keeps = (
         "kept by this code"
         if KEEPER in app.files
-        else "[bold red]NOT KEPT[/]: this code reads none"
+        else "[bold red]NOT KEPT[/]: this code is older than the rules of this site"
     )
     console.print(f"terms     {keeps}")
     console.print("signed    no: a run from a folder carries no signature; compare the hash")

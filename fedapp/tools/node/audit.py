@@ -19,7 +19,7 @@ _DECIDED = "decided"
 
 
 def audit(folder: Path, console: Console, export: Path | None) -> bool:
-    """Print what the record says; return whether it is whole.
+    """Print what the record says; return whether there is one and it is whole.
 
     export: a CSV file, a line each. A record that is not whole is shown as far as it can be read.
     """
@@ -27,8 +27,12 @@ def audit(folder: Path, console: Console, export: Path | None) -> bool:
     whole = True
     try:
         count, remarks = record.verify()
-        said = f"{record.path}: whole, {count} lines"
-        console.print(said if count else f"{record.path}: empty", highlight=False, soft_wrap=True)
+        whole = count > 0
+        nothing = (
+            "there is no record: name the folder of `fedapp node --site-folder`, or its --keys"
+        )
+        said = f"{record.path}: {f'whole, {count} lines' if count else nothing}"
+        console.print(said, highlight=False, soft_wrap=True)
         for remark in [*remarks, *_unrecorded(folder, record)]:
             console.print(f"worth a look: {escape(remark)}", highlight=False, soft_wrap=True)
     except FedAppError as broken:

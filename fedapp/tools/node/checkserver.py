@@ -27,7 +27,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from rich.console import Console
 
 from fedapp.ground.errors import ConfigError, FedAppError
-from fedapp.site.house import House
+from fedapp.site.house import stands_in
 from fedapp.tools.datacheck.machine import reach
 from fedapp.tools.node.approvals import Approvals
 from fedapp.tools.node.bundle import ABOUT, about, installed
@@ -141,7 +141,7 @@ def _version(server: str, context: ssl.SSLContext, folder: Path) -> Look:
         words = {one.app: one.word for one in Approvals(folder).decisions()}
         if words.get(app) == "approved":
             return Look("version", f"{said}: this site has approved it")
-        stands_in = House(folder).terms.stand_in
+        allowed = stands_in(folder)
     except FedAppError as error:
         return Look("version", said, f"mend first: {error}")
     mine = about(here)["messages"]
@@ -150,7 +150,7 @@ def _version(server: str, context: ssl.SSLContext, folder: Path) -> Look:
     messages += f"{mine[0]} ({mine[1]} to {mine[2]}) here"
     if understood and numbers == about(here)["numbers"]:
         said += f"; {messages}: both understood, and numbers made by the same files"
-        if stands_in:
+        if allowed:
             return Look("version", f"{said}: the code installed here does its runs")
         return Look(
             "version", said, "approve it, or let the code here do it: stand_in in site.yaml"

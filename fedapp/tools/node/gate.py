@@ -23,7 +23,7 @@ from flwr.supernode import start_client_internal as flower
 
 from fedapp.experiment.codehash import STAND_IN
 from fedapp.ground.errors import FedAppError, one_line
-from fedapp.site.house import House
+from fedapp.site.house import stands_in
 from fedapp.site.record import Record
 from fedapp.tools.node.approvals import Approvals
 from fedapp.tools.node.bundle import Bundle, installed, read_fab
@@ -160,7 +160,7 @@ class _Gate:
         return content
 
     def _allows_stand_in(self) -> bool:
-        return House(self.approvals.folder).terms.stand_in
+        return stands_in(self.approvals.folder)
 
     def _ask(self, fab: bytes = b"") -> None:
         assert self._app is not None

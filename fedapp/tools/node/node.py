@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedapp.ground.errors import ConfigError
 from fedapp.site.house import KEY as SITE_FOLDER
-from fedapp.site.house import House
+from fedapp.site.house import NO_TERMS, House
 from fedapp.site.members import SIGNING_KEY
 from fedapp.site.record import Record
 from fedapp.tools.node.approvals import Approvals
@@ -28,7 +28,7 @@ class SiteNode:
 
     server: host:port. keys: a folder with `ca.crt` and `supernode.key`. port: the SuperNode's own.
     config: the node config, as Flower takes it (TOML values). folder: the site's own, with what it
-    allows and its record; None: `keys`.
+    allows and its record; None: `keys`. no_terms: it says nothing of what it allows.
     """
 
     server: str
@@ -36,6 +36,7 @@ class SiteNode:
     port: int
     config: str
     folder: Path | None = None
+    no_terms: bool = False
 
     @property
     def _own(self) -> Path:
@@ -50,7 +51,7 @@ class SiteNode:
         return self.keys / "supernode.key"
 
     def check(self) -> None:
-        """Raise ConfigError where the SuperNode could not even start."""
+        """Raise ConfigError where the SuperNode could not even start, RecordError as `run` does."""
         for file, remedy in (
             (self._ca, "copy the certificate of the server's CA there"),
             (self._key, "make the site's key there (docs/DEPLOY.md, step 2)"),
@@ -64,7 +65,8 @@ class SiteNode:
         except ssl.SSLError as error:
             raise ConfigError(f"--keys: {self._ca}: is no certificate (PEM)") from error
         Approvals(self._own).decisions()
-        _ = House(self._own).terms
+        _ = House(self._own, self.no_terms).terms
+        Record(self._own).check()
 
     def options(self) -> list[str]:
         """Return the options of Flower's SuperNode."""
@@ -74,7 +76,7 @@ class SiteNode:
             f"--auth-supernode-private-key={self._key}",
             f"--port={self.port}",
             f'--node-config={self.config} {SITE_FOLDER}="{plain("site-folder", self._own)}" '
-            f'{SIGNING_KEY}="{plain("key", self._key)}"',
+            f'{SIGNING_KEY}="{plain("key", self._key)}"{f" {NO_TERMS}=true" * self.no_terms}',
         ]
 
     def trouble(self) -> str:
@@ -93,7 +95,8 @@ class SiteNode:
     def run(self) -> None:
         """Keep it online until a signal ends this program.
 
-        Raises ConfigError and, where the record cannot be written, StoreError at once.
+        Raises ConfigError, RecordError where the record is not as this site left it, and StoreError
+        where it cannot be written, at once.
         """
         self.check()
         Record(self._own).add("started", app=installed().hash)  # or nothing would be done here

@@ -15,11 +15,6 @@ EXAMPLE = CONF / "terms" / FILE
 
 def explained(folder: Path) -> Iterator[str]:
     """Yield what a site's terms allow, a line each. Raises ConfigError as reading them does."""
-    path = folder / FILE
-    if not path.exists():
-        yield f"{path} is not there: every run of an approved app is allowed."
-        yield "To begin with an example: fedapp terms --example > " + FILE
-        return
     yield from sentences(House(folder).terms)
 
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from fedapp.cli import app as command
 from fedapp.ground.errors import ConfigError
+from fedapp.site.record import Record
 from fedapp.tools.node import approvals as rules
 from fedapp.tools.node.approvals import Approvals
 from fedapp.tools.node.approve import decide, overview
@@ -173,3 +174,30 @@ def test_the_commands(tmp_path):
     assert Approvals(tmp_path).refusal(APP)
     for words in (["approve"], ["approve", "x", *folder, "--refuse", "--take-back"]):
         assert isinstance(run(command, words).exception, ConfigError)
+
+
+def test_an_audit_says_whether_there_is_a_record_and_takes_one_by_a_persons_word(tmp_path):
+    def audited(*words):
+        return CliRunner().invoke(command, ["audit", "--site-folder", str(tmp_path), *words])
+
+    done = audited()
+    assert done.exit_code == 1 and "there is no record" in done.output
+    record = Record(tmp_path)
+    record.add("sent", run="a", epsilon=1.0)
+    older = record.path.read_bytes()
+    record.add("sent", run="a", epsilon=2.0)
+    assert audited().exit_code == 0
+    record.path.write_bytes(older)
+    done = audited()
+    assert done.exit_code == 1 and "BROKEN" in done.output
+    done = audited("--accept", "backup of 3 May")
+    assert done.exit_code == 0 and "accepted as it was: backup of 3 May" in done.output
+    assert audited().exit_code == 0
+    assert [line["event"] for line in record.lines()] == ["sent", "accepted"]
+
+
+def test_terms_of_an_empty_or_absent_file_say_what_to_do(tmp_path):
+    for make in (lambda: None, (tmp_path / "site.yaml").touch):
+        make()
+        done = CliRunner().invoke(command, ["terms", "--site-folder", str(tmp_path)])
+        assert "fedapp terms --example" in str(done.exception)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from fedapp.cli import app
 from fedapp.ground.errors import ConfigError, StoreError
 from fedapp.ground.processes import free_port
+from fedapp.site.record import Record, RecordError
 from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.node.node import SiteNode, node_config
 from fedapp.tools.node.status import FRESH_S, Status, health, status_path
@@ -39,6 +40,8 @@ def test_it_starts_the_supernode_with_tls_its_key_and_its_name():
         '--node-config=site-name="north" data-path="/data" worker-idle-s=6 site-folder="/keys" '
         'signing-key="/keys/supernode.key"',
     ]
+    without = SiteNode("here:1", Path("/keys"), 9, "", no_terms=True)
+    assert without.options()[-1].endswith(" no-terms=true")
     assert node_config("", None, "partition-id=0") == "partition-id=0"
     assert node_config("a", Path("b"), "") == f'site-name="a" data-path="{os.getcwd()}/b"'
 
@@ -51,7 +54,9 @@ def test_a_name_cannot_smuggle_in_another_setting(name):
 
 def test_keys_that_are_not_there_are_named_before_anything_starts(certs, tmp_path):
     keys = certs / "sites/north"
-    SiteNode("here:1", keys, 9, "").check()
+    SiteNode("here:1", keys, 9, "", no_terms=True).check()
+    with pytest.raises(ConfigError, match=r"site\.yaml: is not there.*--no-terms"):
+        SiteNode("here:1", keys, 9, "").run()
     for gone, remedy in (("ca.crt", "server's CA"), ("supernode.key", "docs/DEPLOY.md, step 2")):
         for file in ("ca.crt", "supernode.key"):
             (tmp_path / file).write_bytes((keys / file).read_bytes())
@@ -61,8 +66,8 @@ def test_keys_that_are_not_there_are_named_before_anything_starts(certs, tmp_pat
     for file in ("ca.crt", "supernode.key"):
         (tmp_path / file).write_bytes((keys / file).read_bytes())
     (tmp_path / "record").touch()
-    with pytest.raises(StoreError, match="without a record nothing is done"):
-        SiteNode("here:1", tmp_path, 9, "").run()
+    with pytest.raises((ConfigError, StoreError), match="record"):
+        SiteNode("here:1", tmp_path, 9, "", no_terms=True).run()
     (tmp_path / "site.yaml").write_text("metods: []")
     with pytest.raises(ConfigError, match="no such term"):
         SiteNode("here:1", tmp_path, 9, "").run()
@@ -70,6 +75,28 @@ def test_keys_that_are_not_there_are_named_before_anything_starts(certs, tmp_pat
     (tmp_path / "ca.crt").write_text("no certificate")
     with pytest.raises(ConfigError, match="is no certificate"):
         SiteNode("here:1", tmp_path, 9, "").run()
+
+
+@pytest.mark.parametrize("how", ["older", "changed in the middle", "gone"])
+def test_a_node_does_not_start_on_a_record_that_is_not_the_newest(certs, tmp_path, how):
+    for file in ("ca.crt", "supernode.key"):
+        (tmp_path / file).write_bytes((certs / "sites/north" / file).read_bytes())
+    (tmp_path / "site.yaml").write_text("methods: [fedavg]\n")
+    (tmp_path / "site.yaml").chmod(0o600)
+    record = Record(tmp_path)
+    record.add("sent", epsilon=1.0)
+    older = record.path.read_text()
+    record.add("sent", epsilon=2.0)
+    whole = record.path.read_text()
+    if how == "gone":
+        record.path.unlink()
+    else:
+        record.path.write_text(older if how == "older" else whole.replace("1.0", "0.0"))
+    node = SiteNode("here:1", tmp_path, 9, "")
+    with pytest.raises(RecordError, match="fedapp audit --accept REASON"):
+        node.run()
+    record.path.write_text(whole)
+    node.check()
 
 
 @contextmanager
