@@ -4,14 +4,16 @@ Of a header only `_READ` and the technical head (group 0002) are read: no name, 
 patient, not even into memory. Its texts stand in no error: a damaged one may have anything.
 """
 
+import io
 import logging
 import math
 import struct
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from fedapp.data.stored import Stored
@@ -25,6 +27,7 @@ DICOM = (".dcm",)
 _READ = [
     "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames",
     "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation",
+    "PixelPaddingValue", "PixelPaddingRangeLimit",
     "RescaleSlope", "RescaleIntercept", "ModalityLUTSequence",
     "WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence",
     "SharedFunctionalGroupsSequence", "PixelData",
@@ -34,8 +37,14 @@ _GREY = {"MONOCHROME1": True, "MONOCHROME2": False}
 _COLOUR = {"RGB", "YBR_FULL", "YBR_FULL_422", "YBR_RCT", "YBR_ICT"}
 _CODESTREAM = b"\xff\x4f\xff\x51"
 """How a JPEG 2000 image begins, within whatever is around it."""
-_RLE, _JPEG_EXTENDED = "1.2.840.10008.1.2.5", "1.2.840.10008.1.2.4.51"
-"""Two transfer syntaxes."""
+_DEFLATED, _RLE = "1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.5"
+_JPEG = {f"1.2.840.10008.1.2.4.{number}" for number in (50, 51)}
+_JPEG_2000 = {f"1.2.840.10008.1.2.4.{number}" for number in (90, 91, 201, 202, 203)}
+"""Transfer syntaxes; the last three of JPEG 2000 are its fast kind, HTJ2K."""
+_BARE = (b"\x02\0", b"\x08\0")
+"""How a DICOM file begins without the preamble, 128 bytes and "DICM", that others begin with."""
+_PLAIN = "save it uncompressed (gdcmconv --raw)"
+_AGAIN = "export the image again"
 _MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)
 """Of one image: from here on Pillow too refuses PNG, JPEG and TIFF files."""
 
@@ -53,13 +62,13 @@ def read_dicom(file: Path) -> Stored:
     pydicom: Any = needs("dicom", "pydicom")
     needs("dicom", "pylibjpeg")
     try:
+        _check_beginning(file)
         header = pydicom.dcmread(file, specific_tags=_READ)
-        if problem := _problem(header):
-            what, remedy = problem
-            raise ImageError(file, f"DICOM, {what}", remedy)
+        _check(header)
         return _stored(header)
-    except ImageError:
-        raise
+    except _NotReadError as problem:
+        what, remedy = problem.args
+        raise ImageError(file, f"DICOM, {what}", remedy) from None
     except Exception as error:  # pydicom and what it calls raise nearly all there are
         # Not `from error`, whose text may quote the header.
         what = f"damaged or not DICOM ({type(error).__name__})"
@@ -75,78 +84,162 @@ def is_dicom(file: Path) -> bool:
         return False
 
 
-def _problem(header: Any) -> tuple[str, str] | None:
-    """Return what is not read here and the remedy; None: all is well."""
+class _NotReadError(Exception):
+    """An image of a kind that is not read. Its arguments: what that is, and the remedy."""
+
+
+def _check_beginning(file: Path) -> None:
+    """Raise _NotReadError for a file that must not be parsed."""
+    readers: Any = needs("dicom", "pydicom.filereader")
+    if is_dicom(file):
+        # pydicom would inflate it whole, however large that is.
+        if readers.read_file_meta_info(file).get("TransferSyntaxUID") == _DEFLATED:
+            raise _NotReadError("deflated as a whole", _PLAIN)
+        return
+    with file.open("rb") as opened:
+        if opened.read(2) in _BARE:
+            what = "but without the preamble that its files begin with"
+            raise _NotReadError(what, "write it anew (dcmconv of DCMTK)")
+
+
+def _check(header: Any) -> None:
+    """Raise _NotReadError where the header says that its image is of a kind that is not read."""
     if "PixelData" not in header:
-        return "no image in it", "remove it"
+        raise _NotReadError("no image in it", "remove it")
     frames = header.get("NumberOfFrames")
     if "SharedFunctionalGroupsSequence" in header or frames not in (None, 1):
-        return "not one frame, or of an enhanced kind", "save each frame as a file of its own"
+        remedy = "save each frame as a file of its own"
+        raise _NotReadError("not one frame, or of an enhanced kind", remedy)
     colour = header.SamplesPerPixel == 3 and header.PhotometricInterpretation in _COLOUR
     grey = header.SamplesPerPixel == 1 and header.PhotometricInterpretation in _GREY
     if not (grey or colour):
-        return "neither MONOCHROME nor RGB nor YBR", "convert it to RGB"
-    if not 1 <= header.BitsStored <= header.BitsAllocated or header.BitsAllocated not in (8, 16):
-        return "values are not of 1 to 16 bits in 8 or 16", "convert them"
-    if colour and header.BitsStored > 8:
-        return "colours of more than 8 bits", "convert them to 8"
+        raise _NotReadError("neither MONOCHROME nor RGB nor YBR", "convert it to RGB")
+    allocated, stored = header.BitsAllocated, header.BitsStored
+    if not 1 <= stored <= allocated or allocated not in (8, 16):
+        raise _NotReadError("values are not of 1 to 16 bits in 8 or 16", "convert them")
+    if not stored <= _high_bit(header) + 1 <= allocated:
+        raise _NotReadError("HighBit contradicts BitsStored or BitsAllocated", _AGAIN)
+    if header.PixelRepresentation not in (0, 1):
+        raise _NotReadError("PixelRepresentation is neither 0 nor 1", _AGAIN)
+    if colour and (allocated, stored, header.PixelRepresentation) != (8, 8, 0):
+        raise _NotReadError("colours of other than 8 bits without a sign", "convert them")
     if not 0 < header.Rows * header.Columns <= _MOST_PIXELS:
-        return f"{header.Rows} x {header.Columns} pixels, the most is {_MOST_PIXELS:,}", "cut it"
-    syntax = header.file_meta.TransferSyntaxUID
-    if syntax.is_encapsulated and not _decodes(syntax, header.BitsStored):
-        known = f" ({syntax.name})" if syntax.is_transfer_syntax else ""
-        what = f"compressed in a way that is not read{known}"
-        return what, "save it uncompressed (gdcmconv --raw)"
-    if _declares_more(header):
-        return "its compressed image is larger than its header says", "remove it"
+        what = f"{header.Rows} x {header.Columns} pixels, the most is {_MOST_PIXELS:,}"
+        raise _NotReadError(what, "cut it")
     slope, intercept = _rescaling(header)
     if not (math.isfinite(slope) and slope and math.isfinite(intercept)):
-        return "RescaleSlope or RescaleIntercept is 0 or not finite", "export the image again"
-    return None
+        raise _NotReadError("RescaleSlope or RescaleIntercept is 0 or not finite", _AGAIN)
 
 
-def _decodes(syntax: Any, bits: int) -> bool:
-    """Whether a library for values of so many bits, compressed in this way, is installed."""
-    if syntax == _JPEG_EXTENDED and bits > 8:
-        return False  # pydicom counts on Pillow, which reads 8 bits
-    pixels: Any = needs("dicom", "pydicom.pixels")
-    try:
-        return bool(pixels.get_decoder(syntax).is_available)
-    except NotImplementedError:
-        return False
+def _high_bit(header: Any) -> int:
+    return int(header.get("HighBit", header.BitsStored - 1))
 
 
-def _declares_more(header: Any) -> bool:
-    """Whether a JPEG 2000 image is larger than the header says: its decoder believes the image."""
-    syntaxes: Any = needs("dicom", "pydicom.uid")
-    if header.file_meta.TransferSyntaxUID not in syntaxes.JPEG2000TransferSyntaxes:
-        return False
-    start = header.PixelData.find(_CODESTREAM)
-    if start < 0:
-        return False
-    right, bottom = struct.unpack_from(">II", header.PixelData, start + 8)
-    return bool(right > header.Columns or bottom > header.Rows)
+class _Codestream(NamedTuple):
+    """What a compressed image says of itself. bits: of each sample; signed: None: it cannot say."""
+
+    rows: int
+    columns: int
+    samples: int
+    bits: int
+    signed: bool | None
+
+
+def _codestream(header: Any) -> _Codestream | None:
+    """Return what the compressed image says of itself; None: there is none that says anything.
+
+    Raises _NotReadError where it is compressed in a way that is not read.
+    """
+    encaps: Any = needs("dicom", "pydicom.encaps")
+    syntax = header.file_meta.TransferSyntaxUID
+    if syntax == _RLE or not syntax.is_encapsulated:
+        return None
+    if syntax not in _JPEG | _JPEG_2000 or (syntax in _JPEG and header.BitsStored > 8):
+        known = f" ({syntax.name})" if syntax.is_transfer_syntax else ""
+        raise _NotReadError(f"compressed in a way that is not read{known}", _PLAIN)
+    image = encaps.get_frame(header.PixelData, 0, number_of_frames=1)
+    if syntax in _JPEG:
+        with Image.open(io.BytesIO(image), formats=["JPEG"]) as opened:
+            return _Codestream(opened.height, opened.width, len(opened.getbands()), 8, None)
+    start = image.index(_CODESTREAM)
+    right, bottom, left, top = struct.unpack_from(">4I", image, start + 8)
+    (samples,) = struct.unpack_from(">H", image, start + 40)
+    [kind] = {image[start + 42 + 3 * sample] for sample in range(samples)}
+    signed = bool(kind & 0x80)
+    return _Codestream(bottom - top, right - left, samples, 1 + (kind & 0x7F), signed)
+
+
+def _place(header: Any, stream: _Codestream | None) -> tuple[int, int]:
+    """Return which bits of what a decoder returns are a value: the lowest, and how many.
+
+    Raises _NotReadError where the compressed image and the header contradict each other.
+    """
+    stored, allocated = header.BitsStored, header.BitsAllocated
+    if stream is None:
+        return _high_bit(header) + 1 - stored, stored
+    if stream[:3] != (header.Rows, header.Columns, header.SamplesPerPixel):
+        raise _NotReadError("its compressed image has another size than its header says", _AGAIN)
+    if stream.samples == 3 and stream.bits != 8:
+        raise _NotReadError("colours of other than 8 bits without a sign", "convert them")
+    same_sign = bool(header.PixelRepresentation) == bool(stream.signed)
+    if stream.bits == stored and (same_sign or stream.signed is not None):
+        return 0, stored  # of two that differ in the sign the header is right
+    if stream.bits == allocated and stream.signed is not None:
+        return _high_bit(header) + 1 - stored, stored  # with what else was in the upper bits
+    if stream.bits < stored and same_sign:
+        return 0, stream.bits
+    what = f"its compressed values, of {stream.bits} bits, are not such as its header says"
+    raise _NotReadError(what, _AGAIN)
 
 
 def _stored(header: Any) -> Stored:
     pixels: Any = needs("dicom", "pydicom.pixels")
+    syntax, stream = header.file_meta.TransferSyntaxUID, _codestream(header)
+    lowest, bits = _place(header, stream)
     # Of damaged RLE pylibjpeg's decoder panics, past all `except Exception`.
-    rle = header.file_meta.TransferSyntaxUID == _RLE
-    values: Values = pixels.pixel_array(header, decoding_plugin="pydicom" if rle else "")
-    if values.shape[:2] != (header.Rows, header.Columns):
+    plugin = "pydicom" if syntax == _RLE else "pillow" if syntax in _JPEG else "pylibjpeg"
+    options: dict[str, Any] = {"apply_j2k_sign_correction": False, "correct_unused_bits": False}
+    if stream:
+        options["bits_allocated"] = 8 if stream.bits <= 8 else 16
+    decoded: Values = pixels.pixel_array(
+        header, decoding_plugin=plugin if syntax.is_encapsulated else "", **options
+    )
+    if decoded.shape[:2] != (header.Rows, header.Columns):
         raise ValueError("pixels of another size than the header says")
     kind = f"{header.BitsStored}-bit DICOM"
-    if values.ndim == 3:
-        return Stored(kind, values)
+    if decoded.ndim == 3:
+        return Stored(kind, decoded)
+    cells = decoded.astype(np.int32) & (2 ** (8 * decoded.itemsize) - 1)
+    values: Values = cells >> lowest & 2**bits - 1
+    if header.PixelRepresentation:
+        values = values - ((values & 2 ** (bits - 1)) << 1)  # two's complement
+    padding = _padding(header, cells, values)
     if "ModalityLUTSequence" in header:
         values = pixels.apply_modality_lut(values, header).astype(np.int32)
     elif (scale := _rescaling(header)) != (1, 0):
         values = scale[0] * values.astype(np.float64) + scale[1]
-    elif values.dtype != np.uint8:
-        # 8 bits in 16 are levels too.
-        plain = header.BitsStored <= 8 and not header.PixelRepresentation
-        values = values.astype(np.uint8 if plain else np.int32)
-    return Stored(kind, values, _window(header), _GREY[header.PhotometricInterpretation])
+    elif header.BitsStored <= 8 and not header.PixelRepresentation:
+        values = values.astype(np.uint8)  # levels, in 16 bits too
+    inverted = _GREY[header.PhotometricInterpretation]
+    return Stored(kind, values, _window(header), inverted, padding)
+
+
+def _padding(header: Any, cells: Values, values: Values) -> NDArray[np.bool_] | None:
+    """Return which pixels only fill the image up; None: the file does not say.
+
+    cells: what was decoded, without a sign. values: those in it, before rescaling.
+    """
+    if "PixelPaddingValue" not in header:
+        return None
+    said = header.PixelPaddingValue, header.get("PixelPaddingRangeLimit", header.PixelPaddingValue)
+    # Some files have it with a sign where pixels have none, or the other way round.
+    half, whole = 2 ** (header.BitsAllocated - 1), 2**header.BitsAllocated
+    least = -half if header.PixelRepresentation else 0
+    low, high = sorted((int(number) - least) % whole + least for number in said)
+    # And some fill whole cells with it, beyond the bits that are stored.
+    padding: NDArray[np.bool_] = (low <= values) & (values <= high)
+    padding |= cells == int(said[0]) % whole
+    return padding
 
 
 def _rescaling(header: Any) -> tuple[float, float]:

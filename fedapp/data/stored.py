@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedapp.data.window import Levels, Ramp, Values, Window
 from fedapp.ground.errors import ImageError
@@ -29,12 +30,14 @@ class Stored:
         then finite and [H, W]: grey values, which need a window.
     window: the file's own; None: it has none.
     inverted: the file says that its high values are dark.
+    padding: [H, W], where the file says that a pixel only fills the image up; None: nowhere.
     """
 
     kind: str
     values: Values
     window: Window | None = None
     inverted: bool = False
+    padding: NDArray[np.bool_] | None = None
 
     @property
     def grey(self) -> bool:
@@ -46,12 +49,19 @@ class Stored:
         """Whether its values need a window."""
         return self.values.dtype != np.uint8
 
+    @property
+    def told(self) -> Values:
+        """The values [n] that are no padding; all of them, where there is nothing else."""
+        told = self.values.ravel() if self.padding is None else self.values[~self.padding]
+        return told if told.size else self.values.ravel()
+
 
 def levels(stored: Stored, window: str, file: Path) -> Levels:
     """Return what a network sees: uint8 of the values' shape.
 
     window: as `data.window`. Images of 8 bits are taken as they are, unless the files' own windows
-    are asked for. Raises DepthError, which names the file, where there is no window for it.
+    are asked for. Padding becomes black. Raises DepthError, which names the file, where there is no
+    window for it.
     """
     wanted = stored.window if window == OWN_WINDOW else None
     if wanted is None and stored.deep:
@@ -60,11 +70,12 @@ def levels(stored: Stored, window: str, file: Path) -> Levels:
             raise _no_window(stored, window, file)
         wanted = Ramp(*ends)
     shown: Levels = stored.values if wanted is None else wanted(stored.values)
-    return 255 - shown if stored.inverted else shown
+    shown = 255 - shown if stored.inverted else shown
+    return shown if stored.padding is None else np.where(stored.padding, np.uint8(0), shown)
 
 
 def _no_window(stored: Stored, window: str, file: Path) -> DepthError:
-    low, high = stored.values.min(), stored.values.max()
+    low, high = stored.told.min(), stored.told.max()
     lacking = "it has no window of its own" if window else "data.window is not set"
     return DepthError(
         file,

@@ -25,8 +25,8 @@ Ends = tuple[float, float]
 class Depth:
     """An image's kind, such as "16-bit PNG", and its values where these need a window.
 
-    values: the least and the greatest; None: 8 bits, levels already. usual: the middle 99 % of
-    them. window: the ends of the file's own; None: it has none.
+    values: the least and the greatest, padding apart; None: 8 bits, levels already. usual: the
+    middle 99 % of them. window: the ends of the file's own; None: it has none.
     """
 
     kind: str
@@ -40,7 +40,7 @@ def depth_of(stored: Stored) -> Depth:
     window = stored.window.ends if stored.window else None
     if not stored.deep:
         return Depth(stored.kind, window=window)
-    values = stored.values.ravel()
+    values = stored.told
     low, high = np.quantile(values[:: len(values) // _SAMPLED + 1], _TAILS).tolist()
     return Depth(stored.kind, (float(values.min()), float(values.max())), (low, high), window)
 
