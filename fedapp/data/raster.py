@@ -1,12 +1,11 @@
 """PNG, JPEG and TIFF files, read by Pillow."""
 
-import struct
 import warnings
-import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
 from fedapp.data.stored import Stored
 from fedapp.ground.errors import ImageError
@@ -20,24 +19,26 @@ _GREY = {"1", "L", "LA"}
 _COLOUR = {"P", "RGB", "RGBA", "CMYK", "YCbCr"}
 _DEEP = {"I;16", "I;16B", "I;16L", "I", "F"}
 """Pillow's modes of grey values that need a window: 16 bits, 32 bits, floats."""
-_BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0
-"""Two tags of TIFF, and a value of the second."""
+_TURNED = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What brings an image upright, by its orientation (EXIF, TIFF), 1 apart, which is upright."""
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLES, _SAMPLE_FORMAT = 258, 262, 277, 339
+"""Tags of TIFF."""
+_WHITE_IS_ZERO = 0
+"""A photometric interpretation of TIFF."""
+_NUMBERS = {1: "unsigned", 2: "signed", 3: "floating-point"}
+"""Sample formats of TIFF."""
+_REMEDY = "save it as grey of up to 16 bits without transparency, or as 8-bit RGB"
 
-# What Pillow raises on damaged bytes, by format and kind of damage.
-_DECODE_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    KeyError,
-    TypeError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
-
-# Of a damaged TIFF Pillow also warns, in several lines; the error that follows says enough.
-warnings.filterwarnings("ignore", module=r"PIL\.TiffImagePlugin")
+# Of half of what it refuses Pillow also warns, in several lines; the error says enough.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def read_raster(file: Path) -> Stored:
@@ -47,13 +48,21 @@ def read_raster(file: Path) -> Stored:
     of more than 8 bits.
     """
     try:
-        with Image.open(file, formats=_FORMATS) as opened:
+        # By its name Pillow would map a plain TIFF into memory, and mix up the pixels of one that
+        # is to be turned by a quarter.
+        with file.open("rb") as raw, Image.open(raw, formats=_FORMATS) as opened:
             pages = getattr(opened, "n_frames", 1) if opened.format == "TIFF" else 1
             if pages > 1:
                 what = f"a TIFF of {pages} pages"
                 raise ImageError(file, what, "save each as a file of its own")
             return _stored(opened, file)
-    except _DECODE_ERRORS as error:
+    except ImageError:
+        raise
+    except UnidentifiedImageError as error:
+        what = _kind_of_tiff(file)
+        remedy = _REMEDY if what else "replace it by a whole copy or remove it"
+        raise ImageError(file, what or "damaged or not an image", remedy) from error
+    except Exception as error:  # of damaged bytes Pillow raises nearly all there are
         reason = " ".join(str(error).split())
         what = f"damaged or not an image ({reason})"
         raise ImageError(file, what, "replace it by a whole copy or remove it") from error
@@ -61,22 +70,60 @@ def read_raster(file: Path) -> Stored:
 
 def _stored(opened: Image.Image, file: Path) -> Stored:
     mode, bits = opened.mode, _bits(opened)
-    kind = f"{bits}-bit {opened.format}"
-    if mode in _DEEP:
-        values = np.array(opened)
+    kind, numbers = f"{bits}-bit {opened.format}", _NUMBERS.get(_tag(opened, _SAMPLE_FORMAT, 1))
+    if mode in ("I", "F") and opened.format == "TIFF" and _misread(opened):
+        what = f"{kind}, compressed, with the highest byte of a value first"
+        raise ImageError(file, what, "save it uncompressed or with the lowest byte first")
+    # Pillow would drop the low bits of colours, and all but the first of several greys.
+    several = mode == "L" and _tag(opened, _SAMPLES, 1) > 1
+    if mode not in _DEEP and (mode not in _GREY | _COLOUR or bits > 8 or several):
+        raise ImageError(file, f"{kind}, pixels of type {mode!r}", _REMEDY)
+    opened.load()
+    # Pillow itself turns a TIFF, and forgets its orientation.
+    turn = _TURNED.get(opened.getexif().get(ExifTags.Base.Orientation, 1))
+    image = opened if turn is None else opened.transpose(turn)
+    if mode in _DEEP or numbers == "signed":
+        values = np.array(image)
+        if numbers == "signed" and mode == "L":
+            values = values.view(np.int8)
+        elif numbers == "unsigned" and mode == "I":
+            values = values.view(np.uint32)
         if not np.isfinite(values).all():
             raise ImageError(file, f"{kind}, some values are not finite", "save it again without")
         # Pillow inverts those of 8 bits itself.
         inverted = _tag(opened, _PHOTOMETRIC, 1) == _WHITE_IS_ZERO
         return Stored(kind, values, inverted=inverted)
-    if mode not in _GREY | _COLOUR or bits > 8:
-        # Pillow would drop the low bits of colours.
-        remedy = "save it as grey of up to 16 bits without transparency, or as 8-bit RGB"
-        raise ImageError(file, f"{kind}, pixels of type {mode!r}", remedy)
     # Pillow warns of the direct way from a palette with transparency to RGB.
-    clear = mode == "P" and "transparency" in opened.info
-    image = opened.convert("RGBA") if clear else opened
+    if mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
     return Stored(kind, np.array(image.convert("L" if mode in _GREY else "RGB")))
+
+
+def _misread(opened: Image.Image) -> bool:
+    """Whether Pillow would take the bytes of values of 16 or 32 bits in the wrong order.
+
+    It takes those that libtiff has decompressed for those of the file.
+    """
+    [*_, tile] = opened.tile  # type: ignore[attr-defined]
+    prefix = opened.tag_v2.prefix  # type: ignore[attr-defined]
+    return bool(tile[0] == "libtiff" and prefix == b"MM")
+
+
+def _kind_of_tiff(file: Path) -> str:
+    """Return what a TIFF that Pillow does not know says of its pixels; empty: it is none."""
+    with file.open("rb") as opened:
+        head = opened.read(16)
+        try:
+            start = head if head[2:4] in (b"+\0", b"\0+") else head[:8]  # places of 64 bits, of 32
+            tags: Any = TiffImagePlugin.ImageFileDirectory_v2(start)
+            opened.seek(tags.next)
+            tags.load(opened)
+            bits, numbers = (tags.get(tag, (1,))[0] for tag in (_BITS_PER_SAMPLE, _SAMPLE_FORMAT))
+            colours = tags[_PHOTOMETRIC]
+        except Exception:  # Pillow raises nearly all there are
+            return ""
+    values = f"{bits}-bit {_NUMBERS.get(numbers, 'other')} values"
+    return f"a TIFF of {values} and photometric interpretation {colours}, which is not read"
 
 
 def _bits(opened: Image.Image) -> int:

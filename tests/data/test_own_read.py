@@ -103,8 +103,8 @@ def test_a_damaged_image_is_named_to_the_site_and_not_to_the_server(tmp_path):
     (tmp_path / "Smith.png").write_bytes(b"\x89PNG\r\n")
     with pytest.raises(OwnDataError) as caught:
         site(tmp_path)
-    assert str(caught.value).startswith("site north: Smith.png: damaged or not an image (")
-    assert str(caught.value).endswith("): replace it by a whole copy or remove it")
+    assert str(caught.value).startswith("site north: Smith.png: damaged or not an image: ")
+    assert str(caught.value).endswith(": replace it by a whole copy or remove it")
     assert "Smith" not in caught.value.told
 
 

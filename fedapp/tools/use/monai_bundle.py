@@ -103,14 +103,15 @@ def inference(description: Description) -> dict[str, Any]:
     """
     channels, height, width = description.model.inputs
     mode = "L" if channels == 1 else "RGB"
-    pixels = "np.asarray(Image.open(f).convert(@mode).resize(@size, Image.BILINEAR))"
+    upright = "ImageOps.exif_transpose(Image.open(f))"  # as `fedapp.data.raster` reads them
+    pixels = f"np.asarray({upright}.convert(@mode).resize(@size, Image.BILINEAR))"
     return {
         "imports": [
             "$import csv",
             "$import glob",
             "$import numpy as np",
             "$import onnxruntime",
-            "$from PIL import Image",
+            "$from PIL import Image, ImageOps",
         ],
         "bundle_root": ".",
         "dataset_dir": "$@bundle_root + '/images'",

@@ -96,7 +96,7 @@ def test_every_fault_has_its_line_and_its_remedy(tmp_path):
         "did you mean 'two'?"
     )
     assert gone.startswith("labels.csv, line 22: gone.png: no such file | correct the path")
-    assert damaged.startswith("3.png: damaged or not an image (")
+    assert damaged.startswith("3.png: damaged or not an image | ")
     assert damaged.endswith("| replace it by a whole copy or remove it")
 
 

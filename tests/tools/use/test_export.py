@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -192,6 +193,21 @@ def test_a_bundle_has_what_the_specification_asks_for(bundle):
     model, _ = load_model(bundle / "model", CPU)
     again = Answer(model)
     again.load_state_dict(state)
+
+
+def test_a_bundle_reads_a_turned_image_upright(bundle):
+    """By what its configuration says, with the modules that it imports."""
+    said = json.loads((bundle / "out/configs/inference.json").read_text())
+    names = {"mode": said["mode"], "size": said["size"]}
+    for line in said["imports"]:
+        if "onnx" not in line:
+            exec(line.removeprefix("$"), names)
+    read = eval(said["read"].removeprefix("$").replace("@", ""), names)
+    upright = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    exif = Image.Exif()
+    exif[274] = 6  # row 0 of the file is the right side
+    Image.fromarray(np.rot90(upright)).save(bundle / "a.png", exif=exif)
+    assert (read(bundle / "a.png") == upright).all()
 
 
 @pytest.mark.parametrize("window", ["0, 4095", "dicom"])
