@@ -55,13 +55,13 @@ def who_am_i(
 def stands_for(node_config: Mapping[str, Scalar], experiment: Experiment) -> Sequence[int]:
     """Return the numbers of all sites that a node stands for.
 
-    Where sites are grouped, N simulated nodes stand for all K sites: node p for p, p + N, ... Every
-    other node is one site.
+    Flower's simulation tells its N nodes how many they are, two where nobody says otherwise: they
+    stand for all K sites, node p for p, p + N, ... Every other node is one site.
     """
     number, nodes = node_config.get("partition-id"), node_config.get("num-partitions")
     if not isinstance(number, int):
         return ()
-    if not experiment.runtime.grouped or not isinstance(nodes, int) or nodes < 1:
+    if not isinstance(nodes, int) or nodes < 1:
         return (number,)
     return range(number, experiment.split.num_clients, nodes)
 

@@ -1,8 +1,6 @@
 """Flower's ServerApp: configuration in, rounds, result out."""
 
 import logging
-import shlex
-from collections.abc import Mapping
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -10,12 +8,10 @@ from flwr.serverapp import Grid, ServerApp
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import (
     experiment_digest,
-    flower_words,
     load_run_config,
     read_run_config,
     settings_said,
 )
-from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runlock import sole_server
 from fedapp.experiment.signed import SIGNED, read_word, settings_digest
 from fedapp.ground.errors import ConfigError, FedAppError
@@ -58,13 +54,4 @@ def _run(grid: Grid, context: Context) -> None:
         origin = Origin(
             folder.path.name, code, experiment_digest(experiment), identity=folder.identity
         )
-        everybody = _command(experiment.split.num_clients, context.run_config)
-        PoolStrategy(experiment, origin, folder, everybody).start(grid)
-
-
-def _command(sites: int, run_config: Mapping[str, Scalar]) -> str:
-    """Return the command that runs the same on so many simulated sites."""
-    return (
-        f"flwr run . --stream --federation-config num-supernodes={sites} "
-        f"--run-config {shlex.quote(flower_words(run_config))}"
-    )
+        PoolStrategy(experiment, origin, folder).start(grid)

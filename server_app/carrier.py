@@ -44,11 +44,10 @@ class GridCarrier:
     """Carries one run's messages by a grid (`fedapp.server.phases.Carrier`).
 
     Where sites are grouped, a node that simulates several gets the tasks of many of them in one
-    message, those of sites with as many images together. everybody: the command that
-    simulates all sites, said to whoever starts fewer.
+    message, those of sites with as many images together.
     """
 
-    def __init__(self, grid: Grid, origin: Origin, everybody: str, run: Assembly) -> None:
+    def __init__(self, grid: Grid, origin: Origin, run: Assembly) -> None:
         key = make_key(run.folder.pool_root)
         self._origin = replace(origin, pool=digest_of(key.encode()))
         self._store, self._settings = run.store, run.experiment
@@ -60,7 +59,6 @@ class GridCarrier:
             wire.write_request(self._origin, Hello(shared_settings(run.experiment)), {}),
             key,
             run.progress.note,
-            everybody,
             self._attendance,
         )
         self._declined: dict[int, tuple[str, str]] = {}
@@ -129,13 +127,13 @@ class GridCarrier:
             yield out.task.site, _unsent(out.task, "not sent: the round's time was over")
 
     def _lots(self, outbox: Sequence[Outgoing]) -> Iterator[Lot]:
-        """Cut tasks into what goes in one message: one by one, but to nodes of several sites."""
+        """Cut tasks into what goes in one message: one each, but in groups where asked for."""
         nodes, near = self.sites.nodes, self.sites.neighbours
         several = {node for node, sites in Counter(nodes.values()).items() if sites > 1}
         of_node = defaultdict[int, list[Outgoing]](list)
         for out in outbox:
             node = nodes[out.task.site]
-            if node in several and out.task.site in near:
+            if self._settings.runtime.grouped and node in several and out.task.site in near:
                 of_node[node].append(out)
             else:
                 yield (out,)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from flwr.app import Message, RecordDict
+from flwr.common.constant import HEARTBEAT_INTERVAL_INF
 
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import RunError
@@ -20,7 +21,7 @@ MOST_PASSED = 8
 """A node that goes on refusing is asked at every eighth call at last, and at once when it signs on
 anew. One whose refusal lasts is asked then alone: each question is a line in its site's record."""
 SETTLED_S = 1.0
-"""Seconds without a new node after which no more are waited for, where sites are grouped."""
+"""Seconds without a new node after which no more are waited for, where all nodes are simulated."""
 PATIENCE_S = 10.0
 """Seconds after which a node that has not said who it is keeps no other from being asked."""
 
@@ -38,8 +39,8 @@ class _Pause:
 class Introductions:
     """hello: the first question. key: of the pool, which only neighbours can read.
 
-    say: tells the person. everybody: the command that simulates all sites. nodes: by site.
-    neighbours: the sites that work on the server's own pool.
+    say: tells the person. nodes: by site. neighbours: the sites that work on the server's own
+    pool.
     """
 
     post: Post
@@ -47,7 +48,6 @@ class Introductions:
     hello: RecordDict
     key: str
     say: Callable[[str], None]
-    everybody: str
     attendance: Attendance = field(default_factory=Attendance)
     nodes: dict[int, int] = field(default_factory=dict)
     neighbours: set[int] = field(default_factory=set)
@@ -155,13 +155,13 @@ class Introductions:
     def _met(self, message: Message, reply: Message | None) -> list[SiteFacts]:
         """Take a node's answer; return what it said of the sites that can take part.
 
-        That is one, itself, but where sites are grouped: then a simulated node stands for several.
+        That is one, itself; a simulated node may stand for several.
         """
         node = message.metadata.dst_node_id
         self._asked.pop(node, None)
         answers = [Incoming(Refusal(-1, 0, NOT_SENT))] if reply is None else parsed(reply, None)
         several = len(answers) > 1
-        if several and not self.experiment.runtime.grouped:
+        if several and not self._simulated():
             why = f"{len(answers)} answers when asked who it is"
             answers = [Incoming(Refusal(-1, 0, why))]
         met = [self._took_in(node, incoming.answer) for incoming in answers]
@@ -221,15 +221,22 @@ class Introductions:
         self._keys = {node.node_id: node.name for node in nodes if node.name}
         self._signed_on = {node.node_id: node.last_activated_at for node in nodes}
 
-    def _several_each(self) -> bool:
-        """Whether a node may stand for several sites: none has a key, so all are simulated."""
+    def _simulated(self) -> bool:
+        """Whether all nodes are of Flower's simulation, where one may stand for several sites.
+
+        Only there a node has no registered key and no end: a SuperNode that says nothing is taken
+        for offline after a minute.
+        """
         self._read_keys()
-        return self.experiment.runtime.grouped and not self._keys
+        nodes = list(self.post.grid.get_nodes())
+        return not self._keys and all(
+            node.heartbeat_interval >= HEARTBEAT_INTERVAL_INF for node in nodes
+        )
 
     def _wait_for_nodes(self) -> list[int]:
         """Wait until all the preset's sites are there, or `rounds.join_wait_s` is over.
 
-        Where sites are grouped, a simulated node may stand for several: until no more nodes come.
+        Simulated nodes may stand for several each: there, until no more nodes come.
         """
         wanted, wait = self.experiment.split.num_clients, self.experiment.rounds.join_wait_s
         end = time.monotonic() + wait
@@ -237,7 +244,7 @@ class Introductions:
         while len(here := list(self.post.grid.get_node_ids())) < wanted and time.monotonic() < end:
             if len(here) != len(nodes):
                 nodes, since = here, time.monotonic()
-            elif here and time.monotonic() > since + SETTLED_S and self._several_each():
+            elif here and time.monotonic() > since + SETTLED_S and self._simulated():
                 break
             time.sleep(FIRST_POLL_S)
         nodes = here
@@ -246,9 +253,6 @@ class Introductions:
                 f"no node within rounds.join_wait_s = {wait:g} s; start SuperNodes, or raise the "
                 "wait"
             )
-        if len(nodes) < wanted and not self._several_each():
-            self.say(
-                f"{len(nodes)} of {wanted} sites are here and will be used; in simulation, all: "
-                f"{self.everybody}"
-            )
+        if len(nodes) < wanted and not self._simulated():
+            self.say(f"{len(nodes)} of {wanted} sites are here and will be used")
         return nodes

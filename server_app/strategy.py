@@ -26,16 +26,10 @@ log = logging.getLogger(__name__)
 
 
 class PoolStrategy(Strategy):
-    """Runs one experiment over the nodes of a grid.
+    """Runs one experiment over the nodes of a grid."""
 
-    everybody: the command that simulates all sites, said to whoever starts fewer.
-    """
-
-    def __init__(
-        self, experiment: Experiment, origin: Origin, folder: RunFolder, everybody: str
-    ) -> None:
-        self._experiment, self._folder = experiment, folder
-        self._origin, self._everybody = origin, everybody
+    def __init__(self, experiment: Experiment, origin: Origin, folder: RunFolder) -> None:
+        self._experiment, self._folder, self._origin = experiment, folder, origin
         self.outcome: Row = {}
 
     def start(  # type: ignore[override]  # Flower's arguments describe one global model
@@ -43,7 +37,7 @@ class PoolStrategy(Strategy):
     ) -> Result:
         """Run the experiment; `outcome` then holds the summary. Flower's result stays empty."""
         self.summary()
-        carrier_of = partial(GridCarrier, grid, self._origin, self._everybody)
+        carrier_of = partial(GridCarrier, grid, self._origin)
         self.outcome = carry_out(
             self._experiment, self._folder, carrier_of, servers_site, end_block
         )

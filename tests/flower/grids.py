@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 from flwr.app import Context, Message, RecordDict
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, HEARTBEAT_INTERVAL_INF
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from client_app.app import app as client
@@ -21,8 +23,6 @@ from server_app.strategy import PoolStrategy
 Node = Callable[[Message], Message | None]
 """Answers a message; None: says nothing."""
 
-COMMAND = "flwr run . with everybody"
-
 
 class MemoryGrid(Grid):
     """Nodes are functions. What they answer waits until it is pulled, in the order `order` gives.
@@ -32,7 +32,7 @@ class MemoryGrid(Grid):
     when their messages and all others of that look are already gone from its store.
 
     gone: nodes whose messages Flower does not take: a simulation leaves their ids out, a SuperLink
-    puts None in their place (`says_none`).
+    puts None in their place (`says_none`). simulated: whether the nodes are of a simulation.
     """
 
     def __init__(self, nodes: Mapping[int, Node]) -> None:
@@ -44,12 +44,17 @@ class MemoryGrid(Grid):
         self.unreadable: dict[int, Exception] = {}
         self.gone: set[int] = set()
         self.says_none = False
+        self.simulated = False
         self.order: Callable[[list[Message]], list[Message]] = list
         self._waiting: dict[str, Message] = {}
         self._numbers = itertools.count(1)
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.nodes)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        every = HEARTBEAT_INTERVAL_INF if self.simulated else HEARTBEAT_DEFAULT_INTERVAL
+        return [NodeInfo(node_id=n, heartbeat_interval=every) for n in self.get_node_ids()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         if self._looked:
@@ -135,6 +140,6 @@ def serve(experiment: Experiment, grid: Grid) -> tuple[dict[str, Any], RunFolder
     """Run the experiment over the grid as the ServerApp does; return its summary and folder."""
     folder = open_run(experiment)
     origin = replace(origin_of(experiment, folder.path.name), identity=folder.identity)
-    strategy = PoolStrategy(experiment, origin, folder, COMMAND)
+    strategy = PoolStrategy(experiment, origin, folder)
     strategy.start(grid)
     return strategy.outcome, folder

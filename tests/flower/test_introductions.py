@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from flwr.app import Message
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, HEARTBEAT_INTERVAL_INF
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedapp.messages import wire
@@ -65,7 +66,7 @@ def met():
         said = []
         data = agreed(classes="a, b", sites=sites) if sites else SMALL.data
         experiment = small(rounds__join_wait_s=0.0, data=data)
-        made = Introductions(Post(grid, 60.0), experiment, HELLO, KEY, said.append, "all")
+        made = Introductions(Post(grid, 60.0), experiment, HELLO, KEY, said.append)
         made.at_start()
         said.clear()
         return made, grid, said
@@ -93,15 +94,18 @@ def test_a_node_that_comes_is_asked_and_its_answer_found_at_the_next_call(met, c
     assert asked(grid, 100) == asked(grid, 200) == 1 and said == []
 
 
-@pytest.mark.parametrize(("name", "seconds"), [("", introductions.SETTLED_S), ("north", 30.0)])
-def test_registered_nodes_are_waited_for_though_sites_are_grouped(
-    clock, monkeypatch, name, seconds
-):
-    """Each of them is one site; a simulated node may stand for several."""
+@pytest.mark.parametrize(
+    ("simulated", "name", "seconds"),
+    [(True, "", introductions.SETTLED_S), (False, "", 30.0), (False, "north", 30.0)],
+)
+def test_real_nodes_are_waited_for(clock, monkeypatch, simulated, name, seconds):
+    """Each of them is one site, registered or not; a simulated node may stand for several."""
     grid, before = MemoryGrid({100: site(0)}), clock.seconds
-    monkeypatch.setattr(grid, "get_nodes", lambda: [NodeInfo(node_id=100, name=name)])
-    experiment = small(rounds__join_wait_s=30.0, runtime__grouped=True)
-    made = Introductions(Post(grid, 60.0), experiment, HELLO, KEY, [].append, "all")
+    every = HEARTBEAT_INTERVAL_INF if simulated else HEARTBEAT_DEFAULT_INTERVAL
+    info = NodeInfo(node_id=100, name=name, heartbeat_interval=every)
+    monkeypatch.setattr(grid, "get_nodes", lambda: [info])
+    experiment = small(rounds__join_wait_s=30.0)
+    made = Introductions(Post(grid, 60.0), experiment, HELLO, KEY, [].append)
     assert numbers(made.at_start()) == [0]
     assert clock.seconds - before == pytest.approx(seconds, abs=0.1)
 

@@ -2,13 +2,11 @@
 
 import json
 import logging
-import shlex
 import shutil
 from types import SimpleNamespace
 
 import pytest
 from flwr.app import Context, RecordDict
-from flwr.common.config import parse_config_args
 
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import settings_said
@@ -16,7 +14,7 @@ from fedapp.experiment.runpaths import identity_of
 from fedapp.experiment.signed import Word, settings_digest, sign
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.site.record import Record
-from server_app.app import _command, app
+from server_app.app import app
 from tests.experiment.test_signed import KEY, line
 from tests.flower.grids import MemoryGrid, node, preset, sites
 from tests.small import small
@@ -54,18 +52,6 @@ def test_an_error_for_people_leaves_as_an_exception_but_is_logged_as_one_line(fl
     assert record.getMessage() == str(caught.value) and record.exc_info is None
     flower_log.error("%s raised an exception", "Simulation", exc_info=ValueError("a bug"))
     assert caplog.records[-1].exc_info
-
-
-def test_the_advised_command_carries_every_setting_that_was_given():
-    given = {
-        "preset": "/data/my preset.yaml",
-        "set": 'seed=3 data.download=false training.learning_rate=1e-05 data.root="/o\'hara"',
-    }
-    command = shlex.split(_command(6, given))
-    assert command[:4] == ["flwr", "run", ".", "--stream"]
-    assert command[4:6] == ["--federation-config", "num-supernodes=6"]
-    assert command[6] == "--run-config"
-    assert parse_config_args([command[7]]) == given
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Nodes that stand for several simulated sites each (`runtime.grouped`)."""
+"""Nodes that stand for several simulated sites each; tasks in groups by `runtime.grouped`."""
 
 from collections import Counter
 
@@ -6,6 +6,7 @@ import pytest
 
 from client_app.identity import stands_for
 from fedapp.experiment.config import load_experiment
+from fedapp.ground.errors import RunError
 from fedapp.messages import wire
 from fedapp.messages.protocol import Incoming, Refusal
 from fedapp.methods.averaging.fedavg import FedAvg
@@ -28,7 +29,9 @@ def federation(tmp_path, monkeypatch):
             100 + p: node(run_config, **{"partition-id": p, "num-partitions": nodes})
             for p in range(nodes)
         }
-        return load_experiment(run_config["preset"]), MemoryGrid(those)
+        grid = MemoryGrid(those)
+        grid.simulated = True
+        return load_experiment(run_config["preset"]), grid
 
     return make
 
@@ -47,6 +50,23 @@ def test_nodes_for_all_sites_give_the_loopback_runs_bits(federation, method):
         assert results(folder.path) == whole
         assert kinds(grid)["query.hello"] == nodes
         assert nodes > 2 or kinds(grid)["train.lot"] > 0
+
+
+def test_two_nodes_train_all_sites_where_nobody_asked_for_groups(federation):
+    """As plain `flwr run .` starts them; the loopback run's bits."""
+    ungrouped = {"runtime__grouped": False}
+    experiment, grid = federation(2, **ungrouped)
+    _, folder = serve(experiment, grid)
+    assert results(folder.path) == results(loopback(federation(1, "loopback", **ungrouped)[0]))
+    assert kinds(grid)["query.hello"] == 2 and "train.lot" not in kinds(grid)
+
+
+def test_a_real_node_is_one_site_whatever_it_says_of_itself(federation, capsys):
+    """SuperNodes without keys: one that claims all sites is none."""
+    experiment, grid = federation(1, rounds__join_wait_s=0.1)
+    grid.simulated = False
+    with pytest.raises(RunError, match="answers when asked who it is"):
+        serve(experiment, grid)
 
 
 def test_as_many_nodes_as_sites_get_their_tasks_one_by_one(federation):
@@ -113,11 +133,10 @@ def test_a_lots_wrong_answer_is_refused_for_each_of_its_sites(answers, says):
 
 
 def test_nodes_share_the_sites_among_them():
-    experiment = small(runtime__grouped=True)
+    experiment = small()
     sites = experiment.split.num_clients
     nodes = [{"partition-id": p, "num-partitions": 4} for p in range(4)]
     assert sorted(k for one in nodes for k in stands_for(one, experiment)) == list(range(sites))
     assert list(stands_for({"partition-id": 2}, experiment)) == [2]
     assert list(stands_for({"site-name": "north"}, experiment)) == []
-    alone = small()
-    assert list(stands_for({"partition-id": 2, "num-partitions": 4}, alone)) == [2]
+    assert list(stands_for({"partition-id": 2, "num-partitions": sites}, experiment)) == [2]

@@ -42,7 +42,7 @@ from fedapp.server.assembly import Assembly
 from fedapp.server.checks import agreed
 from fedapp.server.engine import Engine
 from server_app.carrier import GridCarrier
-from tests.flower.grids import COMMAND, MemoryGrid, origin_of
+from tests.flower.grids import MemoryGrid, origin_of
 from tests.security.mutations import (
     BYTES,
     HEAD_CASES,
@@ -148,7 +148,7 @@ class Server:
 
     def carrier(self):
         origin = origin_of(self.experiment, self.folder.path.name)
-        return GridCarrier(self.grid, origin, COMMAND, self.run)
+        return GridCarrier(self.grid, origin, self.run)
 
     def begin(self, answers):
         """Introduce the two nodes, which answer so; return what the engine will believe."""
