@@ -18,6 +18,7 @@ extensions = [
     "fromcode",
     "mathml",
     "offline",
+    "whole",
 ]
 exclude_patterns = ["_ext"]
 highlight_language = "none"  # of blocks that name no language: commands and what they print

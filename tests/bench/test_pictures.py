@@ -8,17 +8,20 @@ from statistics import mean, stdev
 import pytest
 import torch
 
+from bench.gain import anchors, by_seed, gain
 from bench.pictures import PANELS, SHOWN, accuracies, seed_by_seed
 from fedapp.learn.priors import class_mix, weighted
 from fedapp.methods.um_pfssl.relation import relation
 from fedapp.results.comparison.figures import png
-from fedapp.results.statistics import paired_difference
 from tests.docs.pages import ROOT
 
-README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+README, INDEX, RESULTS = (
+    " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    for page in ("README.md", "docs/index.md", "docs/RESULTS.md")
+)
 STUDY = ROOT / "docs/results/second_fashion_mnist"
 ROWS = {
-    "each site alone": "local_only",
+    "each site alone, a network": "local_only",
     "average (FedAvg)": "fedavg",
     "average, then fine-tuned": "fedavg_ft",
     "UM-pFSSL as published": "um_pfssl",
@@ -37,20 +40,13 @@ TABLES = {
 """Those of the study's tables."""
 
 
+PLAIN = {ord("*"): None, ord("`"): None, 0x3B1: "alpha", 0x2212: "-"}
+
+
 def cells(path):
     """Return the rows of a page's tables, cell by cell, without what marks them."""
-    lines = path.read_text(encoding="utf-8").translate({42: None, 96: None}).splitlines()
+    lines = path.read_text(encoding="utf-8").translate(PLAIN).splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line]
-
-
-def by_seed(method):
-    """Return a method's accuracy after the last round, in %, by seed."""
-    with (STUDY / "results.csv").open(encoding="utf-8", newline="") as file:
-        return {
-            int(row["seed"]): 100 * float(row["final_test_accuracy"])
-            for row in csv.DictReader(file)
-            if row["setting"] == "alpha=0.5" and row["method"] == method
-        }
 
 
 def worse_than_alone():
@@ -65,18 +61,94 @@ def worse_than_alone():
 @pytest.mark.parametrize("name", ROWS)
 def test_readmes_table_is_what_was_measured(name):
     [[_, accuracy, worse]] = [row for row in cells(ROOT / "README.md") if row[0] == name]
-    found = by_seed(ROWS[name]).values()
+    found = by_seed(STUDY.name, "alpha=0.5", ROWS[name]).values()
     assert len(found) == 8
     shown = list(map(float, re.findall(r"[\d.]+", accuracy)))
     assert shown == pytest.approx([mean(found), stdev(found)], abs=0.051)
     assert (worse if ROWS[name] != "local_only" else "-") == worse_than_alone()[TABLES[ROWS[name]]]
 
 
-def test_readmes_number_is_the_paired_difference_over_seeds():
-    said = re.search(r"alone: \+([\d.]+) points, 95 % interval ([\d.]+) to ([\d.]+)\*", README)
-    found = paired_difference(by_seed("recommended"), by_seed("local_only"))
-    expected = [found.value, found.low, found.high]
-    assert list(map(float, said.groups())) == pytest.approx(expected, abs=0.051)
+def test_readmes_anchor_is_the_closed_form_of_one_rounds_own_runs():
+    [[_, accuracy, _]] = [r for r in cells(ROOT / "README.md") if r[0].endswith("same closed form")]
+    found = anchors(STUDY.name, "alpha=0.5")["the closed form"].values()
+    shown = list(map(float, re.findall(r"[\d.]+", accuracy)))
+    assert shown == pytest.approx([mean(found), stdev(found)], abs=0.051)
+
+
+INTERVAL = r"\+([\d.]+)(?: points)?,? ?\(?(?:95 % interval )?([\d.]+) to ([\d.]+)"
+
+
+@pytest.mark.parametrize(
+    ("text", "begins", "anchor"),
+    [
+        (README, "same closed form of each site alone: ", "the closed form"),
+        (README, "less a network alone ", "a network"),
+        (INDEX, r"on 71\.3 % with a network alone: \*\*", "the closed form"),
+        (INDEX, r"with the same features\*\*, ", "a network"),
+    ],
+)
+def test_the_number_is_the_paired_difference_over_seeds(text, begins, anchor):
+    [said] = re.findall(begins + INTERVAL, text)
+    found = gain(STUDY.name, "alpha=0.5", "one_round", anchor)
+    assert list(map(float, said)) == pytest.approx([found.value, found.low, found.high], abs=0.051)
+
+
+SETTINGS = {
+    "Fashion-MNIST, alpha = 0.5": ("second_fashion_mnist", "alpha=0.5"),
+    "alpha = 0.1": ("second_settings", "alpha=0.1"),
+    "alpha = 5": ("second_settings", "alpha=5"),
+    "shift 0.5": ("second_shift", "shift=0.5"),
+    "shift 1": ("second_settings", "shift=1"),
+    "20 % of the labels": ("second_labels", "labels=0.2"),
+    "5 % of the labels": ("second_labels", "labels=0.05"),
+    "1 % of the labels": ("second_labels", "labels=0.01"),
+    "CIFAR-10, alpha = 0.5": ("second_cifar10", "alpha=0.5"),
+    "CIFAR-10, alpha = 0.1": ("second_cifar10", "alpha=0.1"),
+    "CIFAR-10, alpha = 5": ("second_cifar10", "alpha=5"),
+}
+"""Rows of RESULTS' table of what joining is worth."""
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_table_of_what_joining_is_worth_is_what_was_measured(name):
+    rows = [row for row in cells(ROOT / "docs/RESULTS.md") if row[0] == name and len(row) == 3]
+    for shown, anchor in zip(rows[0][1:], ("the closed form", "a network"), strict=True):
+        found = gain(*SETTINGS[name], "one_round", anchor)
+        said = list(map(float, re.findall(r"-?[\d.]+", shown)))
+        assert said == pytest.approx([found.value, found.low, found.high], abs=0.051)
+
+
+def test_how_many_are_worse_than_the_same_closed_form_alone():
+    with (STUDY / "one_round_sites.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    more = [100 * (float(r["final_accuracy"]) - float(r["alone_accuracy"])) for r in rows]
+    assert (len(more), sum(difference < -1 for difference in more)) == (80, 1)
+    assert "less the same closed form alone, one of the 80 is worse" in README
+    labelled = [int(row["labelled"]) for row in rows]
+    few, some, many = (
+        mean(d for d, n in zip(more, labelled, strict=True) if low <= n <= high)
+        for low, high in [(0, 20), (21, 100), (101, 1000)]
+    )
+    assert (
+        f"gain {few:.1f} points, with 21 to 100 labels {some:.1f}, with more {many:.1f}" in RESULTS
+    )
+    assert f"gain {few:.0f} points, those with more than 100 gain {many:.0f}" in README
+    by_run = [
+        mean(float(r["final_accuracy"]) for r in rows if int(r["seed"]) == seed)
+        for seed in range(120, 128)
+    ]
+    known = by_seed(STUDY.name, "alpha=0.5", "one_round").values()
+    assert [100 * value for value in by_run] == pytest.approx(list(known), abs=1e-3)
+
+
+def test_the_advice_has_the_closed_form_alone_beside_each_setting():
+    rows = [row for row in cells(ROOT / "docs/WHICH_METHOD.md") if len(row) == 7][2:]
+    found = [float(row[2]) for row in rows]
+    assert len(found) == 13
+    for setting, row in [(SETTINGS["alpha = 0.1"], 0), (SETTINGS["shift 1"], 3)]:
+        assert found[row] == pytest.approx(
+            mean(anchors(*setting)["the closed form"].values()), abs=0.051
+        )
 
 
 def test_readmes_examples_are_what_the_code_computes():
@@ -88,7 +160,8 @@ def test_readmes_examples_are_what_the_code_computes():
     answer = weighted(torch.tensor([[0.5, 0.5]]), mix)
     assert answer.tolist() == [pytest.approx([0.7, 0.3])]
     assert (
-        "3 cats and 1 dog has the mix 0.7 and 0.3" in README and "answers cat with 70 %" in README
+        "3 cats and 1 dog has the frequencies 0.7 and 0.3" in README
+        and "answers cat with 70 %" in README
     )
 
 

@@ -1,0 +1,83 @@
+"""What joining is worth by the committed results: more than a network or the closed form alone.
+
+    python -m bench.gain [STUDY ...]     else all studies that have both
+
+A study's `one_round` also measures the same closed form of each site's own sums: training alone
+with the same features. Paired over seeds, in points, with 95 % intervals.
+"""
+
+import csv
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedapp.ground.errors import RunError
+from fedapp.results.statistics import Difference, paired_difference
+
+RESULTS = Path(__file__).parents[1] / "docs/results"
+STUDIES = (
+    "second_fashion_mnist",
+    "second_settings",
+    "second_shift",
+    "second_labels",
+    "second_cifar10",
+    "second_defaults",
+)
+JOINED = ("one_round", "recommended")
+FINAL, ALONE = "final_test_accuracy", "alone_final_test_accuracy"
+
+
+def by_seed(study: str, setting: str, method: str, column: str = FINAL) -> dict[int, float]:
+    """Return a method's accuracies after the last round, in %, by seed."""
+    return {
+        int(row["seed"]): 100 * float(row[column])
+        for row in _rows(study)
+        if (row["setting"], row["method"]) == (setting, method)
+    }
+
+
+def anchors(study: str, setting: str) -> dict[str, dict[int, float]]:
+    """Return what training alone reaches, in %, by seed: with a network and by the closed form."""
+    return {
+        "a network": by_seed(study, setting, "local_only"),
+        "the closed form": by_seed(study, setting, "one_round", ALONE),
+    }
+
+
+def gain(study: str, setting: str, method: str, anchor: str) -> Difference:
+    """Return what a method has more than training alone, in points, paired over seeds.
+
+    Raises RunError where the study has not both.
+    """
+    together, alone = by_seed(study, setting, method), anchors(study, setting)[anchor]
+    if (found := paired_difference(together, alone)) is None:
+        raise RunError(f"{study}, {setting}: no seed has both {method} and training {anchor} alone")
+    return found
+
+
+def lines(study: str) -> list[str]:
+    """Return a study's gains as lines of text."""
+    settings = dict.fromkeys(row["setting"] for row in _rows(study))
+    return [
+        f"{study}, {setting}: {method} {found.value:+.1f} ({found.low:.1f} to {found.high:.1f}) "
+        f"over training {anchor} alone, {found.n} seeds"
+        for setting in settings
+        for method in JOINED
+        for anchor in anchors(study, setting)
+        for found in [gain(study, setting, method, anchor)]
+    ]
+
+
+def _rows(study: str) -> list[dict[str, str]]:
+    with (RESULTS / study / "results.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def main(studies: Sequence[str]) -> None:
+    """Print what joining is worth in these studies."""
+    for study in studies or STUDIES:
+        print(*lines(study), sep="\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
