@@ -78,6 +78,9 @@ def read_dicom(file: Path) -> Stored:
 def is_dicom(file: Path) -> bool:
     """Whether a file's first bytes are those of DICOM, whatever its name."""
     try:
+        # What is no plain file might never answer.
+        if not file.is_file():
+            return False
         with file.open("rb") as opened:
             return opened.read(132)[128:] == b"DICM"
     except OSError:

@@ -4,6 +4,7 @@
 nothing else.
 """
 
+import unicodedata
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fedapp.data.dicom import DICOM, read_dicom
+from fedapp.data.dicom import DICOM, is_dicom, read_dicom
 from fedapp.data.images import MAX_SIDE, MIN_SIDE, channel_stats, resize
 from fedapp.data.inputs import DataSet
 from fedapp.data.raster import RASTER, read_raster
@@ -53,11 +54,11 @@ def list_images(root: Path) -> Listing:
     Hidden files and folders are passed over, and so are classes without images.
     """
     found = [
-        (folder.name, file)
+        (composed(folder.name), file)
         for part in _parts(root)
         for folder in _folders(part)
         for file in _entries(folder)
-        if file.suffix.lower() in SUFFIXES
+        if is_image(file)
     ]
     if not found:
         raise DataError(
@@ -169,7 +170,20 @@ def decode(file: Path, side: int, channels: int = 0, window: str = "") -> Tensor
 
 def read_stored(file: Path) -> Stored:
     """Read an image before its window. Raises ImageError where the file cannot be used."""
-    return (read_dicom if file.suffix.lower() in DICOM else read_raster)(file)
+    return (read_raster if file.suffix.lower() in RASTER else read_dicom)(file)
+
+
+def is_image(file: Path) -> bool:
+    """Whether a file's name ends as an image's does, or it is DICOM, whose names often do not."""
+    return file.suffix.lower() in SUFFIXES or is_dicom(file)
+
+
+def composed(name: str) -> str:
+    """Return a name whose letters with marks are one character each (Unicode's form NFC).
+
+    A Mac takes them apart in the names of files (NFD): they look the same and are not equal.
+    """
+    return unicodedata.normalize("NFC", name)
 
 
 def fitted(stored: Stored, file: Path, side: int, channels: int, window: str) -> Tensor:

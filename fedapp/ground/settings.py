@@ -6,6 +6,7 @@ The descriptions give unit and source; `conf/*.yaml` repeats them beside the val
 
 import math
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal
@@ -282,7 +283,9 @@ def _refuse_idle(settings: "DataSettings | SplitSettings") -> None:
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",")) if text.strip() else ()
+    # Letters with marks as one character each, as the names of classes are read elsewhere too.
+    names = unicodedata.normalize("NFC", text).split(",")
+    return tuple(name.strip() for name in names) if text.strip() else ()
 
 
 @dataclass(frozen=True, config=CLOSED)

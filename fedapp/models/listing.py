@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from fedapp.data.folder import KINDS, SUFFIXES
+from fedapp.data.folder import KINDS, composed, is_image
 from fedapp.data.own.folders import LABELLED
 from fedapp.data.own.vectors import READERS, read_rows, vectors_file
 from fedapp.ground.errors import DataError
@@ -66,7 +66,7 @@ def _of_folder(folder: Path) -> list[Listed]:
         names += [
             (Path(place) / name).relative_to(folder).as_posix()
             for name in files
-            if not name.startswith(".") and name.lower().endswith(SUFFIXES)
+            if not name.startswith(".") and is_image(Path(place) / name)
         ]
     return [
         Listed(_written(name, folder), folder / name, _class_of(name)) for name in sorted(names)
@@ -85,7 +85,7 @@ def _written(name: str, folder: Path) -> str:
 def _class_of(name: str) -> str:
     """Return the class that an image's folder says; empty: none."""
     parts = name.split("/")
-    return parts[1] if len(parts) == 3 and parts[0] == LABELLED else ""
+    return composed(parts[1]) if len(parts) == 3 and parts[0] == LABELLED else ""
 
 
 def _of_table(table: Path) -> list[Listed]:

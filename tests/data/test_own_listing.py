@@ -200,16 +200,16 @@ HEADER = "path,label\n"
          "folder"),
         (HEADER + "gone.png,normal\n",
          "labels.csv, line 2: gone.png: no such file: correct the path or remove the line"),
-        (HEADER + "a.nii,normal\n",
-         "labels.csv, line 2: a.nii: not an image as PNG, JPEG, TIFF or DICOM (.png, .jpg, .jpeg, "
+        (HEADER + "labels.csv,normal\n",
+         "labels.csv, line 2: labels.csv: not an image as PNG, JPEG, TIFF or DICOM (.png, .jpg, .jpeg, "
          ".tif, .tiff, .dcm): save the image as one"),
         (HEADER + "a.png,normal\n./a.png,tumour\n",
          "labels.csv, line 3: a.png stands twice: keep one line"),
         (HEADER + "a.png,tumor\nb.png,tumor\n",
          "labels.csv, line 2: label 'tumor' is not in data.classes (normal, tumour): did you mean "
          "'tumour'?"),
-        ("path,label,split\na.png,normal,training\n",
-         "labels.csv, line 2: split 'training': write train, val or test; without a label train or "
+        ("path,label,split\na.png,normal,dev\n",
+         "labels.csv, line 2: split 'dev': write train, val or test; without a label train or "
          "nothing"),
         ("path,label,split\na.png,,test\n",
          "labels.csv, line 2: split 'test' of an image without a label: write train, val or test; "

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from fedapp.data.folder import composed
 from fedapp.data.own.faults import Fault, Kind
 
 Columns = Callable[[str, Sequence[str]], Sequence[str] | Fault]
@@ -27,7 +28,7 @@ def rows(
     while True:
         where = f"{table.name}, line {reader.line_num + 1}"
         try:
-            fields = [field.strip() for field in next(reader)]
+            fields = [composed(field.strip()) for field in next(reader)]
         except StopIteration:
             break
         except csv.Error as error:

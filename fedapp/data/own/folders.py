@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedapp.data.folder import SUFFIXES
+from fedapp.data.folder import composed, is_image
 from fedapp.data.own.entries import IMAGE, Entry, Listing, label_fault, outside, outside_fault
 from fedapp.data.own.faults import Fault, Kind
 
@@ -20,10 +20,11 @@ def list_folders(data: Path, classes: Sequence[str]) -> Listing:
             walk.images(folder, "")
             continue
         for inner in walk.folders(folder):
-            if classes and inner.name not in classes:
-                walk.faults.append(label_fault(f"{LABELLED}/{inner.name}", inner.name, classes))
+            label = composed(inner.name)
+            if classes and label not in classes:
+                walk.faults.append(label_fault(f"{LABELLED}/{label}", label, classes))
             else:
-                walk.images(inner, inner.name)
+                walk.images(inner, label)
     return Listing(tuple(walk.entries), tuple(walk.faults), tuple(walk.passed_over))
 
 
@@ -65,12 +66,12 @@ class _Walk:
                 what = "a folder inside, which is not read"
                 remedy = "move its images up, or write a labels.csv with a column group"
                 self.faults.append(Fault(Kind.LAYOUT, f"{name}/", what, remedy))
-            elif path.suffix.lower() not in SUFFIXES:
+            elif not is_image(path):
                 self.passed_over.append(name)
             elif not os.path.isfile(path):
                 self.faults.append(Fault(Kind.FILE, name, "no file", f"put there {IMAGE}"))
             else:
-                self.entries.append(Entry(path, name, label))
+                self.entries.append(Entry(path, composed(name), label))
 
     def _inside(self, folder: Path) -> list[Path]:
         """Return what lies in a folder by name, but for what is hidden or leads elsewhere."""

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedapp.data.folder import composed
 from fedapp.data.own.faults import Fault, Kind
 from fedapp.data.own.patients import PATIENT
 from fedapp.ground.errors import DataError
@@ -72,6 +73,7 @@ def checked(
             raise unusable(file, what, "write one for each vector, in the same order")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: a fault, later
         numbers = np.ascontiguousarray(values, np.float32)
+    texts = {name: [composed(text) for text in found] for name, found in texts.items()}
     return Rows(ids, torch.from_numpy(numbers.copy()), texts)
 
 

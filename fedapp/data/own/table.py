@@ -3,18 +3,19 @@
 import difflib
 import os
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from fedapp.data.folder import SUFFIXES
+from fedapp.data.folder import SUFFIXES, is_image
 from fedapp.data.inputs import UNKNOWN
 from fedapp.data.own.bags import list_bags
 from fedapp.data.own.csvfile import rows
 from fedapp.data.own.entries import IMAGE, Entry, Listing, label_fault, outside, outside_fault
 from fedapp.data.own.faults import Fault, Kind
 from fedapp.data.own.patients import GROUP, PATIENT, alone, lacking
-from fedapp.data.own.split import part_fault, settled
+from fedapp.data.own.split import part_fault, part_of, settled
 
 COLUMNS = ("path", "label", "bag", "split", GROUP, PATIENT)
 _SAID = {"1": 1, "1.0": 1, "0": 0, "0.0": 0, "": UNKNOWN}
@@ -49,9 +50,9 @@ def list_table(table: Path, classes: Sequence[str], findings: Sequence[str] = ()
         if label and classes and label not in {*classes, *strange}:
             strange.add(label)
             faults.append(label_fault(where, label, classes))
-        part = row.get("split", "").lower()
+        part, path = part_of(row.get("split", "")), _on_disk(table.parent, row["path"])
         if fault := (
-            part_fault(where, part, label) or _path_fault(where, row["path"], table.parent, root)
+            part_fault(where, part, label) or _path_fault(where, path, table.parent, root)
         ):
             faults.append(fault)
             continue
@@ -63,7 +64,7 @@ def list_table(table: Path, classes: Sequence[str], findings: Sequence[str] = ()
         patient = row.get(PATIENT, "")
         faults += lacking(f"{where}: {name}", patient) if PATIENT in row else []
         group = patient or row.get(GROUP, "")
-        entries.append(Entry(table.parent / name, name, label, part, group, bag, shown))
+        entries.append(Entry(table.parent / path, name, label, part, group, bag, shown))
         by_patient = PATIENT in row
     entries = settled(table.name, entries, faults)
     faults += alone(entries) if by_patient else []
@@ -117,6 +118,12 @@ def _columns(findings: Sequence[str], where: str, fields: Sequence[str]) -> Sequ
     return header
 
 
+def _on_disk(folder: Path, text: str) -> str:
+    """Return a path with its letters taken apart where the folder has it so (`composed`)."""
+    apart = unicodedata.normalize("NFD", text)
+    return apart if apart != text and not os.path.exists(folder / text) else text
+
+
 def _path_fault(where: str, text: str, folder: Path, root: Path) -> Fault | None:
     """Return what is wrong with the path of an image."""
     if not text:
@@ -131,8 +138,8 @@ def _path_fault(where: str, text: str, folder: Path, root: Path) -> Fault | None
         return Fault(Kind.FILE, where, "an absolute path", remedy)
     if ".." in path.parts or outside(folder / path, root):
         return outside_fault(where)
-    if path.suffix.lower() not in SUFFIXES:
-        return Fault(Kind.FILE, where, f"not {IMAGE}", "save the image as one")
     if not os.path.isfile(folder / path):
         return Fault(Kind.FILE, where, "no such file", "correct the path or remove the line")
+    if not is_image(folder / path):
+        return Fault(Kind.FILE, where, f"not {IMAGE}", "save the image as one")
     return None

@@ -14,7 +14,7 @@ from fedapp.data.own.npzfile import read_npz
 from fedapp.data.own.parquetfile import read_parquet
 from fedapp.data.own.patients import PATIENT, alone, lacking
 from fedapp.data.own.rows import Rows, VectorsError
-from fedapp.data.own.split import part_fault, settled
+from fedapp.data.own.split import part_fault, part_of, settled
 
 READERS = {".npz": read_npz, ".parquet": read_parquet}
 NAMES = tuple(f"vectors{ending}" for ending in READERS)
@@ -49,10 +49,11 @@ def list_vectors(file: Path, classes: Sequence[str], size: int = 0, encoder: str
         if label and classes and label not in {*classes, *strange}:
             strange.add(label)
             faults.append(label_fault(where, label, classes))
-        if fault := part_fault(where, part.lower(), label):
+        part = part_of(part)
+        if fault := part_fault(where, part, label):
             faults.append(fault)
         faults += lacking(where, patient) if PATIENT in rows.texts else []
-        entries.append(Entry(file, name, label, part.lower(), patient))
+        entries.append(Entry(file, name, label, part, patient))
     entries = settled(file.name, entries, faults)
     faults += alone(entries) if PATIENT in rows.texts else []
     return Listing(tuple(entries), tuple(faults), values=rows.values)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from fedapp.data.dicom import is_dicom
 from fedapp.data.folder import KINDS
 from fedapp.data.own import Entry, Listing, list_agreed, list_own
 from fedapp.data.own.copies import Group, together
@@ -89,7 +88,7 @@ def check(data: Path, options: Options, console: Console) -> int:
         if experiment and not options.site_name and not any(e.part for e in listing.entries):
             remedy = "the site's own split will differ a little; give its name with --site-name"
             findings.append(note("no site named", remedy))
-    findings += [*_passed_over(listing, data), *machines]
+    findings += [*_passed_over(listing), *machines]
     if settings is None:
         remedy = "labels, sizes and split are not compared; give the server's with --preset"
         findings.append(note("no preset named", remedy))
@@ -181,17 +180,13 @@ def _runs(experiment: Experiment | None) -> Path:
     return Path(os.environ.get("FEDAPP_OUT") or "~/um-pfssl-runs")
 
 
-def _passed_over(listing: Listing, data: Path) -> list[Finding]:
+def _passed_over(listing: Listing) -> list[Finding]:
     if not listing.passed_over:
         return []
     endings = Counter(Path(name).suffix.lower() or "none" for name in listing.passed_over)
     said = ", ".join(f"{ending} ({count})" for ending, count in endings.most_common(5))
     what = f"{endings.total()} files are passed over, by ending: {said}"
-    found = [note(what, f"images must be {KINDS}; save others as PNG")]
-    if nameless := [name for name in listing.passed_over if is_dicom(data / name)]:
-        text = f"{nameless[0]} is a DICOM file, and so may others be that are passed over"
-        found.append(note(text, "let their names end in .dcm"))
-    return found
+    return [note(what, f"images must be {KINDS}; save others as PNG")]
 
 
 def _print(console: Console, facts: Sequence[tuple[str, str]], findings: Sequence[Finding]) -> None:

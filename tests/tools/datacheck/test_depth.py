@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from fedapp.data.own import list_own
 from fedapp.data.stored import Stored
 from fedapp.data.window import Ramp
 from fedapp.ground import extras
+from fedapp.models.listing import list_images
 from fedapp.tools.datacheck.depth import Depth, depth_of, findings_of_depth, kinds, suggested
 from tests.imagefiles import dicom, raster
 from tests.own import agreed, experiment
@@ -100,14 +102,17 @@ def test_without_the_extra_it_is_said_once(tmp_path, monkeypatch):
     assert code == 1 and fault.startswith("DICOM files, but pydicom is not installed | pip install")
 
 
-def test_dicom_without_its_ending_is_told(tmp_path):
+def test_dicom_without_its_ending_is_read(tmp_path):
     folder(tmp_path)
-    dicom(tmp_path / "unlabelled" / "IM0001", VALUES)
-    notes = findings(said(tmp_path)[1], "note")
-    assert (
-        "unlabelled/IM0001 is a DICOM file, and so may others be that are passed over | let their "
-        "names end in .dcm"
-    ) in notes
+    for name in ("IM0001", "1.2.840.113619.2.55"):
+        dicom(tmp_path / "unlabelled" / name, VALUES)
+    (tmp_path / "unlabelled" / "notes").write_text("no DICOM")
+    _, output = said(tmp_path)
+    assert any(line.startswith("1 files are passed over, by ending: none (1)") for line in
+               findings(output, "note"))  # fmt: skip
+    fit = experiment(tmp_path, data=agreed(window="0, 4095"))
+    assert findings(said(tmp_path, experiment=fit)[1]) == []
+    assert len(list_own(tmp_path, ()).entries) == len(list_images(tmp_path)) == 8
 
 
 def test_a_damaged_file_is_one_line_each(tmp_path):
