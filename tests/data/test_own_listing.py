@@ -201,8 +201,8 @@ HEADER = "path,label\n"
         (HEADER + "gone.png,normal\n",
          "labels.csv, line 2: gone.png: no such file: correct the path or remove the line"),
         (HEADER + "labels.csv,normal\n",
-         "labels.csv, line 2: labels.csv: not an image as PNG, JPEG, TIFF or DICOM (.png, .jpg, .jpeg, "
-         ".tif, .tiff, .dcm): save the image as one"),
+         "labels.csv, line 2: labels.csv: not an image as PNG, JPEG, TIFF or DICOM (.png, .jpg, "
+         ".jpeg, .tif, .tiff, .dcm): save the image as one"),
         (HEADER + "a.png,normal\n./a.png,tumour\n",
          "labels.csv, line 3: a.png stands twice: keep one line"),
         (HEADER + "a.png,tumor\nb.png,tumor\n",
