@@ -11,8 +11,8 @@ libraries, in turns, in CPU time too.
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import median
 from typing import Annotated
 
@@ -31,7 +31,7 @@ from fedapp.messages.masks.context import SumContext
 from fedapp.messages.masks.graph import graph, quorum
 from fedapp.messages.masks.keys import Signer, fingerprint
 from fedapp.messages.masks.opening import announcements_for, by_receiver, unmask
-from fedapp.messages.masks.session import MaskSite, check_announced, check_signed
+from fedapp.messages.masks.session import MaskSite, all_announced, check_announced, check_signed
 from fedapp.messages.masks.shares import WIDE, combine, element, split
 from fedapp.messages.masks.simulated import simulated_secret
 from fedapp.messages.masks.words import from_words, to_words
@@ -39,7 +39,7 @@ from fedapp.messages.protocol import ModelRef, Reply, SumAnswer, SumStep, Task
 
 CASES = {10: 250_000, 100: 250_000, 1000: 25_000}
 """Numbers, by sites."""
-CONTEXT = SumContext("bench", "0" * 64, 0, 0)
+CONTEXT = SumContext("bench", "0" * 64, "0" * 64, 0, 0)
 TIMED = 20
 """Sites whose steps are timed; the others remember what was checked before, by any site."""
 SHARING = "sharing"
@@ -87,16 +87,14 @@ class Run:
         every, who = tuple(range(self.sites)), self.who
         order = numpy_stream(0, "lost", self.sites).permutation(self.sites)
         survivors = tuple(sorted(order[self.lost :].tolist()))
-        of = partial(SumStep, 0)
         said = self.ask(
-            {k: of("announce") for k in every}, lambda k, step: who[k].announce(CONTEXT)
+            {k: SumStep(0, "announce") for k in every}, lambda k, step: who[k].announce(CONTEXT)
         )
         announced = {k: one.announcement for k, one in said.items() if one.announcement}
         around = {k: announcements_for(CONTEXT, k, every, announced) for k in every}
-        said = self.ask(
-            {k: of("share", every, around[k]) for k in every},
-            lambda k, step: who[k].share(CONTEXT, step),
-        )
+        digest = all_announced(CONTEXT, announced.values())
+        linked = {k: SumStep(0, "share", 1, every, digest, around[k]) for k in every}
+        said = self.ask(linked, lambda k, step: who[k].share(CONTEXT, step))
         boxes = by_receiver(box for answer in said.values() for box in answer.sealed)
         del said
         rows = {k: numpy_stream(0, "numbers", k).normal(size=self.numbers) for k in survivors}
@@ -106,14 +104,15 @@ class Run:
             np.add(total, who[k].masked(CONTEXT, step, to_words(rows[k], self.sites)), out=total)
             return SumAnswer()
 
-        self.ask({k: of("add", every, around[k]) for k in survivors}, add)
+        self.ask({k: replace(linked[k], stage="add") for k in survivors}, add)
+        named = SumStep(0, "confirm", 1, every, digest, survivors=survivors)
         said = self.ask(
-            {k: of("confirm", every, survivors=survivors) for k in survivors},
-            lambda k, step: who[k].confirm(CONTEXT, step),
+            dict.fromkeys(survivors, named), lambda k, step: who[k].confirm(CONTEXT, step)
         )
         confirmed = tuple(one.confirmation for one in said.values() if one.confirmation)
+        named = replace(named, stage="open", confirmations=confirmed)
         opened = self.ask(
-            {k: of("open", every, around[k], boxes[k], survivors, confirmed) for k in survivors},
+            {k: replace(named, announcements=around[k], sealed=boxes[k]) for k in survivors},
             lambda k, step: who[k].opened(CONTEXT, step),
         )
         began = time.process_time()

@@ -19,13 +19,15 @@ from fedapp.experiment.config import (
 )
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runpaths import folder_of, out_root
+from fedapp.experiment.runpaths import folder_of, out_root, runs_root
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import ConfigError, ProtocolError, RunError
 from fedapp.ground.settings import OWN
 from fedapp.learn.params import digest_of
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import mends
+from fedapp.messages.masks.keys import fingerprint
+from fedapp.messages.masks.session import FEWEST
 from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import SCHEMA, Origin
 from fedapp.messages.store import ModelStore
@@ -35,9 +37,12 @@ from fedapp.site.house import NO_TERMS, House
 from fedapp.site.members import SIGNING_KEY, registered
 from fedapp.site.private import PrivateParts
 from fedapp.site.site import SiteClient
+from fedapp.site.summing import Summing
 
 log = logging.getLogger("flwr")
 
+SUMS = ".masked-sums"
+"""Folder of the journals of masked sums, by run; no run's own folder is called so."""
 BUSY_S = 5.0
 """Seconds to wait for an earlier task of the same site."""
 
@@ -80,14 +85,50 @@ def open_site(
     private = PrivateParts(folder / "private")
     federation = federation_of(experiment, {number: data} if data else {})
     keeps = Keeps(kept, origin.run) if experiment.runtime.models else None
-    member = None
-    if experiment.privacy.members:  # without them masks are a simulation, and say so
-        member = registered(experiment, number, origin.identity, _signing_key(node_config))
-    site = federation.site(number, experiment, store, scores, private, shares, keeps, member)
+    summing = None
+    if experiment.privacy.masked and not simulated_here(node_config):
+        summing = _summing(experiment, number, origin, node_config, house)
+    site = federation.site(number, experiment, store, scores, private, shares, keeps, summing)
     if experiment.data.name == OWN:
         check_unchanged(folder / "data.sha256", site.data)
     features = place / "features" if place else None  # of any run: an encoder is an encoder
     return replace(site, data=house.shown(site.data), features=features), folder
+
+
+def simulated_here(node_config: Mapping[str, Scalar]) -> bool:
+    """Whether a node is one of a simulation, by its own config, which no run can change.
+
+    Flower tells a simulated node how many there are. A node that was told anything of a site's own
+    is real, whatever else it was told.
+    """
+    own = {SITE_FOLDER, SIGNING_KEY, "site-name", "data-path"}
+    return "num-partitions" in node_config and own.isdisjoint(node_config)
+
+
+def _summing(
+    experiment: Experiment,
+    number: int,
+    origin: Origin,
+    node_config: Mapping[str, Scalar],
+    house: House,
+) -> Summing:
+    """Return a real site's part in masked sums.
+
+    Raises ConfigError where the run names no members, and as `registered` does.
+    """
+    if not experiment.privacy.members:
+        raise ConfigError(
+            "privacy.members is empty, and this site is no simulation: without registered members "
+            "everybody could take the masks off; have the line that `fedapp members` makes put "
+            "into the preset"
+        )
+    # Nobody vouches for more: the server names the members.
+    vouched = house.terms.least_members or FEWEST
+    member = registered(experiment, number, origin, _signing_key(node_config), vouched)
+    # No setting of a run may move it, nor its name: another journal would do a sum once more.
+    place = house.folder or _own_place(node_config) or runs_root()
+    root = place / SUMS / origin.identity / fingerprint(member.signer.public)[:16]
+    return Summing(member, root)
 
 
 def _signing_key(node_config: Mapping[str, Scalar]) -> Path:

@@ -527,6 +527,9 @@ class PrivacySettings:
     them: `north=SHA256, south=SHA256`; empty: keys follow from the seed, a simulation."""
     least_members: Annotated[int, Field(ge=3)] = 3
     """Sites in a masked sum at least; a site's own terms may ask for more."""
+    colluding: Annotated[int, Field(ge=1)] = 1
+    """Members of a masked sum that may be in league with the server: the others' noise, under
+    epsilon, suffices without theirs."""
 
     @property
     def masked(self) -> bool:

@@ -13,9 +13,9 @@ from pydantic import FailFast, Field
 
 from fedapp.ground.settings import SITE_NAME
 
-SCHEMA = 9
+SCHEMA = 10
 """Version of the message format that this side writes."""
-READS = (9, 9)
+READS = (10, 10)
 """First and last version that this side understands; `tools/node/bundle` reads both lines."""
 
 INITIAL_SITE = -1
@@ -212,6 +212,8 @@ Key32 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 """32 bytes in hex: an X25519 public key."""
 Bytes = Annotated[str, Field(pattern="^([0-9a-f]{2})*$", max_length=2048)]
 """A few bytes in hex: a signature, a public key, a sealed box."""
+Attempt = Annotated[int, Field(ge=1, lt=2**53)]
+"""Which try at a masked sum it is."""
 MAX_MEMBERS = 4096
 """Sites of one masked sum."""
 _Members = (Field(max_length=MAX_MEMBERS), FailFast())
@@ -219,8 +221,10 @@ _Members = (Field(max_length=MAX_MEMBERS), FailFast())
 
 @dataclass(frozen=True)
 class Announcement:
-    """A site's two public keys for one masked sum, signed by the key that it is registered with.
+    """A site's two public keys for one attempt at a masked sum, signed by its registered key.
 
+    Its signature is also its word that it has confirmed no earlier attempt at this sum, and never
+    will. attempt: at the sum.
     box: for what other sites seal for it. mask: for the masks that it shares with each of them.
     own: digest of the seed of its own mask, by which wrong shares of it are found out.
     signer: the registered public key (DER, SubjectPublicKeyInfo); its fingerprint was agreed on.
@@ -229,6 +233,7 @@ class Announcement:
     __pydantic_config__ = CLOSED
 
     site: SiteId
+    attempt: Attempt
     box: Key32
     mask: Key32
     own: Key32
@@ -262,19 +267,25 @@ class Confirmation:
 class SumStep:
     """A step of a masked sum, as the server asks for it (docs/MASKED_SUMS.md).
 
-    number: of the sum within the round, from 0. stage: announce keys, share secrets, add one's own
-    masked numbers (the task itself), confirm whose numbers came, open. members: who takes part,
-    ascending; empty when keys are asked for. announcements: of the site's neighbours and its own.
-    sealed: what they sealed for it (open). survivors: whose numbers are in the sum (confirm, open).
-    confirmations: of these survivors (open).
+    number: of the sum within the round, from 0. attempt: at this sum; the same for all sites. stage:
+    announce keys, share secrets, add one's own masked numbers (the task itself), confirm whose
+    numbers came, open. members: who takes part, ascending; empty when keys are asked for.
+    announced: digest of what all members announced; empty when keys are asked for. announcements:
+    of the site's neighbours and its own (share, add, open). earlier: announcements of earlier
+    attempts at this sum, each site's newest, which prove that the site's last row in it is never
+    opened (add). sealed: what neighbours sealed for it (open). survivors: whose numbers are in the
+    sum (confirm, open). confirmations: of these survivors (open).
     """
 
     __pydantic_config__ = CLOSED
 
     number: Number
     stage: Literal["announce", "share", "add", "confirm", "open"]
+    attempt: Attempt = 1
     members: Annotated[tuple[SiteId, ...], *_Members] = ()
+    announced: DigestOrNone = ""
     announcements: Annotated[tuple[Announcement, ...], *_Members] = ()
+    earlier: Annotated[tuple[Announcement, ...], *_Members] = ()
     sealed: Annotated[tuple[Sealed, ...], *_Members] = ()
     survivors: Annotated[tuple[SiteId, ...], *_Members] = ()
     confirmations: Annotated[tuple[Confirmation, ...], *_Members] = ()

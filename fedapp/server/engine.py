@@ -184,7 +184,8 @@ class Engine:
         real = bool(privacy.members)
         self._summed = SummedPhases(
             phases=self.phases,
-            run_identity=self.folder.identity if real else "",
+            run_name=self.folder.path.name if real else "",
+            identity=self.folder.identity if real else "",
             experiment=experiment_digest(self.experiment) if real else "",
             agreed=self._agreed(),
             least=privacy.least_members,

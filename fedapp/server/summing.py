@@ -26,7 +26,11 @@ from fedapp.learn.parsed import PARSED
 from fedapp.messages.masks.context import SumContext
 from fedapp.messages.masks.graph import quorum
 from fedapp.messages.masks.opening import announcements_for, by_receiver, unmask
-from fedapp.messages.masks.session import check_announcement, check_confirmation
+from fedapp.messages.masks.session import (
+    all_announced,
+    check_announcement,
+    check_confirmation,
+)
 from fedapp.messages.masks.words import Words, from_words
 from fedapp.messages.protocol import (
     COHORT,
@@ -59,9 +63,10 @@ Signed = TypeVar("Signed", Announcement, Confirmation)
 class Opening:
     """All that is needed to open a sum: written down before anybody is asked to.
 
-    members, survivors: sites. private: of the survivors, digest of what each keeps to itself.
+    attempt: at the sum. members, survivors: sites. private: of the survivors, digest of what each keeps to itself.
     """
 
+    attempt: int
     members: tuple[int, ...]
     survivors: tuple[int, ...]
     announcements: tuple[Announcement, ...]
@@ -69,14 +74,32 @@ class Opening:
     private: dict[int, str]
 
 
-_OPENING = TypeAdapter(Opening)
+@dataclass(frozen=True)
+class Begun:
+    """How far the attempts at a sum are: written down before an attempt is asked for.
+
+    attempt: the newest; 0: none. announced: each site's newest announcement. It proves to those who
+    added their numbers to an earlier attempt that nobody can open that one any more.
+    """
+
+    attempt: int = 0
+    announced: tuple[Announcement, ...] = ()
+
+
+class TooFew(ProtocolError):
+    """An attempt at a sum failed before anybody was asked to confirm it: another may be begun."""
+
+
+REPEATS = 2
+"""How often all sites are asked again, in a round, for a sum whose attempts failed."""
+_OPENING, _BEGUN = TypeAdapter(Opening), TypeAdapter(Begun)
 
 
 @dataclass
 class SummedPhases:
     """In the place of `Phases` where sums are masked.
 
-    phases: those to the sites. run_identity, experiment: the run's identity and the digest of its
+    phases: those to the sites. run_name, identity, experiment: the run's, and the digest of its
     settings, which all keys are bound to. agreed: fingerprints of the members' keys. least: members
     of a sum at least. root: folder of what was opened.
     facts: what is known of all sites, and of the cohort, from the newest sum of each; it is shared
@@ -84,7 +107,8 @@ class SummedPhases:
     """
 
     phases: Phases
-    run_identity: str
+    run_name: str
+    identity: str
     experiment: str
     agreed: Mapping[int, str]
     least: int
@@ -142,13 +166,13 @@ class SummedPhases:
         scored = said.rounds.pooled_auroc
         layout = Layout.of(said.method, task, self.phases.schemas, classes, finds, scored)
         place = self.root / f"{task.round}-{number}"
-        closed_place = place.with_suffix(".closed")
         found = self._read(place)
         if found is None:
-            closed = self._read(closed_place)
+            # From here on sites may have confirmed, which is final: no other attempt is begun.
+            closed = self._read(place.with_suffix(".closed"))
             if closed is None:
                 closed = self._closed(task, number, layout, skipped)
-                self._keep(closed_place, *closed)
+                self._keep(place.with_suffix(".closed"), *closed)
             found = self._opened(task, number, *closed, skipped), closed[1]
             self._keep(place, *found)
         words, opening = found
@@ -163,34 +187,67 @@ class SummedPhases:
     def _closed(
         self, task: Task, number: int, layout: Layout, skipped: dict[int, str]
     ) -> tuple[Words, Opening]:
-        """Go through the steps with the sites; return the masked sum, and how it can be opened."""
-        context = self._context(task, number)
+        """Make attempts until one has all numbers; return the masked sum, and how it can be opened.
+
+        Who fails is left out of the next attempt; where too few are left, all are asked again, and
+        no more than `REPEATS` times. Raises ProtocolError.
+        """
         every = sorted(self.phases.here if task.site == EVERYBODY else self.cohort)
-        step = SumStep(number, "announce")
-        announced = self._stage(task, {k: step for k in every}, skipped)
+        asked, repeats = every, 0
+        while True:
+            failed: dict[int, str] = {}
+            try:
+                return self._attempt(task, number, layout, every, asked, failed)
+            except TooFew as error:
+                left = [k for k in asked if k not in failed]
+                if left == list(asked) or len(left) < self._least(len(every)):
+                    if repeats == REPEATS:
+                        raise
+                    left, repeats = every, repeats + 1
+                self.phases.progress.note(f"round {task.round}: {error}; it is tried once more")
+                asked = left
+            finally:
+                skipped |= failed
+
+    def _attempt(
+        self,
+        task: Task,
+        number: int,
+        layout: Layout,
+        every: Sequence[int],
+        asked: Sequence[int],
+        skipped: dict[int, str],
+    ) -> tuple[Words, Opening]:
+        """Go through an attempt's steps with these sites, to where its numbers are added.
+
+        Raises TooFew where another attempt may do better.
+        """
+        before = self._begun(task, number)
+        self._begin(task, number, replace(before, attempt=before.attempt + 1))
+        context = self._context(task, number, before.attempt + 1)
+        step = SumStep(number, "announce", context.attempt)
+        announced = self._stage(task, {k: step for k in asked}, skipped)
         announcements = {
             k: one
             for k, of in announced.items()
             if (one := of.announcement)
             and self._good(k, one, partial(check_announcement, context), skipped)
         }
+        newest = {one.site: one for one in before.announced} | announcements
+        self._begin(task, number, Begun(context.attempt, tuple(newest.values())))
         members = tuple(sorted(announcements))
         self._enough(members, every, "announced keys")
-        sealed: list[Sealed] = []
-        while True:  # who does not share secrets is no member: the others share theirs anew
-            steps = self._linked(context, "share", members, announcements)
-            shared = self._stage(task, steps, skipped)
-            if set(shared) == set(members):
-                sealed = [box for of in shared.values() for box in of.sealed]
-                break
-            members = tuple(sorted(shared))
-            self._enough(members, every, "shared their secrets")
-        steps = self._linked(context, "add", members, announcements)
+        used = tuple(announcements[k] for k in members)
+        shared = self._stage(task, self._linked(context, "share", used), skipped)
+        if set(shared) != set(members):  # the others have shared theirs with those who did not
+            raise TooFew(f"{len(shared)} of {len(members)} sites shared their secrets")
+        sealed = tuple(box for of in shared.values() for box in of.sealed)
+        # Whoever added to an earlier attempt wants to see that it is over.
+        steps = self._linked(context, "add", used, before.announced and newest.values())
         total, private = self._added(task, steps, layout, skipped)
         survivors = tuple(sorted(private))
         self._enough(survivors, members, "added their numbers")
-        used = tuple(announcements[k] for k in members)
-        return total, Opening(members, survivors, used, tuple(sealed), private)
+        return total, Opening(context.attempt, members, survivors, used, sealed, private)
 
     def _good(
         self,
@@ -214,19 +271,23 @@ class SummedPhases:
         self,
         context: SumContext,
         stage: Literal["share", "add"],
-        members: tuple[int, ...],
-        announcements: Mapping[int, Announcement],
+        announcements: Sequence[Announcement],
+        newest: Collection[Announcement] = (),
     ) -> dict[int, SumStep]:
-        """Return a step for every member, with the keys of its neighbours."""
-        return {
-            k: SumStep(
-                context.number,
-                stage,
-                members,
-                announcements_for(context, k, members, announcements),
-            )
-            for k in members
-        }
+        """Return a step for every member, with the keys of its neighbours.
+
+        announcements: of all members, ascending. newest: of all sites in all attempts at this sum.
+        """
+        by_site = {one.site: one for one in announcements}
+        members, announced = tuple(by_site), all_announced(context, announcements)
+        step = SumStep(context.number, stage, context.attempt, members, announced)
+        steps = {}
+        for k in members:
+            near = announcements_for(context, k, members, by_site)
+            there = {one.site for one in near}
+            others = tuple(one for one in newest if one.site not in there)
+            steps[k] = replace(step, announcements=near, earlier=others)
+        return steps
 
     def _added(
         self, task: Task, steps: Mapping[int, SumStep], layout: Layout, skipped: dict[int, str]
@@ -260,12 +321,15 @@ class SummedPhases:
         self, task: Task, number: int, total: Words, opening: Opening, skipped: dict[int, str]
     ) -> Words:
         """Have the survivors confirm and open the sum, and return it."""
-        context = self._context(task, number)
+        context = self._context(task, number, opening.attempt)
         members, survivors = opening.members, opening.survivors
         announcements = {one.site: one for one in opening.announcements}
-        confirm = SumStep(number, "confirm", members, survivors=survivors)
+        announced = all_announced(context, opening.announcements)
+        confirm = SumStep(
+            number, "confirm", opening.attempt, members, announced, survivors=survivors
+        )
         said = self._stage(task, {k: confirm for k in survivors}, skipped)
-        check = partial(check_confirmation, context, members, survivors)
+        check = partial(check_confirmation, context, confirm)
         confirmed = {
             k: one
             for k, of in said.items()
@@ -274,14 +338,12 @@ class SummedPhases:
         self._enough(tuple(confirmed), members, "confirmed who is left")
         boxes = by_receiver(opening.sealed)
         steps = {
-            k: SumStep(
-                number,
-                "open",
-                members,
-                announcements_for(context, k, members, announcements),
-                boxes.get(k, ()),
-                survivors,
-                tuple(confirmed[one] for one in sorted(confirmed)),
+            k: replace(
+                confirm,
+                stage="open",
+                announcements=announcements_for(context, k, members, announcements),
+                sealed=boxes.get(k, ()),
+                confirmations=tuple(confirmed[one] for one in sorted(confirmed)),
             )
             for k in sorted(confirmed)
         }
@@ -310,16 +372,21 @@ class SummedPhases:
         return replace(task, site=site, own=own, models=models, private=private, sum=step)
 
     def _enough(self, found: Sequence[int], of: Sequence[int], what: str) -> None:
-        """Check that sites suffice to go on. Raises ProtocolError."""
-        least = max(self.least, quorum(len(of)))
+        """Check that sites suffice to go on. Raises TooFew."""
+        least = self._least(len(of))
         if len(found) < least:
-            raise ProtocolError(
+            raise TooFew(
                 f"{len(found)} of {len(of)} sites {what}; a masked sum needs {least}: at most a "
                 "third may be lost"
             )
 
-    def _context(self, task: Task, number: int) -> SumContext:
-        return SumContext(self.run_identity, self.experiment, task.round, number)
+    def _least(self, sites: int) -> int:
+        """Return how many of so many sites must be left."""
+        return max(self.least, quorum(sites))
+
+    def _context(self, task: Task, number: int, attempt: int) -> SumContext:
+        run = self.run_name, self.identity, self.experiment
+        return SumContext(*run, task.round, number, attempt)
 
     # --- what came of it --------------------------------------------------------------------------
 
@@ -361,6 +428,20 @@ class SummedPhases:
             return words, _OPENING.validate_json(head)
         except (OSError, ValueError) as error:
             raise StoreError(f"{place}: the sum of a round is damaged: start anew") from error
+
+    def _begun(self, task: Task, number: int) -> Begun:
+        place = self._attempts(task, number)
+        try:
+            return _BEGUN.validate_json(place.read_bytes()) if place.exists() else Begun()
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{place}: the attempts of a sum are damaged: start anew") from error
+
+    def _begin(self, task: Task, number: int, begun: Begun) -> None:
+        durable = bool(self.experiment)
+        write_atomic(self._attempts(task, number), to_json(begun), durable=durable)
+
+    def _attempts(self, task: Task, number: int) -> Path:
+        return self.root / f"{task.round}-{number}.attempts"
 
     def _keep(self, place: Path, words: Words, opening: Opening) -> None:
         tensor = torch.from_numpy(words.view(np.int64).copy())

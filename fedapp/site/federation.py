@@ -40,7 +40,7 @@ from fedapp.site.private import PrivateParts
 from fedapp.site.site import SiteClient
 
 if TYPE_CHECKING:  # it needs cryptography, of the extra `app`
-    from fedapp.site.summing import Membership
+    from fedapp.site.summing import Summing
 
 
 class Sites(Protocol):
@@ -81,11 +81,11 @@ class LoadedSites:
         private: PrivateParts,
         shares_pool: bool = False,
         keeps: Keeps | None = None,
-        member: "Membership | None" = None,
+        summing: "Summing | None" = None,
     ) -> SiteClient:
         """Return a site that works on its part of the data. keeps: its models for use; or not.
 
-        member: who it is in masked sums; None: a simulated site, where they are masked.
+        summing: its part in masked sums; None: a simulated site's, where they are masked.
 
         Raises ConfigError where it has labels to learn from, and the server alone is to have some,
         and where it has data of a kind that the method cannot learn from. Raises DataError
@@ -123,8 +123,8 @@ class LoadedSites:
             from fedapp.site.members import simulated
             from fedapp.site.summing import Summing
 
-            member = member or simulated(experiment, number)
-            site = replace(site, summing=Summing(member, private.root.with_name("sums")))
+            mine = summing or Summing(simulated(experiment, number), private.root.with_name("sums"))
+            site = replace(site, summing=mine)
         if keeps is None:
             return site
         maker = Maker(keeps.run, experiment, facts := site.facts(), self.are_images)

@@ -9,6 +9,7 @@ from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import members_of
 from fedapp.messages.masks.keys import Signer, fingerprint
 from fedapp.messages.masks.simulated import simulated_agreed, simulated_secret, simulated_signer
+from fedapp.messages.protocol import Origin
 from fedapp.site.summing import Membership
 
 SIGNING_KEY = "signing-key"
@@ -16,7 +17,15 @@ SIGNING_KEY = "signing-key"
 
 
 def simulated(experiment: Experiment, number: int) -> Membership:
-    """Return who a simulated site is; all keys follow from the experiment's seed."""
+    """Return who a simulated site is; all keys follow from the experiment's seed.
+
+    Raises ConfigError where the run's members have registered keys, which no simulated site has.
+    """
+    if experiment.privacy.members:
+        raise ConfigError(
+            "privacy.members: a simulated site has no registered key: leave the setting out of "
+            "simulations"
+        )
     seed, sites = experiment.seed, experiment.split.num_clients
     return Membership(
         site=number,
@@ -24,17 +33,29 @@ def simulated(experiment: Experiment, number: int) -> Membership:
         agreed=_simulated_keys(seed, sites),
         least=experiment.privacy.least_members,
         run="",
+        identity="",
         experiment="",
         secret=simulated_secret(seed, number),
     )
 
 
-def registered(experiment: Experiment, number: int, run: str, key: Path) -> Membership:
-    """Return who a real site is. run: the run's identity. key: file of its private key, PEM.
+def registered(
+    experiment: Experiment,
+    number: int,
+    origin: Origin,
+    key: Path,
+    vouched: int | None = None,
+) -> Membership:
+    """Return who a real site is. key: file of its private key, PEM. vouched: see `Membership`.
 
     Raises ConfigError where the key is not the one that the run's members agreed on.
     """
     privacy, data = experiment.privacy, experiment.data
+    if not origin.identity:
+        raise ConfigError(
+            "this run was begun by an earlier version and has no identity, which masks are bound "
+            "to: begin it anew"
+        )
     agreed = members_of(privacy.members, data.site_names, experiment.split.num_clients)
     try:
         signer = Signer.from_file(key.read_bytes())
@@ -50,8 +71,10 @@ def registered(experiment: Experiment, number: int, run: str, key: Path) -> Memb
         signer=signer,
         agreed=agreed,
         least=privacy.least_members,
-        run=run,
+        run=origin.run,
+        identity=origin.identity,
         experiment=experiment_digest(experiment),
+        vouched=vouched,
     )
 
 

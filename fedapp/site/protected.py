@@ -16,7 +16,7 @@ from fedapp.ground.errors import ConfigError
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.params import Params, digest_of, to_bytes
 from fedapp.learn.privacy.discrete import Integers
-from fedapp.learn.privacy.shares import share
+from fedapp.learn.privacy.shares import honest, share
 from fedapp.messages.codec import encode
 from fedapp.messages.masks.words import FRACTION
 from fedapp.messages.protocol import EPSILON, MODEL, Task
@@ -68,27 +68,24 @@ def simulated_secret(seed: int, site: int) -> bytes:
 
 
 def noise_for(
-    digest: str,
-    role: str,
-    sensitivity: float,
-    site: SiteContext,
-    releases: Releases,
-    count: int,
-    members: int = 1,
+    digest: str, role: str, sensitivity: float, site: SiteContext, releases: Releases, count: int
 ) -> Integers:
-    """Return a site's share of the noise of a content of `count` numbers, int64, in their order.
+    """Return all of the noise of a content of `count` numbers, int64, in their order.
 
-    digest: of the content. members: sites whose sum is opened; 1: it is opened by itself. It is
-    noted as released, and the same content has the same noise whenever it is asked for. Raises
-    ConfigError where the run's epsilon does not pay for it.
+    digest: of the content. It is noted as released, and the same content has the same noise
+    whenever it is asked for. Raises ConfigError where the run's epsilon does not pay for it.
     """
     protection = site.protection
     assert protection is not None
-    multiplier = protection.stepped if role == MODEL else protection.released
-    what = [role, digest, repr(protection.settings), str(members)]
-    said = "\n".join(what).encode()
+    said = "\n".join([role, digest, repr(protection.settings), "1"]).encode()  # 1: of one site
     _pay(role, said, site, releases)
-    return share(releases.key(b"share " + said), count, sensitivity, multiplier, STEP, members)
+    key = releases.key(b"share " + said)
+    return share(key, count, sensitivity, _multiplier(role, site), STEP)
+
+
+def _multiplier(role: str, site: SiteContext) -> float:
+    assert site.protection is not None
+    return site.protection.stepped if role == MODEL else site.protection.released
 
 
 def _pay(role: str, what: bytes, site: SiteContext, releases: Releases) -> None:
@@ -105,7 +102,8 @@ def _pay(role: str, what: bytes, site: SiteContext, releases: Releases) -> None:
 
 def row_noise(
     task: Task,
-    contents: Mapping[str, Params],
+    key: bytes,
+    counted: int,
     layout: Layout,
     site: SiteContext,
     method: Method[Any],
@@ -113,17 +111,26 @@ def row_noise(
 ) -> Integers:
     """Return a site's shares of the noise for a row of a masked sum, int64 [layout.size].
 
-    A site that has nothing to say, without labels say, adds its share too: it is counted upon.
-    Counts of images and of sites are taken to be known, and get none. Raises as `noise_for`.
+    key: stands for the attempt at the sum and its cohort (`Summing.masked`): each has noise of its
+    own, so that no difference of two sums is without. counted: members that the site counts upon.
+    The sum is paid for once, by its round and number, whichever of its attempts is opened: one at
+    most is. A site that has nothing to say, without labels say, adds its share too: it is counted
+    upon. Counts of images and of sites are taken to be known, and get none. Raises ConfigError
+    where the run's epsilon does not pay for it.
     """
-    assert task.sum is not None
-    row, members = np.zeros(layout.size, np.int64), len(task.sum.members)
+    assert task.sum is not None and site.protection is not None
+    row = np.zeros(layout.size, np.int64)
+    makers = honest(counted, site.protection.settings.colluding)
     for role, sensitivity in method.sensitivity(task, site).items():
-        said = to_bytes(contents[role]) if role in contents else encode(replace(task, sum=None))
-        place = layout.places[role]
-        row[place] = noise_for(
-            *(digest_of(said), role, sensitivity, site, releases),
-            *(place.stop - place.start, members),
+        place, which = layout.places[role], f"masked sum {task.round} {task.sum.number} {role}"
+        _pay(role, which.encode(), site, releases)
+        row[place] = share(
+            releases.key(f"share {role} ".encode() + key),
+            place.stop - place.start,
+            sensitivity,
+            _multiplier(role, site),
+            STEP,
+            makers,
         )
     return row
 

@@ -30,6 +30,7 @@ from fedapp.ground.turns import seat
 from fedapp.learn.graphs import graphs_on
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import Params, Schema, digest_of, schema_of, to_bytes, without
+from fedapp.learn.privacy.discrete import Integers
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.shelf import features_in
 from fedapp.learn.together import MEMBERS, say_one_by_one
@@ -240,10 +241,12 @@ class SiteClient:
         )
         finds, scored = bool(self.experiment.data.findings), self.experiment.rounds.pooled_auroc
         layout = Layout.of(method, task, self.shared, len(self.classes), finds, scored)
-        noise = None
-        if context.protection is not None:
-            noise = row_noise(task, contents, layout, context, method, self._releases)
-        words = self.summing.masked(task, layout.row(added), noise)
+
+        def noise(key: bytes, counted: int) -> Integers:
+            return row_noise(task, key, counted, layout, context, method, self._releases)
+
+        protects = context.protection is not None
+        words = self.summing.masked(task, layout.row(added), noise if protects else None)
         blob = to_bytes({WORDS: torch.from_numpy(words.view(np.int64))})
         named = {MASKED: digest_of(blob)}
         if self.shares_pool:

@@ -1,9 +1,20 @@
-"""A site's part in masked sums: its keys, its steps, and a journal of what it has opened.
+"""A site's part in masked sums: its keys, its steps, and a journal of what it has signed and added.
 
-The journal is why a server cannot look behind the masks by asking twice. Each time that a site
-announces keys for a sum it takes fresh ones. Under one set of keys it adds one row of numbers: the
-same masks over another row would show the difference. What was opened once is opened for the same
-survivors again, so that a server that was killed in between can go on, and for no others.
+The journal is why a server cannot look behind the masks by asking twice. A *sum* is named by its
+round and number; an *attempt* is one try at it, under fresh keys. The rules, as a state machine:
+
+    announced -> shared -> added -> confirmed
+
+- Attempts only go up, through all sums. To announce one is to abandon every earlier attempt at the
+  same sum: the site has confirmed none of them, and never will.
+- Under one set of keys the secrets are shared among one cohort, and one row is added. Were they
+  shared among two, each could open one of the two secrets, and both together show the row.
+- A row that was added in an earlier attempt at this sum must be dead before another is added: so
+  many of that attempt's members have abandoned it that nobody can open it any more.
+- To confirm is final: one list of survivors, and neither that sum nor one before it ever again.
+
+One journal is for all runs of an identity, whatever they are called, and is on the disk before the
+answer leaves. Keys follow from a nonce in it, so an older copy of it never brings old keys back.
 """
 
 import hashlib
@@ -11,22 +22,32 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
 
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ProtocolError, StoreError
+from fedapp.ground.settings import CLOSED
 from fedapp.messages.masks.context import SumContext
+from fedapp.messages.masks.graph import quorum
 from fedapp.messages.masks.keys import Signer
-from fedapp.messages.masks.session import MaskSite
+from fedapp.messages.masks.session import MaskSite, check_announcement
 from fedapp.messages.masks.words import to_words
 from fedapp.messages.protocol import SumAnswer, SumStep, Task
 
 _SECRET_BYTES = 32
+NEVER = -1
+"""Round and number of no sum."""
+
+Noise = Callable[[bytes, int], NDArray[np.int64]]
+"""What a cohort's noise is keyed by, and its number of members -> [D], in steps of fixed point."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +55,10 @@ class Membership:
     """Who a site is in a run's masked sums.
 
     site: its number. signer: its registered key. agreed: the fingerprints of all members' keys, by
-    number. least: members of a sum at least. run, experiment: the run's identity and the digest of
-    its settings. secret: from the seed, in a simulation; None: 32 random bytes that the site keeps.
+    number. least: members of a sum at least. run, identity, experiment: the run's name, its
+    identity and the digest of its settings. secret: from the seed, in a simulation; None: 32 random
+    bytes that the site keeps. vouched: how many members the site takes for sites at most, when it
+    makes its share of the noise; None: all, since somebody it trusts named them.
     """
 
     site: int
@@ -43,31 +66,58 @@ class Membership:
     agreed: dict[int, str]
     least: int
     run: str
+    identity: str
     experiment: str
-    secret: bytes | None = None
+    secret: bytes | None = field(default=None, repr=False)
+    vouched: int | None = None
 
 
-@dataclass(frozen=True)
-class Entry:
-    """What the journal says. attempt: how often keys were announced in this run.
+@checked(frozen=True, config=CLOSED)
+class Attempt:
+    """An attempt at a sum, and how far the site is in it.
 
-    round, number: of the newest sum; -1: there was none. members, row: digests of who took part and
-    of the numbers that were added; empty: not yet. survivors: digest of those for whom it was
-    opened; empty: it is closed. opened: round and number of the newest sum that was opened.
+    number: from 1. nonce: what its keys follow from, in hex; empty in a simulation. stage: the
+    newest. members, announced: of the cohort, once the secrets are shared. row: digest of the words
+    that were added. survivors: digest of the list that was confirmed.
     """
 
-    attempt: int = 0
-    round: int = -1
-    number: int = -1
-    members: str = ""
+    number: int
+    nonce: str = ""
+    stage: Literal["announced", "shared", "added", "confirmed"] = "announced"
+    members: tuple[int, ...] = ()
+    announced: str = ""
     row: str = ""
     survivors: str = ""
-    opened: tuple[int, int] = (-1, -1)
+
+
+@checked(frozen=True, config=CLOSED)
+class Entry:
+    """What the journal says.
+
+    round, number: of the newest sum. run: digest of the run's name and settings, under which that
+    sum is. attempt: the newest. alive: an earlier attempt at the same sum to which the site added,
+    and which may still be opened. final: round and number of the newest sum that was confirmed.
+    """
+
+    round: int = NEVER
+    number: int = NEVER
+    run: str = ""
+    attempt: Attempt = Attempt(0)
+    alive: Attempt | None = None
+    final: tuple[int, int] = (NEVER, NEVER)
+
+    @property
+    def sum(self) -> tuple[int, int]:
+        """Round and number."""
+        return self.round, self.number
+
+
+_ENTRY = TypeAdapter(Entry)
 
 
 @dataclass(frozen=True)
 class Summing:
-    """One site's part in the masked sums of one run. root: a folder of its own."""
+    """One site's part in the masked sums of all runs of one identity. root: a folder of its own."""
 
     membership: Membership
     root: Path
@@ -81,88 +131,176 @@ class Summing:
         entry = self._current(task, step)
         site = self._masks(entry.attempt)
         if step.stage == "share":
-            return site.share(self._context(task, step), step)
+            return self._share(task, step, entry, site)
         return self._opened(task, step, entry, site)
 
     def masked(
-        self, task: Task, numbers: NDArray[np.float64], noise: NDArray[np.int64] | None = None
+        self, task: Task, numbers: NDArray[np.float64], noise: Noise | None = None
     ) -> NDArray[np.uint64]:
-        """Return numbers as they leave: in fixed point, with noise, and masked. Raises as `step`.
+        """Return numbers [D] as they leave: in fixed point, with noise, and masked. Raises as `step`.
 
-        noise: [D], in steps of the fixed point; None: there is none.
+        noise: is asked only where the row may be added, since it is paid for then; None: none.
         """
         step = task.sum
         assert step is not None
-        entry = self._current(task, step)
+        entry, context = self._current(task, step), self._context(task, step)
+        attempt = entry.attempt
+        self._check_cohort(task, step, attempt)
         words = to_words(numbers, len(step.members))
         if noise is not None:
-            words = words + noise.view(np.uint64)
-        row, members = _digest(words.data), _digest(repr(step.members).encode())
-        if entry.row and (entry.row, entry.members) != (row, members):
+            key = context.bound("noise", context.cohort(step.members, step.announced))
+            words = words + noise(key, self._counted(step)).view(np.uint64)
+        row = _digest(words.data)
+        if attempt.row not in ("", row):
             raise ProtocolError(
-                f"{_named(task, step)}: other numbers or members than before under the same keys; "
-                "the server must ask for new keys"
+                f"{_named(task, step)}: other numbers than before under the same keys; the server "
+                "must ask for new keys, in another attempt"
             )
-        self._write(replace(entry, row=row, members=members))
-        return self._masks(entry.attempt).masked(self._context(task, step), step, words)
+        masked = self._masks(attempt).masked(context, step, words)
+        self._check_dead(task, context, step, entry.alive)
+        if attempt.stage == "shared":
+            self._write(replace(entry, attempt=replace(attempt, stage="added", row=row)))
+        return masked
 
     def _announce(self, task: Task, step: SumStep) -> SumAnswer:
-        before = self._entry()
-        if (task.round, step.number) <= before.opened:
+        before, run = self._entry(), self._run
+        asked = task.round, step.number
+        if asked <= before.final:
             raise ProtocolError(
-                f"{_named(task, step)}: this site has opened a sum of round {before.opened[0]}, "
-                f"number {before.opened[1]}, and never goes back: go on from the newest checkpoint"
+                f"{_named(task, step)}: this site has confirmed a sum of round {before.final[0]}, "
+                f"number {before.final[1]}, and never goes back: go on from the newest checkpoint"
             )
-        entry = Entry(before.attempt + 1, task.round, step.number, opened=before.opened)
-        self._write(entry)
-        return self._masks(entry.attempt).announce(self._context(task, step))
+        newest, again = (*before.sum, before.attempt.number), (*asked, step.attempt)
+        if again == newest and before.run == run and not before.attempt.row:
+            return self._masks(before.attempt).announce(self._context(task, step))
+        if again <= newest:
+            raise ProtocolError(
+                f"{_named(task, step)}: this site is at attempt {newest[2]} of sum {newest[1]} of "
+                f"round {newest[0]}, and only goes on: the server must count attempts up"
+            )
+        alive = None
+        if asked == before.sum:
+            alive = before.attempt if before.attempt.stage == "added" else before.alive
+            if alive is not None and before.run != run:
+                raise ProtocolError(
+                    f"{_named(task, step)}: this site added its numbers to it under another name or "
+                    "other settings of the run: go on under those"
+                )
+        nonce = "" if self.membership.secret is not None else secrets.token_hex(_SECRET_BYTES)
+        attempt = Attempt(step.attempt, nonce)
+        self._write(Entry(*asked, run, attempt, alive, before.final))
+        return self._masks(attempt).announce(self._context(task, step))
+
+    def _share(self, task: Task, step: SumStep, entry: Entry, site: MaskSite) -> SumAnswer:
+        """Share the secrets of an attempt, among one cohort."""
+        answer = site.share(self._context(task, step), step)
+        if entry.attempt.stage == "announced":
+            shared = replace(
+                entry.attempt, stage="shared", members=step.members, announced=step.announced
+            )
+            self._write(replace(entry, attempt=shared))
+        else:
+            self._check_cohort(task, step, entry.attempt)
+        return answer
 
     def _opened(self, task: Task, step: SumStep, entry: Entry, site: MaskSite) -> SumAnswer:
         """Confirm who survived, or open the sum for them: for one list of survivors only."""
-        members, survivors = (
-            _digest(repr(every).encode()) for every in (step.members, step.survivors)
-        )
-        if not entry.row or entry.members != members:
+        attempt, survivors = entry.attempt, _digest(repr(step.survivors).encode())
+        self._check_cohort(task, step, attempt)
+        if attempt.stage not in ("added", "confirmed"):
             raise ProtocolError(
-                f"{_named(task, step)}: this site has added nothing to a sum of these members: "
-                "leave it out of the survivors"
+                f"{_named(task, step)}: this site has added nothing to it: leave it out of the "
+                "survivors"
             )
-        if entry.survivors not in ("", survivors):
+        if attempt.survivors not in ("", survivors):
             raise ProtocolError(
                 f"{_named(task, step)}: confirmed already, with other survivors; a second sum "
                 "would show the numbers of those who differ"
             )
-        context, opened = self._context(task, step), entry.opened
-        if step.stage == "confirm":
-            answer = site.confirm(context, step)
-        elif entry.survivors:
-            answer, opened = site.opened(context, step), (task.round, step.number)
-        else:
-            raise ProtocolError(f"{_named(task, step)}: must be confirmed before it is opened")
-        self._write(replace(entry, survivors=survivors, opened=opened))  # before it is known
+        if step.stage == "open":
+            if attempt.stage != "confirmed":
+                raise ProtocolError(f"{_named(task, step)}: must be confirmed before it is opened")
+            return site.opened(self._context(task, step), step)
+        answer = site.confirm(self._context(task, step), step)
+        if attempt.stage == "added":  # before it is known: what is confirmed is final
+            last = replace(attempt, stage="confirmed", survivors=survivors)
+            self._write(replace(entry, attempt=last, alive=None, final=entry.sum))
         return answer
 
+    # --- what is checked --------------------------------------------------------------------------
+
     def _current(self, task: Task, step: SumStep) -> Entry:
-        """Return the entry of a sum under way. Raises ProtocolError where it is another's."""
+        """Return the entry of the newest attempt. Raises ProtocolError where another is asked."""
         entry = self._entry()
-        if (entry.round, entry.number) != (task.round, step.number):
-            raise ProtocolError(f"{_named(task, step)}: this site has announced no keys for it")
+        newest = (*entry.sum, entry.attempt.number, entry.run)
+        if newest != (task.round, step.number, step.attempt, self._run):
+            raise ProtocolError(
+                f"{_named(task, step)}: this site has announced no keys for it, or newer ones since"
+            )
         return entry
+
+    def _check_cohort(self, task: Task, step: SumStep, attempt: Attempt) -> None:
+        """Check that a step is about the cohort that the site shared its secrets among."""
+        if attempt.stage == "announced":
+            raise ProtocolError(f"{_named(task, step)}: this site has not shared its secrets yet")
+        if (attempt.members, attempt.announced) != (step.members, step.announced):
+            raise ProtocolError(
+                f"{_named(task, step)}: this site shared its secrets among other members, or for "
+                "other keys of theirs: the server must ask for new keys, in another attempt"
+            )
+
+    def _check_dead(
+        self, task: Task, context: SumContext, step: SumStep, alive: Attempt | None
+    ) -> None:
+        """Check that the site's last row in this sum is never opened. Raises ProtocolError.
+
+        To open it, ceil(2 n / 3) of its members must confirm it, and an honest member either
+        confirms or abandons. So where as many have abandoned it, honest ones do not suffice.
+        """
+        if alive is None:
+            return
+        gone = {one.site for one in step.announcements}
+        for one in step.earlier:
+            if one.attempt > alive.number:
+                where = replace(context, attempt=one.attempt)
+                check_announcement(where, one, self.membership.agreed)
+                gone.add(one.site)
+        found, needed = len(gone.intersection(alive.members)), quorum(len(alive.members))
+        if found < needed:
+            raise ProtocolError(
+                f"{_named(task, step)}: attempt {alive.number}, to which this site added its "
+                f"numbers, may still be opened: {found} of its {len(alive.members)} members have "
+                f"announced keys since, {needed} must: repeat the sum when more are online"
+            )
+
+    def _counted(self, step: SumStep) -> int:
+        """Return how many members the site counts upon for the noise of a sum."""
+        most = self.membership.vouched
+        return len(step.members) if most is None else min(len(step.members), most)
+
+    # --- what is kept -----------------------------------------------------------------------------
 
     def _context(self, task: Task, step: SumStep) -> SumContext:
         whose = self.membership
-        return SumContext(whose.run, whose.experiment, task.round, step.number)
+        run = whose.run, whose.identity, whose.experiment
+        return SumContext(*run, task.round, step.number, step.attempt)
+
+    @property
+    def _run(self) -> str:
+        whose = self.membership
+        return _digest(json.dumps([whose.run, whose.identity, whose.experiment]).encode())
 
     @cached_property
-    def _masks(self) -> Callable[[int], MaskSite]:
+    def _masks(self) -> Callable[[Attempt], MaskSite]:
         """Returns the site with its secrets of an attempt; the newest is kept from step to step."""
         whose = self.membership
 
-        def of(attempt: int) -> MaskSite:
-            secret = hmac.digest(self._secret, str(attempt).encode(), "sha256")
+        def of(number: int, nonce: str) -> MaskSite:
+            secret = hmac.digest(self._secret, f"{nonce} {number}".encode(), "sha256")
             return MaskSite(whose.site, secret, whose.signer, whose.agreed, whose.least)
 
-        return lru_cache(maxsize=1)(of)
+        newest = lru_cache(maxsize=1)(of)
+        return lambda attempt: newest(attempt.number, attempt.nonce)
 
     @cached_property
     def _secret(self) -> bytes:
@@ -182,19 +320,18 @@ class Summing:
 
     def _entry(self) -> Entry:
         try:
-            plain = json.loads(self._journal.read_text())
-            return Entry(**{**plain, "opened": tuple(plain["opened"])})
+            return _ENTRY.validate_json(self._journal.read_bytes())
         except FileNotFoundError:
             return Entry()
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValidationError) as error:
             raise StoreError(
                 f"{self._journal}: the journal of masked sums is damaged: without it this site "
-                "cannot tell what it has opened; leave this run"
+                "cannot tell what it has confirmed; leave this run"
             ) from error
 
     def _write(self, entry: Entry) -> None:
         durable = self.membership.secret is None  # a simulated site has nothing to hide
-        write_atomic(self._journal, json.dumps(asdict(entry)).encode(), durable=durable)
+        write_atomic(self._journal, json.dumps(asdict(entry)).encode(), durable=durable, mode=0o600)
 
     @property
     def _journal(self) -> Path:
@@ -202,7 +339,7 @@ class Summing:
 
 
 def _named(task: Task, step: SumStep) -> str:
-    return f"masked sum {step.number} of round {task.round}"
+    return f"masked sum {step.number} of round {task.round}, attempt {step.attempt}"
 
 
 def _digest(what: bytes | memoryview) -> str:

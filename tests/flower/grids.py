@@ -128,8 +128,9 @@ def node(run_config: Mapping[str, Any], **node_config: Any) -> Node:
 
 
 def sites(run_config: Mapping[str, Any], count: int) -> dict[int, Node]:
-    """Return nodes 100, 101, ... that are sites 0, 1, ..."""
-    return {100 + k: node(run_config, **{"partition-id": k}) for k in range(count)}
+    """Return nodes 100, 101, ... that are sites 0, 1, ... as Flower's simulation has them."""
+    parts = {"num-partitions": count}
+    return {100 + k: node(run_config, **{"partition-id": k, **parts}) for k in range(count)}
 
 
 def origin_of(experiment: Experiment, run: str = "run") -> Origin:

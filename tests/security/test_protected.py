@@ -220,7 +220,7 @@ def test_one_step_in_a_masked_sum_leaves_the_noise_to_the_shares(site):
     client = site(trained())
     task = site.task("train", 1, server=site.own)
     context, _ = client.context(task)
-    masked = replace(task, sum=SumStep(0, "add", (0, 1, 2, 3)))
+    masked = replace(task, sum=SumStep(0, "add", 1, (0, 1, 2, 3)))
     assert noisy_steps(task, context).multiplier == client.experiment.protection.stepped > 0
     assert noisy_steps(masked, context).multiplier == 0
     allowed = client.experiment.method.sensitivity(masked, context)
@@ -234,19 +234,61 @@ def test_one_step_in_a_masked_sum_leaves_the_noise_to_the_shares(site):
 def test_a_site_without_labels_adds_its_share_of_the_noise(site):
     """It has nothing to say, but the others' shares are made with its own in mind."""
     client = site(trained())
-    task = replace(site.task("train", 1, server=site.own), sum=SumStep(0, "add", (0, 1, 2, 3)))
+    task = replace(site.task("train", 1, server=site.own), sum=SumStep(0, "add", 1, (0, 1, 2, 3)))
     context, _ = client.context(task)
     method = client.experiment.method
     layout = Layout.of(method, task, client.shared, 10)
     asked = layout, context, method, client._releases
-    noise = row_noise(task, {}, *asked)
+    noise = row_noise(task, b"a cohort", 4, *asked)
     inside = noise[layout.places[MODEL]] * STEP
-    # z eta C / q over the root of the three sites of four that are left at least.
-    sigma = client.experiment.protection.stepped * 0.5 / 0.2 / np.sqrt(3)
+    # z eta C / q over the root of the sites of four that are left but for one in league: two.
+    sigma = client.experiment.protection.stepped * 0.5 / 0.2 / np.sqrt(2)
     assert inside.std() == pytest.approx(sigma, rel=0.02)
     assert np.count_nonzero(noise) <= len(inside)  # counts have none
-    assert np.array_equal(noise, row_noise(task, {}, *asked))  # asked again, no second look
-    assert not np.array_equal(noise, row_noise(replace(task, round=2), {}, *asked))
+    assert np.array_equal(noise, row_noise(task, b"a cohort", 4, *asked))
+    # Three sites that nobody vouches for: each adds all of the noise.
+    alone = row_noise(task, b"a cohort", 3, *asked)[layout.places[MODEL]] * STEP
+    assert alone.std() == pytest.approx(sigma * np.sqrt(2), rel=0.02)
+
+
+def test_a_sum_is_paid_for_once_whatever_its_attempts_and_each_has_other_noise(site):
+    """Findings 25 a and j. Two rounds are planned; an attempt with other members costs no more."""
+    client = site(trained())
+
+    def asked(number, key, members=4, round=1):
+        step = SumStep(number, "add", 1, tuple(range(members)))
+        task = replace(site.task("train", round, server=site.own), sum=step)
+        context, _ = client.context(task)
+        method = client.experiment.method
+        layout = Layout.of(method, task, client.shared, 10)
+        noise = row_noise(task, key, members, layout, context, method, client._releases)
+        return noise[layout.places[MODEL]]
+
+    first = asked(0, b"four members")
+    second = asked(0, b"three members", 3)
+    # Independent draws: correlation strays by 5 / sqrt(n) once in 1.7 million.
+    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(len(first))
+    assert client._releases.made() == 1
+    asked(1, b"another sum of the same round")
+    assert client._releases.made() == 2
+    with pytest.raises(ConfigError, match=r"pays for 2 release\(s\)"):
+        asked(0, b"", round=2)
+    assert len(asked(0, b"a third attempt")) and client._releases.made() == 2
+
+
+def test_two_sums_of_a_round_draw_their_images_apart(site):
+    """Each is paid for as if it drew anew: the same images twice would cost more than that."""
+    from fedapp.methods.averaging.base import noisy_steps
+
+    client = site(trained())
+    task = site.task("train", 1, server=site.own)
+    context, _ = client.context(task)
+
+    def drawn(number, attempt=1):
+        masked = replace(task, sum=SumStep(number, "add", attempt, (0, 1, 2, 3)))
+        return noisy_steps(masked, context).secret(b"sampled 0")
+
+    assert drawn(0) == drawn(0, attempt=2) != drawn(1)
 
 
 def said(*changes, preset="digits_demo", **more):

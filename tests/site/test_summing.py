@@ -10,18 +10,18 @@ from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError, ProtocolError, StoreError
 from fedapp.messages.masks.context import SumContext
 from fedapp.messages.masks.opening import announcements_for, by_receiver, unmask
+from fedapp.messages.masks.session import all_announced
 from fedapp.messages.masks.words import from_words
-from fedapp.messages.protocol import ModelRef, SumStep, Task
+from fedapp.messages.protocol import ModelRef, Origin, SumStep, Task
 from fedapp.site.members import registered, simulated
 from fedapp.site.summing import Summing
 
 SITES = 4
-RUN = SumContext("", "", 3, 0)
 
 
-def experiment(**over):
+def experiment(sites=SITES, **over):
     given = {
-        "split.num_clients": SITES,
+        "split.num_clients": sites,
         "rounds.sample_rate": 1.0,
         "privacy.sums": "masked",
         **over,
@@ -30,51 +30,79 @@ def experiment(**over):
 
 
 class Server:
-    """Asks sites for a sum, honestly or not."""
+    """Asks sites for a sum, honestly or not. What it was told last is what it sends on.
 
-    def __init__(self, root, secret=None):
-        there = experiment()
+    hidden: the sites keep secrets of their own, as real ones do.
+    """
+
+    def __init__(self, root, sites=SITES, hidden=False):
+        there = experiment(sites)
         self.sites = {
-            k: Summing(replace(simulated(there, k), **({"secret": None} if secret else {})),
+            k: Summing(replace(simulated(there, k), **({"secret": None} if hidden else {})),
                        root / str(k))
-            for k in range(SITES)
+            for k in range(sites)
         }  # fmt: skip
-        self.members = tuple(range(SITES))
-        self.announcements, self.sealed, self.confirmed = {}, [], {}
+        self.members = tuple(range(sites))
+        self.announcements, self.sealed, self.confirmed, self.earlier = {}, [], {}, {}
+        self.round, self.number, self.attempt = 3, 0, 1
 
-    def task(self, site, step, round=3):
-        return Task(site, round, "train", ModelRef(site, 0, "0" * 64), sum=step)
+    @property
+    def context(self):
+        return SumContext("", "", "", self.round, self.number, self.attempt)
 
-    def ask(self, site, step, round=3):
-        return self.sites[site].step(self.task(site, step, round))
+    def task(self, site, step):
+        return Task(site, self.round, "train", ModelRef(site, 0, "0" * 64), sum=step)
 
-    def announce(self, number=0, round=3):
-        for k in self.sites:
-            answer = self.ask(k, SumStep(number, "announce"), round)
-            self.announcements[k] = answer.announcement
+    def ask(self, site, step):
+        return self.sites[site].step(self.task(site, step))
 
-    def linked(self, k, stage, number=0, **more):
-        keys = announcements_for(RUN, k, self.members, self.announcements)
-        return SumStep(number, stage, self.members, keys, **more)
+    def asked(self, site, round, number, attempt):
+        self.round, self.number, self.attempt = round, number, attempt
+        return self.ask(site, SumStep(number, "announce", attempt)).announcement
 
-    def share(self):
+    def announce(self, attempt=1, sites=None):
+        self.earlier |= self.announcements
+        self.announcements = {
+            k: self.asked(k, self.round, self.number, attempt)
+            for k in (self.members if sites is None else sites)
+        }
+
+    def step(self, stage, members=None, **more):
+        members = self.members if members is None else members
+        announced = all_announced(self.context, (self.announcements[k] for k in members))
+        return SumStep(self.number, stage, self.attempt, members, announced, **more)
+
+    def linked(self, k, stage, members=None, **more):
+        members = self.members if members is None else members
+        keys = announcements_for(self.context, k, members, self.announcements)
+        return self.step(stage, members, announcements=keys, **more)
+
+    def share(self, members=None, sites=None):
+        members = self.members if members is None else members
+        sites = members if sites is None else sites
         self.sealed = [
-            box for k in self.members for box in self.ask(k, self.linked(k, "share")).sealed
+            box for k in sites for box in self.ask(k, self.linked(k, "share", members)).sealed
         ]
 
-    def add(self, k, numbers):
-        return self.sites[k].masked(self.task(k, self.linked(k, "add")), np.array(numbers))
+    def add(self, k, numbers, members=None, noise=None, **more):
+        step = self.linked(k, "add", members, **more)
+        return self.sites[k].masked(self.task(k, step), np.array(numbers), noise)
 
-    def confirm(self, k, survivors):
-        step = SumStep(0, "confirm", self.members, survivors=survivors)
+    def confirm(self, k, survivors, members=None):
+        step = self.step("confirm", members, survivors=survivors)
         self.confirmed[k] = self.ask(k, step).confirmation
 
-    def open(self, k, survivors):
+    def open(self, k, survivors, members=None):
         step = self.linked(
-            k, "open", sealed=by_receiver(self.sealed)[k], survivors=survivors,
+            k, "open", members, sealed=by_receiver(self.sealed)[k], survivors=survivors,
             confirmations=tuple(self.confirmed[j] for j in sorted(self.confirmed)),
         )  # fmt: skip
         return self.ask(k, step)
+
+    def unmasked(self, total, survivors, members=None):
+        members = self.members if members is None else members
+        opened = {k: self.open(k, survivors, members) for k in survivors if k in self.confirmed}
+        return unmask(self.context, members, survivors, total, self.announcements, opened).words
 
 
 @pytest.fixture
@@ -89,27 +117,126 @@ def added(server, survivors=range(SITES)):
     return sum(server.add(k, [k + 0.5, -1.0]) for k in survivors)
 
 
+def refused(match):
+    return pytest.raises(ProtocolError, match=match)
+
+
 def test_a_sum_by_hand(server):
     total = added(server)
     for k in server.members:
         server.confirm(k, server.members)
-    opened = {k: server.open(k, server.members) for k in server.members}
-    found = unmask(RUN, server.members, server.members, total, server.announcements, opened)
-    assert from_words(found.words, SITES).tolist() == [8.0, -4.0]  # .5 + 1.5 + 2.5 + 3.5
+    words = server.unmasked(total, server.members)
+    assert from_words(words, SITES).tolist() == [8.0, -4.0]  # .5 + 1.5 + 2.5 + 3.5
+
+
+# --- one cohort, one row --------------------------------------------------------------------------
 
 
 def test_other_numbers_under_the_same_keys_are_refused(server):
     first = server.add(0, [1.0, 2.0])
     assert (server.add(0, [1.0, 2.0]) == first).all()  # the same again is the same
-    with pytest.raises(ProtocolError, match="other numbers or members than before"):
+    with refused("other numbers than before under the same keys"):
         server.add(0, [1.0, 2.5])
 
 
-def test_new_keys_are_others_and_old_shares_open_nothing(server):
-    before = server.announcements[0]
-    server.announce()
-    assert server.announcements[0].mask != before.mask
-    assert (server.add(0, [1.0]) != 0).all()
+def test_secrets_are_shared_among_one_cohort_only(server):
+    server.share()  # the same again
+    fewer = (0, 1, 2)
+    for _ in range(2):  # before it added, and after
+        with refused("shared its secrets among other members"):
+            server.ask(0, server.linked(0, "share", fewer))
+        with refused("shared its secrets among other members"):
+            server.add(0, [1.0], fewer)
+        server.add(0, [1.0])
+    with refused("shared its secrets among other members"):
+        server.confirm(0, fewer, fewer)
+
+
+def test_a_site_that_was_told_another_announcement_has_other_masks(server):
+    """The digest of all announcements is in every key: a server that sends two splits the sum."""
+    again = server.asked(3, 3, 0, 2)  # site 3 announces anew; nobody else does
+    server.attempt = 1
+    with refused("announced no keys for it, or newer ones since"):
+        server.add(3, [1.0])
+    server.announcements[3] = again
+    with refused("shared its secrets among other members, or for other keys of theirs"):
+        server.add(0, [1.0])
+
+
+# --- attempts -------------------------------------------------------------------------------------
+
+
+def test_new_keys_are_others_and_the_same_attempt_has_the_same(tmp_path):
+    one = Server(tmp_path, hidden=True)
+    first = [one.asked(0, 3, 0, 1).mask for _ in range(2)]
+    assert first[0] == first[1] != one.asked(0, 3, 0, 2).mask
+
+
+@pytest.mark.parametrize("asked", [(3, 0, 1), (3, 0, 2), (2, 7, 9)])
+def test_attempts_only_go_up_through_all_sums(asked, tmp_path):
+    one = Server(tmp_path)
+    one.announce(2)
+    one.share()
+    one.add(0, [1.0])
+    with refused("is at attempt 2 of sum 0 of round 3, and only goes on"):
+        one.asked(0, *asked)
+    assert one.asked(0, 3, 1, 1) and one.asked(0, 4, 0, 1)  # each sum counts from 1
+
+
+def test_a_row_may_be_added_again_once_its_first_attempt_is_dead(server):
+    """Of four members three have abandoned it: the fourth and one in league are fewer than three.
+
+    Finding 25 j: an attempt that failed is repeated with other members.
+    """
+    added(server)
+    three = (0, 1, 2)
+    server.announce(2, three)
+    server.share(three)
+    server.add(0, [7.0], three)  # three of four have announced attempt 2: attempt 1 is dead
+    server.announce(3, (0, 1, 2, 3))
+    server.share()
+    assert server.add(0, [8.0]).size  # attempt 2 was of three members, all of whom are here
+
+
+def test_a_row_is_not_added_again_while_its_attempt_may_be_opened(tmp_path):
+    """Seven members; five confirm. Four have announced since: with a hostile two, five may confirm.
+
+    The others' announcements, of whatever attempt after it, are the proof; forged ones are none.
+    """
+    one = Server(tmp_path, 7)
+    one.announce()
+    one.share()
+    for k in one.members:
+        one.add(k, [1.0])
+    one.announce(2, (0, 1, 2, 3, 4))  # five of seven, site 4 is lost again
+    second = dict(one.announcements)
+    one.announce(3, (0, 1, 2, 3))
+    four = (0, 1, 2, 3)
+    one.share(four)
+    with refused("attempt 1, to which this site added .* 4 of its 7 members .* 5 must"):
+        one.add(0, [1.0], four)
+    with refused("4 of its 7 members"):  # that of the very attempt proves nothing
+        one.add(0, [1.0], four, earlier=(first_of_site_4(tmp_path),))
+    forged = replace(second[4], attempt=3)
+    with refused("site 4: its announcement is not signed for this sum"):
+        one.add(0, [1.0], four, earlier=(forged,))
+    assert one.add(0, [1.0], four, earlier=(second[4],)).size
+
+
+def first_of_site_4(root):
+    """What it announced for attempt 1, made again by its twin: keys follow from the seed."""
+    return Server(root / "twin", 7).asked(4, 3, 0, 1)
+
+
+def test_another_sum_needs_no_proof_and_ends_the_first(server):
+    added(server)
+    server.asked(0, 3, 1, 1)
+    server.round, server.number, server.attempt = 3, 0, 1
+    with refused("announced no keys for it, or newer ones since"):
+        server.confirm(0, server.members)
+
+
+# --- confirming is final --------------------------------------------------------------------------
 
 
 def test_a_second_list_of_survivors_is_refused_the_overlap_attack(server):
@@ -118,20 +245,73 @@ def test_a_second_list_of_survivors_is_refused_the_overlap_attack(server):
     three = (0, 1, 2)
     for k in three:
         server.confirm(k, three)
-    with pytest.raises(ProtocolError, match="confirmed already, with other survivors"):
+    with refused("confirmed already, with other survivors"):
         server.confirm(0, server.members)
     server.confirm(0, three)  # the same again
     server.open(0, three)
-    with pytest.raises(ProtocolError, match="confirmed already, with other survivors"):
+    with refused("confirmed already, with other survivors"):
         server.open(0, server.members)
     server.open(0, three)  # a server that was killed may ask again
+
+
+def test_what_was_confirmed_is_never_abandoned(server):
+    """Finding 25 h: announcing anew wiped the row and the survivors, and a second list was signed."""
+    added(server)
+    server.confirm(0, (0, 1, 2))
+    for asked in (3, 0, 2), (3, 0, 1), (2, 5, 1), (0, 0, 1):
+        with refused("has confirmed a sum of round 3, number 0, and never goes back"):
+            server.asked(0, *asked)
+    assert server.asked(0, 3, 1, 1) and server.asked(0, 4, 0, 1)
+    with refused("never goes back"):
+        server.asked(0, 3, 0, 3)
+
+
+def test_thirteen_sites_four_of_them_hostile_give_no_second_sum(tmp_path):
+    """Finding 25 h as it was played: nine honest sites confirm one list, and are asked anew.
+
+    The server opens the sum of all first, then begins another attempt with the same sites to call
+    seven of them lost.
+    """
+    one = Server(tmp_path, 13)
+    one.announce()
+    one.share()
+    for k in range(9):
+        one.add(k, [1.0])
+    survivors = tuple(range(13))
+    for k in range(5):
+        one.confirm(k, survivors)
+    opened = []
+    for k in range(5):
+        with refused("never goes back"):
+            opened.append(one.asked(k, 3, 0, 2))
+    assert not opened
+
+
+def test_another_name_of_the_run_is_no_way_back(tmp_path):
+    """One journal is for all names of a run: under another name nothing is confirmed twice."""
+    one = Server(tmp_path, hidden=True)
+    one.announce()
+    one.share()
+    added(one)
+    other = replace(one.sites[0], membership=replace(one.sites[0].membership, run="other"))
+    mine, one.sites[0] = one.sites[0], other
+    with refused("announced no keys for it"):  # not of this name
+        one.confirm(0, one.members)
+    with refused("added its numbers to it under another name or other settings of the run"):
+        one.asked(0, 3, 0, 2)
+    one.attempt = 1
+    one.sites[0] = mine
+    one.confirm(0, one.members)
+    one.sites[0] = other
+    with refused("never goes back"):
+        one.asked(0, 3, 0, 2)
 
 
 def test_too_few_confirmed_opens_nothing(server):
     added(server)
     for k in (0, 1):
         server.confirm(k, (0, 1, 2))
-    with pytest.raises(ProtocolError, match="confirmed the list of them, 3 must"):
+    with refused("confirmed the list of them, 3 must"):
         server.open(0, (0, 1, 2))
 
 
@@ -139,39 +319,68 @@ def test_nothing_is_opened_that_was_not_confirmed(server):
     added(server)
     for k in (1, 2, 3):
         server.confirm(k, server.members)
-    with pytest.raises(ProtocolError, match="must be confirmed before it is opened"):
+    with refused("must be confirmed before it is opened"):
         server.open(0, server.members)
 
 
-def test_what_was_opened_is_over(server):
-    added(server)
-    for k in server.members:
-        server.confirm(k, server.members)
-    server.open(0, server.members)
-    for round, number in ((3, 0), (2, 5), (0, 0)):
-        with pytest.raises(ProtocolError, match="never goes back"):
-            server.ask(0, SumStep(number, "announce"), round)
-    assert server.ask(0, SumStep(1, "announce")).announcement
-    assert server.ask(0, SumStep(0, "announce"), 4).announcement
-
-
 def test_a_step_of_another_sum_is_refused(server):
-    with pytest.raises(ProtocolError, match="announced no keys for it"):
-        server.sites[0].step(server.task(0, server.linked(0, "share"), round=4))
-    with pytest.raises(ProtocolError, match="announced no keys for it"):
-        server.sites[0].masked(server.task(0, server.linked(0, "add", number=1)), np.ones(1))
+    for other in {"round": 4}, {"number": 1}, {"attempt": 2}:
+        step = server.linked(0, "share")
+        task = replace(server.task(0, step), round=other.get("round", 3))
+        step = replace(step, **{k: v for k, v in other.items() if k != "round"})
+        with refused("announced no keys for it"):
+            server.sites[0].step(replace(task, sum=step))
+        with refused("announced no keys for it"):
+            add = replace(step, stage="add")
+            server.sites[0].masked(replace(task, sum=add), np.ones(1))
 
 
-def test_nothing_is_opened_that_nothing_was_added_to(server):
-    with pytest.raises(ProtocolError, match="has added nothing"):
+def test_nothing_is_confirmed_that_nothing_was_added_to(server):
+    with refused("has added nothing"):
         server.confirm(0, server.members)
 
 
-def test_members_may_not_change_after_adding(server):
-    added(server)
-    server.members = (0, 1, 2)
-    with pytest.raises(ProtocolError, match="of these members"):
-        server.confirm(0, server.members)
+def test_nothing_is_added_before_the_secrets_are_shared(tmp_path):
+    one = Server(tmp_path)
+    one.announce()
+    with refused("has not shared its secrets yet"):
+        one.add(0, [1.0])
+
+
+# --- noise ----------------------------------------------------------------------------------------
+
+
+def test_each_attempt_and_cohort_has_noise_of_its_own(tmp_path):
+    """Finding 25 a: of two sums with the same members the noise cancelled in their difference."""
+    one, keys = Server(tmp_path), []
+
+    def noise(key, counted):
+        keys.append((key, counted))
+        return np.zeros(1, np.int64)
+
+    for attempt, number in ((1, 0), (2, 0), (1, 1)):
+        one.number = number
+        one.announce(attempt)
+        one.share()
+        for k in one.members:
+            one.add(k, [1.0], noise=noise)
+    assert len({key for key, _ in keys}) == 3 and {counted for _, counted in keys} == {SITES}
+    one.sites[0] = replace(one.sites[0], membership=replace(
+        one.sites[0].membership, vouched=3
+    ))  # fmt: skip
+    one.add(0, [1.0], noise=noise)
+    assert keys[-1][1] == 3
+
+
+def test_a_refused_row_is_not_paid_for(server):
+    def noise(key, counted):
+        raise AssertionError
+
+    with refused("shared its secrets among other members"):
+        server.add(0, [1.0], (0, 1, 2), noise=noise)
+
+
+# --- what is kept ---------------------------------------------------------------------------------
 
 
 def test_a_site_that_starts_again_goes_on(server, tmp_path):
@@ -181,8 +390,22 @@ def test_a_site_that_starts_again_goes_on(server, tmp_path):
     assert (again.masked(server.task(1, server.linked(1, "add")), np.array([4.0])) == words).all()
 
 
+def test_an_older_journal_does_not_bring_old_keys_back(tmp_path):
+    """Finding 25 l: the keys follow from a nonce that is drawn anew, not from a counter."""
+    one = Server(tmp_path, hidden=True)
+    journal = one.sites[0].root / "journal.json"
+    first = one.asked(0, 3, 0, 1).mask
+    older = journal.read_bytes()
+    second = one.asked(0, 3, 0, 2).mask
+    journal.write_bytes(older)
+    third = one.asked(0, 3, 0, 2).mask
+    journal.unlink()
+    fourth = one.asked(0, 3, 0, 1).mask
+    assert len({first, second, third, fourth}) == 4
+
+
 def test_a_real_sites_secret_is_its_own(tmp_path):
-    one, two = (Server(tmp_path / name, secret=True) for name in ("one", "two"))
+    one, two = (Server(tmp_path / name, hidden=True) for name in ("one", "two"))
     for there in (one, two):
         there.announce()
     assert one.announcements[0].mask != two.announcements[0].mask
@@ -190,22 +413,26 @@ def test_a_real_sites_secret_is_its_own(tmp_path):
     assert key.stat().st_mode & 0o777 == 0o600 and len(key.read_bytes()) == 32
     key.write_bytes(b"")
     with pytest.raises(StoreError, match="0 bytes, must be 32"):
-        Server(tmp_path / "one", secret=True).announce(number=1)
+        Server(tmp_path / "one", hidden=True).announce(2)
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"attempt": 1}', "[1]", '{"opened": 5, "x": 1}'])
+@pytest.mark.parametrize("text", ["", "[1]", '{"round": "3"}', '{"final": 5}', '{"x": 1}'])
 def test_a_damaged_journal_ends_the_sites_part(text, server):
     (server.sites[0].root / "journal.json").write_text(text)
     with pytest.raises(StoreError, match="damaged"):
-        server.announce()
+        server.announce(2)
 
 
 def test_the_journal_holds_no_secret_and_no_number(server):
     added(server)
     found = json.loads((server.sites[0].root / "journal.json").read_text())
-    assert found.keys() == {
-        "attempt", "round", "number", "members", "row", "survivors", "opened",
+    assert found.keys() == {"round", "number", "run", "attempt", "alive", "final"}
+    assert found["attempt"].keys() == {
+        "number", "nonce", "stage", "members", "announced", "row", "survivors",
     }  # fmt: skip
+
+
+# --- who a site is --------------------------------------------------------------------------------
 
 
 def test_a_registered_key_must_be_the_agreed_one(tmp_path):
@@ -219,12 +446,18 @@ def test_a_registered_key_must_be_the_agreed_one(tmp_path):
         agreed = agreed.replace(f"{name}=", f"{k}=")
     there = experiment(**{"privacy.members": agreed})
     key = tmp_path / "keys" / "sites" / "b" / "supernode.key"
-    found = registered(there, 1, "f" * 64, key)
-    assert found.secret is None and found.run == "f" * 64 and len(found.agreed) == SITES
+    origin = Origin("name", "c" * 16, "0" * 64, identity="f" * 64)
+    found = registered(there, 1, origin, key)
+    assert found.secret is None and len(found.agreed) == SITES
+    assert (found.run, found.identity) == ("name", "f" * 64)
     with pytest.raises(ConfigError, match="site 2 is not agreed on"):
-        registered(there, 2, "f" * 64, key)
+        registered(there, 2, origin, key)
     with pytest.raises(ConfigError, match="make it readable"):
-        registered(there, 1, "f" * 64, tmp_path / "none")
+        registered(there, 1, origin, tmp_path / "none")
+    with pytest.raises(ConfigError, match="has no identity"):
+        registered(there, 1, replace(origin, identity=""), key)
+    with pytest.raises(ConfigError, match="a simulated site has no registered key"):
+        simulated(there, 1)
 
 
 def test_members_are_named_with_their_remedy(tmp_path):

@@ -89,8 +89,8 @@ class Graph:
 def graph(context: SumContext, members: tuple[int, ...]) -> Graph:
     """Return the graph of these members, ascending. Nobody chooses it: a hash draws the ring."""
     half, least = rows(len(members)) if len(members) > COMPLETE else (0, 0)
-    cohort = context.cohort(members)
-    drawn = {site: hashlib.sha256(f"{cohort} {site}".encode()).digest() for site in members}
+    order = context.digest("ring", list(members))
+    drawn = {site: hashlib.sha256(f"{order} {site}".encode()).digest() for site in members}
     return Graph(tuple(sorted(members, key=drawn.__getitem__)) if half else members, half, least)
 
 

@@ -7,6 +7,7 @@ from fedapp.messages.masks.context import MaskError, SumContext
 from fedapp.messages.masks.graph import graph
 from fedapp.messages.masks.keys import mask_key, own_digest, public
 from fedapp.messages.masks.masking import add_pairs, remove_own
+from fedapp.messages.masks.session import all_announced
 from fedapp.messages.masks.shares import SIZE, combine
 from fedapp.messages.masks.words import Words
 from fedapp.messages.protocol import Announcement, OpenedShare, Sealed, SumAnswer
@@ -54,7 +55,8 @@ def unmask(
     """
     links = graph(context, members)
     links.check(frozenset(survivors))
-    cohort, words, wrong = context.cohort(members), total.copy(), set[int]()
+    announced = all_announced(context, (announcements[site] for site in members))
+    cohort, words, wrong = context.cohort(members, announced), total.copy(), set[int]()
     own = _by_owner(opened, lambda answer: answer.own)
     pairs = _by_owner(opened, lambda answer: answer.pairs)
     for site in members:

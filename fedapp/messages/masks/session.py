@@ -1,14 +1,14 @@
 """A site's five steps in a masked sum: announce, share, add, confirm, open.
 
 Each is a pure function of the step and the site's secret, so a site that was killed goes on. What
-must be remembered is its journal's (`fedapp/site`): under one set of keys a site adds one row of
-numbers, to a sum of one list of members, and confirms and opens one list of survivors. Without that
-a server that asks twice sees the difference of two sums.
+must be remembered is its journal's (`fedapp/site`): under one set of keys a site shares its secrets
+among one cohort (members and all that they announced), adds one row of numbers, and confirms and
+opens one list of survivors. Without that a server that asks twice sees the difference of two sums.
 
 All refusals are MaskError: one line, with the remedy.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -44,7 +44,7 @@ FEWEST = 3
 class MaskSite:
     """A site in the masked sums of one run.
 
-    site: its number. secret: 32 bytes that only the site knows, of this run alone. signer: the key
+    site: its number. secret: 32 bytes that only the site knows, of this attempt alone. signer: the key
     that it is registered with. agreed: fingerprint of each site's registered key, by number. least:
     members, and survivors, of a sum at least; `FEWEST` or more.
     """
@@ -66,16 +66,16 @@ class MaskSite:
 
     def announce(self, context: SumContext) -> SumAnswer:
         """Return the site's public keys for this sum, signed."""
-        keys = self._secrets(context).announced
+        keys, public = self._secrets(context).announced, self.signer.public.hex()
         signature = self.signer.sign(context.bound("announce", self.site, *keys))
-        announcement = Announcement(self.site, *keys, self.signer.public.hex(), signature)
-        return SumAnswer(announcement=announcement)
+        one = Announcement(self.site, context.attempt, *keys, public, signature)
+        return SumAnswer(announcement=one)
 
     def share(self, context: SumContext, step: SumStep) -> SumAnswer:
         """Return shares of the seeds of both masks, sealed for each neighbour and itself."""
         links = self._members(context, step, "share")
         keys = self._announced(context, step, links)
-        secrets, cohort = self._secrets(context), context.cohort(step.members)
+        secrets, cohort = self._secrets(context), context.cohort(step.members, step.announced)
         more = links.threshold - 1
         own, pairs = (
             split(seed, secrets.coefficients(of, cohort, more), list(keys))
@@ -98,7 +98,7 @@ class MaskSite:
         """Return the site's words [D] with all its masks on them."""
         links = self._members(context, step, "add")
         keys = self._announced(context, step, links)
-        secrets, cohort = self._secrets(context), context.cohort(step.members)
+        secrets, cohort = self._secrets(context), context.cohort(step.members, step.announced)
         total = words.copy()
         add_own(total, secrets.own, cohort)
         others = {other: one.mask for other, one in keys.items() if other != self.site}
@@ -106,9 +106,9 @@ class MaskSite:
         return total
 
     def confirm(self, context: SumContext, step: SumStep) -> SumAnswer:
-        """Return the site's signature that it was named these members and survivors."""
+        """Return the site's signature that it was named this cohort and these survivors."""
         self._survivors(context, step, self._members(context, step, "confirm"))
-        signature = self.signer.sign(_confirmed(context, step.members, step.survivors))
+        signature = self.signer.sign(confirmed(context, step))
         return SumAnswer(confirmation=Confirmation(self.site, self.signer.public.hex(), signature))
 
     def opened(self, context: SumContext, step: SumStep) -> SumAnswer:
@@ -119,7 +119,7 @@ class MaskSite:
         keys = self._announced(context, step, links)
         senders = [box.sender for box in step.sealed]
         _ascending(senders, "senders of sealed boxes")
-        secrets, cohort = self._secrets(context), context.cohort(step.members)
+        secrets, cohort = self._secrets(context), context.cohort(step.members, step.announced)
         own, pairs = [], []
         for box in step.sealed:
             if box.receiver != self.site or box.sender not in keys:
@@ -148,11 +148,12 @@ class MaskSite:
         return lru_cache(maxsize=1)(lambda of: SumSecrets(self.secret, of, self.site))
 
     def _members(self, context: SumContext, step: SumStep, stage: str) -> Graph:
-        """Check stage, number and members; return who is whose neighbour."""
-        if (step.stage, step.number) != (stage, context.number):
+        """Check stage, number, attempt and members; return who is whose neighbour."""
+        asked, here = (step.stage, step.number, step.attempt), (context.number, context.attempt)
+        if asked != (stage, *here):
             raise MaskError(
-                f"step {step.stage!r} of sum {step.number}: sum {context.number} is at {stage!r}; "
-                "the server must keep the order of steps"
+                f"step {step.stage!r} of sum {step.number}, attempt {step.attempt}: sum {here[0]}, "
+                f"attempt {here[1]}, is at {stage!r}; the server must keep the order of steps"
             )
         _ascending(step.members, "members")
         strangers = [site for site in step.members if site not in self.agreed]
@@ -198,6 +199,11 @@ class MaskSite:
             )
         for one in step.announcements:
             check_announcement(context, one, self.agreed)
+        if not links.half and step.announced != all_announced(context, step.announcements):
+            raise MaskError(
+                "the digest of all announcements is not that of those that came: the server must "
+                "send every site what all of them announced"
+            )
         keys = {one.site: one for one in step.announcements}
         mine = keys[self.site]
         if (mine.box, mine.mask, mine.own) != self._secrets(context).announced:
@@ -216,7 +222,7 @@ class MaskSite:
                 f"{len(survivors.intersection(sites))} of {len(survivors)} survivors confirmed the "
                 f"list of them, {needed} must: no site opens a sum for a list that few were shown"
             )
-        text = _confirmed(context, step.members, step.survivors)
+        text = confirmed(context, step)
         for one in step.confirmations:
             check_signed(one, text, self.agreed.get(one.site), "confirmation")
 
@@ -233,21 +239,21 @@ def check_announcement(context: SumContext, one: Announcement, agreed: Mapping[i
 def check_announced(context: SumContext, one: Announcement, agreed: str | None) -> None:
     """As `check_announcement`. What passed is remembered: three steps bring the same ones."""
     text = context.bound("announce", one.site, one.box, one.mask, one.own)
+    if one.attempt != context.attempt:
+        raise MaskError(
+            f"site {one.site}: its announcement is for attempt {one.attempt}, this is attempt "
+            f"{context.attempt}: the server must ask that site for new keys"
+        )
     check_signed(one, text, agreed, "announcement")
     if not (usable(one.box) and usable(one.mask)):
         raise MaskError(f"site {one.site}: announced what is no key of X25519; leave it out")
 
 
 def check_confirmation(
-    context: SumContext,
-    members: Sequence[int],
-    survivors: Sequence[int],
-    one: Confirmation,
-    agreed: Mapping[int, str],
+    context: SumContext, step: SumStep, one: Confirmation, agreed: Mapping[int, str]
 ) -> None:
-    """Raise MaskError where a site did not confirm these survivors; the server asks too."""
-    text = _confirmed(context, members, survivors)
-    check_signed(one, text, agreed.get(one.site), "confirmation")
+    """Raise MaskError where a site did not confirm what this step names; the server asks too."""
+    check_signed(one, confirmed(context, step), agreed.get(one.site), "confirmation")
 
 
 @lru_cache(maxsize=2**14)
@@ -268,8 +274,19 @@ def check_signed(
         )
 
 
-def _confirmed(context: SumContext, members: Sequence[int], survivors: Sequence[int]) -> bytes:
-    return context.bound("confirm", list(members), list(survivors))
+def all_announced(context: SumContext, announcements: Iterable[Announcement]) -> str:
+    """Return the digest of what all members announced, their signatures too.
+
+    announcements: ascending by site.
+    """
+    fields = ([k.site, k.box, k.mask, k.own, k.signer, k.signature] for k in announcements)
+    return context.digest("announced", *fields)
+
+
+def confirmed(context: SumContext, step: SumStep) -> bytes:
+    """Return what a site signs when it confirms the survivors that a step names."""
+    cohort = context.cohort(step.members, step.announced)
+    return context.bound("confirm", cohort, list(step.survivors))
 
 
 def _box_key(

@@ -356,6 +356,8 @@ def noisy_steps(task: Task, site: SiteContext) -> NoisySteps:
     count = _steps(budget_of(task, training), privacy.sampling)
     shared = task.sum is not None and count == 1
     what = encode(replace(task, sum=None, own=task.models["server"][0])) if task.models else b""
+    if shared:  # each sum is paid for by itself, so each draws its images anew
+        what += b"sum %d" % (task.sum.number if task.sum else 0)
     return NoisySteps(
         count,
         privacy.sampling,

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import chisquare, kstest
 
 from fedapp.learn.privacy.discrete import WIDEST, discrete_gaussian, shares_differ
-from fedapp.learn.privacy.shares import LEAST, lost_allowed, share
+from fedapp.learn.privacy.shares import LEAST, honest, lost_allowed, share
 
 KEY = b"k" * 32
 
@@ -96,20 +96,25 @@ def test_a_sum_of_shares_is_one_discrete_gaussian_by_enumeration():
     assert shares_differ(0.5, 3) > shares_differ(0.5, 2) > 1e-1
 
 
-def test_the_sum_has_the_accounts_noise_though_the_allowed_number_of_sites_is_lost():
+def test_the_sum_has_the_accounts_noise_though_sites_are_lost_and_one_tells_its_own():
+    """Of seven sites two are lost; of the other five one is in league, and takes its noise off."""
     members, multiplier, sensitivity, step = 7, 1.5, 2.0, 2.0**-30
     count = 40_000
-    lost = lost_allowed(members)
-    assert lost == 2
+    makers = honest(members, colluding=1)
+    assert (lost_allowed(members), makers) == (2, 4)
     shares = [
-        share(bytes([k]) * 32, count, sensitivity, multiplier, step, members)
-        for k in range(members - lost)
+        share(bytes([k]) * 32, count, sensitivity, multiplier, step, makers) for k in range(makers)
     ]
     total = np.sum(shares, axis=0) * step
     assert abs(total.var() / 3.0**2 - 1) < 5 * math.sqrt(2 / count)  # 5 sigma
     alone = share(KEY, count, sensitivity, multiplier, step) * step
     assert abs(alone.var() / 3.0**2 - 1) < 5 * math.sqrt(2 / count)
     assert [lost_allowed(n) for n in (1, 2, 3, 10, 100)] == [0, 0, 1, 3, 33]
+
+
+def test_how_many_sites_make_the_noise_by_hand():
+    assert [honest(n, 1) for n in (3, 4, 7, 12, 100)] == [1, 2, 4, 7, 66]
+    assert [honest(12, c) for c in (2, 3, 7, 8, 50)] == [6, 5, 1, 1, 1]  # never less than one
 
 
 def test_rounding_to_whole_steps_is_in_the_sensitivity():

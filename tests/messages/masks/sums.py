@@ -8,7 +8,7 @@ import numpy as np
 
 from fedapp.messages.masks.context import SumContext
 from fedapp.messages.masks.opening import Unmasked, announcements_for, by_receiver, unmask
-from fedapp.messages.masks.session import MaskSite
+from fedapp.messages.masks.session import MaskSite, all_announced
 from fedapp.messages.masks.simulated import simulated_agreed, simulated_secret, simulated_signer
 from fedapp.messages.masks.words import from_words, to_words
 from fedapp.messages.protocol import (
@@ -21,7 +21,7 @@ from fedapp.messages.protocol import (
 )
 
 SEED = 3
-CONTEXT = SumContext("run-1", "e" * 64, 4, 1)
+CONTEXT = SumContext("run", "run-1", "e" * 64, 4, 1, 2)
 NOBODY = frozenset[int]()
 Words = np.ndarray
 
@@ -65,8 +65,17 @@ class Sum:
 
     def step(self, stage: str, of: int, **more: object) -> SumStep:
         needed = announcements_for(self.context, of, self.members, self.announcements)
-        plain = SumStep(self.context.number, stage, self.members, needed)  # type: ignore[arg-type]
+        which = self.context.number, stage, self.context.attempt
+        plain = SumStep(*which, self.members, self.announced, needed)  # type: ignore[arg-type]
         return replace(plain, **more)  # type: ignore[arg-type]
+
+    @property
+    def announced(self) -> str:
+        return all_announced(self.context, (self.announcements[k] for k in self.members))
+
+    @property
+    def cohort(self) -> str:
+        return self.context.cohort(self.members, self.announced)
 
     @cached_property
     def sealed(self) -> list[Sealed]:

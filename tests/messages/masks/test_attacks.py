@@ -9,7 +9,7 @@ import pytest
 from fedapp.messages.masks.context import MaskError
 from fedapp.messages.masks.graph import quorum
 from fedapp.messages.masks.keys import SumSecrets, mask_key, own_digest
-from fedapp.messages.masks.masking import add_own, add_pairs
+from fedapp.messages.masks.masking import add_own, add_pairs, remove_own
 from fedapp.messages.masks.opening import by_receiver
 from fedapp.messages.masks.session import MaskSite, check_announcement, check_confirmation
 from fedapp.messages.masks.shares import combine, split
@@ -43,7 +43,7 @@ def gathered(
     a colluding one gives both. Signatures are left aside.
     """
     shares: dict[str, dict[int, bytes]] = {"own": {}, "pairs": {}}
-    cohort, threshold = CONTEXT.cohort(one.members), quorum(len(one.members))
+    cohort, threshold = one.cohort, quorum(len(one.members))
     secrets = secrets_of(victim)
     for which, secret in (("own", secrets.own), ("pairs", secrets.pairs)):
         coefficients = secrets.coefficients(which, cohort, threshold - 1)
@@ -146,6 +146,8 @@ CHANGED = {
     "another round's": (lambda one: of_context(round=3), "site 2: .* not signed for this sum"),
     "another number's": (lambda one: of_context(number=0), "site 2: .* not signed for this sum"),
     "another run's": (lambda one: of_context(identity="run-0"), "site 2: .* not signed for this"),
+    "another name's": (lambda one: of_context(run="other"), "site 2: .* not signed for this sum"),
+    "another attempt's": (lambda one: of_context(attempt=1), "site 2: .* is for attempt 1, this is"),
     "other settings'": (lambda one: of_context(experiment="f"), "site 2: .* not signed for this"),
 }  # fmt: skip
 
@@ -194,7 +196,7 @@ def test_a_site_that_copies_anothers_key_does_not_cancel_its_masks():
     one.announcements[0] = replace(copied, signature=simulated_signer(SEED, 0).sign(text))
     words = one.masked(1)
     cancelled = one.words(1).copy()
-    cohort, key = CONTEXT.cohort(one.members), mask_key(secrets_of(1).pairs)
+    cohort, key = one.cohort, mask_key(secrets_of(1).pairs)
     add_own(cancelled, secrets_of(1).own, cohort)
     add_pairs(cancelled, 1, key, {3: one.announcements[3].mask}, cohort)
     assert not np.array_equal(words, cancelled)
@@ -216,14 +218,15 @@ def test_keys_whose_masks_everybody_knows_are_refused_by_name():
 
 def test_a_server_sorts_out_what_would_stop_all_sites():
     one = Sum(rows(4))
-    agreed = one.sites[0].agreed
+    agreed, named = one.sites[0].agreed, one.step("confirm", 0, survivors=one.survivors)
     for k in one.members:
         check_announcement(CONTEXT, one.announcements[k], agreed)
-        check_confirmation(CONTEXT, one.members, one.survivors, one.confirmations[k], agreed)
+        check_confirmation(CONTEXT, named, one.confirmations[k], agreed)
     with refused("site 2: .* not signed for this sum"):
         check_announcement(CONTEXT, replace(one.announcements[2], own="0" * 64), agreed)
     with refused("site 2: .* not signed for this sum"):
-        check_confirmation(CONTEXT, one.members, one.survivors[1:], one.confirmations[2], agreed)
+        fewer = replace(named, survivors=one.survivors[1:])
+        check_confirmation(CONTEXT, fewer, one.confirmations[2], agreed)
     with refused("site 9: .* not the agreed one"):
         check_announcement(CONTEXT, replace(one.announcements[2], site=9), agreed)
 
@@ -286,10 +289,11 @@ def test_survivors_that_no_site_confirms_or_opens(survivors, words):
 
 def test_steps_keep_their_order_and_number():
     one = Sum(rows(4))
-    with refused("step 'add' of sum 1: sum 1 is at 'share'"):
+    with refused("step 'add' of sum 1, attempt 2: sum 1, attempt 2, is at 'share'"):
         one.sites[0].share(CONTEXT, one.step("add", 0))
-    with refused("step 'share' of sum 0: sum 1 is at 'share'"):
-        one.sites[0].share(CONTEXT, replace(one.step("share", 0), number=0))
+    for other in {"number": 0}, {"attempt": 1}:
+        with refused("step 'share' of sum .* sum 1, attempt 2, is at 'share'"):
+            one.sites[0].share(CONTEXT, replace(one.step("share", 0), **other))
 
 
 @pytest.mark.parametrize("chosen", [(0, 1, 2), (0, 1, 2, 3, 3), (1, 0, 2, 3), ()])
@@ -451,3 +455,53 @@ def test_a_site_may_announce_what_it_likes_of_its_own_mask_and_spoils_the_sum_by
     one.announcements[1] = lied
     with refused("shares of site 1's secret do not fit what it announced"):
         one.unmasked()
+
+
+# --- what the journal is for ----------------------------------------------------------------------
+
+
+def test_two_cohorts_under_one_set_of_keys_would_show_a_row():
+    """Why a site shares its secrets once: six sites, 5 in league, fewer than a third of 6 and of 4.
+
+    Sites 0 and 1 are asked to share among all six, then anew among 0, 1, 4, 5, as if 2 and 3 were
+    gone; to that sum they add. There 0, 1 and 5 confirm, and open the seed of site 0's own mask. In
+    the sum of six, 2, 3, 4 and 5 confirm that 0 and 1 are lost, and open site 0's key for masks. No
+    honest site opens both, and yet nothing hides the row. `fedapp.site.summing` refuses the second
+    sharing.
+    """
+    all_six, four = Sum(rows(6)), Sum(rows(6))
+    four.sites, four.members = all_six.sites, (0, 1, 4, 5)  # type: ignore[misc]
+    assert four.announcements[0] == all_six.announcements[0]  # one set of keys
+    words = four.masked(0)
+
+    all_six.survivors, four.survivors = (2, 3, 4, 5), (0, 1, 5)  # type: ignore[misc]
+    pairs = {k: opened(all_six.open(k).pairs, of=0) for k in all_six.survivors}
+    own = {k: opened(four.open(k).own, of=0) for k in four.survivors}
+    assert len(pairs) == quorum(6) and len(own) == quorum(4)
+
+    seen = words.copy()
+    remove_own(seen, combine(own), four.cohort)
+    negative = np.zeros_like(seen)
+    others = {k: four.announcements[k].mask for k in (1, 4, 5)}
+    add_pairs(negative, 0, mask_key(combine(pairs)), others, four.cohort)
+    assert np.array_equal(seen - negative, four.words(0))
+
+
+def opened(shares: tuple[OpenedShare, ...], of: int) -> bytes:
+    [share] = [one.share for one in shares if one.site == of]
+    return bytes.fromhex(share)
+
+
+def test_a_confirmation_of_another_attempt_or_other_keys_opens_nothing():
+    """Finding 25 h: signed twice, under two sets of keys, one list each, both opened in the second."""
+    one = Sum(rows(4))
+    for other in (
+        Sum(rows(4), context=replace(CONTEXT, attempt=1)),
+        Sum(rows(4), context=replace(CONTEXT, run="other")),
+        Sum(rows(4), seed=SEED),
+    ):
+        if other.context == CONTEXT:  # the same attempt, and another announcement in it
+            made = MaskSite(3, bytes(32), other.sites[3].signer, other.sites[3].agreed, 3)
+            other.sites[3] = made
+        with refused("site 0: its confirmation is not signed for this sum"):
+            one.open(1, confirmations=other.confirmations)

@@ -1,5 +1,6 @@
 """Who masks with whom: the tails by exact counting, the ring by hand, whom a server may name."""
 
+from dataclasses import replace
 from math import comb
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedapp.messages.masks.graph import (
     rows,
 )
 
-CONTEXT = SumContext("run", "e", 0, 0)
+CONTEXT = SumContext("name", "run", "e", 0, 0)
 LARGE = (COMPLETE + 1, 1000, 4096)
 
 
@@ -96,8 +97,8 @@ def test_everybody_draws_the_same_ring_and_each_sum_another():
     first = of(600)
     graph.cache_clear()
     assert of(600) == first
-    for other in ("run", "e", 1, 0), ("run", "e", 0, 1), ("run2", "e", 0, 0), ("run", "f", 0, 0):
-        assert of(600, SumContext(*other)).ring != first.ring
+    for other in {"round": 1}, {"number": 1}, {"identity": "run2"}, {"experiment": "f"}:
+        assert of(600, replace(CONTEXT, **other)).ring != first.ring
     assert graph(CONTEXT, tuple(range(1, 601))).ring != first.ring
 
 

@@ -23,7 +23,7 @@ from fedapp.messages.masks.keys import (
 )
 from fedapp.messages.masks.simulated import simulated_agreed, simulated_secret, simulated_signer
 
-CONTEXT = SumContext("run", "e", 2, 1)
+CONTEXT = SumContext("name", "run", "e", 2, 1)
 OPENSSH, PKCS8 = serialization.PrivateFormat.OpenSSH, serialization.PrivateFormat.PKCS8
 GOOD = {
     "P-384": ec.generate_private_key(ec.SECP384R1()),
@@ -99,7 +99,7 @@ def all_of(secrets: SumSecrets) -> list[bytes]:
 
 def test_a_site_that_starts_again_has_the_same_secrets_and_other_sums_have_others():
     first = SumSecrets(bytes(32), CONTEXT, 3)
-    assert all_of(SumSecrets(bytes(32), SumContext("run", "e", 2, 1), 3)) == all_of(first)
+    assert all_of(SumSecrets(bytes(32), SumContext("name", "run", "e", 2, 1), 3)) == all_of(first)
     others = [
         SumSecrets(bytes(31) + b"\1", CONTEXT, 3),
         SumSecrets(bytes(32), CONTEXT, 4),
@@ -107,6 +107,8 @@ def test_a_site_that_starts_again_has_the_same_secrets_and_other_sums_have_other
         SumSecrets(bytes(32), replace(CONTEXT, experiment="f"), 3),
         SumSecrets(bytes(32), replace(CONTEXT, round=3), 3),
         SumSecrets(bytes(32), replace(CONTEXT, number=2), 3),
+        SumSecrets(bytes(32), replace(CONTEXT, run="other"), 3),
+        SumSecrets(bytes(32), replace(CONTEXT, attempt=2), 3),
     ]
     every = [one for secrets in (first, *others) for one in all_of(secrets)]
     assert len(set(every)) == len(every)
@@ -115,10 +117,10 @@ def test_a_site_that_starts_again_has_the_same_secrets_and_other_sums_have_other
 
 
 def test_parts_of_a_context_keep_their_borders():
-    one, two = SumContext("a", "bc", 1, 1), SumContext("ab", "c", 1, 1)
+    one, two = SumContext("n", "a", "bc", 1, 1), SumContext("n", "ab", "c", 1, 1)
     assert one.bound("x") != two.bound("x")
     assert one.bound("x", "y", 1) != one.bound("x", "y1")
-    assert one.cohort([1, 23]) != one.cohort([12, 3])
+    assert one.cohort([1, 23], "a") != one.cohort([12, 3], "a") != one.cohort([12, 3], "b")
 
 
 def test_no_secret_is_shown():

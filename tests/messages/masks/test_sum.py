@@ -1,6 +1,7 @@
 """A masked sum from end to end: the sum is exact, and what is sent looks like nothing."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def test_the_middle_one_of_three_by_hand():
     """y_1 = x_1 + own_1 - pair_01 + pair_12: the lower number adds, the higher subtracts."""
     one = Sum(rows(3, 4))
     secrets = [SumSecrets(simulated_secret(SEED, k), CONTEXT, k) for k in range(3)]
-    cohort = CONTEXT.cohort([0, 1, 2])
+    cohort = one.cohort
 
     def pair(a: int, b: int) -> np.ndarray:
         theirs = X25519PublicKey.from_public_bytes(bytes.fromhex(one.announcements[b].mask))
@@ -192,8 +193,7 @@ def test_masked_words_look_uniform(number):
 def test_masked_words_of_two_sums_have_nothing_in_common():
     """The same numbers in another sum: the difference looks uniform too (false alarm: 10^-6)."""
     first, second = (
-        Sum(np.zeros((3, 50_000)), context=CONTEXT.__class__("run-1", "e" * 64, 4, number))
-        for number in (1, 2)
+        Sum(np.zeros((3, 50_000)), context=replace(CONTEXT, number=number)) for number in (1, 2)
     )
     difference = first.masked(0) - second.masked(0)
     counts = np.bincount(difference.view(np.uint8), minlength=256)

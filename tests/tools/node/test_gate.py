@@ -206,10 +206,10 @@ def test_the_installed_app_does_a_run_of_a_neighbouring_version(standing_in, tmp
     ({"fedapp/learn/sgd.py": b""}, "numbers are made otherwise (fedapp/learn/sgd.py)"),
     ({"fedapp/methods/new.py": b"", "fedapp/site/privacy.py": b""}, "fedapp/methods/new.py and 1"),
     ({"fedapp/ground/rng.py": None}, "fedapp/ground/rng.py"),
-    ({"fedapp/messages/protocol.py": b"SCHEMA = 10\nREADS = (10, 10)\n"},
-     "writes messages 10 (understands 10 to 10), the code here 9"),
-    ({"fedapp/messages/protocol.py": b"SCHEMA = 10\nREADS = (9, 10)\n"}, "writes messages 10"),
-    ({"fedapp/messages/protocol.py": b"SCHEMA = 9\nREADS = (10, 10)\n"}, "writes messages 9"),
+    ({"fedapp/messages/protocol.py": b"SCHEMA = 11\nREADS = (11, 11)\n"},
+     "writes messages 11 (understands 11 to 11), the code here 10"),
+    ({"fedapp/messages/protocol.py": b"SCHEMA = 11\nREADS = (10, 11)\n"}, "writes messages 11"),
+    ({"fedapp/messages/protocol.py": b"SCHEMA = 10\nREADS = (11, 11)\n"}, "writes messages 10"),
     ({"fedapp/messages/protocol.py": b"SCHEMA = nine\n"}, "does not say which messages"),
 ])  # fmt: skip
 def test_where_numbers_or_messages_are_others_it_does_not_and_says_why(standing_in, files, said):
@@ -226,7 +226,7 @@ def test_a_version_whose_messages_are_others_but_understood_is_stood_in_for(stan
     assert standing_in.ran == 1
 
 
-SPEAKS = b"SCHEMA = 9\n# more\nREADS = (8, 11)\n"
+SPEAKS = b"SCHEMA = 10\n# more\nREADS = (9, 12)\n"
 
 
 @pytest.mark.parametrize("word", ["refused", "taken back"])
