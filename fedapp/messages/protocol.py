@@ -267,9 +267,9 @@ class Confirmation:
 class SumStep:
     """A step of a masked sum, as the server asks for it (docs/MASKED_SUMS.md).
 
-    number: of the sum within the round, from 0. attempt: at this sum; the same for all sites. stage:
-    announce keys, share secrets, add one's own masked numbers (the task itself), confirm whose
-    numbers came, open. members: who takes part, ascending; empty when keys are asked for.
+    number: of the sum within the round, from 0. attempt: at this sum; the same for all sites.
+    stage: announce keys, share secrets, add one's own masked numbers (the task itself), confirm
+    whose numbers came, open. members: who takes part, ascending; empty when keys are asked for.
     announced: digest of what all members announced; empty when keys are asked for. announcements:
     of the site's neighbours and its own (share, add, open). earlier: announcements of earlier
     attempts at this sum, each site's newest, which prove that the site's last row in it is never

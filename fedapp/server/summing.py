@@ -63,7 +63,8 @@ Signed = TypeVar("Signed", Announcement, Confirmation)
 class Opening:
     """All that is needed to open a sum: written down before anybody is asked to.
 
-    attempt: at the sum. members, survivors: sites. private: of the survivors, digest of what each keeps to itself.
+    attempt: at the sum. members, survivors: sites. private: of the survivors, digest of what each
+    keeps to itself.
     """
 
     attempt: int

@@ -5,7 +5,6 @@ simulation evaluations are told, since somebody must know how well a study's sit
 to hidden labels (`SiteData.audit`), which no real site has, stands for that.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 

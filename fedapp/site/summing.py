@@ -137,9 +137,10 @@ class Summing:
     def masked(
         self, task: Task, numbers: NDArray[np.float64], noise: Noise | None = None
     ) -> NDArray[np.uint64]:
-        """Return numbers [D] as they leave: in fixed point, with noise, and masked. Raises as `step`.
+        """Return numbers [D] as they leave: in fixed point, with noise, and masked.
 
-        noise: is asked only where the row may be added, since it is paid for then; None: none.
+        noise: is asked only where the cohort is the right one, since it is paid for then; None:
+        there is none. Raises as `step`.
         """
         step = task.sum
         assert step is not None
@@ -183,8 +184,8 @@ class Summing:
             alive = before.attempt if before.attempt.stage == "added" else before.alive
             if alive is not None and before.run != run:
                 raise ProtocolError(
-                    f"{_named(task, step)}: this site added its numbers to it under another name or "
-                    "other settings of the run: go on under those"
+                    f"{_named(task, step)}: this site added its numbers to it under another name "
+                    "or other settings of the run: go on under those"
                 )
         nonce = "" if self.membership.secret is not None else secrets.token_hex(_SECRET_BYTES)
         attempt = Attempt(step.attempt, nonce)

@@ -255,7 +255,7 @@ def test_a_second_list_of_survivors_is_refused_the_overlap_attack(server):
 
 
 def test_what_was_confirmed_is_never_abandoned(server):
-    """Finding 25 h: announcing anew wiped the row and the survivors, and a second list was signed."""
+    """Finding 25 h: announcing anew wiped row and survivors, and a second list was signed."""
     added(server)
     server.confirm(0, (0, 1, 2))
     for asked in (3, 0, 2), (3, 0, 1), (2, 5, 1), (0, 0, 1):

@@ -16,9 +16,9 @@ class MaskError(ProtocolError):
 class SumContext:
     """One masked sum of one run.
 
-    run: its name. identity: of the run (`run.id`). experiment: digest of its settings. round: from 0.
-    number: of the sum within the round, from 0. attempt: which try at this sum it is, from 1; each
-    has keys of its own.
+    run: its name. identity: of the run (`run.id`). experiment: digest of its settings. round: from
+    0. number: of the sum within the round, from 0. attempt: which try at this sum it is, from 1;
+    each has keys of its own.
     """
 
     run: str

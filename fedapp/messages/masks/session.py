@@ -44,9 +44,9 @@ FEWEST = 3
 class MaskSite:
     """A site in the masked sums of one run.
 
-    site: its number. secret: 32 bytes that only the site knows, of this attempt alone. signer: the key
-    that it is registered with. agreed: fingerprint of each site's registered key, by number. least:
-    members, and survivors, of a sum at least; `FEWEST` or more.
+    site: its number. secret: 32 bytes that only the site knows, of this attempt alone. signer: the
+    key that it is registered with. agreed: fingerprint of each site's registered key, by number.
+    least: members, and survivors, of a sum at least; `FEWEST` or more.
     """
 
     site: int
