@@ -221,6 +221,11 @@ class Model:
                     message = ("R", cohort, row, self._noise(cohort))
                     paid = None if self.lacks("pays") else cohort.sum
                     yield ("add", row), after, message, paid
+        yield from self._confirm(i, journal, cohort)
+
+    def _confirm(
+        self, i: int, journal: Journal, cohort: Cohort
+    ) -> Iterator[tuple[tuple, Journal, tuple, int]]:
         if journal.row is not None and (journal.survivors is None or self.lacks("list")):
             for survivors in self._survivors(cohort.members, i):
                 if survivors != journal.survivors:
@@ -237,15 +242,15 @@ class Model:
                 continue
             if self.lacks("journal") and run != at:
                 continue
+            if journal.added and journal.added[0] == s and run != journal.newest.run:
+                continue  # what was added under one name is gone on with under that name
             one = Announced(s, run, a, site.back)
             keeps = journal.added and journal.added[0] == s and not self.lacks("added")
             added = journal.added if keeps else None
             after = Journal(one, added=added, final=journal.final)
             yield ("announce", s, run, a), after, ("A", one), None
 
-    def _cohorts(
-        self, state: State, i: int, mine: Announced, members: int
-    ) -> Iterator[Cohort]:
+    def _cohorts(self, state: State, i: int, mine: Announced, members: int) -> Iterator[Cohort]:
         """Return the cohorts of these members that site i can be shown, by its announcement."""
         choices: list[list[Announced | None]] = []
         for j, other in enumerate(state):
@@ -339,9 +344,7 @@ class Model:
             return
         if self.lacks("head"):
             for journals, paid in site.past:
-                older = site._replace(
-                    journals=journals, paid=paid, back=site.back + 1, past=()
-                )
+                older = site._replace(journals=journals, paid=paid, back=site.back + 1, past=())
                 yield ("put back", i), self._settled(_with(state, i, older))
         elif site.past:  # the head outside is newer: the site stops, for good
             stopped = site._replace(stopped=True, back=site.back + 1, past=())
@@ -405,7 +408,10 @@ class Model:
                 sums.setdefault((j, cohort.sum), set()).add(rows)
         for (j, s), found in sums.items():
             if len(found) > 1 and not (self.others_only and state[j].back):
-                yield "paid twice", f"{self.name(j)}'s row of sum {s} is in {len(found)} opened sums"
+                yield (
+                    "paid twice",
+                    f"{self.name(j)}'s row of sum {s} is in {len(found)} opened sums",
+                )
 
     def _said(self, i: int, site: Site) -> Iterator[tuple[str, str]]:
         """What a site says must not contradict itself."""
@@ -442,7 +448,11 @@ class Model:
                 which = (j, cohort.keys[j], bound)
                 for kind in shares:
                     of = kind.setdefault(which, set())
-                    of |= {-1 - k for k in range(self.attackers) if cohort.members >> (self.honest + k) & 1}
+                    of |= {
+                        -1 - k
+                        for k in range(self.attackers)
+                        if cohort.members >> (self.honest + k) & 1
+                    }
                 for i, (_, theirs, survivors) in opened:
                     fits = theirs.keys[j] == cohort.keys[j] and theirs.keys[i] == cohort.keys[i]
                     if fits and self.binds(theirs) == bound:
@@ -586,6 +596,7 @@ class Symmetry:
     def _sorted(self, kinds: tuple[int, ...]) -> list[int]:
         """Return the orders that put sites of lower kind first."""
         if kinds not in self._sorting:
+
             def sorts(places: tuple[int, ...]) -> bool:
                 by_place = [kinds[places.index(at)] for at in range(len(kinds))]
                 return by_place == sorted(by_place)

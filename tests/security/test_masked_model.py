@@ -1,4 +1,4 @@
-"""The state machine of masked sums, searched: nothing is found, and without each rule something is."""
+"""The state machine of masked sums, searched: each rule is needed, and together they hold."""
 
 import pytest
 
