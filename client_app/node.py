@@ -32,15 +32,19 @@ from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import SCHEMA, Origin
 from fedapp.messages.store import ModelStore
 from fedapp.site.federation import Keeps, federation_of
+from fedapp.site.heads import Head
 from fedapp.site.house import KEY as SITE_FOLDER
 from fedapp.site.house import NO_TERMS, House
 from fedapp.site.members import SIGNING_KEY, registered
+from fedapp.site.privacy import RELEASED
 from fedapp.site.private import PrivateParts
 from fedapp.site.site import SiteClient
-from fedapp.site.summing import Summing
+from fedapp.site.summing import JOURNAL, Summing
 
 log = logging.getLogger("flwr")
 
+AGAIN = "begin another run"
+"""What can be done where what counts a run's sums or releases is lost."""
 SUMS = ".masked-sums"
 """Folder of the journals of masked sums, by run; no run's own folder is called so."""
 BUSY_S = 5.0
@@ -85,14 +89,21 @@ def open_site(
     private = PrivateParts(folder / "private")
     federation = federation_of(experiment, {number: data} if data else {})
     keeps = Keeps(kept, origin.run) if experiment.runtime.models else None
-    summing = None
-    if experiment.privacy.masked and not simulated_here(node_config):
-        summing = _summing(experiment, number, origin, node_config, house)
+    summing = released = None
+    if not simulated_here(node_config):
+        # No setting of a run may move what counts its sums and releases.
+        own = house.folder or place or runs_root()
+        if experiment.privacy.masked:
+            summing = _summing(experiment, number, origin, node_config, house, own)
+        if experiment.privacy.epsilon:
+            which = f"releases {origin.run} {origin.identity} {number}"
+            released = Head(own, which, folder / "privacy" / RELEASED, AGAIN)
     site = federation.site(number, experiment, store, scores, private, shares, keeps, summing)
     if experiment.data.name == OWN:
         check_unchanged(folder / "data.sha256", site.data)
     features = place / "features" if place else None  # of any run: an encoder is an encoder
-    return replace(site, data=house.shown(site.data), features=features), folder
+    shown = house.shown(site.data)
+    return replace(site, data=shown, features=features, released=released), folder
 
 
 def simulated_here(node_config: Mapping[str, Scalar]) -> bool:
@@ -111,8 +122,9 @@ def _summing(
     origin: Origin,
     node_config: Mapping[str, Scalar],
     house: House,
+    own: Path,
 ) -> Summing:
-    """Return a real site's part in masked sums.
+    """Return a real site's part in masked sums. own: a folder that no run can choose.
 
     Raises ConfigError where the run names no members, and as `registered` does.
     """
@@ -125,10 +137,10 @@ def _summing(
     # Nobody vouches for more: the server names the members.
     vouched = house.terms.least_members or FEWEST
     member = registered(experiment, number, origin, _signing_key(node_config), vouched)
-    # No setting of a run may move it, nor its name: another journal would do a sum once more.
-    place = house.folder or _own_place(node_config) or runs_root()
-    root = place / SUMS / origin.identity / fingerprint(member.signer.public)[:16]
-    return Summing(member, root)
+    # By the identity alone, whatever name a run has: another journal would do a sum once more.
+    which = f"{origin.identity}/{fingerprint(member.signer.public)[:16]}"
+    root = own / SUMS / which
+    return Summing(member, root, Head(own, f"masked sums {which}", root / JOURNAL, AGAIN))
 
 
 def _signing_key(node_config: Mapping[str, Scalar]) -> Path:

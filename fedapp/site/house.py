@@ -38,7 +38,7 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.site.privacy import Releases, epsilon
+from fedapp.site.privacy import epsilon
 from fedapp.site.record import Line, Record
 from fedapp.site.site import SiteClient
 from fedapp.site.terms import BY_CLASS, FILE, TermError, Terms, read_terms
@@ -232,7 +232,7 @@ class House:
                 sent |= line["event"] == "sent" and run == (origin.run, origin.identity)
                 spent.setdefault(run, []).append(float(line[EPSILON]))
         mine = spent.pop((origin.run, origin.identity), [])
-        made = Releases(site.private_parts.root.with_name("privacy")).made()
+        made = site.releases.made()
         if privacy.epsilon:
             # Without its key and list the site would look at the same images through other noise.
             if sent and not made:

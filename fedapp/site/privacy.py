@@ -14,6 +14,7 @@ import hashlib
 import logging
 import math
 import secrets
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,9 +29,12 @@ from fedapp.learn.privacy.draws import normal
 from fedapp.messages.codec import encode
 from fedapp.messages.protocol import EPSILON, Task
 from fedapp.methods.base import SiteContext, SiteReport
+from fedapp.site.heads import ABSENT, Head
 
 log = logging.getLogger(__name__)
 
+RELEASED = "releases.txt"
+"""File of the list of releases."""
 _KEY_BYTES = 32
 _LEAST_VARIANCE = 0.1
 """Share of a's variance that a batch norm keeps, whatever the noise: a variance is above 0."""
@@ -39,10 +43,14 @@ _LEAST_VARIANCE = 0.1
 class Releases:
     """A site's key to its noise, and which noisy models it has made, in a folder of its own."""
 
-    def __init__(self, root: Path, secret: bytes | None = None) -> None:
-        """secret: 32 bytes that everybody may know, for simulations; None: drawn, and kept."""
-        self._key, self._list = root / "noise.key", root / "releases.txt"
-        self._secret = secret
+    def __init__(self, root: Path, secret: bytes | None = None, head: Head | None = None) -> None:
+        """secret: 32 bytes that everybody may know, for simulations; None: drawn, and kept.
+
+        head: tells an older copy of the list, whose releases would be made once more; None: it is
+        taken as it is.
+        """
+        self._key, self._list = root / "noise.key", root / RELEASED
+        self._secret, self._head = secret, head
 
     def key(self, what: bytes) -> bytes:
         """Return 32 bytes that only this site can compute; equal for equal `what`.
@@ -70,31 +78,54 @@ class Releases:
 
     def count(self, key: bytes) -> int:
         """Note a release before it leaves; return how many different ones there are."""
-        name, known = hashlib.sha256(key).hexdigest(), self._known()
-        if name not in known:
-            self._note(name)
+        name = hashlib.sha256(key).hexdigest()
+        with self._alone():
+            known = self._known()
+            if name not in known:
+                self._note(name)
         return len(known | {name})
 
     def pays(self, kind: str, key: bytes, most: int) -> bool:
-        """Whether a release is among the first so many of its kind; it is noted if it is."""
+        """Whether a release is among the first so many of its kind; it is noted if it is.
+
+        Raises RecordError where the list is not the newest one.
+        """
         name = f"{kind}-{hashlib.sha256(key).hexdigest()}"
-        known = self._known()
-        if name not in known:
-            if sum(one.startswith(f"{kind}-") for one in known) >= most:
-                return False
-            self._note(name)
+        with self._alone():
+            known = self._known()
+            if name not in known:
+                if sum(one.startswith(f"{kind}-") for one in known) >= most:
+                    return False
+                self._note(name)
         return True
 
     def made(self) -> int:
-        """Return how many different releases were noted."""
-        return len(self._known())
+        """Return how many different releases were noted. Raises RecordError as `pays` does."""
+        with self._alone():
+            return len(self._known())
+
+    def _alone(self) -> AbstractContextManager[None]:
+        return self._head.alone() if self._head else nullcontext()
 
     def _note(self, name: str) -> None:
         self._list.parent.mkdir(parents=True, exist_ok=True)
-        append_durable(self._list, f"{name}\n".encode())
+        before, more = self._text(), f"{name}\n".encode()
+        change = _digest(before), _digest((before or b"") + more)
+        with self._head.advance(*change) if self._head else nullcontext():
+            append_durable(self._list, more)
 
     def _known(self) -> set[str]:
-        return set(self._list.read_text().split()) if self._list.exists() else set()
+        text = self._text()
+        if self._head:
+            self._head.check(_digest(text))
+        return set((text or b"").decode().split())
+
+    def _text(self) -> bytes | None:
+        return self._list.read_bytes() if self._list.exists() else None
+
+
+def _digest(text: bytes | None) -> str:
+    return ABSENT if text is None else hashlib.sha256(text).hexdigest()
 
 
 def privately(

@@ -56,6 +56,7 @@ from fedapp.messages.protocol import (
 from fedapp.messages.store import ModelStore
 from fedapp.methods._summed import COUNTS, WORDS, Added, Layout
 from fedapp.methods.base import Contents, SiteContext, SiteReport, schemas
+from fedapp.site.heads import Head
 from fedapp.site.holdings import Holdings
 from fedapp.site.privacy import Releases, privately
 from fedapp.site.private import MEMORY, OWN, VERSION, PrivateParts, stored_schema
@@ -88,6 +89,7 @@ class SiteClient:
     keeper: sees what every task brought; None: nobody does.
     features: folder for what frozen networks say of its images; None: nothing is kept there.
     summing: its part in masked sums; None: its answers go to the server as they are.
+    released: head of its list of releases, where single images are protected; None: in simulations.
     """
 
     experiment: Experiment
@@ -102,6 +104,7 @@ class SiteClient:
     keeper: Keeper | None = None
     summing: "Summing | None" = None
     features: Path | None = None
+    released: Head | None = None
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -182,7 +185,7 @@ class SiteClient:
         if self.experiment.privacy.clip and task.site != SERVER_SITE:  # the server's stays with it
             report = self._privately(task, report, context)
         if context.protection is not None and task.site != SERVER_SITE:
-            report = protected(task, report, context, self.experiment.method, self._releases)
+            report = protected(task, report, context, self.experiment.method, self.releases)
             work = Worked()  # how many images it drew is its own affair
         told = _told(report.evaluations)
         metrics = {**report.metrics, **_noted(work, own.lost)}
@@ -243,7 +246,7 @@ class SiteClient:
         layout = Layout.of(method, task, self.shared, len(self.classes), finds, scored)
 
         def noise(key: bytes, counted: int) -> Integers:
-            return row_noise(task, key, counted, layout, context, method, self._releases)
+            return row_noise(task, key, counted, layout, context, method, self.releases)
 
         protects = context.protection is not None
         words = self.summing.masked(task, layout.row(added), noise if protects else None)
@@ -285,7 +288,7 @@ class SiteClient:
             answered={} if own.lost else self._answered,
             features=self._features,
             protection=self.experiment.protection,
-            secret=self._releases.key,
+            secret=self.releases.key,
             flip=flips(self.experiment.data.name),
             scored=self.experiment.rounds.pooled_auroc,
         )
@@ -388,11 +391,11 @@ class SiteClient:
                 f"{', '.join(report.contents) or 'parts of them'}: set privacy.clip to 0"
             )
         if report.params is not None:
-            report = privately(task, report, context, self.experiment.privacy, self._releases)
+            report = privately(task, report, context, self.experiment.privacy, self.releases)
         return report
 
     @property
-    def _releases(self) -> Releases:
+    def releases(self) -> Releases:
         """What the site has released with noise, and the key to that.
 
         In a simulation of protected images it follows from the seed, equal in all drivers.
@@ -400,7 +403,7 @@ class SiteClient:
         root, secret = self.private_parts.root.with_name("privacy"), None
         if self.experiment.privacy.epsilon and self.data.audit is not None:
             secret = simulated_secret(self.experiment.seed, self.data.site)
-        return Releases(root, secret)
+        return Releases(root, secret, self.released)
 
 
 @dataclass(frozen=True)

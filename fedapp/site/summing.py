@@ -22,6 +22,7 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -41,8 +42,10 @@ from fedapp.messages.masks.keys import Signer
 from fedapp.messages.masks.session import MaskSite, check_announcement
 from fedapp.messages.masks.words import to_words
 from fedapp.messages.protocol import SumAnswer, SumStep, Task
+from fedapp.site.heads import ABSENT, Head, digest_of_file
 
 _SECRET_BYTES = 32
+JOURNAL = "journal.json"
 NEVER = -1
 """Round and number of no sum."""
 
@@ -117,13 +120,32 @@ _ENTRY = TypeAdapter(Entry)
 
 @dataclass(frozen=True)
 class Summing:
-    """One site's part in the masked sums of all runs of one identity. root: a folder of its own."""
+    """One site's part in the masked sums of all runs of one identity.
+
+    root: a folder of its own. head: tells an older copy of the journal; None: in simulations.
+    """
 
     membership: Membership
     root: Path
+    head: Head | None = None
 
     def step(self, task: Task) -> SumAnswer:
-        """Do a step of a sum but the adding. Raises ProtocolError, StoreError."""
+        """Do a step of a sum but the adding. Raises ProtocolError, StoreError, RecordError."""
+        with self._alone():
+            return self._step(task)
+
+    def masked(
+        self, task: Task, numbers: NDArray[np.float64], noise: Noise | None = None
+    ) -> NDArray[np.uint64]:
+        """Return numbers [D] as they leave: in fixed point, with noise, and masked.
+
+        noise: is asked only where the cohort is the right one, since it is paid for then; None:
+        there is none. Raises as `step`.
+        """
+        with self._alone():
+            return self._masked(task, numbers, noise)
+
+    def _step(self, task: Task) -> SumAnswer:
         step = task.sum
         assert step is not None
         if step.stage == "announce":
@@ -134,14 +156,9 @@ class Summing:
             return self._share(task, step, entry, site)
         return self._opened(task, step, entry, site)
 
-    def masked(
-        self, task: Task, numbers: NDArray[np.float64], noise: Noise | None = None
+    def _masked(
+        self, task: Task, numbers: NDArray[np.float64], noise: Noise | None
     ) -> NDArray[np.uint64]:
-        """Return numbers [D] as they leave: in fixed point, with noise, and masked.
-
-        noise: is asked only where the cohort is the right one, since it is paid for then; None:
-        there is none. Raises as `step`.
-        """
         step = task.sum
         assert step is not None
         entry, context = self._current(task, step), self._context(task, step)
@@ -319,24 +336,32 @@ class Summing:
             raise StoreError(f"{path}: {len(found)} bytes, must be {_SECRET_BYTES}: remove it")
         return found
 
+    def _alone(self) -> AbstractContextManager[None]:
+        return self.head.alone() if self.head else nullcontext()
+
     def _entry(self) -> Entry:
         try:
-            return _ENTRY.validate_json(self._journal.read_bytes())
-        except FileNotFoundError:
-            return Entry()
+            text = self.journal.read_bytes() if self.journal.exists() else None
+            if self.head:
+                self.head.check(ABSENT if text is None else _digest(text))
+            return Entry() if text is None else _ENTRY.validate_json(text)
         except (OSError, ValidationError) as error:
             raise StoreError(
-                f"{self._journal}: the journal of masked sums is damaged: without it this site "
+                f"{self.journal}: the journal of masked sums is damaged: without it this site "
                 "cannot tell what it has confirmed; leave this run"
             ) from error
 
     def _write(self, entry: Entry) -> None:
         durable = self.membership.secret is None  # a simulated site has nothing to hide
-        write_atomic(self._journal, json.dumps(asdict(entry)).encode(), durable=durable, mode=0o600)
+        text, head = json.dumps(asdict(entry)).encode(), self.head
+        before = digest_of_file(self.journal) if head else ""
+        with head.advance(before, _digest(text)) if head else nullcontext():
+            write_atomic(self.journal, text, durable=durable, mode=0o600)
 
     @property
-    def _journal(self) -> Path:
-        return self.root / "journal.json"
+    def journal(self) -> Path:
+        """The file of the newest entry."""
+        return self.root / JOURNAL
 
 
 def _named(task: Task, step: SumStep) -> str:

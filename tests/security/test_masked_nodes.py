@@ -56,10 +56,14 @@ def test_masks_between_real_sites(here, tmp_path):
     )  # fmt: skip
     assert pool(masked.path) == pool(loopback(there))
     assert model(masked.path)
-    for number, store in here.stores.items():
-        [secret] = store.rglob("sums/secret.key")
+    for number, folder in here.site_folders.items():
+        [secret] = folder.glob(".masked-sums/*/*/secret.key")
         assert secret.stat().st_mode & 0o777 == 0o600, number
-        assert not list(store.rglob("models/*.pickle"))
+        assert not list(here.stores[number].rglob("models/*.pickle"))
+
+    open_ = here.submit("open", **settings(tmp_path, privacy__members=""), rounds__num_rounds=1)
+    until(lambda: open_.submission.poll() is not None, "the refused run's end", 0.1)
+    assert "this site's terms (masked_only): no privacy.members" in open_.said()
 
     plain = here.submit("plain", **settings(tmp_path, privacy__sums="plain", privacy__members=""),
                         rounds__num_rounds=1)  # fmt: skip

@@ -113,6 +113,7 @@ def test_no_setting_of_a_run_and_no_name_moves_the_journal(there, tmp_path):
         summing(there(**{"training.learning_rate": 0.5}), **own),
     ):
         assert other.root == one.root
+        assert other.head == one.head
     assert one.root.is_relative_to(tmp_path / "store")
     own["site-folder"] = str(there.house)
     housed = summing(there(), **own)

@@ -30,7 +30,9 @@ from fedapp.methods.closed_form._site import ClosedSite
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
+from fedapp.site.heads import Head
 from fedapp.site.house import House
+from fedapp.site.privacy import RELEASED
 from fedapp.site.private import PrivateParts
 from fedapp.site.protected import STEP, row_noise
 from fedapp.site.site import SiteClient
@@ -160,7 +162,7 @@ def test_a_real_site_tells_no_evaluation_and_no_number_but_epsilon(site):
 def test_a_list_of_releases_that_is_gone_is_noticed(site, tmp_path):
     """The record of the site remembers what its store forgot: no second look by new noise."""
     client, task = site(closed()), site.task(RELEASE)
-    house, origin = House(tmp_path / "house"), Origin("run", "c" * 16, "0" * 64)
+    house, origin = House(tmp_path / "house", no_terms=True), Origin("run", "c" * 16, "0" * 64)
     house.folder.mkdir()
     house.before(task, client, origin)
     incoming = client.handle(task, {})
@@ -170,6 +172,23 @@ def test_a_list_of_releases_that_is_gone_is_noticed(site, tmp_path):
     shutil.rmtree(client.private_parts.root.with_name("privacy"))
     with pytest.raises(StoreError, match="list of this run's noisy releases is gone"):
         house.before(task, client, origin)
+
+
+def test_an_older_list_of_releases_is_noticed_before_anything_leaves(site, tmp_path):
+    """Finding 25 l: with a copy of the list put back, a spent release would be made once more."""
+    root = tmp_path / "one" / "privacy"
+    head = Head(tmp_path / "house", "releases", root / RELEASED, "begin another run")
+    client = replace(site(closed()), released=head)
+    assert client.releases.pays("sums", b"first", 2)
+    older = (root / RELEASED).read_bytes()
+    assert client.releases.pays("sums", b"second", 2) and client.releases.made() == 2
+    for copy in (older, b""):
+        (root / RELEASED).write_bytes(copy)
+        refused = client.handle(site.task(RELEASE), {}).answer
+        assert isinstance(refused, Refusal) and "is not as this site left it" in refused.reason
+    (root / RELEASED).unlink()
+    refused = client.handle(site.task(RELEASE), {}).answer
+    assert isinstance(refused, Refusal) and "is gone: put its newest copy back" in refused.reason
 
 
 def run(root, experiment, name="run"):
@@ -238,7 +257,7 @@ def test_a_site_without_labels_adds_its_share_of_the_noise(site):
     context, _ = client.context(task)
     method = client.experiment.method
     layout = Layout.of(method, task, client.shared, 10)
-    asked = layout, context, method, client._releases
+    asked = layout, context, method, client.releases
     noise = row_noise(task, b"a cohort", 4, *asked)
     inside = noise[layout.places[MODEL]] * STEP
     # z eta C / q over the root of the sites of four that are left but for one in league: two.
@@ -261,19 +280,19 @@ def test_a_sum_is_paid_for_once_whatever_its_attempts_and_each_has_other_noise(s
         context, _ = client.context(task)
         method = client.experiment.method
         layout = Layout.of(method, task, client.shared, 10)
-        noise = row_noise(task, key, members, layout, context, method, client._releases)
+        noise = row_noise(task, key, members, layout, context, method, client.releases)
         return noise[layout.places[MODEL]]
 
     first = asked(0, b"four members")
     second = asked(0, b"three members", 3)
     # Independent draws: correlation strays by 5 / sqrt(n) once in 1.7 million.
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(len(first))
-    assert client._releases.made() == 1
+    assert client.releases.made() == 1
     asked(1, b"another sum of the same round")
-    assert client._releases.made() == 2
+    assert client.releases.made() == 2
     with pytest.raises(ConfigError, match=r"pays for 2 release\(s\)"):
         asked(0, b"", round=2)
-    assert len(asked(0, b"a third attempt")) and client._releases.made() == 2
+    assert len(asked(0, b"a third attempt")) and client.releases.made() == 2
 
 
 def test_two_sums_of_a_round_draw_their_images_apart(site):

@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from flwr.supercore.task_identity import TaskIdentity
@@ -15,7 +17,9 @@ from fedapp.ground.errors import ConfigError, RunError
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.messages.protocol import MASKED, Incoming, Refusal
 from fedapp.methods import method_class, method_names
+from fedapp.server.summing import SummedPhases
 from tests.flower.grids import MemoryGrid, preset, serve, sites
+from tests.messages.masks.sums import CONTEXT, Sum
 
 OVER = {
     "data.subset": 400,
@@ -158,6 +162,68 @@ def test_more_than_a_third_lost_is_no_sum(tmp_path, monkeypatch):
     tampered(monkeypatch, silent)
     with pytest.raises(RunError, match="3 of 6 sites added their numbers; a masked sum needs 4"):
         run_loopback(experiment(tmp_path, **{"rounds.deadline_s": 0.5}))
+
+
+def test_a_sum_that_failed_is_repeated_under_new_keys(tmp_path, monkeypatch):
+    """The numbers of half the sites came late. All have added theirs, and do so once more: each has
+    seen that of six sites four have announced keys again, so that the first attempt is dead."""
+    over = {"rounds.num_rounds": 1, "rounds.sample_rate": 1.0, "rounds.deadline_s": 0.5}
+    whole = run_loopback(experiment(tmp_path / "whole", **over))[1]
+    asked = []
+
+    def late(task, incoming):
+        step = task.sum
+        asked.append((task.round, step.number, step.stage, step.attempt))
+        gone = task.round == 1 and step.number == 0 and (step.stage, step.attempt) == ("add", 1)
+        return None if gone and task.site in (1, 3, 4) else incoming
+
+    tampered(monkeypatch, late)
+    _, folder = run_loopback(experiment(tmp_path / "late", **over))
+    assert all(torch.equal(model(folder)[n], model(whole)[n]) for n in model(whole))
+    stages = list(dict.fromkeys(asked))
+    assert [(s, a) for r, k, s, a in stages if (r, k) == (1, 0)] == [
+        ("announce", 1), ("share", 1), ("add", 1),
+        ("announce", 2), ("share", 2), ("add", 2), ("confirm", 2), ("open", 2),
+    ]  # fmt: skip
+    assert {a for r, k, _, a in stages if (r, k) != (1, 0)} == {1}
+
+
+def test_what_a_server_asks_for_is_written_down_before(tmp_path, monkeypatch):
+    """The attempt before keys are asked for; and all that opens it before anybody confirms it.
+
+    A server that forgot an attempt would ask for it again, and its sites refuse; one that forgot
+    whom they confirmed could never open that sum, and they never go back.
+    """
+    honest, seen = Loopback.exchange, []
+
+    def exchange(self, outbox, fetch, deadline_s):
+        task = outbox[0].task
+        place = tmp_path / "run" / "sums" / f"{task.round}-{task.sum.number}"
+        attempts = json.loads(place.with_suffix(".attempts").read_text())
+        assert attempts["attempt"] == task.sum.attempt
+        announced = {one["site"] for one in attempts["announced"]}
+        assert (task.sum.stage == "announce") != (announced == set(range(6)))
+        closed = task.sum.stage in ("confirm", "open")
+        assert place.with_suffix(".closed").exists() == closed and not place.exists()
+        seen.append(task.sum.stage)
+        yield from honest(self, outbox, fetch, deadline_s)
+
+    monkeypatch.setattr(Loopback, "exchange", exchange)
+    over = {"rounds.num_rounds": 1, "rounds.sample_rate": 1.0, "training.warmup_rounds": 1}
+    run_loopback(experiment(tmp_path, **over))
+    assert seen[:5] == ["announce", "share", "add", "confirm", "open"]
+
+
+def test_who_added_before_is_sent_what_others_announced_since():
+    """In a ring nobody has all announcements, and of a cohort some may be gone: these prove it."""
+    before, now = Sum(np.zeros((5, 1))), Sum(np.zeros((4, 1)), context=replace(CONTEXT, attempt=3))
+    used = tuple(now.announcements.values())
+    newest = {**before.announcements, **now.announcements}
+    linked = partial(SummedPhases._linked, None, now.context)
+    for step in linked("add", used, newest.values()).values():
+        assert step.announcements == used and step.earlier == (before.announcements[4],)
+        assert step.earlier[0].attempt == 2 and step.attempt == 3
+    assert not any(step.earlier for step in linked("share", used).values())
 
 
 @pytest.fixture(scope="module")

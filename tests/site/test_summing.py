@@ -13,6 +13,7 @@ from fedapp.messages.masks.opening import announcements_for, by_receiver, unmask
 from fedapp.messages.masks.session import all_announced
 from fedapp.messages.masks.words import from_words
 from fedapp.messages.protocol import ModelRef, Origin, SumStep, Task
+from fedapp.site.heads import Head, RecordError
 from fedapp.site.members import registered, simulated
 from fedapp.site.summing import Summing
 
@@ -402,6 +403,31 @@ def test_an_older_journal_does_not_bring_old_keys_back(tmp_path):
     journal.unlink()
     fourth = one.asked(0, 3, 0, 1).mask
     assert len({first, second, third, fourth}) == 4
+
+
+def test_an_older_journal_is_found_before_anything_leaves(tmp_path):
+    """Finding 25 l: put back to before it confirmed, a site would confirm another list."""
+    one = Server(tmp_path, hidden=True)
+    for k, site in one.sites.items():
+        head = Head(tmp_path / "house", f"sums {k}", site.journal, "begin another run")
+        one.sites[k] = replace(site, head=head)
+    one.announce()
+    one.share()
+    added(one)
+    older = one.sites[0].journal.read_bytes()
+    one.confirm(0, (0, 1, 2))
+    one.confirm(0, (0, 1, 2))  # the same again
+    one.sites[0].journal.write_bytes(older)
+    for ask in (
+        lambda: one.confirm(0, one.members), lambda: one.asked(0, 3, 0, 2),
+        lambda: one.add(0, [0.5, -1.0]),
+    ):  # fmt: skip
+        with pytest.raises(RecordError, match=r"is not as this site left it.* begin another run"):
+            ask()
+    one.sites[0].journal.unlink()
+    with pytest.raises(RecordError, match="is gone: put its newest copy back, or begin another"):
+        one.asked(0, 3, 0, 2)
+    assert one.asked(1, 3, 0, 2)
 
 
 def test_a_real_sites_secret_is_its_own(tmp_path):
