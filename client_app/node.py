@@ -73,6 +73,13 @@ def open_site(
     _check(origin, experiment, settings)
     allowed()
     number, data = who_am_i(node_config, experiment, asked)
+    if data is not None:
+        if experiment.data.patients:
+            raise ConfigError(
+                "data.patients would be matched with the names of this site's files: leave it out "
+                "of the run; each site names its own pattern in its site.yaml (patients)"
+            )
+        data = replace(data, patients=house.terms.patients)
     run = folder_of(place or out_root(experiment), origin.run, origin.identity)
     folder, kept = run / "sites" / f"site-{number}", run / "models"
     if place is not None and experiment.runtime.models:
@@ -182,7 +189,7 @@ def alone(site: SiteClient, folder: Path) -> Iterator[None]:
 
 def _check(origin: Origin, experiment: Experiment, settings: Mapping[str, Scalar]) -> None:
     path, code = _code()
-    if origin.code not in (code, stands_in_for()):
+    if origin.code not in (code, stands_in_for()[: len(code)]):
         raise ConfigError(
             f"this site runs code {code} from {path}, the server runs {origin.code}; "
             "install the same version on both"

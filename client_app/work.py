@@ -15,7 +15,7 @@ from client_app.resident.frames import Letter
 from client_app.resident.inputs import inputs_of, stamp_of
 from fedapp.data.sites import particulars
 from fedapp.experiment.config import load_run_config
-from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.presetfiles import Scalar, read_once
 from fedapp.ground.errors import ProtocolError
 from fedapp.ground.ours import process_is_ours
 from fedapp.learn.together import side_by_side
@@ -47,7 +47,10 @@ def answer(
     _speak()
     house = house or house_of(node_config)
     try:
-        return _answer(run_config, node_config, origin, request, payloads, house, allowed, asked)
+        with read_once():  # a preset that is changed between question and use changes nothing
+            return _answer(
+                run_config, node_config, origin, request, payloads, house, allowed, asked
+            )
     except Exception as why:
         house.refused(origin, request, why)
         raise

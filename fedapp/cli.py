@@ -485,6 +485,7 @@ def check_site(
         Path | None, typer.Option(help="another site's fingerprints: which images are there too")
     ] = None,
     key: Annotated[Path | None, typer.Option(help="file with the key that the sites share")] = None,
+    site_folder: SiteFolder = None,
 ) -> None:
     """Check a site's own data and machine before it joins. Exit code: 0 fit, 1 faults, 2 misuse."""
     from fedapp.experiment.config import load_experiment, parse_overrides
@@ -492,7 +493,12 @@ def check_site(
 
     experiment = load_experiment(preset, parse_overrides(overrides or [])) if preset else None
     compared = fingerprints, against, key
-    options = Options(experiment, site_name, server, hide_below, store_path, *compared)
+    patients = ""
+    if site_folder is not None:
+        from fedapp.site.terms import FILE, read_terms
+
+        patients = read_terms(site_folder / FILE).patients
+    options = Options(experiment, site_name, server, hide_below, store_path, *compared, patients)
     raise typer.Exit(check(data, options, Console()))
 
 

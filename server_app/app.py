@@ -5,7 +5,7 @@ import logging
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.codehash import code_digest, code_hash
 from fedapp.experiment.config import (
     experiment_digest,
     load_run_config,
@@ -49,7 +49,7 @@ def _run(grid: Grid, context: Context) -> None:
     with sole_server(experiment, identity=word.identity if word else "") as folder:
         if word is not None:
             settings = settings_digest(settings_said(*read_run_config(context.run_config)))
-            if why := word.differs(folder.path.name, code, settings, folder.identity):
+            if why := word.differs(folder.path.name, code_digest(), settings, folder.identity):
                 raise ConfigError(f"{SIGNED}: {why}: have it signed anew (fedapp sign)")
         origin = Origin(
             folder.path.name, code, experiment_digest(experiment), identity=folder.identity

@@ -12,6 +12,8 @@ from fedapp.experiment.presetfiles import CONF
 
 PACKAGES = ("fedapp", "server_app", "client_app")
 _COUNTED = re.compile(rf"({'|'.join(PACKAGES)})/.*\.py|conf/(methods/)?[^/]*\.yaml")
+_ROOT = Path(__file__).resolve().parents[2]
+_SHOWN = 16
 _LIBRARIES = ("torch", "torchvision", "numpy", "flwr", "um-pfssl")
 
 
@@ -20,7 +22,7 @@ STAND_IN = "terms/stands_in_for.yaml"
 
 
 def stands_in_for() -> str:
-    """Return the hash of the code in whose place this one runs at a site; empty: it is its own."""
+    """Return the `code_digest` of the code in whose place this one runs; empty: it is its own."""
     try:
         return (CONF / STAND_IN).read_text().strip()
     except FileNotFoundError:
@@ -29,16 +31,21 @@ def stands_in_for() -> str:
 
 @cache
 def code_hash() -> tuple[str, str]:
-    """Return the folder of the code and 16 hex digits over it, as at the first call.
+    """Return the folder of the code and the first 16 digits of `code_digest`, for people."""
+    return str(_ROOT), code_digest()[:_SHOWN]
 
-    They cover the Python files of the three packages that lie beside each other, and the presets.
+
+@cache
+def code_digest() -> str:
+    """Return the SHA-256 of this code, 64 hex digits, as at the first call.
+
+    It covers the Python files of the three packages that lie beside each other, and the presets.
     """
-    root = Path(__file__).resolve().parents[2]
-    return str(root), hash_of(root, CONF)
+    return digest_of(_ROOT, CONF)
 
 
-def hash_of(root: Path, conf: Path) -> str:
-    """Return 16 hex digits over the packages in `root` and the presets in `conf`."""
+def digest_of(root: Path, conf: Path) -> str:
+    """Return the SHA-256 over the packages in `root` and the presets in `conf`."""
     settings = [*conf.glob("*.yaml"), *conf.glob("methods/*.yaml")]
     files = {f"conf/{path.relative_to(conf).as_posix()}": path for path in settings}
     for package in PACKAGES:
@@ -47,7 +54,7 @@ def hash_of(root: Path, conf: Path) -> str:
     return _over({name: path.read_bytes() for name, path in files.items()})
 
 
-def hash_of_files(files: Mapping[str, bytes]) -> str:
+def digest_of_files(files: Mapping[str, bytes]) -> str:
     """Return the same of an app's files, by name, as they lie below its folder."""
     return _over({name: content for name, content in files.items() if _COUNTED.fullmatch(name)})
 
@@ -57,7 +64,12 @@ def _over(files: Mapping[str, bytes]) -> str:
     for name in sorted(files):
         total.update(f"{name}\0{len(files[name])}\0".encode())
         total.update(files[name])
-    return total.hexdigest()[:16]
+    return total.hexdigest()
+
+
+def hash_of_files(files: Mapping[str, bytes]) -> str:
+    """Return the first 16 digits of `digest_of_files`, for people."""
+    return digest_of_files(files)[:_SHOWN]
 
 
 def versions() -> dict[str, str]:

@@ -1,6 +1,9 @@
 """The YAML files of `conf/`: where they are, what they are called, what they say."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -10,6 +13,7 @@ import yaml
 
 from fedapp.ground.errors import ConfigError, nearest
 
+_READ: ContextVar[dict[Path, str] | None] = ContextVar("_READ", default=None)
 Scalar = str | int | float | bool
 """What a setting can be: the types that a Flower run config carries."""
 
@@ -89,13 +93,38 @@ def source_of(path: Path) -> str:
     return f"conf/{path.relative_to(CONF).as_posix()}" if inside else str(path)
 
 
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Have every YAML file read once in this block: what was judged is what is used.
+
+    A block within another one shares what that has read.
+    """
+    if _READ.get() is not None:
+        yield
+        return
+    token = _READ.set({})
+    try:
+        yield
+    finally:
+        _READ.reset(token)
+
+
+def _text_of(path: Path) -> str:
+    read = _READ.get()
+    if read is None:
+        return path.read_text(encoding="utf-8")
+    if path not in read:
+        read[path] = path.read_text(encoding="utf-8")
+    return read[path]
+
+
 def read_yaml(path: Path, text: str | None = None) -> dict[str, Any]:
     """Return what a YAML file says. Raises ConfigError where it is no mapping of YAML 1.2.
 
     text: what the file says, where it was read already.
     """
     try:
-        plain = deepcopy(_parsed(path.read_text(encoding="utf-8") if text is None else text))
+        plain = deepcopy(_parsed(_text_of(path) if text is None else text))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{source_of(path)}: cannot be read ({error}); give a YAML file"

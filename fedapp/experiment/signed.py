@@ -39,14 +39,14 @@ _HEX = Field(pattern="^[0-9a-f]{64}$")
 class Word:
     """What is signed.
 
-    run: its name. code: hash of the code, 16 digits. settings: `settings_digest`. identity: of the
+    run: its name. code: `codehash.code_digest`. settings: `settings_digest`. identity: of the
     run. until: when it must have begun, in seconds since 1970, UTC.
     """
 
     __pydantic_config__ = CLOSED
 
     run: Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
-    code: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    code: Annotated[str, _HEX]
     settings: Annotated[str, _HEX]
     identity: Annotated[str, _HEX]
     until: Annotated[int, Field(ge=0, lt=2**40)]

@@ -179,7 +179,7 @@ class DataSettings:
         if not self.vector_size and not (0 <= self.mean <= 1 and self.std <= 1):
             raise Contradiction("mean must be in [0, 1] and std in (0, 1] of pixels", "mean", "std")
         _refuse_idle(self)
-        _check_patients(self.patients)
+        check_patients(self.patients)
         _check_names("findings", self.finding_names, _CLASS_NAME)
         if self.name == OWN:
             self._check_own()
@@ -255,11 +255,11 @@ def window_ends(window: str) -> tuple[float, float] | None:
     return low, high
 
 
-def _check_patients(pattern: str) -> None:
+def check_patients(pattern: str) -> None:
     """Raise Contradiction where it is no regular expression with one group."""
     try:
         groups = re.compile(pattern).groups
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         rule = f"patients is no regular expression ({error}): write one such as '(P[0-9]+)_'"
         raise Contradiction(rule, "patients") from error
     if pattern and groups != 1:

@@ -4,8 +4,11 @@ The site's folder comes with the node's own settings, `site-folder`, which no ru
 simulated site has none: then everything is as the program allows, and nothing is recorded.
 """
 
+import hashlib
+import json
+import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -21,15 +24,15 @@ from fedapp.experiment.config import (
     preset_beneath,
     read_run_config,
     settings_said,
+    shared_settings,
 )
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.signed import SIGNED
-from fedapp.ground.errors import FedAppError, StoreError, one_line
+from fedapp.ground.errors import ConfigError, FedAppError, StoreError, one_line
 from fedapp.messages.protocol import (
     EPSILON,
     EVALUATE,
-    MASKED,
     Incoming,
     Origin,
     Refusal,
@@ -43,7 +46,9 @@ from fedapp.site.record import Line, Record
 from fedapp.site.site import SiteClient
 from fedapp.site.terms import BY_CLASS, FILE, TermError, Terms, read_terms
 
-INTRODUCED, SENT = "introduced", "sent"
+log = logging.getLogger(__name__)
+
+INTRODUCED, ASKED, SENT, REFUSED = "introduced", "asked", "sent", "refused"
 """Events of the record that count later."""
 
 KEY, NO_TERMS = "site-folder", "no-terms"
@@ -62,6 +67,8 @@ class House:
     folder: Path | None
     no_terms: bool = False
     signer: str = field(default="", init=False)
+    _kept_back: list[str] = field(default_factory=list, init=False)
+    """Parts of the data that the terms keep back, for the log."""
     _simulated: tuple[tuple[str, Mapping[str, Scalar]], Experiment] | None = field(
         default=None, init=False
     )
@@ -78,17 +85,25 @@ class House:
             return Terms()
         return read_terms(self.folder / FILE, absent=self.no_terms)
 
-    def note(self, event: str, origin: Origin, **facts: object) -> None:
-        """Write down what happened in a run. Raises StoreError or RecordError."""
+    def note(
+        self,
+        event: str,
+        origin: Origin,
+        provided: Callable[[], None] = lambda: None,
+        /,
+        **facts: object,
+    ) -> None:
+        """Write down what happened in a run. provided, errors: as of `Record.add`."""
         if self.folder is not None:
             run = {"run": origin.run, "identity": origin.identity, "code": origin.code}
-            Record(self.folder).add(event, **run, settings=origin.experiment, **facts)
+            settings = {"settings": origin.experiment}
+            Record(self.folder).add(event, provided, **run, **settings, **facts)
 
     def refused(self, origin: Origin, request: Request, why: Exception) -> None:
         """Write a refusal down; where a term was broken, which."""
         term = {"term": why.term} if isinstance(why, TermError) else {}
         said = one_line(why, 500) if isinstance(why, FedAppError) else type(why).__name__
-        self.note("refused", origin, asked=_asked(request), why=said, **term)
+        self.note(REFUSED, origin, asked=_asked(request), why=said, **term)
 
     def experiment(
         self, run_config: Mapping[str, Scalar], origin: Origin, placed: bool
@@ -107,6 +122,7 @@ class House:
         self.terms.check_presets("", preset_beneath(preset))  # its faults would quote the file
         said = settings_said(preset, overrides)
         self._check_started(run_config.get(SIGNED, ""), said, origin)
+        self._check_answers(origin)
         self.terms.check_said(said, placed)
         experiment = load_experiment(preset, overrides)
         self.terms.check_run(experiment, origin.run)
@@ -120,6 +136,7 @@ class House:
         that nothing that is counted over them can be told.
         """
         small = [part for part in (VAL, TEST) if self._withheld(data.parts[part].labels)]
+        self._kept_back = small
         none = {part: data.parts[part] for part in small}
         empty = {part: Part(of.inputs[:0], of.labels[:0]) for part, of in none.items()}
         return data.with_parts(**empty) if empty else data
@@ -129,7 +146,15 @@ class House:
         told = ("labelled", "unlabelled", "val", "test", "bagged")
         signed = {SIGNED: self.signer} if self.signer else {}
         counts = {name: getattr(facts, name) for name in told}
-        self.note(INTRODUCED, origin, counts=counts, **signed)
+        withheld = {"withheld": self._kept_back} if self._kept_back else {}
+        if withheld:
+            log.warning(
+                "this site's terms (least_count: %d): runs do not use the %s images here, since a "
+                "class has 1 to %d of them: nothing is measured on these images",
+                self.terms.least_count, " and the ".join(self._kept_back),
+                self.terms.least_count - 1,
+            )  # fmt: skip
+        self.note(INTRODUCED, origin, counts=counts, **signed, **withheld)
 
     def before(self, task: Task, site: SiteClient, origin: Origin) -> None:
         """Check a task before it is done, and write it down. Raises TermError, StoreError."""
@@ -137,32 +162,40 @@ class House:
             return
         terms = self.terms
         terms.check_round(task.round)
-        if terms.answers_at_most is not None:
-            sent = sum(line["event"] == SENT for line in self._lines(origin))
-            terms.check_answers(sent + 1)
-        if self.signer:
-            self._check_order(task.round, site.experiment.rounds.num_rounds, origin)
+        if task.sum is not None:
+            terms.check_sum(task.sum.members)
         if task.action != EVALUATE:
-            roles = site.shared if site.summing is None else (MASKED,)
-            terms.check_roles(roles)
-            by_class = sorted(BY_CLASS.intersection(roles))
+            # Masked or not: what the server learns a sum of is of the same kind, and if other
+            # members are in league with it, the sum tells them this site's own part.
+            terms.check_roles(site.shared)
+            by_class = sorted(BY_CLASS.intersection(site.shared))
             if by_class and self._withheld(site.data.labels):
                 why = f"a class has fewer than {terms.least_count} labelled images here"
                 raise TermError("least_count", f"{', '.join(by_class)}: {why}")
-            if site.experiment.privacy.clip or site.experiment.privacy.epsilon:
+        pinned = _pinned(site.experiment)
+
+        def allowed() -> None:
+            self._check_pinned(pinned, origin)
+            if self.signer:
+                self._check_order(task.round, site.experiment.rounds.num_rounds, origin)
+            privacy = site.experiment.privacy
+            if task.action != EVALUATE and (privacy.clip or privacy.epsilon):
+                terms.check_delta(privacy.delta, sum(site.data.counts.values()))
                 self._check_epsilon(task, site, origin)
-        self.note(
-            "asked", origin, asked=_asked(task), names=sorted(task.models), **_cost(task, site)
-        )
+
+        # No other run can spend between the question and this line.
+        names, cost = sorted(task.models), _cost(task, site)
+        self.note(ASKED, origin, allowed, asked=_asked(task), names=names, pinned=pinned, **cost)
 
     def after(self, incoming: Incoming, site: SiteClient, task: Task, origin: Origin) -> Incoming:
         """Return an answer as it may leave, and write down what leaves. Raises as `before`."""
         answer = incoming.answer
         if isinstance(answer, Refusal):
-            self.note("refused", origin, asked=_asked(task), why=answer.reason)
+            self.note(REFUSED, origin, asked=_asked(task), why=answer.reason)
         if self.folder is None or not isinstance(answer, Reply):
             return incoming
-        self.terms.check_roles(answer.uploads(task.own.digest))
+        if site.summing is None:  # what is in a masked row was asked before
+            self.terms.check_roles(answer.uploads(task.own.digest))
         size = sum(map(len, incoming.payloads.values()))
         self.terms.check_size(size)
         cost = _cost(task, site) if answer.uploads(task.own.digest) else {}
@@ -170,6 +203,7 @@ class House:
             cost = {EPSILON: answer.metrics[EPSILON]}
         pseudo = answer.pseudo
         if pseudo is not None and self.terms.withheld(dict(enumerate(pseudo.by_class))):
+            log.warning("this site's terms (least_count): counts of guesses are not told")
             answer = replace(answer, pseudo=None)
         self.note(
             SENT,
@@ -197,6 +231,30 @@ class House:
                 "started_by", f"it was to begin here by {word.ends}: have it signed anew"
             )
         self.signer = signer
+
+    def _check_answers(self, origin: Origin) -> None:
+        """Check how often a run was answered, before anything of this site is read.
+
+        Introductions count, and so do refusals that no term made: both tell of the site's data.
+        """
+        if self.terms.answers_at_most is None:
+            return
+        told = sum(
+            line["event"] in (INTRODUCED, SENT) or (line["event"] == REFUSED and "term" not in line)
+            for line in self._lines(origin)
+        )
+        self.terms.check_answers(told + 1)
+
+    def _check_pinned(self, pinned: str, origin: Origin) -> None:
+        """Check that a run's identity has the settings with which it began at this site.
+
+        Else each of its settings would have an account of epsilon of its own.
+        """
+        if any(line.get("pinned", pinned) != pinned for line in self._lines(origin)):
+            raise ConfigError(
+                "this site did tasks of this run's identity under other settings: begin another "
+                "run, in a folder of its own"
+            )
 
     def _check_order(self, number: int, rounds: int, origin: Origin) -> None:
         """Check that a signed run is as long as it says, and never goes back."""
@@ -250,6 +308,17 @@ class House:
 def stands_in(folder: Path) -> bool:
     """Whether a site's terms let the installed app do runs of another one. Raises ConfigError."""
     return (folder / FILE).exists() and House(folder).terms.stand_in
+
+
+def _pinned(experiment: Experiment) -> str:
+    """Return a hash of the settings that a run's identity stands for.
+
+    A run may become longer, but not where its length decides how much noise epsilon buys.
+    """
+    said = shared_settings(experiment)
+    if not experiment.privacy.epsilon:
+        del said["rounds.num_rounds"]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def _cost(task: Task, site: SiteClient) -> dict[str, float]:

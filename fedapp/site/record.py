@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import pwd
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,6 +41,10 @@ _NEEDED = "readable and writable; without a record nothing is done"
 Line = dict[str, Any]
 
 
+def _nothing() -> None:
+    """Ask nothing."""
+
+
 @dataclass(frozen=True)
 class Record:
     """A site's record. folder: the site's own folder."""
@@ -52,14 +56,16 @@ class Record:
         """The file of lines."""
         return self.folder / FOLDER / LINES
 
-    def add(self, event: str, **facts: object) -> None:
+    def add(self, event: str, provided: Callable[[], None] = _nothing, /, **facts: object) -> None:
         """Write an event down; it is on the disk when this returns.
 
-        A line that a power cut left half is cut off, and a line says so. Raises StoreError where
-        the disk refuses, RecordError where the record is not as this site left it: then nothing
-        may go on, since nobody would know of it.
+        provided: is called before, while no other program can add a line, so that what it decides
+        from the record still holds when the line is there; what it raises keeps the line out. A
+        line that a power cut left half is cut off, and a line says so. Raises StoreError where the
+        disk refuses, RecordError where the record is not as this site left it: then nothing may go
+        on, since nobody would know of it.
         """
-        self._add(event, facts)
+        self._add(event, facts, provided)
 
     def check(self) -> None:
         """Compare the record with its head, as `add` does. Raises as `add` does."""
@@ -73,13 +79,21 @@ class Record:
         is broken: such a record is moved away, not accepted.
         """
         list(self._chained(self._whole()[0].splitlines(keepends=True)))
-        self._add(ACCEPTED, {"why": one_line(reason, 500), "by": user_name()}, accept=True)
+        facts = {"why": one_line(reason, 500), "by": user_name()}
+        self._add(ACCEPTED, facts, _nothing, accept=True)
 
-    def _add(self, event: str, facts: Mapping[str, object], accept: bool = False) -> None:
+    def _add(
+        self,
+        event: str,
+        facts: Mapping[str, object],
+        provided: Callable[[], None],
+        accept: bool = False,
+    ) -> None:
         with self._head.alone():
             whole, torn = self._whole()
             if not accept:
                 self._head.check(_digest(whole))
+            provided()
             try:
                 make_folder(self.path.parent, mode=0o700)
             except OSError as error:

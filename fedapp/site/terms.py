@@ -6,7 +6,7 @@ computed and, of what leaves, once more before it does.
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, time
 from fnmatch import fnmatchcase
@@ -18,14 +18,16 @@ from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedapp.data.datasets import NAMES as DATASETS
+from fedapp.experiment.codehash import code_digest, stands_in_for
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar, method_presets, presets, read_yaml
 from fedapp.experiment.signed import Word, public_key, settings_digest, verified
 from fedapp.ground.disk import check_owned, opened_plainly
 from fedapp.ground.errors import ConfigError, FedAppError, nearest
 from fedapp.ground.functions import names_function
-from fedapp.ground.settings import CLOSED, OWN
-from fedapp.learn.networks import network_names
+from fedapp.ground.settings import CLOSED, OWN, check_patients, members_of
+from fedapp.learn.networks import is_timm_name, network_names
+from fedapp.messages.masks.session import FEWEST
 from fedapp.messages.protocol import MASKED, MODEL, Origin
 from fedapp.methods import method_names
 
@@ -54,6 +56,11 @@ _NAMED = ("method.name", "model.name", "data.name")
 _READ = ("data.root", "split.manifest", "model.weights")
 """Settings that name a file or folder to be read at the site."""
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
+
+Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+"""Of a registered key, as `fedapp members` prints it."""
+LARGEST_DELTA = 1e-5
+"""Beside a bound on epsilon."""
 
 Names = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 
@@ -100,7 +107,9 @@ class Terms:
     """Highest sum of the epsilons of all runs in the record, what is to be sent counted. What
     protects the whole site protects each of its images, so both kinds are added."""
     delta_at_most: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Largest `privacy.delta` at which an epsilon counts."""
+    """Largest `privacy.delta` of a run with noise. Where an epsilon is bounded, delta is at most
+    1e-5 and at most 1 / the number of the site's images, whether this is written down or not: at
+    delta 0.5 any epsilon is bought by publishing half of the images. This can only be stricter."""
     rounds_at_most: Annotated[int, Field(ge=1)] | None = None
     """Rounds of a run."""
     answers_at_most: Annotated[int, Field(ge=1)] | None = None
@@ -113,6 +122,17 @@ class Terms:
     """Whether a run must mask its sums, between members with registered keys."""
     least_members: Annotated[int, Field(ge=3)] | None = None
     """Sites in a masked sum at least."""
+    most_members: Annotated[int, Field(ge=3)] | None = None
+    """Sites in a masked sum at most."""
+    members: Annotated[list[Fingerprint], Field(min_length=3)] | None = None
+    """Fingerprints of the keys that may be in a masked sum. Without it the server says who the
+    members are, and could make up all but this site."""
+    colluding_at_least: Annotated[int, Field(ge=1)] = 1
+    """Least `privacy.colluding` of a masked run: so many members may be in league with the server,
+    and the others' noise must suffice without theirs."""
+    patients: str = ""
+    """Regular expression with one group that names the patient in the path of each of the site's
+    own images. A run may not bring one, since the answers would spell the names of files."""
     score_counts: bool = True
     """Whether counts of its test images' scores may leave (`rounds.pooled_auroc`)."""
     least_count: Annotated[int, Field(ge=1, le=10**6)] = 1
@@ -136,12 +156,28 @@ class Terms:
                 public_key(key)
             except ConfigError as error:
                 raise ValueError(f"started_by: {error}") from None
-        one, every = self.epsilon_at_most, self.epsilon_of_all_runs
-        if one is not None and every is not None and one > every:
-            raise ValueError("epsilon_of_all_runs must not be below epsilon_at_most")
         for folder in self.folders:
             if not Path(folder).is_absolute():
                 raise ValueError(f"folders: {folder!r} must begin with a slash")
+        self._check_itself()
+
+    def _check_itself(self) -> None:
+        """Check terms that are about each other. Raises ValueError."""
+        one, every = self.epsilon_at_most, self.epsilon_of_all_runs
+        if one is not None and every is not None and one > every:
+            raise ValueError("epsilon_of_all_runs must not be below epsilon_at_most")
+        if self.bounds_epsilon and (self.delta_at_most or 0.0) > LARGEST_DELTA:
+            raise ValueError(
+                f"delta_at_most must be at most {LARGEST_DELTA:g} beside a bound on epsilon"
+            )
+        least, most = self.least_members or 0, self.most_members
+        for count, what in (
+            (most, "most_members"),
+            (self.members and len(self.members), "members"),
+        ):
+            if count and count < least:
+                raise ValueError(f"{what} must not be fewer than least_members")
+        check_patients(self.patients)
 
     def said(self) -> dict[str, object]:
         """Return the terms that say something, by name."""
@@ -164,7 +200,10 @@ class Terms:
         except ConfigError as error:
             raise TermError("started_by", str(error)) from error
         settings = settings_digest(said)
-        if why := word.differs(origin.run, origin.code, settings, origin.identity):
+        # What was signed is compared with the code that runs here, not with the server's word.
+        here = (code_digest(), stands_in_for())
+        code = next((one for one in here if one and one.startswith(origin.code)), origin.code)
+        if why := word.differs(origin.run, code, settings, origin.identity):
             raise TermError("started_by", why)
         return word, who
 
@@ -183,10 +222,17 @@ class Terms:
         values: by dotted key, as the run says them. placed: the node says itself where it keeps
         what it receives, so that the run's own folder does not count. Raises TermError.
         """
+        if values.get("data.patients", "") != "":
+            why = "data.patients would be matched with the names of files here"
+            raise TermError(
+                "patients", f"{why}: leave it out; each site has its own in its site.yaml"
+            )
         for key in (*_NAMED, "rounds.robust", "model.body"):
             name = values.get(key, "")
             if key == "model.body" and str(name).startswith("timm:"):
-                continue  # no module: one of timm's networks
+                if not is_timm_name(str(name)):
+                    raise TermError("own_modules", f"{key} = {name!r} is no network of timm's own")
+                continue
             if isinstance(name, str) and names_function(name) and not self.own_modules:
                 raise TermError("own_modules", f"{key} = {name!r} would import a module here")
         for key in _READ if placed else (*_READ, "runtime.out"):
@@ -233,8 +279,29 @@ class Terms:
         if most is not None and count > most:
             raise TermError("answers_at_most", f"answer {count} of this run is past {most}")
 
+    def check_sum(self, members: Sequence[int]) -> None:
+        """Check the members of a masked sum, by number. Raises TermError."""
+        if self.most_members is not None and len(members) > self.most_members:
+            said = f"a masked sum of {len(members)} sites is more than {self.most_members}"
+            raise TermError("most_members", said)
+
+    def check_delta(self, delta: float, images: int) -> None:
+        """Check the delta of a run with noise against the site's images. Raises TermError."""
+        if self.bounds_epsilon and delta * images > 1:
+            said = f"privacy.delta = {delta:g} is more than one in the number of images here"
+            raise TermError("delta_at_most", said)
+
+    @property
+    def vouched(self) -> int | None:
+        """How many members of a masked sum this site counts upon for its noise; None: all.
+
+        Pinned members are all counted. Else the server names the members, and only as many count
+        as the terms ask for: more of them never mean less noise from each.
+        """
+        return None if self.members is not None else self.least_members or FEWEST
+
     def check_roles(self, roles: Iterable[str]) -> None:
-        """Check the kinds of what a method sends. Raises TermError."""
+        """Check the kinds of what a method sends, or adds to a masked sum. Raises TermError."""
         for role in roles:
             kind = kind_of(role)
             if self.leaves is not None and kind not in self.leaves:
@@ -276,10 +343,8 @@ class Terms:
             )
             why = "the server would learn this site's own numbers"
             raise TermError("masked_only", f"{said}: {why}")
-        least = self.least_members
-        if least is not None and privacy.masked and privacy.least_members < least:
-            said = f"privacy.least_members = {privacy.least_members} is fewer than {least}"
-            raise TermError("least_members", said)
+        if privacy.masked:
+            self._check_members(experiment)
         asks = self.clip_at_most is not None or self.noise_at_least is not None
         if (asks or (self.bounds_epsilon and not privacy.epsilon)) and not privacy.clip:
             term = "clip_at_most" if self.clip_at_most is not None else "noise_at_least"
@@ -294,9 +359,31 @@ class Terms:
             said = f"privacy.noise = {privacy.noise:g} is less than {self.noise_at_least:g}"
             raise TermError("noise_at_least", said)
         noisy = privacy.clip or privacy.epsilon
-        if self.delta_at_most is not None and noisy and privacy.delta > self.delta_at_most:
-            said = f"privacy.delta = {privacy.delta:g} is more than {self.delta_at_most:g}"
+        most = self.delta_at_most or (LARGEST_DELTA if self.bounds_epsilon else None)
+        if most is not None and noisy and privacy.delta > most:
+            said = f"privacy.delta = {privacy.delta:g} is more than {most:g}"
             raise TermError("delta_at_most", said)
+
+    def _check_members(self, experiment: Experiment) -> None:
+        privacy, data = experiment.privacy, experiment.data
+        least = self.least_members
+        if least is not None and privacy.least_members < least:
+            said = f"privacy.least_members = {privacy.least_members} is fewer than {least}"
+            raise TermError("least_members", said)
+        colluding = getattr(privacy, "colluding", 1)
+        if colluding < self.colluding_at_least:
+            said = f"privacy.colluding = {colluding} is fewer than {self.colluding_at_least}"
+            raise TermError("colluding_at_least", said)
+        if self.members is None:
+            return
+        agreed = members_of(privacy.members, data.site_names, experiment.split.num_clients)
+        if not agreed:
+            raise TermError(
+                "members", "no privacy.members: only members that are known here may be"
+            )
+        if strangers := sorted({*agreed.values()} - {*self.members}):
+            why = f"{len(strangers)} of the run's members are not known here"
+            raise TermError("members", f"{why}, such as {strangers[0][:16]}")
 
     def _check_path(self, key: str, text: str) -> None:
         path = Path(text).expanduser().resolve()

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fedapp.experiment import runfolder
-from fedapp.experiment.codehash import code_hash, hash_of, versions
+from fedapp.experiment.codehash import code_hash, digest_of, versions
 from fedapp.experiment.config import experiment_digest, from_plain, load_experiment, to_plain
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder, check_run, open_run
@@ -457,20 +457,20 @@ def test_code_hash_follows_names_and_bytes(tmp_path: Path) -> None:
         (tmp_path / package).mkdir()
     code, conf = tmp_path / "fedapp" / "a.py", tmp_path / "conf"
     code.write_text("x = 1")
-    hashes = [hash_of(tmp_path, conf)]  # no presets: still a hash
+    hashes = [digest_of(tmp_path, conf)]  # no presets: still a hash
 
     conf.mkdir()
     (conf / "p.yaml").write_text("seed: 0")
-    hashes.append(hash_of(tmp_path, conf))
+    hashes.append(digest_of(tmp_path, conf))
     code.write_text("x = 2")
-    hashes.append(hash_of(tmp_path, conf))
+    hashes.append(digest_of(tmp_path, conf))
     code.rename(tmp_path / "client_app" / "a.py")
-    hashes.append(hash_of(tmp_path, conf))
+    hashes.append(digest_of(tmp_path, conf))
     assert len(set(hashes)) == 4
 
     (tmp_path / "stranger" / "b.py").write_text("")
     (tmp_path / "fedapp" / "notes.txt").write_text("")
-    assert hash_of(tmp_path, conf) == hashes[-1]
+    assert digest_of(tmp_path, conf) == hashes[-1]
 
 
 def test_code_hash_of_this_code() -> None:

@@ -26,7 +26,7 @@ from fedapp.ground.errors import ConfigError
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes(32))
-WORD = Word("study-1", "a" * 16, "b" * 64, "c" * 64, 1_800_000_000)
+WORD = Word("study-1", "a" * 64, "b" * 64, "c" * 64, 1_800_000_000)
 
 
 def line(key):
@@ -81,7 +81,8 @@ def test_what_is_no_word_is_refused(token):
 
 
 @pytest.mark.parametrize("change", [
-    {"until": -1}, {"until": 2**40}, {"until": "1"}, {"run": "../up"}, {"code": "A" * 16},
+    {"until": -1}, {"until": 2**40}, {"until": "1"}, {"run": "../up"}, {"code": "A" * 64},
+    {"code": "a" * 16},
     {"settings": ""}, {"identity": "c" * 63}, {"more": 1},
 ])  # fmt: skip
 def test_a_signed_word_that_says_what_no_word_says_is_refused(change):
@@ -92,7 +93,7 @@ def test_a_signed_word_that_says_what_no_word_says_is_refused(change):
 
 
 @pytest.mark.parametrize(("part", "value"), [
-    ("name", "study-2"), ("code", "d" * 16), ("settings", "d" * 64), ("identity", "d" * 64),
+    ("name", "study-2"), ("code", "d" * 64), ("settings", "d" * 64), ("identity", "d" * 64),
 ])  # fmt: skip
 def test_each_part_binds(part, value):
     run = {key: getattr(WORD, key) for key in ("run", "code", "settings", "identity")}

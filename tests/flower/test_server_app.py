@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.codehash import code_digest
 from fedapp.experiment.config import settings_said
 from fedapp.experiment.runpaths import identity_of
 from fedapp.experiment.signed import Word, settings_digest, sign
@@ -65,7 +65,7 @@ def signed(tmp_path):
         terms = {"started_by": [line(KEY)], "folders": [str(tmp_path)]}
         (folder / "site.yaml").write_text(json.dumps(terms))
     settings = settings_digest(settings_said(file, {}))
-    word = Word("mine", code_hash()[1], settings, "e" * 64, 2**39)
+    word = Word("mine", code_digest(), settings, "e" * 64, 2**39)
 
     def start(token, said=""):
         config = {"preset": file, "set": said, "signed": token}

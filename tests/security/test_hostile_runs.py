@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from client_app import node as site_node
 from client_app.resident.frames import Letter
 from client_app.work import SiteWork, answer
-from fedapp.experiment.codehash import code_hash
+from fedapp.experiment import presetfiles
+from fedapp.experiment.codehash import code_digest, code_hash
 from fedapp.experiment.config import experiment_digest, load_run_config, settings_said
 from fedapp.experiment.signed import Word, fingerprint, settings_digest, sign
 from fedapp.ground.errors import FedAppError, StoreError
@@ -100,6 +101,9 @@ ATTACKS = [
           ("its folder", "folders", {"data": {"root": "/etc"}}),
           ("its rounds", "rounds_at_most", {"rounds": {"num_rounds": 3}}),
           ("its robust rule", "own_modules", {"rounds": {"robust": "os:getcwd"}}))),
+    *(attack(f"a pattern for file names, {pattern}", "patients", f"data.patients='{pattern}'")
+      for pattern in ("/(a)", "(P[0-9]+)_", "((a+)+)$")),
+    attack("timm's hub", "own_modules", "model.name=encoder model.body=timm:hf-hub:some/thing"),
     *(attack(f"{count} rounds", "rounds_at_most", f"rounds.num_rounds={count}")
       for count in (3, 4, 1000)),
     *(attack(f"round {number} of two", "rounds_at_most", task=True, round=number)
@@ -131,6 +135,17 @@ ATTACKS = [
     *(attack(f"one more {action} than may be answered", "answers_at_most", task=True,
              terms={**PLAIN, "answers_at_most": 1}, action=action,
              before={"event": "sent", "round": 0}) for action in ("warmup", "evaluate")),
+    *(attack(f"one more {what} after one {event}", "answers_at_most", task=what == "task",
+             terms={**PLAIN, "answers_at_most": 1}, before={"event": event, **more})
+      for what in ("task", "hello")
+      for event, more in (("introduced", {}), ("sent", {"round": 0}), ("refused", {"why": "x"}))),
+    attack("an epsilon at a delta of a half", "delta_at_most", IMAGES + " privacy.delta=0.5",
+           terms={key: value for key, value in OF_IMAGES.items() if key != "delta_at_most"}
+           | {"epsilon_at_most": 9.0}),
+    *(attack(f"the run's identity under another {what}", None, said, task=True,
+             terms={**PLAIN, "methods": ["um_pfssl", "one_round"], "leaves": ["models", "sums"]},
+             before={"event": "asked", "pinned": "0" * 64})
+      for what, said in (("seed", "seed=5"), ("epsilon", IMAGES))),
     attack("a large answer", "megabytes_at_most", task=True,
            terms={**PLAIN, "megabytes_at_most": 0.0001}),
     *(attack(f"{name} of a class with one image", "least_count", f"method.preset={name}", task=True,
@@ -155,7 +170,7 @@ ATTACKS = [
           ("for other settings, at a task", lambda word: sign(word, KEY),
            {"said": "seed=77", "task": True}),
           ("for another name", lambda word: sign(replace(word, run="study-0"), KEY), {}),
-          ("for other code", lambda word: sign(replace(word, code="0" * 16), KEY), {}),
+          ("for other code", lambda word: sign(replace(word, code="0" * 64), KEY), {}),
           ("for another identity", lambda word: sign(replace(word, identity="e" * 64), KEY), {}),
           ("with its end moved", lambda word: moved_end(sign(word, KEY)), {}),
           ("for the day before", lambda word: sign(replace(word, until=10**9), KEY), {}),
@@ -235,7 +250,7 @@ def site(tmp_path, images, monkeypatch):
         origin = Origin(attacked.run, code_hash()[1], "0" * 64, identity=RUN)
         if how := getattr(attacked, "signed", None):
             settings = settings_digest(settings_said(honest, {}))
-            run_config["signed"] = how(Word("study-1", origin.code, settings, RUN, 2**39))
+            run_config["signed"] = how(Word("study-1", code_digest(), settings, RUN, 2**39))
         if by_worker:
             head = {"run_config": run_config, "node_config": node}
             blobs = {"origin": encode(origin), "message": encode(Hello())}
@@ -259,7 +274,8 @@ def sealed(site, attacked):
     """Have the record as an attack finds it."""
     record = Record(site.folder)
     if before := getattr(attacked, "before", {}):
-        record.add(**{"run": "study-1", "identity": RUN, "epsilon": 0.0, **before})
+        facts = {"run": "study-1", "identity": RUN, "epsilon": 0.0, **before}
+        record.add(facts.pop("event"), **facts)
     if spent := getattr(attacked, "spent", 0.0):
         run = getattr(attacked, "spent_by", "before")
         record.add("sent", run=run, identity=RUN if run == "study-1" else "", epsilon=spent)
@@ -357,13 +373,71 @@ def test_a_task_that_fails_is_in_the_record(site, monkeypatch):
     assert (last["event"], last["why"]) == ("refused", found.answer.reason)
 
 
+def test_a_preset_that_is_changed_between_question_and_use_changes_nothing(site, monkeypatch):
+    """It is read once: what the terms judged is what is done."""
+    real, reads = presetfiles.Path.read_text, []
+
+    def swapped(path, *args, **kwargs):
+        text = real(path, *args, **kwargs)
+        if path.name == "small.yaml":
+            reads.append(path)
+            if len(reads) > 1:
+                return text.replace("name: um_pfssl", f"name: {TRAP}:Thing")
+        return text
+
+    monkeypatch.setattr(presetfiles.Path, "read_text", swapped)
+    letter, _ = site.ask(attack("swapped", None, honest=True).values[0], by_worker=True)
+    reason = getattr(decode_answer(letter.blobs["message"]), "reason", "")
+    assert TRAP not in reason and len(reads) == 1
+
+
+def test_five_settings_of_one_identity_are_one_account(site):
+    """As measured: five runs of one name and identity, each with settings of its own."""
+    terms = {**OF_IMAGES, "epsilon_at_most": 3.0, "epsilon_of_all_runs": 3.0}
+    done = []
+    for number in range(5):
+        said = IMAGES.replace("8.5", "1.5") + f" privacy.delta={number + 1}e-7"
+        run = attack("again", None, said, task=True, terms=terms, action="release").values[0]
+        try:
+            site.ask(run)
+            done.append("")
+        except FedAppError as error:
+            done.append(str(error))
+    assert not any("under other settings" in one for one in done[:1]), done
+    assert all("under other settings" in one for one in done[1:]), done
+    asked = [one for one in Record(site.folder).lines() if one["event"] == "asked"]
+    assert sum(one["epsilon"] for one in asked) == 1.5
+
+
+def test_introductions_are_answers(site):
+    terms = {**PLAIN, "answers_at_most": 2}
+    for _ in range(2):
+        site.ask(attack("hello", None, honest=True, terms=terms).values[0])
+    with pytest.raises(TermError, match="answer 3 of this run is past 2"):
+        site.ask(attack("hello", None, honest=True, terms=terms).values[0])
+
+
+def test_the_sites_own_pattern_says_whose_an_image_is(site):
+    """In site.yaml it reads paths of this site; another pattern deals other images to the parts."""
+    found = {}
+    for pattern in ("", r"(\d)\.png", r"(x)"):
+        terms = {**PLAIN, "least_count": 1, **({"patients": pattern} if pattern else {})}
+        try:
+            facts = site.ask(attack("hello", None, honest=True, terms=terms).values[0]).answer
+            found[pattern] = facts.test
+        except FedAppError as error:
+            found[pattern] = str(error)
+    assert isinstance(found[""], int)
+    assert "does not match" in str(found["(x)"])
+
+
 def test_an_answer_whose_line_cannot_be_written_does_not_leave(site, monkeypatch):
     real = Record.add
 
-    def full(record, event, **facts):
+    def full(record, event, *provided, **facts):
         if event == "sent":
             raise StoreError("No space left on device")
-        real(record, event, **facts)
+        real(record, event, *provided, **facts)
 
     monkeypatch.setattr(Record, "add", full)
     with pytest.raises(StoreError, match="No space left"):
@@ -391,11 +465,13 @@ def test_a_site_folder_changes_no_number(site, monkeypatch):
     assert found[0].answer == found[1].answer
 
 
-def test_parts_with_small_counts_are_not_used_at_all(site):
+def test_parts_with_small_counts_are_not_used_at_all(site, caplog):
     """West has 15 validation and 30 test images of three classes: none has eleven of each."""
     told = site.ask(attack("many", None, honest=True, terms={**PLAIN, "least_count": 1000})
                     .values[0]).answer  # fmt: skip
     assert (told.val, told.test) == (0, 0) and told.labelled == 12
+    assert "terms (least_count: 1000): runs do not use the val and the test images" in caplog.text
+    assert list(Record(site.folder).lines())[-1]["withheld"] == ["val", "test"]
     done = site.ask(attack("many", None, task=True, terms={**PLAIN, "least_count": 1000}).values[0])
     assert all(found.samples == 0 for found in done.answer.evaluations.values())
     assert done.payloads

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -14,7 +15,7 @@ from fedapp.experiment.config import load_experiment, settings_said
 from fedapp.experiment.presetfiles import CONF, method_presets
 from fedapp.ground.errors import ConfigError
 from fedapp.learn.networks import build_model
-from fedapp.messages.protocol import MASKED
+from fedapp.messages.protocol import MASKED, ModelRef, Origin, SumStep, Task
 from fedapp.methods.base import schemas
 from fedapp.site.house import House
 from fedapp.site.terms import BY_CLASS, KINDS, TermError, Terms, kind_of, read_terms
@@ -82,6 +83,155 @@ def test_each_term_refuses_by_its_name(term, settings):
 ])  # fmt: skip
 def test_the_very_bound_is_allowed(term, settings):
     allowed(Terms(**term), **settings)
+
+
+@pytest.mark.parametrize("bound", ["epsilon_at_most", "epsilon_of_all_runs"])
+@pytest.mark.parametrize(("delta", "kept"), [(0.5, False), (1.01e-5, False), (1e-5, True)])
+def test_a_bound_on_epsilon_bounds_delta_too(bound, delta, kept):
+    """Epsilon 3 at delta .5 is bought by publishing half of the images as they are."""
+    run = {**PRIVATE, "privacy__delta": delta}
+    if kept:
+        allowed(Terms(**{bound: 3.0}), **run)
+    else:
+        refused(Terms(**{bound: 3.0}), "delta_at_most", **run)
+    allowed(Terms(noise_at_least=1.0), **run)  # nobody speaks of epsilon
+    with pytest.raises(ValueError, match="at most 1e-05"):
+        Terms(**{bound: 3.0}, delta_at_most=0.5)
+    refused(Terms(**{bound: 3.0}, delta_at_most=1e-6), "delta_at_most", **PRIVATE)
+
+
+def test_delta_is_at_most_one_in_the_number_of_images():
+    terms = Terms(epsilon_at_most=3.0)
+    terms.check_delta(1e-5, 100_000), Terms().check_delta(0.5, 10)
+    with pytest.raises(TermError, match="delta_at_most"):
+        terms.check_delta(1e-5, 100_001)
+
+
+KEYS = [f"{number:064x}" for number in range(6)]
+"""Fingerprints of the keys of five sites, and of one that the attacker made up."""
+
+
+def masked(keys=KEYS[:5], **more):
+    agreed = ",".join(f"{number}={key}" for number, key in enumerate(keys))
+    return {
+        "method__preset": "fedavg", "split__num_clients": 5, "privacy__sums": "masked",
+        "privacy__members": agreed, "privacy__least_members": 3, **more,
+    }  # fmt: skip
+
+
+def test_members_that_the_server_made_up_are_refused():
+    """One real key and four of the server's: without pins they pass every other term."""
+    pinned = Terms(masked_only=True, least_members=3, members=KEYS[:5])
+    allowed(pinned, **masked())
+    made_up = [KEYS[5], *KEYS[1:5]]
+    allowed(Terms(masked_only=True, least_members=3), **masked(made_up))
+    assert KEYS[5][:16] in refused(pinned, "members", **masked(made_up))
+    refused(pinned, "masked_only", **masked(privacy__members=""))
+    refused(Terms(members=KEYS[:5]), "members", **masked(privacy__members=""))
+    allowed(Terms(members=KEYS[:5]), method__preset="fedavg")  # of plain sums it says nothing
+
+
+def test_a_masked_run_that_names_no_members_is_refused_where_the_terms_ask_for_masks():
+    """27 c: without members all keys follow from the public seed."""
+    assert "no privacy.members" in refused(
+        Terms(masked_only=True), "masked_only", **masked(privacy__members="")
+    )
+    refused(Terms(masked_only=True), "masked_only", method__preset="fedavg")
+
+
+def test_how_many_members_there_may_be_and_how_many_count_for_the_noise():
+    terms = Terms(least_members=3, most_members=4)
+    terms.check_sum(range(4)), Terms().check_sum(range(500))
+    with pytest.raises(TermError, match="most_members"):
+        terms.check_sum(range(5))
+    refused(Terms(least_members=4), "least_members", **masked())
+    assert Terms().vouched == 3  # whoever else the server names
+    assert Terms(least_members=7).vouched == 7
+    assert Terms(members=KEYS, least_members=3).vouched is None  # all of them are known here
+
+
+def test_how_many_may_be_in_league_is_a_term():
+    refused(Terms(colluding_at_least=2), "colluding_at_least", **masked())
+    allowed(Terms(colluding_at_least=1), **masked())
+
+
+@pytest.mark.parametrize("text", [
+    "members: [abc]", "members: [ABC]", "most_members: 2", "colluding_at_least: 0",
+    "least_members: 5\nmost_members: 4", f"least_members: 4\nmembers: {KEYS[:3]}",
+    "patients: '('", "patients: 'P[0-9]+'", "patients: '(a){99999999999}'",
+    f"patients: '{'(' * 5000}'",
+])  # fmt: skip
+def test_terms_on_members_and_patients_that_cannot_be_are_refused(tmp_path, text):
+    path = tmp_path / "site.yaml"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match=r"site\.yaml"):
+        read_terms(path)
+
+
+@pytest.mark.parametrize("pattern", ["(P[0-9]+)_", "(.)", "((a+)+)$", "(", "x" * 9999])
+def test_a_run_that_brings_a_pattern_for_the_sites_paths_is_refused_before_it_is_compiled(pattern):
+    """Counts or a refusal would come back: 589 questions spelled a file's name."""
+    with pytest.raises(TermError, match="matched with the names of files here") as found:
+        Terms(patients="(P[0-9]+)_").check_said({"data.name": "own", "data.patients": pattern})
+    assert found.value.term == "patients"
+
+
+@pytest.mark.parametrize("name", [
+    "timm:/etc/weights", "timm:hf-hub:somebody/model", "timm:local-dir:/data", "timm:os:system",
+    "timm:", "timm:../x", "timm:resnet18.a/b", "timm:resnet18\n:x",
+])  # fmt: skip
+def test_what_timm_would_fetch_or_open_is_no_name_of_a_network(name):
+    from fedapp.learn.networks import is_timm_name
+
+    assert not is_timm_name(name)
+    assert is_timm_name("timm:resnet18") and is_timm_name("timm:vit_small_patch16_224.dino")
+    with pytest.raises(TermError, match="own_modules"):
+        Terms().check_said({"model.name": "encoder", "model.body": name})
+    Terms().check_said({"model.name": "encoder", "model.body": "timm:resnet18"})
+
+
+@pytest.fixture
+def in_masked_run(tmp_path):
+    """Ask a house about a task of a masked run whose contents have these roles."""
+
+    def ask(roles, labels=(0,) * 9, members=3, **terms):
+        path = tmp_path / "site.yaml"
+        path.write_text(yaml.safe_dump(terms))
+        path.chmod(0o600)
+        run = load_experiment("digits_demo", {"method.preset": "fedavg"})
+        data = SimpleNamespace(labels=torch.tensor(labels), counts={})
+        site = SimpleNamespace(summing=object(), shared=roles, data=data, experiment=run)
+        task = Task(
+            0, 0, "train", ModelRef(0, 0, "0" * 64), sum=SumStep(0, "add", tuple(range(members)))
+        )
+        House(tmp_path).before(task, site, Origin("run", "c" * 16, "0" * 64, identity="d" * 64))
+
+    return ask
+
+
+def test_what_may_not_leave_may_not_leave_in_a_masked_sum_either(in_masked_run):
+    """Members in league with the server learn a site's own part from the sum."""
+    in_masked_run(["model"], leaves=["models"])
+    in_masked_run(["sums"], leaves=["sums"])
+    for roles in (["model"], ["sums", "prototypes"]):
+        with pytest.raises(TermError, match=r"\(leaves\)"):
+            in_masked_run(roles, leaves=["sums"])
+
+
+def test_a_sum_of_too_many_members_is_refused_before_it_is_added_to(in_masked_run):
+    in_masked_run(["model"], members=5, most_members=5)
+    with pytest.raises(TermError, match="most_members"):
+        in_masked_run(["model"], members=6, most_members=5)
+
+
+def test_small_counts_stay_out_of_masked_sums_too(in_masked_run):
+    rare = (0,) * 9 + (1,) * 4
+    for roles in (["sums"], ["prototypes"], ["guesses"]):
+        with pytest.raises(TermError, match=r"\(least_count\)"):
+            in_masked_run(roles, rare, least_count=5)
+        in_masked_run(roles, rare, least_count=4)
+    in_masked_run(["model"], rare, least_count=5)  # tells nothing by class
 
 
 MODULES = [
@@ -233,7 +383,8 @@ def test_the_example_is_a_file_of_terms_and_names_them_all():
     plain = text.replace("# clip", "clip").replace("# noise", "noise").replace("# eps", "eps")
     plain = plain.replace("# delta", "delta").replace("# runs", "runs")
     plain = plain.replace("# started", "started").replace("# masked", "masked")
-    plain = plain.replace("# least", "least")
+    for term in ("least", "most", "members", "colluding", "patients"):
+        plain = plain.replace(f"# {term}", term)
     assert set(Terms.__dataclass_fields__) == {
         line.partition(":")[0] for line in plain.splitlines() if line[:1].isalpha()
     }

@@ -1,7 +1,7 @@
 """From a site's own files to its data; the sites of one process, each with files of its own."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -32,10 +32,15 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Place:
-    """A site's name and where its data lie."""
+    """A site's name and where its data lie.
+
+    patients: the site's own pattern for whose an image is; empty: as `data.patients` says, which
+    only a simulation has.
+    """
 
     name: str
     data: Path
+    patients: str = ""
 
 
 class OwnSites:
@@ -101,6 +106,8 @@ def _read(
 ) -> SiteData:
     """Read a site's files as the settings say."""
     findings = settings.finding_names
+    if place.patients:
+        settings = replace(settings, patients=place.patients)
     listing = list_agreed(place.data, settings)
     if listing.faults:
         raise OwnDataError(place.name, listing.faults)

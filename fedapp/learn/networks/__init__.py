@@ -4,6 +4,7 @@ A network of one's own is named `package.module:function` (docs/extend/networks.
 """
 
 import pkgutil
+import re
 from collections.abc import Mapping
 from importlib import import_module
 
@@ -22,6 +23,7 @@ __all__ = [
     "NetworkSettings",
     "build_model",
     "initial_params",
+    "is_timm_name",
     "network_class",
     "network_names",
     "network_settings",
@@ -30,6 +32,11 @@ __all__ = [
 DEFAULT_NETWORK = "resnet9"
 """`model.name` where nothing says otherwise: the paper's."""
 _NOT_NETWORKS = ("base", "parts")
+
+
+def is_timm_name(network: str) -> bool:
+    """Whether a text names a network of timm by its plain name, and no path, hub or module."""
+    return re.fullmatch(r"timm:\w+(\.\w+)?", network, re.ASCII) is not None
 
 
 def network_names() -> list[str]:

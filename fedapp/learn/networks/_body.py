@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from fedapp.ground.errors import ConfigError, nearest, one_line
 from fedapp.ground.extras import needs
 from fedapp.ground.functions import function_of, names_function
+from fedapp.learn.networks import is_timm_name
 from fedapp.learn.networks._weights import load_body, read_weights
 
 TIMM = "timm:"
@@ -55,7 +56,7 @@ def _built(network: str) -> nn.Module:
 
 def _of_timm(network: str) -> nn.Module:
     timm, name = needs("timm", "timm"), network.removeprefix(TIMM)
-    if not timm.is_model(name):
+    if not (is_timm_name(network) and timm.is_model(name)):
         known = nearest(name.partition(".")[0], timm.list_models())[:200]
         raise ConfigError(f"model.body = {network!r}: no such network of timm; {known}")
     built: nn.Module = timm.create_model(name, pretrained=False)

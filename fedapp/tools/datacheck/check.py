@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ class Options:
     train, val and test. server: host:port. hide_below: smallest count that is shown. store_path:
     where the node is to keep models; None: where it does unless told. fingerprints: where to write
     keyed digests of the images; against: another site's, to look for among them; key: of both.
+    patients: the site's own pattern, of its site.yaml.
     """
 
     experiment: Experiment | None = None
@@ -48,6 +49,7 @@ class Options:
     fingerprints: Path | None = None
     against: Path | None = None
     key: Path | None = None
+    patients: str = ""
 
 
 def check(data: Path, options: Options, console: Console) -> int:
@@ -57,8 +59,20 @@ def check(data: Path, options: Options, console: Console) -> int:
     facts, machines = _machine(options)
     classes = settings.class_names if settings else ()
     named = settings.finding_names if settings else ()
-    listing = list_agreed(data, settings) if settings else list_own(data, ())
+    listing = (
+        list_agreed(data, replace(settings, patients=options.patients))
+        if settings
+        else list_own(data, (), options.patients)
+    )
     findings = of_listing(listing.faults)
+    if settings and settings.patients:
+        what = (
+            "data.patients in the preset: sites refuse a run that names a pattern for their files"
+        )
+        remedy = (
+            "have it left out; write `patients` into your own site.yaml, and give --site-folder"
+        )
+        findings.append(fault(what, remedy))
     if listing.entries:
         entries, hide_below = listing.entries, options.hide_below
         if listing.values is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedapp.experiment.codehash import hash_of_files
+from fedapp.experiment.codehash import digest_of_files
 from fedapp.experiment.config import (
     flower_words,
     load_experiment,
@@ -51,14 +51,14 @@ def signed_run(
     signer = _read(key, passphrase)
     word = Word(
         run=name,
-        code=hash_of_files(installed().files),
+        code=digest_of_files(installed().files),
         settings=settings_digest(settings_said(preset, overrides)),
         identity=identity or new_identity(),
         until=int(time.time() + days * 86400),
     )
     token = sign(word, signer)
     read_word(token)  # so that an identity that is none is refused here
-    yield f"signed   run {name}, code {word.code}, settings {word.settings[:16]}"
+    yield f"signed   run {name}, code {word.code[:16]}, settings {word.settings[:16]}"
     yield f"by       {fingerprint(signer.public_key())}"
     yield f"begun by {word.ends} at each site, or refused there"
     run_config = {"preset": preset, "set": shlex.join(texts), SIGNED: token}

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,6 +24,8 @@ from fedapp.site.record import Record, user_name
 from fedapp.tools.node.bundle import Bundle, installed, read_fab
 
 FOLDER, LIST, WAITING, APPROVED = "approvals", "approvals.json", "waiting", "approved"
+LASTS_DAYS = 365
+"""For which an approval counts. Code that was looked at long ago has faults that are known now."""
 MAX_WAITING = 20
 """Apps that are kept for a decision; a server that asks for more has the newest ones forgotten."""
 Word = Literal["approved", "refused", "taken back"]
@@ -42,6 +44,14 @@ class Decision:
     title: Annotated[str, Field(max_length=200)]
     when: Annotated[str, Field(max_length=40)]
     by: Annotated[str, Field(max_length=100)]
+
+    @property
+    def over(self) -> bool:
+        """Whether it is too long ago, by this machine's clock; a time that is none is."""
+        try:
+            return datetime.now(UTC) - datetime.fromisoformat(self.when) > timedelta(LASTS_DAYS)
+        except (ValueError, TypeError):
+            return True
 
 
 @dataclass(frozen=True)
@@ -95,10 +105,13 @@ class Approvals:
 
     def refusal(self, app: Bundle) -> str:
         """Return why an app may not run at this site; empty: it may. Raises as `decisions`."""
-        word = self.word(app)
-        if word == "approved" or (not word and app.hash == installed().hash):
+        made = next((one for one in reversed(self.decisions()) if one.app == app.hash), None)
+        word, here = made.word if made else "", app.hash == installed().hash
+        over = made is not None and made.over and not here
+        if (word == "approved" and not over) or (not word and here):
             return ""
         why = {
+            "approved": f"its approval is older than {LASTS_DAYS} days",
             "refused": "this site has refused it",
             "taken back": "this site has taken its approval back",
         }.get(word, "this site has not approved it")

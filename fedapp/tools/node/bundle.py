@@ -21,7 +21,7 @@ from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedapp.experiment.codehash import PACKAGES, STAND_IN, hash_of_files
+from fedapp.experiment.codehash import PACKAGES, STAND_IN, digest_of_files
 from fedapp.experiment.presetfiles import CONF
 from fedapp.ground.errors import ConfigError, one_line
 
@@ -108,7 +108,7 @@ class Bundle:
         """Return the files by which this one does a run of another app: its presets, this code."""
         others = {n: c for n, c in app.files.items() if not counts(n) and not n.startswith(".")}
         mine = {name: content for name, content in self.files.items() if counts(name)}
-        code = {f"conf/{STAND_IN}": hash_of_files(app.files).encode()}
+        code = {f"conf/{STAND_IN}": digest_of_files(app.files).encode()}
         return {"README.md": b"", "LICENSE": b"", **others, **mine, **code}
 
     @cached_property

@@ -7,7 +7,7 @@ from fedapp.experiment.presetfiles import CONF
 from fedapp.experiment.signed import fingerprint, public_key
 from fedapp.messages.masks.session import FEWEST
 from fedapp.site.house import House
-from fedapp.site.terms import FILE, KINDS, Terms
+from fedapp.site.terms import FILE, KINDS, LARGEST_DELTA, Terms
 
 EXAMPLE = CONF / "terms" / FILE
 """A commented file to begin with."""
@@ -77,18 +77,29 @@ def _numbers(terms: Terms) -> Iterator[str]:
         )
     else:
         yield "Small counts are told, that of a class with a single image too."
+    if terms.patients:
+        yield f"Patients are read from the paths of the images here: {terms.patients}"
 
 
 def _privacy(terms: Terms) -> Iterator[str]:
     if terms.masked_only:
         least = terms.least_members or FEWEST
-        yield f"Sums are masked, of {least} sites or more: a plain run is refused."
+        most = f" and {terms.most_members} at most" if terms.most_members else ""
+        yield f"Sums are masked, of {least} sites or more{most}: a plain run is refused."
+    if terms.members is not None:
+        keys = ", ".join(one[:16] for one in terms.members)
+        yield f"In a masked sum may be only the holders of these keys: {keys}."
+    elif terms.masked_only:
+        yield "Who is in a masked sum: whoever the run names, since no members are written here."
+    if terms.masked_only or terms.members is not None:
+        count = terms.colluding_at_least
+        yield f"Noise is enough although {count} of them tell the server all that they know."
     asked = {
         "privacy.clip at most": terms.clip_at_most,
         "privacy.noise at least": terms.noise_at_least,
         "epsilon of a run at most": terms.epsilon_at_most,
         "epsilon of all runs at most": terms.epsilon_of_all_runs,
-        "delta at most": terms.delta_at_most,
+        "delta at most": terms.delta_at_most or (LARGEST_DELTA if terms.bounds_epsilon else None),
     }
     said = [f"{what} {value:g}" for what, value in asked.items() if value is not None]
     if said:

@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.codehash import code_digest
 from fedapp.experiment.config import read_run_config, settings_said
 from fedapp.experiment.signed import read_word, settings_digest, verified
 from fedapp.ground.errors import ConfigError
@@ -32,7 +32,7 @@ def test_the_command_that_it_prints_has_the_words_run(key):
     word, _ = verified(run_config["signed"], [key.with_suffix(".pub").read_text()])
     said = settings_said(*read_run_config(run_config))
     assert said["rounds.num_rounds"] == 3
-    assert word.differs("first", code_hash()[1], settings_digest(said), word.identity) == ""
+    assert word.differs("first", code_digest(), settings_digest(said), word.identity) == ""
 
 
 def test_each_word_is_another_runs_but_where_one_goes_on(key):

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import stat
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from rich.console import Console
@@ -64,6 +65,21 @@ def test_an_app_waits_until_it_is_decided_on_and_is_then_kept_to_compare_with(si
     site.decide(APP.hash, APP.title, "refused")
     site.keep_waiting(APP, FAB)
     assert site.waiting() == {}, "a person has decided"
+
+
+def test_an_approval_of_long_ago_counts_no_more_until_a_person_looks_again(site, monkeypatch):
+    site.decide(APP.hash, APP.title, "approved")
+    path = site.place / "approvals.json"
+    made = site.decisions()[-1].when
+    for age, over in ((rules.LASTS_DAYS - 1, False), (rules.LASTS_DAYS + 1, True)):
+        when = (datetime.now(UTC) - timedelta(age)).isoformat(timespec="seconds")
+        path.write_text(path.read_text().replace(made, when))
+        made = when
+        assert ("older than 365 days" in site.refusal(APP)) is over
+    path.write_text(path.read_text().replace(made, "some day"))
+    assert "older than" in site.refusal(APP)
+    site.decide(APP.hash, APP.title, "approved")
+    assert site.refusal(APP) == ""
 
 
 def test_a_server_cannot_fill_the_disk_with_apps(site, monkeypatch):

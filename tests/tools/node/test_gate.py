@@ -13,7 +13,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal as flower
 
-from fedapp.experiment.codehash import hash_of_files
+from fedapp.experiment.codehash import digest_of_files
 from fedapp.messages.protocol import READS, SCHEMA
 from fedapp.site.record import Record
 from fedapp.tools.node.approvals import Approvals
@@ -194,7 +194,7 @@ def test_the_installed_app_does_a_run_of_a_neighbouring_version(standing_in, tmp
     assert made.hash == installed().hash and "torch.py" not in made.files
     assert made.files["server_app/app.py"] == HERE["server_app/app.py"]
     assert made.files["conf/hospitals.yaml"] == b"name: hospitals\n"
-    assert made.files["conf/terms/stands_in_for.yaml"].decode() == hash_of_files(NEIGHBOUR)
+    assert made.files["conf/terms/stands_in_for.yaml"].decode() == digest_of_files(NEIGHBOUR)
     assert node.run.fab_version in HERE["pyproject.toml"].decode()
     placed = install_from_fab(content, tmp_path / "apps", skip_prompt=True)  # Flower takes it
     assert not (placed / "torch.py").exists() and (placed / "conf/hospitals.yaml").is_file()
