@@ -27,7 +27,6 @@ from fedapp.learn.params import digest_of
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import mends
 from fedapp.messages.masks.keys import fingerprint
-from fedapp.messages.masks.session import FEWEST
 from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import SCHEMA, Origin
 from fedapp.messages.store import ModelStore
@@ -141,9 +140,8 @@ def _summing(
             "everybody could take the masks off; have the line that `fedapp members` makes put "
             "into the preset"
         )
-    # Nobody vouches for more: the server names the members.
-    vouched = house.terms.least_members or FEWEST
-    member = registered(experiment, number, origin, _signing_key(node_config), vouched)
+    key, vouched = _signing_key(node_config), house.terms.vouched
+    member = registered(experiment, number, origin, key, vouched)
     # By the identity alone, whatever name a run has: another journal would do a sum once more.
     which = f"{origin.identity}/{fingerprint(member.signer.public)[:16]}"
     root = own / SUMS / which

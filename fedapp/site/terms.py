@@ -370,9 +370,10 @@ class Terms:
         if least is not None and privacy.least_members < least:
             said = f"privacy.least_members = {privacy.least_members} is fewer than {least}"
             raise TermError("least_members", said)
-        colluding = getattr(privacy, "colluding", 1)
-        if colluding < self.colluding_at_least:
-            said = f"privacy.colluding = {colluding} is fewer than {self.colluding_at_least}"
+        if privacy.colluding < self.colluding_at_least:
+            said = (
+                f"privacy.colluding = {privacy.colluding} is fewer than {self.colluding_at_least}"
+            )
             raise TermError("colluding_at_least", said)
         if self.members is None:
             return

@@ -46,7 +46,7 @@ def settings(folder, **over):
 def test_masks_between_real_sites(here, tmp_path):
     """The same bits as in loopback, though all keys are others and drawn by chance."""
     for folder in here.site_folders.values():
-        (folder / "site.yaml").write_text("masked_only: true\nleast_members: 3\nleaves: [sums]\n")
+        (folder / "site.yaml").write_text("masked_only: true\nleast_members: 3\nleaves: [models]\n")
         (folder / "site.yaml").chmod(0o600)
     masked = here.submit("masked", **settings(tmp_path), rounds__num_rounds=1)
     masked.finished()

@@ -153,6 +153,7 @@ def test_how_many_members_there_may_be_and_how_many_count_for_the_noise():
 def test_how_many_may_be_in_league_is_a_term():
     refused(Terms(colluding_at_least=2), "colluding_at_least", **masked())
     allowed(Terms(colluding_at_least=1), **masked())
+    allowed(Terms(colluding_at_least=2), **masked(privacy__colluding=2))
 
 
 @pytest.mark.parametrize("text", [
@@ -203,7 +204,7 @@ def in_masked_run(tmp_path):
         data = SimpleNamespace(labels=torch.tensor(labels), counts={})
         site = SimpleNamespace(summing=object(), shared=roles, data=data, experiment=run)
         task = Task(
-            0, 0, "train", ModelRef(0, 0, "0" * 64), sum=SumStep(0, "add", tuple(range(members)))
+            0, 0, "train", ModelRef(0, 0, "0" * 64), sum=SumStep(0, "add", members=tuple(range(members)))
         )
         House(tmp_path).before(task, site, Origin("run", "c" * 16, "0" * 64, identity="d" * 64))
 
