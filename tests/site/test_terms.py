@@ -204,7 +204,11 @@ def in_masked_run(tmp_path):
         data = SimpleNamespace(labels=torch.tensor(labels), counts={})
         site = SimpleNamespace(summing=object(), shared=roles, data=data, experiment=run)
         task = Task(
-            0, 0, "train", ModelRef(0, 0, "0" * 64), sum=SumStep(0, "add", members=tuple(range(members)))
+            0,
+            0,
+            "train",
+            ModelRef(0, 0, "0" * 64),
+            sum=SumStep(0, "add", members=tuple(range(members))),
         )
         House(tmp_path).before(task, site, Origin("run", "c" * 16, "0" * 64, identity="d" * 64))
 
