@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,7 +30,8 @@ class Site:
     labelled, unlabelled: to learn from, one of them at least. val: to choose a round and an answer
     by. test: to measure by. name: letters, digits, dot, dash and underscore; empty: its number.
     patients: of every part that is there, by its name, a name or number of each input's patient;
-    nobody is in two parts but the first two, and intervals are by patient then. None: not known.
+    nobody is in two parts but the first two. Intervals are by patient then, and `privacy.epsilon`
+    is of a patient. None: not known.
 
     Inputs are [n, ...]: uint8 [n, C, H, W] images, C 1 or 3, sides of 8 to 512 pixels; or numbers,
     floating point [n, D], [n, C, L] or [n, C, H, W]. Labels are integers from 0; or, where an input
@@ -131,7 +131,7 @@ class _Read:
     name: str
     known: Mapping[str, tuple[Tensor, Tensor]]
     unlabelled: Tensor | None
-    test_groups: Tensor | None
+    patients: Mapping[str, Tensor]
 
     @classmethod
     def of(cls, site: Site, number: int) -> Self:
@@ -150,7 +150,7 @@ class _Read:
         free = None if rest is None else unlabelled(rest, f"{called}: {UNLABELLED}")
         sizes = {part: len(labels) for part, (_, labels) in known.items()}
         sizes |= {} if free is None else {UNLABELLED: len(free)}
-        read = cls(site.name, known, free, _test_groups(site.patients, sizes, called))
+        read = cls(site.name, known, free, _patients(site.patients, sizes, called))
         if not read.training:
             raise DataError(
                 f"{called}: nothing to learn from: give it labelled or unlabelled inputs"
@@ -175,20 +175,20 @@ class _Read:
         return [labels for _, labels in self.known.values()]
 
 
-def _test_groups(
+def _patients(
     patients: Mapping[str, Sequence[Any]] | None, sizes: Mapping[str, int], called: str
-) -> Tensor | None:
-    """Return which test inputs are of one patient, int64 [n]; None: not known. Raises DataError.
+) -> dict[str, Tensor]:
+    """Return by part whose each input is, as `SiteData.patients`. Raises DataError.
 
     sizes: inputs of each part that is there.
     """
     if patients is None:
-        return None
+        return {}
     if not isinstance(patients, Mapping) or patients.keys() != sizes.keys():
         raise DataError(f"{called}: patients must name those of {', '.join(sizes)}: give all")
     given = {part: [str(one) for one in of] for part, of in patients.items()}
     try:
-        numbered([one for of in patients.values() for one in of], sum(sizes.values()))
+        numbers = numbered([one for of in patients.values() for one in of], sum(sizes.values()))
     except DataError as error:
         raise DataError(f"{called}: {error}") from error
     if wrong := [part for part, of in given.items() if len(of) != sizes[part]]:
@@ -199,8 +199,8 @@ def _test_groups(
     for one, other in combinations(held, 2):
         if both := sorted(one & other):
             raise DataError(f"{called}: patient {both[0]!r} is in two parts: choose one of them")
-    names = given.get(TEST)
-    return None if names is None else torch.from_numpy(np.unique(names, return_inverse=True)[1])
+    pieces = torch.from_numpy(numbers).split([len(of) for of in given.values()])
+    return dict(zip(given, pieces, strict=True))
 
 
 def _named_by(parts: Sequence[object]) -> Sequence[str]:
@@ -263,15 +263,20 @@ def _given_sites(read: Sequence[_Read], given: Sequence[str]) -> GivenSites:
     for number, one in enumerate(read):
         known = {part: one.known.get(part, absent) for part in (LABELLED, VAL, TEST)}
         rest = none if one.unlabelled is None else one.unlabelled
-        groups = one.test_groups
+        whose = dict(one.patients)
         if finds:  # what nobody has read is unlabelled
             inputs, rows = known[LABELLED]
-            rest = torch.cat([inputs[(rows < 0).all(1)], rest])
-            if groups is not None:
-                groups = groups[(known[TEST][1] >= 0).any(1)]
-            known = {p: (x[(y >= 0).any(1)], y[(y >= 0).any(1)]) for p, (x, y) in known.items()}
+            unread = (rows < 0).all(1)
+            rest = torch.cat([inputs[unread], rest])
+            if whose:
+                none_yet = torch.empty(0, dtype=torch.int64)
+                more = whose.get(LABELLED, none_yet)[unread], whose.get(UNLABELLED, none_yet)
+                whose[UNLABELLED] = torch.cat(more)
+            read_in = {part: (y >= 0).any(1) for part, (_, y) in known.items()}
+            whose |= {part: whose[part][there] for part, there in read_in.items() if part in whose}
+            known = {part: (x[read_in[part]], y[read_in[part]]) for part, (x, y) in known.items()}
         parts = {part: Part(*pair) for part, pair in known.items()}
         parts[UNLABELLED] = Part(rest)
         # No audit: what an unlabelled input shows is not known.
-        made.append(SiteData(number, parts, len(classes), mean, std, None, one.name, groups))
+        made.append(SiteData(number, parts, len(classes), mean, std, None, one.name, whose))
     return GivenSites(tuple(made), classes, none.dtype == torch.uint8)

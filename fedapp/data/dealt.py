@@ -11,7 +11,7 @@ from torch import Tensor
 from fedapp.data.bags import noisy, proportions_of
 from fedapp.data.inputs import UNKNOWN, DataSet
 from fedapp.data.manifest import TRAIN, VAL, Manifest, labels_digest
-from fedapp.data.parts import BAGS, PARTS, TEST, UNLABELLED, Bags, Part, Supervision
+from fedapp.data.parts import BAGS, PARTS, UNLABELLED, Bags, Part, Supervision
 from fedapp.data.shift import shifted
 from fedapp.data.sites import Audit, SiteData
 from fedapp.ground import rng
@@ -60,7 +60,10 @@ class Dealt:
                 f"the manifest of {manifest.dataset} shows labels of inputs whose class is not "
                 "known: set split.labels=some, or make the split again"
             )
-        self._whose = None if data.patients is None else data.patients[sample[order]][~hidden]
+        self._whose: tuple[Tensor, Tensor] | None = None
+        if data.patients is not None:
+            whose = data.patients[sample[order]]
+            self._whose = whose[~hidden], whose[hidden]
         self._hidden = labels[hidden].to(device)
         self._bag = torch.from_numpy(bag[order]).long()[hidden].to(device)
         cells = (manifest.num_clients + 1) * len(PARTS)
@@ -95,7 +98,10 @@ class Dealt:
         inputs = self._pieces(self._inputs, row, every)
         labels = self._pieces(self._known, row, ~_HIDDEN)
         hidden = self._pieces(self._hidden, row, _HIDDEN)
-        whose = None if self._whose is None else self._pieces(self._whose, row, ~_HIDDEN)[TEST]
+        whose: dict[str, Tensor] = {}
+        if self._whose is not None:
+            seen, unseen = self._whose
+            whose = self._pieces(seen, row, ~_HIDDEN) | self._pieces(unseen, row, _HIDDEN)
         known: dict[str, Supervision] = {**labels, UNLABELLED: None}
         if len(hidden[BAGS]):
             bag = self._pieces(self._bag, row, _HIDDEN)[BAGS]
@@ -107,7 +113,7 @@ class Dealt:
             mean=self._mean,
             std=self._std,
             audit=Audit(hidden[BAGS if BAGS in known else UNLABELLED]),
-            test_groups=whose,
+            patients={name: of for name, of in whose.items() if name in known},
         )
 
     def _pieces(self, pool: Tensor, row: int, held: NDArray[np.bool_]) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -58,7 +58,8 @@ class SiteData:
     parts: by name (`parts.PARTS`), each possibly empty; `BAGS` only where the site was dealt bags.
     mean, std: per channel, as `inputs.normalise` wants them. audit: hidden labels of D_u or of the
     bags, for metrics in simulation only; None on a real site. name: of the site, where it has one.
-    test_groups: which test images are of one patient, int64 [n], on the CPU; None: not known.
+    patients: by part, whose each input is, int64 [n], on the CPU: equal numbers are one patient, in
+    whichever part. Of a part that is not named it is not known.
     """
 
     site: int
@@ -68,7 +69,7 @@ class SiteData:
     std: tuple[float, ...]
     audit: Audit | None
     name: str = ""
-    test_groups: Tensor | None = None
+    patients: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.parts.keys() | {BAGS} != set(PARTS):
@@ -76,6 +77,12 @@ class SiteData:
                 f"site {self.site}: has parts {', '.join(self.parts)}, must have "
                 f"{', '.join(name for name in PARTS if name != BAGS)} and may have {BAGS}: give an "
                 "empty part where there is nothing"
+            )
+        sizes = {name: len(self.parts.get(name, ())) for name in self.patients}
+        if wrong := [name for name, of in self.patients.items() if len(of) != sizes[name]]:
+            raise DataError(
+                f"site {self.site}: {wrong[0]} has {len(self.patients[wrong[0]])} patients of "
+                f"{sizes[wrong[0]]} inputs: give one for each input"
             )
 
     @property
@@ -134,6 +141,17 @@ class SiteData:
         return tuple(self.parts[name].inputs for name in TRAINING if name in self.parts)
 
     @property
+    def test_groups(self) -> Tensor | None:
+        """Which test images are of one patient, int64 [n], numbers from 0; None: not known."""
+        found = self.patients.get(TEST)
+        return None if found is None else found.unique(return_inverse=True)[1]
+
+    @property
+    def by_patient(self) -> bool:
+        """Whether it is known of every input to learn from whose it is."""
+        return all(name in self.patients for name in TRAINING if len(self.parts.get(name, ())))
+
+    @property
     def bagged(self) -> int:
         """Inputs in bags."""
         return len(self.parts.get(BAGS, ()))
@@ -170,10 +188,13 @@ class SiteData:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hex, of all the site's data, its val and test images too."""
+        """SHA-256, in hex, of all the site's data, its val and test images and patients too."""
         total = hashlib.sha256(self.fingerprint.encode())
         for name in (VAL, TEST):
             self.parts[name].add_to(total)
+        for name, whose in sorted(self.patients.items()):
+            total.update(f"patients {name}".encode())
+            total.update(whose.numpy().tobytes())
         return total.hexdigest()
 
     def to(self, device: torch.device) -> "SiteData":
@@ -185,8 +206,12 @@ class SiteData:
         return replace(self, parts=parts, audit=audit)
 
     def with_parts(self, **parts: Part) -> "SiteData":
-        """Return the same data with other parts in the place of those named."""
-        return replace(self, parts={**self.parts, **parts})
+        """Return the same data with other parts in the place of those named.
+
+        Whose their inputs are is not known then.
+        """
+        patients = {name: of for name, of in self.patients.items() if name not in parts}
+        return replace(self, parts={**self.parts, **parts}, patients=patients)
 
 
 def particulars(every: Sequence[SiteData]) -> str:

@@ -44,6 +44,8 @@ ANSWERS = ("common", "tuned", "alone", "online", ONE_ROUND)
 trained on its labelled images alone, the server's online network (FedSiam), the closed form."""
 EPSILON = "epsilon"
 """Metric in which a site tells what its uploads of this run have cost."""
+OF_PATIENTS = "epsilon_of_patients"
+"""Metric, 1 where a site's epsilon is of a patient and not of an image."""
 
 
 CLOSED = {"extra": "forbid", "strict": True}

@@ -17,6 +17,7 @@ from fedapp.messages.protocol import (
     EVALUATE,
     IMAGES,
     MODEL,
+    OF_PATIENTS,
     SCORE_BINS,
     STEPS,
     Evaluation,
@@ -182,7 +183,7 @@ def _check_pseudo(pseudo: PseudoLabels, classes: int, unlabelled: int) -> None:
 def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts) -> None:
     if len(metrics) > MAX_METRICS:
         raise ProtocolError(f"{len(metrics)} metrics; at most {MAX_METRICS}")
-    for name in (EPSILON, STEPS, IMAGES):
+    for name in (EPSILON, OF_PATIENTS, STEPS, IMAGES):
         if metrics.get(name, 0) < 0:
             raise ProtocolError(f"metric {name} = {metrics[name]:g}; must not be negative")
     most = metrics.get("pseudo_total", 0)

@@ -391,7 +391,8 @@ class Engine:
         spent = [(k, s.epsilon) for k, s in sorted(state.standings.sites.items()) if s.epsilon]
         if privacy.epsilon:  # every site's, also where sums alone are known
             summary[EPSILON] = privacy.epsilon
-            self.progress.note(f"epsilon of an image at delta = {delta:g}: {privacy.epsilon:g}")
+            of = summary["epsilon_of"] = state.standings.epsilon_of
+            self.progress.note(f"epsilon of {of} at delta = {delta:g}: {privacy.epsilon:g}")
         elif spent:
             every = ", ".join(f"site {site} {epsilon:.3g}" for site, epsilon in spent)
             self.progress.note(f"epsilon of each site's models at delta = {delta:g}: {every}")

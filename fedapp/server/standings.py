@@ -29,8 +29,10 @@ from fedapp.learn.ranked import Pooled, means_of
 from fedapp.learn.verdict import Said, Verdict, of_counts
 from fedapp.messages.protocol import (
     ANSWERS,
+    EPSILON,
     EVERYBODY,
     IMAGES,
+    OF_PATIENTS,
     STEPS,
     Evaluation,
     Measured,
@@ -61,7 +63,8 @@ class Standing:
 
     It is replaced, never changed: by that a checkpoint tells which sites have something new.
     joined: the round before which it came; 0: it was here from the start. steps, images: what it
-    has learned by so far, as it says (`protocol.STEPS`). means: by part, where it stands for all
+    has learned by so far, as it says (`protocol.STEPS`). of_patients: whether its epsilon is of a
+    patient. means: by part, where it stands for all
     sites (`EVERYBODY`).
     """
 
@@ -73,6 +76,7 @@ class Standing:
     rounds_trained: int = 0
     rounds_skipped: int = 0
     epsilon: float | None = None
+    of_patients: bool = False
     joined: int = 0
     choice: Choice = field(default_factory=Choice)
     steps: float = 0.0
@@ -128,7 +132,8 @@ class Standing:
             choice=self.choice.after(found) if found else self.choice,
             latest={**self.latest, **reply.evaluations},
             means={**self.means, **_means(reply)},
-            epsilon=reply.metrics.get("epsilon", self.epsilon),
+            epsilon=reply.metrics.get(EPSILON, self.epsilon),
+            of_patients=self.of_patients or bool(reply.metrics.get(OF_PATIENTS, 0)),
             steps=self.steps + reply.metrics.get(STEPS, 0),
             images=self.images + reply.metrics.get(IMAGES, 0),
         )
@@ -151,6 +156,17 @@ class Standings:
     pseudo_label_error: float | None = None
     by_answer: dict[str, Row] = field(default_factory=dict)
     by_metric: dict[str, Row] = field(default_factory=dict)
+
+    @property
+    def epsilon_of(self) -> str:
+        """Say whom the run's epsilon protects, as far as sites told it."""
+        told = {site: one.of_patients for site, one in self.sites.items() if one.epsilon}
+        if not told:  # masked sums tell nothing of single sites
+            return "an image, or of a patient at sites that know whose their images are"
+        if len(set(told.values())) == 1:
+            return "a patient" if any(told.values()) else "an image"
+        whose = ", ".join(str(site) for site, of_patients in sorted(told.items()) if of_patients)
+        return f"a patient at sites {whose}, and of an image at the others"
 
     @cached_property
     def _measured(self) -> dict[str, dict[int, float]]:
@@ -396,6 +412,7 @@ class Standings:
                 "rounds_skipped": site.rounds_skipped,
                 "helpers": helpers(number),
                 **({} if site.epsilon is None else {"epsilon": site.epsilon}),
+                **({"epsilon_of": "patient"} if site.of_patients else {}),
                 **({"joined": site.joined} if site.joined else {}),
             }
             for number, site in sorted(self.sites.items())

@@ -15,9 +15,8 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from fedapp.data.parts import TEST, VAL, Part
+from fedapp.data.parts import LABELLED, TEST, VAL, Part
 from fedapp.data.sites import SiteData
 from fedapp.experiment.config import (
     load_experiment,
@@ -50,6 +49,8 @@ log = logging.getLogger(__name__)
 
 INTRODUCED, ASKED, SENT, REFUSED = "introduced", "asked", "sent", "refused"
 """Events of the record that count later."""
+EPSILON_OF = "epsilon_of"
+"""Beside an epsilon in the record: whether it is of an image, a patient or the whole site."""
 
 KEY, NO_TERMS = "site-folder", "no-terms"
 """Node config: the site's own folder, with its terms and its record; and that it has no terms."""
@@ -135,7 +136,7 @@ class House:
         Validation or test images of which some class has too few are not used in runs at all, so
         that nothing that is counted over them can be told.
         """
-        small = [part for part in (VAL, TEST) if self._withheld(data.parts[part].labels)]
+        small = [part for part in (VAL, TEST) if self._withheld(data, part)]
         self._kept_back = small
         none = {part: data.parts[part] for part in small}
         empty = {part: Part(of.inputs[:0], of.labels[:0]) for part, of in none.items()}
@@ -169,8 +170,10 @@ class House:
             # members are in league with it, the sum tells them this site's own part.
             terms.check_roles(site.shared)
             by_class = sorted(BY_CLASS.intersection(site.shared))
-            if by_class and self._withheld(site.data.labels):
-                why = f"a class has fewer than {terms.least_count} labelled images here"
+            if by_class and self._withheld(site.data, LABELLED):
+                known = LABELLED in site.data.patients
+                counted = "patients with labelled images" if known else "labelled images"
+                why = f"a class has fewer than {terms.least_count} {counted} here"
                 raise TermError("least_count", f"{', '.join(by_class)}: {why}")
         pinned = _pinned(site.experiment)
 
@@ -200,7 +203,7 @@ class House:
         self.terms.check_size(size)
         cost = _cost(task, site) if answer.uploads(task.own.digest) else {}
         if EPSILON in answer.metrics:
-            cost = {EPSILON: answer.metrics[EPSILON]}
+            cost = _said(answer.metrics[EPSILON], site)
         pseudo = answer.pseudo
         if pseudo is not None and self.terms.withheld(dict(enumerate(pseudo.by_class))):
             log.warning("this site's terms (least_count): counts of guesses are not told")
@@ -272,11 +275,16 @@ class House:
             if line.get("identity") == origin.identity:
                 yield line
 
-    def _withheld(self, labels: Tensor) -> bool:
+    def _withheld(self, data: SiteData, part: str) -> bool:
+        """Whether a part has a class of too few images, or patients where these are known."""
+        labels = data.parts[part].labels.cpu()
+        whose = data.patients.get(part, torch.arange(len(labels)))
         if labels.ndim == 2:  # findings: a small count is one of images that show it, or do not
-            of = torch.arange(labels.shape[1]) * 2 + labels.cpu()
-            labels = of[labels.cpu() >= 0]
-        return self.terms.least_count > 1 and self.terms.withheld(Counter(labels.tolist()))
+            image, finding = (labels >= 0).nonzero(as_tuple=True)
+            labels, whose = 2 * finding + labels[image, finding], whose[image]
+        pairs = set(zip(labels.tolist(), whose.tolist(), strict=True))
+        counts = Counter(label for label, _ in pairs)
+        return self.terms.least_count > 1 and self.terms.withheld(counts)
 
     def _check_epsilon(self, task: Task, site: SiteClient, origin: Origin) -> None:
         privacy = site.experiment.privacy
@@ -321,10 +329,17 @@ def _pinned(experiment: Experiment) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def _cost(task: Task, site: SiteClient) -> dict[str, float]:
-    """Return what a task's record says that its run costs any one image: all that it may spend."""
-    epsilon_of_image = site.experiment.privacy.epsilon
-    return {EPSILON: epsilon_of_image} if epsilon_of_image and task.action != EVALUATE else {}
+def _cost(task: Task, site: SiteClient) -> dict[str, object]:
+    """Return what a task's record says that its run costs an image or patient: all it may spend."""
+    cost = site.experiment.privacy.epsilon
+    return _said(cost, site) if cost and task.action != EVALUATE else {}
+
+
+def _said(cost: float, site: SiteClient) -> dict[str, object]:
+    """Return an epsilon as the record has it, and of what it is."""
+    image_level = bool(site.experiment.privacy.epsilon)
+    of = ("patient" if site.data.by_patient else "image") if image_level else "site"
+    return {EPSILON: cost, EPSILON_OF: of}
 
 
 def _asked(request: Request) -> str:

@@ -1,4 +1,4 @@
-"""What leaves a site that protects single images: sums with noise, and what nobody's image decides.
+"""What leaves a site that protects single images or patients: sums with noise, and nothing else.
 
 Numbers of images are taken to be known; what else a task's report says is kept at home. In a
 simulation evaluations are told, since somebody must know how well a study's sites answer: the door
@@ -18,7 +18,7 @@ from fedapp.learn.privacy.discrete import Integers
 from fedapp.learn.privacy.shares import honest, share
 from fedapp.messages.codec import encode
 from fedapp.messages.masks.words import FRACTION
-from fedapp.messages.protocol import EPSILON, MODEL, Task
+from fedapp.messages.protocol import EPSILON, MODEL, OF_PATIENTS, Task
 from fedapp.methods._summed import Layout
 from fedapp.methods.base import Method, SiteContext, SiteReport
 from fedapp.site.privacy import Releases
@@ -51,6 +51,8 @@ def protected(
         if role in contents and task.sum is None:
             contents[role] = _noisy(contents[role], role, sensitivity, site, releases)
     told = {EPSILON: site.protection.settings.epsilon} if leaving else {}
+    if leaving and site.data.by_patient:
+        told[OF_PATIENTS] = 1.0
     return replace(
         report,
         contents=contents,

@@ -102,10 +102,11 @@ class Terms:
     """Least `privacy.noise`; a run without clipping is refused then."""
     epsilon_at_most: Annotated[float, Field(gt=0)] | None = None
     """Highest epsilon of one run, what is to be sent counted; `privacy.epsilon` where that is set,
-    which is of one image, else of the whole site."""
+    which is of one image, or patient where the site knows whose its images are, else of the whole
+    site."""
     epsilon_of_all_runs: Annotated[float, Field(gt=0)] | None = None
     """Highest sum of the epsilons of all runs in the record, what is to be sent counted. What
-    protects the whole site protects each of its images, so both kinds are added."""
+    protects the whole site protects each of its images and patients, so all kinds are added."""
     delta_at_most: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Largest `privacy.delta` of a run with noise. Where an epsilon is bounded, delta is at most
     1e-5 and at most 1 / the number of the site's images, whether this is written down or not: at
@@ -136,7 +137,8 @@ class Terms:
     score_counts: bool = True
     """Whether counts of its test images' scores may leave (`rounds.pooled_auroc`)."""
     least_count: Annotated[int, Field(ge=1, le=10**6)] = 1
-    """Counts from 1 to below this are withheld, and with them what is told by class."""
+    """Counts from 1 to below this are withheld, and with them what is told by class. Patients are
+    counted where the site knows whose its images are, else images."""
 
     def __post_init__(self) -> None:
         if self.hours is not None and not _HOURS.fullmatch(self.hours):

@@ -176,7 +176,15 @@ def test_patients_of_a_sites_own_parts():
         return Site((ROWS[:3], LABELS[:3]), test=(ROWS[3:], LABELS[3:]), patients=patients)
 
     [one] = kept(Federation([site(labelled="aab", test="cdcde")])).sites
-    assert one.test_groups.tolist() == [0, 1, 0, 1, 2]
+    assert one.test_groups.tolist() == [0, 1, 0, 1, 2] and one.by_patient
+    assert one.patients["labelled"].unique(return_counts=True)[1].tolist() == [2, 1]
+    without = Federation([Site((ROWS[:3], LABELS[:3]), test=(ROWS[3:], LABELS[3:]))])
+    [plain] = kept(without).sites
+    assert not plain.by_patient and plain.test_groups is None
+    # The same images of other patients are other data, while both are held.
+    other = Federation([site(labelled="abc", test="dedef")])
+    assert len({one.digest, plain.digest, kept(other).sites[0].digest}) == 3
+    assert len({f.settings["data.name"] for f in (without, other)}) == 2
     for wrong, said in (
         ({"labelled": "aab"}, "site 0: patients must name those of labelled, test: give all"),
         ({"labelled": "aab", "test": "accde"}, "site 0: patient 'a' is in two parts: choose one"),
@@ -185,3 +193,21 @@ def test_patients_of_a_sites_own_parts():
     ):
         with pytest.raises(DataError, match=said):
             Federation([site(**wrong)])
+
+
+def test_a_patient_in_both_training_parts_is_one():
+    patients = {"labelled": "aab", "unlabelled": "bcccc"}
+    [one] = kept(Federation([Site((ROWS[:3], LABELS[:3]), ROWS[3:], patients=patients)])).sites
+    labelled, unlabelled = (one.patients[part].tolist() for part in ("labelled", "unlabelled"))
+    assert labelled[2] == unlabelled[0] and len({*labelled, *unlabelled}) == 3
+
+
+def test_patients_follow_their_images_where_nothing_is_read_in_some():
+    findings = torch.tensor([[1, 0], [-1, -1], [0, 1]])
+    test = torch.tensor([[-1, -1], [1, 1], [0, 0], [0, 1], [1, 0]])
+    patients = {"labelled": "abc", "test": "defgh"}
+    given = Site((ROWS[:3], findings), test=(ROWS[3:], test), patients=patients)
+    [one] = kept(Federation([given], classes=["effusion", "mass"])).sites
+    found = {part: of.tolist() for part, of in one.patients.items()}
+    assert found == {"labelled": [0, 2], "unlabelled": [1], "test": [4, 5, 6, 7]}
+    assert one.by_patient

@@ -89,6 +89,11 @@ def test_sites_know_whose_their_test_images_are(tmp_path, monkeypatch):
         data = federation.dealt.site(k)
         of = torch.unique(data.test_groups, return_counts=True)[1].tolist()
         assert of == [4] * (len(data.test) // 4)
+        assert data.by_patient
+        for part in ("labelled", "unlabelled", "val"):
+            whose = data.patients[part]
+            assert len(whose) == len(data.parts[part])
+            assert set(whose.unique(return_counts=True)[1].tolist()) <= {4}
 
 
 def test_a_folders_paths_name_patients(tmp_path):

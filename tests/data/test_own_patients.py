@@ -41,6 +41,10 @@ def test_a_patients_images_are_in_one_part(given, tmp_path):
     each = 2 if given == "path" else 3  # labelled images of a patient
     assert len(site.test) and len(site.test) % each == 0 and len(site.val) % each == 0
     assert site.test_groups.bincount().tolist() == [each] * (len(site.test) // each)
+    assert site.by_patient
+    whose = {name: set(of.tolist()) for name, of in site.patients.items()}
+    assert not whose["labelled"] & whose["test"] and whose["unlabelled"] <= whose["labelled"]
+    assert len(set.union(*whose.values())) == 12
 
 
 def test_a_group_column_still_leaves_single_images_alone(tmp_path):

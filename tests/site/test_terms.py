@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from fedapp.data.parts import Part
+from fedapp.data.sites import SiteData
 from fedapp.experiment.config import load_experiment, settings_said
 from fedapp.experiment.presetfiles import CONF, method_presets
 from fedapp.ground.errors import ConfigError
@@ -463,9 +464,26 @@ def test_small_counts_of_findings_are_withheld_too(tmp_path, column, kept):
     path.chmod(0o600)
     labels = torch.tensor([[1] * 5 + [0] * 5, column]).T
     parts = {"val": Part(labels, labels[:, :1]), "test": Part(labels, labels)}
-    data = SimpleNamespace(parts=parts, with_parts=lambda **changed: changed)
+    data = SimpleNamespace(parts=parts, patients={}, with_parts=lambda **changed: changed)
     shown = House(tmp_path).shown(data)
     assert shown is data if kept else [*shown] == ["test"] and not len(shown["test"].labels)
+
+
+@pytest.mark.parametrize(("patients", "kept"), [
+    ([0, 1, 2, 3, 4] * 2, True), ([0, 0, 1, 2, 3] * 2, False), ([7] * 5 + [0, 1, 2, 3, 4], False),
+])  # fmt: skip
+def test_least_count_counts_patients_and_not_their_images(tmp_path, patients, kept):
+    """Five images of each of two classes, by all that is counted without patients enough."""
+    path = tmp_path / "site.yaml"
+    path.write_text("least_count: 5\n")
+    path.chmod(0o600)
+    part = Part(torch.zeros(10, 1, 8, 8, dtype=torch.uint8), torch.tensor([0] * 5 + [1] * 5))
+    parts = {"labelled": part, "unlabelled": Part(part.inputs[:0]), "val": part, "test": part}
+    data = SiteData(0, parts, 2, (0.5,), (0.25,), None, patients={"test": torch.tensor(patients)})
+    shown = House(tmp_path).shown(data)
+    assert len(shown.test) == (10 if kept else 0) and len(shown.val) == 10
+    if not kept:
+        assert shown.test_groups is None  # nobody is left whose images they would be
 
 
 def test_counts_of_scores_leave_unless_the_site_forbids_it():

@@ -135,6 +135,7 @@ def _read(
         return Part(images)
 
     parts = {name: part(*kind) for name, kind in _PARTS.items() if name != BAGS or kind in rows}
+    groups = _groups([entry.group for entry in entries])
     return SiteData(
         site=site,
         parts=parts,
@@ -143,7 +144,9 @@ def _read(
         std=(settings.std,) * channels,
         audit=None,
         name=place.name,
-        test_groups=_groups([entries[i].group for i in rows.get((TEST, "label"), [])]),
+        patients={}
+        if groups is None
+        else {name: groups[rows.get(_PARTS[name], [])] for name in parts},
     )
 
 

@@ -1,15 +1,20 @@
-"""Steps of gradient descent that protect single images: DP-SGD (Abadi et al. 2016), by Opacus.
+"""Steps of gradient descent that protect single images or patients: DP-SGD, by Opacus.
 
 In each step every image takes part with probability q, by itself and in secret (Poisson sampling,
 as the account presumes). Its gradient is cut to the norm C; the sum over the images gets Gaussian
 noise of standard deviation z C and is divided by q n, n being the number of images, which everybody
-knows. Opacus finds each image's gradient and cuts it. Sampling and noise are ours: keyed by the
-site's secret, so that a task that is done again is no second look.
+knows (Abadi et al. 2016). Where it is known whose the images are, a patient takes the place of an
+image: all of a patient's images take part or none, and the sum of their gradients is cut to the
+norm C (McMahan et al. 2018, "Learning Differentially Private Recurrent Language Models").
+
+Opacus finds each image's gradient and cuts. Sampling and noise are ours: keyed by the site's
+secret, so that a task that is done again is no second look.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -41,13 +46,23 @@ class NoisySteps:
     secret: Callable[[bytes], bytes]
 
     def take(
-        self, model: nn.Module, images: Tensor, labels: Tensor, seen: Callable[[Tensor], Tensor]
+        self,
+        model: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        seen: Callable[[Tensor], Tensor],
+        patients: Tensor | None = None,
     ) -> None:
         """Descend on the cross entropy of images [n, ...] with labels int64 [n], in place; n >= 1.
 
-        seen: some of the images -> what the network takes of them. Raises NotInstalled, and
-        ConfigError where the network mixes the images of a batch.
+        seen: some of the images -> what the network takes of them. patients: whose each image is,
+        int64 [n]; None: each stands by itself. Raises NotInstalled, and ConfigError where the
+        network mixes the images of a batch.
         """
+        whose = torch.arange(len(images))
+        if patients is not None:
+            whose = patients.cpu().unique(return_inverse=True)[1]
+        count = int(whose.max()) + 1
         if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
             raise ConfigError(
                 "privacy.epsilon: this network has batch norm, which mixes images: set "
@@ -56,7 +71,7 @@ class NoisySteps:
         samples, optimizers = (
             needs("privacy", f"opacus.{name}") for name in ("grad_sample", "optimizers")
         )
-        parameters = list(model.parameters())
+        parameters: list[Any] = list(model.parameters())  # Opacus adds attributes to them
         sgd = torch.optim.SGD(
             parameters, self.learning_rate, self.momentum, weight_decay=self.weight_decay
         )
@@ -71,15 +86,27 @@ class NoisySteps:
         wrapped.train()
         try:
             for step in range(self.count):
-                drawn = uniform(self.secret(b"sampled %d" % step), len(images)) < self.rate
-                chosen = torch.from_numpy(drawn).nonzero().flatten().to(images.device)
+                drawn = uniform(self.secret(b"sampled %d" % step), count) < self.rate
                 sums = [torch.zeros_like(one) for one in parameters]
-                for some in chosen.split(AT_ONCE) if len(chosen) else ():
+                for block in _blocks(whose, torch.from_numpy(drawn)):
+                    of_patients = [one.new_zeros(len(block), *one.shape) for one in parameters]
+                    place = torch.arange(len(block)).repeat_interleave(
+                        torch.tensor([len(of) for of in block])
+                    )
+                    pieces = zip(torch.cat(block).split(AT_ONCE), place.split(AT_ONCE), strict=True)
+                    for some, at in pieces:
+                        cutting.zero_grad()
+                        here = some.to(images.device)
+                        logits = wrapped(seen(images[here]))
+                        with warnings.catch_warnings():  # that images themselves need no gradient
+                            warnings.filterwarnings("ignore", "Full backward hook is firing")
+                            F.cross_entropy(logits, labels[here], reduction="sum").backward()
+                        for one, total in zip(parameters, of_patients, strict=True):
+                            finite = torch.nan_to_num(one.grad_sample, 0.0, 0.0, 0.0)
+                            total.index_add_(0, at.to(total.device), finite)
                     cutting.zero_grad()
-                    logits = wrapped(seen(images[some]))
-                    with warnings.catch_warnings():  # that images themselves need no gradient
-                        warnings.filterwarnings("ignore", "Full backward hook is firing")
-                        F.cross_entropy(logits, labels[some], reduction="sum").backward()
+                    for one, total in zip(parameters, of_patients, strict=True):
+                        one.grad_sample = torch.nan_to_num(total, 0.0, 0.0, 0.0)
                     cutting.clip_and_accumulate()
                     cut = cutting.params, sums
                     sums = [total + one.summed_grad for one, total in zip(*cut, strict=True)]
@@ -102,3 +129,24 @@ class NoisySteps:
         for parameter, total, part in zip(parameters, sums, parts, strict=True):
             noisy = total.double().cpu() + part.reshape(total.shape)
             parameter.grad = (noisy / expected).to(parameter)
+
+
+def _blocks(whose: Tensor, drawn: Tensor) -> Iterator[list[Tensor]]:
+    """Yield some of the drawn patients at a time, each as the places of all of its images.
+
+    whose: int64 [n], patients from 0. drawn: bool [patients]. A block has at most `AT_ONCE` images,
+    or is one patient alone.
+    """
+    chosen = drawn[whose].nonzero().flatten()
+    order = chosen[whose[chosen].argsort(stable=True)]
+    sizes = whose[order].unique_consecutive(return_counts=True)[1].tolist()
+    block: list[Tensor] = []
+    images = 0
+    for of in order.split(sizes):
+        if block and images + len(of) > AT_ONCE:
+            yield block
+            block, images = [], 0
+        block.append(of)
+        images += len(of)
+    if block:
+        yield block

@@ -20,6 +20,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedapp.data.augment import STRONG_VIEWS, weak
+from fedapp.data.parts import LABELLED
 from fedapp.data.sites import SiteData
 from fedapp.ground.settings import (
     CLOSED,
@@ -91,7 +92,7 @@ class Averaging(Method[MethodState]):
         return site.trained(loss, task)
 
     def _privately(self, task: Task, site: SiteContext) -> SiteReport:
-        """Learn from labelled images alone, by steps that protect each of them."""
+        """Learn from labelled images alone, by steps that protect each of them, or each patient."""
         data, protection = site.data, site.protection
         assert protection is not None
         steps = noisy_steps(task, site)
@@ -99,7 +100,10 @@ class Averaging(Method[MethodState]):
             return SiteReport()
         view = site.view(task)
         with site.drawing(task):
-            steps.take(site.model, data.labelled, data.labels, lambda x: site.normalise(view(x)))
+            steps.take(
+                *(site.model, data.labelled, data.labels, lambda x: site.normalise(view(x))),
+                data.patients.get(LABELLED) if data.by_patient else None,
+            )
         return SiteReport(site.params(), learned=True)
 
     noisy_training: ClassVar[bool] = True

@@ -107,3 +107,66 @@ def test_a_network_that_mixes_images_is_refused_and_others_are_left_as_they_were
     assert set(model.state_dict()) == names
     assert all(not hasattr(p, "grad_sample") for p in model.parameters())
     assert not any(m._forward_hooks or m._backward_hooks for m in model.modules())
+
+
+# --- patients -------------------------------------------------------------------------------------
+
+
+WHOSE = torch.arange(24) // 6  # four patients of six images each
+
+
+def test_patients_of_one_image_each_are_images():
+    """The same bits, whatever the patients are called: numbers need not follow each other."""
+    ways = {"rate": 0.5, "clip": 0.05, "multiplier": 1.0, "count": 2}
+    alone = 5 + 3 * torch.arange(24)
+    model, other = network(), network()
+    steps(**ways).take(model, IMAGES, LABELS, lambda x: x)
+    steps(**ways).take(other, IMAGES, LABELS, lambda x: x, alone)
+    assert torch.equal(moved(model, network()), moved(other, network()))
+
+
+def by_patient(patients, images=IMAGES, labels=LABELS, **changes) -> torch.Tensor:
+    model = network()
+    steps(**changes).take(model, images, labels, lambda x: x, patients)
+    return moved(model, network())
+
+
+def test_without_a_cut_it_makes_no_difference_whose_images_are():
+    torch.testing.assert_close(by_patient(WHOSE), change(), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("images", [20, 150])  # within one block, and in pieces
+def test_a_patient_with_many_images_changes_the_sum_by_c_at_most(images):
+    """In and out of a patient, beside ten others: eta C / (q n) apart at most, n being known."""
+    draws = torch.Generator().manual_seed(images)
+    many = torch.randn(images, 1, 8, 8, generator=draws)
+    same = many[:1].expand_as(many)  # gradients that all point one way
+    for its in (many, same, 1e30 * many):
+        every, of = torch.cat([IMAGES, its]), torch.cat([WHOSE, torch.full((images,), 9)])
+        labels = torch.cat([LABELS, torch.zeros(images, dtype=torch.int64)])
+        there = len(every) * by_patient(of, every, labels, clip=0.05)
+        gone = 24 * by_patient(WHOSE, clip=0.05)
+        assert float((there - gone).norm()) <= 0.1 * 0.05 * (1 + 1e-3)
+
+
+def test_a_cut_patient_is_the_cut_sum_of_its_gradients():
+    """Alone, all six images: eta C / n long, in the direction of the plain gradient."""
+    one = by_patient(WHOSE[:6], IMAGES[:6], LABELS[:6], clip=0.01)
+    whole = by_patient(WHOSE[:6], IMAGES[:6], LABELS[:6])
+    assert float(one.norm()) == pytest.approx(0.1 * 0.01 / 6, rel=1e-3)
+    torch.testing.assert_close(one / one.norm(), whole / whole.norm(), rtol=1e-3, atol=2e-3)
+
+
+def test_all_images_of_a_patient_take_part_or_none():
+    """12 patients by chance 1/4: batches are whole patients; mean within 5 sigma, 1 in 1.7e6."""
+    whose, counts = torch.arange(24) % 12, []
+    for k in range(60):
+        seen: list[torch.Tensor] = []
+        steps(key=b"%d" % k, rate=0.25).take(
+            network(), IMAGES, LABELS, lambda x, seen=seen: seen.append(x) or x, whose
+        )
+        taken = [int((x == IMAGES).flatten(1).all(1).nonzero()) for batch in seen for x in batch]
+        of = whose[taken].bincount(minlength=12)
+        assert set(of.tolist()) <= {0, 2}
+        counts.append(int((of > 0).sum()))
+    assert abs(sum(counts) / 60 - 3) < 5 * math.sqrt(12 * 0.25 * 0.75 / 60)
