@@ -274,13 +274,13 @@ class FindingSite(ClosedSite):
         both = torch.stack([1 - there, there], 2).flatten(1)
         return Guesses.of(self.features(UNLABELLED).cpu(), both)
 
-    def solution(self, task: Task) -> FindingSolution:  # type: ignore[override]
+    def shared(self, task: Task) -> FindingSolution:  # type: ignore[override]
         """Return the solution that a task names."""
         return FindingSolution.from_params(self.site.contents(task.models[SOLUTION][0]))
 
     def head(self, task: Task) -> Head:
         """Return the common head: a site's own images count as others' do."""
-        return self.solution(task).common
+        return self.shared(task).common
 
 
 def side_of(name: str, task: Task, site: SiteContext, own_mix: bool = True) -> ClosedSite:

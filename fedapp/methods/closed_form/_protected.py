@@ -5,6 +5,7 @@ chooses by its own validation images how much its own labelled images count, and
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,53 +13,82 @@ from torch import Tensor
 from fedapp.methods.closed_form._calibration import bounded
 from fedapp.methods.closed_form._contents import OWN_WEIGHTS, WORST, Solution
 from fedapp.methods.closed_form._discriminant import Classes, Sums
-from fedapp.methods.closed_form._released import COUNTED, RADIUS, SQUARED, Released
+from fedapp.methods.closed_form._released import COUNTED, RADIUS, Released
 
 RIDGE = 0.3
 """lambda, in mean eigenvalues of the covariance within classes."""
-TEMPERATURES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+TEMPERATURES = (0.75, 1.5, 3.0, 6.0, 12.0, 24.0, 48.0)
 """What a site may divide its logits by."""
-LIKELY = 4.0
+LIKELY = 6.0
 """Temperature of the common answer, around which a site's own is log-normal before it looks."""
 USUAL, FEW = 10.0, 0.3
 """Weight of own images around which a site's own is log-normal before it looks, with `FEW` added to
 both. Own images have no noise; so they are worth more than what all sites' are with it."""
 
 
-def cleared(moment: Tensor, radius: float) -> tuple[Tensor, float]:
-    """Return what is left of a noisy second moment [d, d] without its noise, and its floor.
+@dataclass(frozen=True, eq=False)
+class Cleared:
+    """What is left of a noisy second moment without its noise.
+
+    moment: [d, d]. vectors: its eigenvectors [d, d]. seen: bool [d], whose eigenvalues are not
+    hidden in the noise. floor: eigenvalue of all the others.
+    """
+
+    moment: Tensor
+    vectors: Tensor
+    seen: Tensor
+    floor: float
+
+
+def cleared(moment: Tensor, radius: float) -> Cleared:
+    """Return what is left of a noisy second moment [d, d] without its noise.
 
     radius: of the spectrum of the noise, a semicircle around 0; 0: there is none. An eigenvalue t
     of the images above radius / 2 is seen at t + radius^2 / (4 t) (Peche 2006), and is put back.
     All others are hidden in the noise: they share evenly what they add to the trace, which is known
     well. That share is the floor.
     """
-    seen, vectors = torch.linalg.eigh((moment + moment.T) / 2)
-    above = seen > radius
-    values = torch.where(above, (seen + (seen**2 - radius**2).clamp_min(0).sqrt()) / 2, 0.0)
-    hidden = (seen.sum() - values.sum()) / (~above).sum().clamp_min(1)
+    values, vectors = torch.linalg.eigh((moment + moment.T) / 2)
+    seen = values > radius
+    true = torch.where(seen, (values + (values**2 - radius**2).clamp_min(0).sqrt()) / 2, 0.0)
+    hidden = (values.sum() - true.sum()) / (~seen).sum().clamp_min(1)
     floor = max(float(hidden), 0.0)
-    return (vectors * values.clamp_min(floor)) @ vectors.T, floor
+    return Cleared((vectors * true.clamp_min(floor)) @ vectors.T, vectors, seen, floor)
 
 
-def classes_of(total: Released, images: float, noise: float, middle: Tensor) -> Classes:
+def drawn(apart: Tensor, erring: Tensor, share: Tensor, clear: Cleared) -> Tensor:
+    """Return noisy class means [C, d] drawn to the middle, which they are measured from.
+
+    As far as the noise in them outweighs how far they lie from there: the best linear estimate, one
+    factor in all directions that are seen in the second moment, another in those that are hidden,
+    where means lie nearer. It is the same for all classes: were one with fewer images drawn
+    farther, it would be the answer to images near the middle. erring: [C], variance of the noise in
+    each number of a mean. share: [C], of each class among the images.
+    """
+    turned = apart @ clear.vectors
+    noise = float(share @ erring)
+    for part in (clear.seen, ~clear.seen):
+        if bool(part.any()):
+            size = max(float(share @ turned[:, part].square().mean(1)) - noise, 1e-12)
+            turned[:, part] *= size / (size + noise)
+    return turned @ clear.vectors.T
+
+
+def classes_of(total: Released, noise: float, middle: Tensor) -> Classes:
     """Return class means and covariance within classes, of coordinates.
 
-    images: number of all images, which everybody knows. noise: standard deviation of each number of
-    the row at most; 0: none. middle: as of `shortened`. A class whose count is not above twice its
-    noise is taken for one that nobody has images of. A class mean is drawn to the middle
-    as far as the noise in it outweighs how far class means lie from there (the best linear
-    estimate). No eigenvalue within classes is below the second moment's floor.
+    noise: standard deviation of each number of the row at most; 0: none. middle: as of `shortened`.
+    A class whose count is not above twice its noise is taken for one that nobody has images of. No
+    eigenvalue within classes is below the second moment's floor.
     """
-    size = len(total.second)
-    counts = torch.where(total.counts > 2 * noise / COUNTED, total.counts, 0.0)
-    apart = total.sums / counts.clamp_min(1.0)[:, None]
-    erring = (noise / counts.clamp_min(1.0)).square()  # of each number of a class mean
+    size, images = len(total.second), max(float(total.counts.sum()), 1.0)
+    counts = torch.where(total.counts > 2 * noise / COUNTED, total.counts, 0.0)[:-1]
     share = counts / counts.sum().clamp_min(1.0)
-    between = max(float(share @ (apart.square().mean(1) - erring)), 1e-12)
-    sums = counts[:, None] * (between / (between + erring))[:, None] * apart
-    radius = noise / SQUARED * math.sqrt(2 * size) / images
-    whole, floor = cleared(total.second / images, radius)
+    apart = torch.where(counts[:, None] > 0, total.sums / counts.clamp_min(1.0)[:, None], 0.0)
+    erring = (noise / counts.clamp_min(1.0)).square()
+    clear = cleared(total.second / total.weight, noise * math.sqrt(2 * size) / total.weight)
+    whole, floor = clear.moment, clear.floor
+    sums = counts[:, None] * drawn(apart, erring, share, clear)
     found = Classes(counts, torch.zeros_like(sums), whole, images)
     if bool(counts.any()):
         found = Classes.of(Sums(counts, sums, images, torch.zeros_like(middle), images * whole))

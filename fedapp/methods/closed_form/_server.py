@@ -50,11 +50,11 @@ from fedapp.methods.closed_form._features import FROZEN
 from fedapp.methods.closed_form._protected import classes_of, solution_of
 from fedapp.methods.closed_form._released import (
     MIDDLE,
-    MIDDLED,
     RELEASED,
     SENSITIVITY,
     TOTALS,
     Released,
+    middle_of,
 )
 
 LIKELY_RIDGE, LIKELY_TEMPERATURE = 1.0, 2.0
@@ -217,13 +217,11 @@ def _protected(
     middle = rnd.pool.read(rnd.pool.common(MIDDLE))[MIDDLE]
     rows = (rnd.pool.read(rnd.pool.latest(site, RELEASED)) for site in senders)
     total = reduce(add, (Released.from_params(row, classes, size) for row in rows))
-    facts = [rnd.facts[site] for site in senders]
-    images = max(sum(of.labelled + of.unlabelled for of in facts), 1)
     noisy = len([site for site in senders if site != SERVER_SITE])
     # In a masked sum there is at most 3 / 2 of the variance that the account asks for.
     variance = 1.5 if rnd.masked else noisy
     noise = protection.released * SENSITIVITY * math.sqrt(variance)
-    solution = solution_of(classes_of(total, images, noise, middle))
+    solution = solution_of(classes_of(total, noise, middle))
     rnd.pool.put(solution.to_params(), SOLUTION)
     return named(rnd)
 
@@ -231,12 +229,10 @@ def _protected(
 def _middle(rnd: Round, sites: Sequence[int]) -> Generator[Sequence[Task], Sequence[Reply], None]:
     """Make the middle of all images from noisy totals. Raises RunError where none came."""
     replies = yield [rnd.task(site, RELEASE, 0, {}, **named(rnd, FILTERS)) for site in sites]
-    every = [(rnd.facts[site], row[TOTALS]) for site, row in sent(rnd, replies, TOTALS)]
+    every = [row[TOTALS] for _, row in sent(rnd, replies, TOTALS)]
     if not every:
         raise RunError("no site has sent sums, and the closed form is made of them: see above why")
-    images = max(sum(of.labelled + of.unlabelled for of, _ in every), 1)
-    total = torch.stack([row for _, row in every]).sum(0)
-    rnd.pool.put({MIDDLE: total / (MIDDLED * images)}, MIDDLE)
+    rnd.pool.put({MIDDLE: middle_of(torch.stack(every).sum(0))}, MIDDLE)
 
 
 def _fixed_size(rnd: Round, name: str) -> int:

@@ -13,7 +13,7 @@ from fedapp.learn.params import Params
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import alike, class_mix, site_mix, weighted
 from fedapp.learn.uncertainty import pieces
-from fedapp.messages.protocol import Evaluation, ModelRef, Task
+from fedapp.messages.protocol import Evaluation, Task
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.methods.closed_form._answers import counts, deciding
 from fedapp.methods.closed_form._calibration import bounded
@@ -41,10 +41,10 @@ from fedapp.methods.closed_form._features import FROZEN, features_for
 from fedapp.methods.closed_form._protected import chosen_at_home
 from fedapp.methods.closed_form._released import (
     MIDDLE,
-    MIDDLED,
     TOTALS,
     Released,
     shortened,
+    totals,
 )
 
 MOST_KEPT = 2**22
@@ -124,9 +124,14 @@ class ClosedSite:
         if role != TOTALS:
             middle = self.site.contents(task.models[MIDDLE][0])[MIDDLE]
         known, others = (shortened(self.features(part), middle) for part in (LABELLED, UNLABELLED))
+        patients = None
+        if data.by_patient and len(known) + len(others):
+            there = [part for part in (LABELLED, UNLABELLED) if len(data.parts[part])]
+            patients = torch.cat([data.patients[part] for part in there])
         if role == TOTALS:
-            return {TOTALS: MIDDLED * (known.sum(0) + others.sum(0))}
-        return Released.of(known, data.labels.cpu(), data.num_classes, others).to_params()
+            return totals(torch.cat([known, others]), patients)
+        labels = data.labels.cpu()
+        return Released.of(known, labels, data.num_classes, others, patients).to_params()
 
     def guesses(self, task: Task) -> Guesses:
         """Return the sums over the unlabelled images, in the classes that the own head says."""
@@ -160,17 +165,25 @@ class ClosedSite:
             solution, known = self.solution(task), self.known()
             yield from (solution.head(*known, weight) for weight in OWN_WEIGHTS)
 
-    def solution(self, task: Task) -> Solution:
-        """Return the solution that a task names."""
+    def shared(self, task: Task) -> Solution:
+        """Return the solution that a task names, as the server made it."""
         ref = task.models[SOLUTION][0]
         if ref.digest not in _READ:
             _READ.clear()
             _READ[ref.digest] = Solution.from_params(self.site.contents(ref))
-        found = _READ[ref.digest]
-        return found if self.site.protection is None else self._at_home(found, ref)
+        return _READ[ref.digest]
 
-    def _at_home(self, solution: Solution, ref: ModelRef) -> Solution:
-        """Return the solution as the site itself uses it; it chooses once for a solution."""
+    def solution(self, task: Task) -> Solution:
+        """Return the solution that a task names, as the site uses it."""
+        found = self.shared(task)
+        return found if self.site.protection is None else self._at_home(found, task)
+
+    def _at_home(self, solution: Solution, task: Task) -> Solution:
+        """Return the solution at a temperature and a weight of own images of the site's choice.
+
+        They are chosen once for a solution, by labels without noise.
+        """
+        ref = task.models[SOLUTION][0]
         kept, of = self.site.features, (self.made + ref.digest, "home")
         if of not in kept:
             chosen = deciding(self.site)
@@ -224,7 +237,7 @@ class ClosedSite:
         mix, labels_mix = self.mix(task), self.mix_alone()
         if not self.own_mix:
             mix = labels_mix = torch.full_like(mix, 1 / mix.shape[-1])
-        found = {"common": (solution.common, mix), "tuned": (self.head(task), mix)}
+        found = {"common": (self.shared(task).common, mix), "tuned": (self.head(task), mix)}
         if len(labels):
             found["alone"] = solution.alone(*self.known()), labels_mix
         return found

@@ -1,6 +1,7 @@
 """The closed form of noisy sums: by hand, without noise, and with more noise than sums."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,18 +16,25 @@ from fedapp.methods.closed_form._protected import (
     chosen_at_home,
     classes_of,
     cleared,
+    drawn,
     solution_of,
 )
 from fedapp.methods.closed_form._released import (
     COUNTED,
-    MIDDLED,
+    FIRST_ROW,
     RADIUS,
     RELEASED,
+    SECOND_ROW,
     SENSITIVITY,
     SQUARED,
+    TOTALS,
+    UNLABELLED,
     Released,
+    middle_of,
+    parts_of_patients,
     released_schemas,
     shortened,
+    totals,
 )
 
 DRAWS = torch.Generator().manual_seed(7)
@@ -41,20 +49,30 @@ def rows(count: int, size: int = 4) -> torch.Tensor:
     return found / found.norm(dim=1, keepdim=True).clamp_min(1.0)
 
 
-def both(known, labels, other) -> torch.Tensor:
+def both(known, labels, other, patients=None) -> torch.Tensor:
     """Everything that a site releases, as one row."""
-    middle = MIDDLED * (known.sum(0) + other.sum(0))
-    return torch.cat([middle, Released.of(known, labels, CLASSES, other).to_params()[RELEASED]])
+    first = totals(torch.cat([known, other]), patients)[TOTALS]
+    second = Released.of(known, labels, CLASSES, other, patients).to_params()[RELEASED]
+    return torch.cat([first, second])
 
 
 def test_one_labelled_image_by_hand():
     """f = (0.6, 0.8): f f^T is 0.36, 0.48, 0.64; its row has 0.48 sqrt(2)."""
     f = torch.tensor([[0.6, 0.8]], dtype=torch.float64)
     row = Released.of(f, torch.tensor([1]), 2, f[:0]).to_params()[RELEASED]
-    square = [SQUARED * 0.36, SQUARED * 0.48 * math.sqrt(2), SQUARED * 0.64]
-    assert row.tolist() == pytest.approx([0, COUNTED, 0, 0, 0.6, 0.8, *square])
-    whole = math.hypot(float(row.norm()), MIDDLED)
-    assert whole == pytest.approx(SENSITIVITY)  # |f| = |g| = 1: the bound is met
+    square = [0.36, 0.48 * math.sqrt(2), 0.64]
+    of_class = [SQUARED * one for one in square]
+    assert row.tolist() == pytest.approx([0, COUNTED, 0, 0, 0, 0.6, 0.8, *of_class])
+    first = totals(f)[TOTALS]
+    assert first.tolist() == pytest.approx([0.06, 0.08, 0.1])
+    # |f| = |g| = 1: the bounds are met, by one without a label too.
+    assert float(row.norm()) == pytest.approx(SECOND_ROW)
+    assert float(first.norm()) == pytest.approx(FIRST_ROW)
+    assert math.hypot(float(row.norm()), float(first.norm())) == pytest.approx(SENSITIVITY)
+    free = Released.of(f[:0], torch.tensor([], dtype=torch.int64), 2, f).to_params()[RELEASED]
+    others = [UNLABELLED * one for one in square]
+    assert free.tolist() == pytest.approx([0, 0, COUNTED, 0, 0, 0, 0, *others])
+    assert float(free.norm()) == pytest.approx(SECOND_ROW)
 
 
 def test_no_image_changes_all_that_is_released_by_more_than_the_sensitivity():
@@ -77,7 +95,10 @@ def test_a_row_is_read_back_and_has_its_schema():
     params = made.to_params()
     assert schema_of(params) == released_schemas(CLASSES, 4)[RELEASED]
     back = Released.from_params(params, CLASSES, 4)
-    torch.testing.assert_close(back.second, known.T @ known + other.T @ other)
+    second = SQUARED * known.T @ known + UNLABELLED * other.T @ other
+    torch.testing.assert_close(back.second, second)
+    assert back.counts.tolist() == pytest.approx([3, 3, 3, 5])
+    assert back.weight == pytest.approx(9 * SQUARED + 5 * UNLABELLED)
     torch.testing.assert_close(back.sums, made.sums)
     torch.testing.assert_close(back.counts, made.counts)
 
@@ -94,23 +115,34 @@ def test_without_noise_it_is_the_closed_form_of_the_images_as_they_are():
     known, other = RADIUS / 2 * rows(300), RADIUS / 2 * rows(200)
     labels = torch.arange(300) % CLASSES
     known[labels == 1] += 0.2 * EYE[0]
-    middle = torch.cat([known, other]).mean(0)
+    middle = middle_of(totals(torch.cat([known, other]))[TOTALS])
+    torch.testing.assert_close(middle, torch.cat([known, other]).mean(0))
     g, more = (shortened(part, middle) for part in (known, other))
-    found = classes_of(Released.of(g, labels, CLASSES, more), 500, 0.0, middle)
-    plain = Classes.of(Sums.of(known, labels, other, CLASSES))
-    for name in ("counts", "means", "within"):
-        torch.testing.assert_close(getattr(found, name), getattr(plain, name))
-    head = plain.head(plain.level(RIDGE))
+    found = classes_of(Released.of(g, labels, CLASSES, more), 0.0, middle)
+    # Unlabelled images count more in the covariance, by a number that everybody knows.
+    plain = Sums.of(known - middle, labels, other[:0], CLASSES)
+    weight = 300 * SQUARED + 200 * UNLABELLED
+    apart = known - middle, other - middle
+    second = (SQUARED * apart[0].T @ apart[0] + UNLABELLED * apart[1].T @ apart[1]) / weight
+    none = torch.zeros(4, dtype=torch.float64)
+    expected = Classes.of(replace(plain, images=500.0, total=none, second=500 * second))
+    torch.testing.assert_close(found.counts, expected.counts)
+    torch.testing.assert_close(found.means, middle + expected.means)
+    torch.testing.assert_close(found.within, expected.within)
+    head = expected.head(expected.level(RIDGE))
     torch.testing.assert_close(solution_of(found).weight * LIKELY, head[0])
 
 
 def test_a_spectrum_is_cleared_of_noise_by_hand():
     """Radius 2: 5/2 is seen of 2, since 2 + 2^2 / (4 x 2) = 5/2; -1, 1/2 and 2 are hidden."""
-    left, floor = cleared(torch.diag(torch.tensor([2.5, 0.5, -1.0, 2.0])).double(), 2.0)
-    assert floor == pytest.approx(2 / 3)  # the trace is 4, of which 2 is seen
-    torch.testing.assert_close(left, torch.diag(torch.tensor([2, 2 / 3, 2 / 3, 2 / 3]).double()))
+    clear = cleared(torch.diag(torch.tensor([2.5, 0.5, -1.0, 2.0])).double(), 2.0)
+    assert clear.floor == pytest.approx(2 / 3)  # the trace is 4, of which 2 is seen
+    left = torch.diag(torch.tensor([2, 2 / 3, 2 / 3, 2 / 3]).double())
+    torch.testing.assert_close(clear.moment, left)
+    assert clear.seen.tolist() == [False, False, False, True]  # of ascending eigenvalues
     moment = rows(20).T @ rows(20)
-    torch.testing.assert_close(cleared(moment @ moment.T, 0.0)[0], moment @ moment.T)
+    moment = moment @ moment.T
+    torch.testing.assert_close(cleared(moment, 0.0).moment, moment)
 
 
 def test_noise_alone_is_cleared_to_an_even_spectrum():
@@ -118,9 +150,10 @@ def test_noise_alone_is_cleared_to_an_even_spectrum():
     drawn = torch.randn(400, 400, generator=DRAWS, dtype=torch.float64) / 10
     noise = torch.triu(drawn, 1) + torch.triu(drawn, 1).T + math.sqrt(2) * drawn.diag().diag()
     every = 0.1 * torch.eye(400, dtype=torch.float64)
-    left, floor = cleared(every + noise, 4.0)
-    assert floor == pytest.approx(0.1, abs=0.02)  # 0.1 sqrt(2 / 400) is the trace's own error
-    assert float((left - every).norm()) < 0.1 * float(noise.norm())
+    clear = cleared(every + noise, 4.0)
+    # 0.1 sqrt(2 / 400) is the trace's own error.
+    assert clear.floor == pytest.approx(0.1, abs=0.02)
+    assert float((clear.moment - every).norm()) < 0.1 * float(noise.norm())
 
 
 def test_with_more_noise_than_sums_the_solution_is_finite():
@@ -129,7 +162,7 @@ def test_with_more_noise_than_sums_the_solution_is_finite():
     drawn = torch.randn(len(total.to_params()[RELEASED]), generator=DRAWS, dtype=torch.float64)
     for noise in (5.0, 50.0, 5e6):
         row = {RELEASED: total.to_params()[RELEASED] + noise * drawn}
-        found = classes_of(Released.from_params(row, CLASSES, 4), 30, noise, HERE)
+        found = classes_of(Released.from_params(row, CLASSES, 4), noise, HERE)
         assert float(torch.linalg.eigvalsh(found.within).min()) > -1e-9 * noise
         solution = solution_of(found)
         assert bool(solution.weight.isfinite().all()) and not bool(solution.prior.any())
@@ -138,8 +171,8 @@ def test_with_more_noise_than_sums_the_solution_is_finite():
 def test_a_class_whose_count_is_noise_is_one_that_nobody_has_images_of():
     known, labels = rows(60), torch.arange(60) % 2
     total = Released.of(known, labels, CLASSES, rows(0))
-    assert classes_of(total, 60, 0.1, HERE).counts.tolist() == [30, 30, 0]
-    nothing = classes_of(total, 60, 1e6, HERE)
+    assert classes_of(total, 0.1, HERE).counts.tolist() == [30, 30, 0]
+    nothing = classes_of(total, 1e6, HERE)
     assert nothing.counts.tolist() == [0, 0, 0]
     assert bool(solution_of(nothing).weight.isfinite().all())
 
@@ -147,15 +180,149 @@ def test_a_class_whose_count_is_noise_is_one_that_nobody_has_images_of():
 def test_a_noisy_mean_is_drawn_to_the_middle():
     known, labels = rows(300), torch.arange(300) % CLASSES
     total = Released.of(known, labels, CLASSES, rows(0))
-    clear, drawn = (classes_of(total, 300, noise, HERE) for noise in (0.0, 5.0))
+    clear, drawn = (classes_of(total, noise, HERE) for noise in (0.0, 5.0))
     assert float(drawn.means.norm()) < 0.1 * float(clear.means.norm())
+
+
+def test_means_are_drawn_by_hand_one_factor_in_each_part():
+    """Seen along the first axis, hidden along the others; variances 16 and 1, of noise 1 in each.
+
+    16 - 1 of 16 stay there, and 1.5 - 1 of 1.5 here; the factor is the same for all classes.
+    """
+    apart = torch.tensor([[4.0, 1.0, 1.0], [-4.0, -1.0, -math.sqrt(3)]]).double()
+    erring, share = torch.tensor([0.5, 1.5]).double(), torch.tensor([0.5, 0.5]).double()
+    clear = cleared(torch.diag(torch.tensor([9.0, 0.1, 0.2])).double(), 1.0)
+    left = drawn(apart, erring, share, clear)
+    torch.testing.assert_close(left[:, 0], 15 / 16 * apart[:, 0])
+    torch.testing.assert_close(left[:, 1:], 1 / 3 * apart[:, 1:])
+    none = torch.zeros(2, dtype=torch.float64)
+    torch.testing.assert_close(drawn(apart, none, share, clear), apart)
+    assert float(drawn(apart, 1e9 + none, share, clear).abs().max()) < 1e-9
+
+
+# --- patients -------------------------------------------------------------------------------------
+
+
+def test_patients_of_one_image_each_are_images():
+    known, other, labels = rows(9), rows(5), torch.arange(9) % CLASSES
+    alone = 7 + 2 * torch.arange(14)
+    assert torch.equal(both(known, labels, other, alone), both(known, labels, other))
+
+
+def test_a_patient_of_equal_images_counts_as_one_of_them_by_hand():
+    """Twenty times one image of norm 1: what it adds is that of one, to rounding."""
+    f, nobody = rows(1) / rows(1).norm(), rows(0)
+    f = f / f.norm()
+    one = both(f, torch.tensor([1]), nobody)
+    many = both(f.repeat(20, 1), torch.ones(20).long(), nobody, torch.zeros(20).long())
+    torch.testing.assert_close(many, one)
+
+
+def test_what_a_patients_images_add_is_scaled_as_one_and_no_more_than_must_be():
+    """Against the row of each patient, written out: a minimum of 1 and bound over length."""
+    known, other, labels = rows(30), rows(20), torch.arange(30) % CLASSES
+    patients = torch.cat([torch.arange(30) // 7, torch.arange(20) // 4])  # in both parts
+    expected, first = torch.zeros_like(both(known, labels, other)), len(HERE) + 1
+    for p in patients.unique():
+        its = patients == p
+        row = both(known[its[:30]], labels[its[:30]], other[its[30:]])
+        for part, most in ((slice(first), FIRST_ROW), (slice(first, None), SECOND_ROW)):
+            expected[part] += row[part] * min(1.0, most / float(row[part].norm()))
+    torch.testing.assert_close(both(known, labels, other, patients), expected)
+
+
+def test_the_length_is_the_same_by_either_matrix():
+    """More images than numbers, and fewer: 3 of 40 and 40 of 3 numbers."""
+    for count, size in ((3, 40), (40, 3)):
+        g = rows(count, size)
+        parts = parts_of_patients(g, torch.arange(count) % 4, 3, torch.zeros(count).long())
+        cut = Released.of(
+            g[torch.arange(count) % 4 < 3],
+            (torch.arange(count) % 4)[torch.arange(count) % 4 < 3],
+            3,
+            g[torch.arange(count) % 4 == 3],
+        )
+        length = float(cut.to_params()[RELEASED].norm())
+        assert float(parts[0]) == pytest.approx(min(1.0, SECOND_ROW / length))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_patient_changes_all_that_is_released_by_more_than_the_sensitivity(seed):
+    """A canary patient of 1 to 60 images, with labels and without, in and out, beside others'.
+
+    Its images are random, all alike, opposite, of one class, far away, huge or 0: by `shortened`
+    they are what a site has in its rows.
+    """
+    draws = torch.Generator().manual_seed(seed)
+
+    def random(count: int, scale: float = 1.0) -> torch.Tensor:
+        return scale * torch.randn(count, 4, generator=draws, dtype=torch.float64)
+
+    count = int(torch.randint(1, 61, (1,), generator=draws))
+    kind = seed % 8
+    canary = random(count, (0.3, 1.0, 1e150, 1e-150, 1.0, 1.0, 1.0, 0.0)[kind])
+    if kind == 4:
+        canary = canary[:1].repeat(count, 1)
+    if kind == 5:
+        canary = canary[:1] * (-1.0) ** torch.arange(count)[:, None]
+    labelled = int(torch.randint(0, count + 1, (1,), generator=draws))
+    if kind == 6:
+        labelled = count
+    its = torch.randint(0, CLASSES, (labelled,), generator=draws)
+    its = its * 0 if kind in (4, 6) else its
+    others, free = random(40), random(30)
+    labels, whose = torch.arange(40) % CLASSES, torch.arange(70) // 3
+    middle = random(1)[0] / 4
+
+    def released(known, labels, other, patients):
+        first = totals(torch.cat([shortened(known), shortened(other)]), patients)[TOTALS]
+        g, more = shortened(known, middle), shortened(other, middle)
+        second = Released.of(g, labels, CLASSES, more, patients).to_params()[RELEASED]
+        return first, second
+
+    gone = released(others, labels, free, whose)
+    there = released(
+        torch.cat([others, canary[:labelled]]),
+        torch.cat([labels, its]),
+        torch.cat([free, canary[labelled:]]),
+        torch.cat([whose[:40], torch.full((labelled,), 99), whose[40:],
+                   torch.full((count - labelled,), 99)]),
+    )  # fmt: skip
+    change = [float((a - b).norm()) for a, b in zip(there, gone, strict=True)]
+    assert change[0] <= FIRST_ROW + 1e-12 and change[1] <= SECOND_ROW + 1e-12
+    assert math.hypot(*change) <= SENSITIVITY + 1e-12
+    if count > 1 and kind in (1, 4):  # and by image it would be by more
+        by_image = released(
+            torch.cat([others, canary[:labelled]]), torch.cat([labels, its]),
+            torch.cat([free, canary[labelled:]]), None,
+        )  # fmt: skip
+        alone = released(others, labels, free, None)
+        lengths = [float((a - b).norm()) for a, b in zip(by_image, alone, strict=True)]
+        assert math.hypot(*lengths) > SENSITIVITY
+
+
+def test_numbers_that_are_scaled_along_make_the_same_solution():
+    """Each image twenty times, by one patient each: means and covariance of the images once."""
+    known, labels = rows(300) / 2, torch.arange(300) % CLASSES
+    known[labels == 1] += 0.2 * EYE[0]
+    known /= known.norm(dim=1, keepdim=True)
+    once = classes_of(Released.of(known, labels, CLASSES, rows(0)), 0.0, HERE)
+    many = Released.of(
+        known.repeat_interleave(20, 0),
+        labels.repeat_interleave(20),
+        *(CLASSES, rows(0), torch.arange(300).repeat_interleave(20)),
+    )
+    found = classes_of(many, 0.0, HERE)
+    torch.testing.assert_close(found.means, once.means)
+    torch.testing.assert_close(found.within, once.within)
+    torch.testing.assert_close(found.counts, once.counts)
 
 
 def solution(classes: int = 2, size: int = 4) -> Solution:
     known = torch.cat([EYE[:1].repeat(50, 1), EYE[1:2].repeat(50, 1)])
     labels = torch.arange(100) // 50
     total = Released.of(known, labels, classes, known[:0])
-    return solution_of(classes_of(total, 100, 0.01, HERE))
+    return solution_of(classes_of(total, 0.01, HERE))
 
 
 def test_without_any_image_a_site_takes_the_common_answer_and_without_validation_the_usual():
@@ -180,6 +347,6 @@ def test_validation_images_decide_how_much_its_own_count():
 
 
 def test_rows_are_measured_from_the_middle_and_cut():
-    """(0.425, 0.1) from (0.15, 0.1) is 0.275 = RADIUS / 2 off; (-0.9, 0.1) is cut to 1."""
-    found = shortened(torch.tensor([[0.425, 0.1], [-0.9, 0.1]]), torch.tensor([0.15, 0.1]).double())
+    """(0.485, 0.1) from (0.15, 0.1) is 0.335 = RADIUS / 2 off; (-0.9, 0.1) is cut to 1."""
+    found = shortened(torch.tensor([[0.485, 0.1], [-0.9, 0.1]]), torch.tensor([0.15, 0.1]).double())
     torch.testing.assert_close(found, torch.tensor([[0.5, 0], [-1, 0]]).double(), atol=1e-7, rtol=0)
