@@ -515,11 +515,13 @@ class PrivacySettings:
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """At which epsilon is told; well below 1 / the number of a site's images."""
     epsilon: Annotated[float, Field(ge=0)] = 0.0
-    """Of a whole run, for any one image of any site, at delta; 0: images are not protected."""
+    """Of a whole run, for any one patient where a site knows whose its images are, else for any one
+    image, at delta; 0: neither is protected."""
     gradient: Positive = 1.0
-    """L2 norm that one image's gradient is cut to, where a network is trained under epsilon."""
+    """L2 norm that the gradient of one image, or of all images of a patient, is cut to where a
+    network is trained under epsilon."""
     sampling: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """q: with which chance an image is in a step then, in place of training.batch_size."""
+    """q: with which chance an image or patient is in a step then, in place of batch_size."""
     sums: Literal["plain", "masked"] = "plain"
     """masked: what sites send is masked so that the server learns the sums over all sites alone."""
     members: str = ""

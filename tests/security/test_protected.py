@@ -1,5 +1,6 @@
 """Privacy of single images in whole runs: what leaves a site, what noise it has, who pays."""
 
+import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -8,16 +9,18 @@ import numpy as np
 import pytest
 import torch
 
+from fedapp.data.parts import Part
 from fedapp.drivers.calls import Loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ConfigError, StoreError
 from fedapp.ground.progress import Progress
-from fedapp.ground.settings import PrivacySettings, RoundSettings, TrainSettings
+from fedapp.ground.settings import DataSettings, PrivacySettings, RoundSettings, TrainSettings
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.learn.privacy.account import noise_multiplier
+from fedapp.learn.privacy.shares import share
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import EPSILON, MODEL, ModelRef, Origin, Refusal, Reply, SumStep, Task
@@ -25,17 +28,29 @@ from fedapp.messages.store import ModelStore
 from fedapp.methods._summed import Layout
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.closed_form._contents import COUNT, RELEASE
-from fedapp.methods.closed_form._released import SENSITIVITY, TOTALS
+from fedapp.methods.closed_form._released import (
+    RELEASED,
+    SENSITIVITY,
+    TOTALS,
+    Released,
+    shortened,
+    totals,
+)
 from fedapp.methods.closed_form._site import ClosedSite
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.server.engine import Engine
+<<<<<<< HEAD
 from fedapp.site.federation import federation_of
 from fedapp.site.heads import Head
+=======
+from fedapp.site.federation import federation_of, forget
+>>>>>>> ae3aaa85 (Reports, terms and pages say of whom an epsilon is; an audit with a patient of twenty images)
 from fedapp.site.house import House
 from fedapp.site.privacy import RELEASED
 from fedapp.site.private import PrivateParts
 from fedapp.site.protected import STEP, row_noise
 from fedapp.site.site import SiteClient
+from tests import arrays
 from tests.small import small
 
 PRIVATE = PrivacySettings(epsilon=3.0)
@@ -218,6 +233,84 @@ def test_a_run_learns_something_and_has_the_same_bits_again(tmp_path, sums):
     # The server's report says what an image has spent, whether it knows sites or not.
     summary = json.loads((one.path / "summary.json").read_text())
     assert summary[EPSILON] == 100.0
+
+
+@pytest.fixture
+def of_patients(monkeypatch):
+    """Sixty patients of twenty images each, in two classes; returns what a run's data are."""
+    draws = np.random.default_rng(0)
+    inputs = draws.integers(0, 256, (1200, 1, 8, 8), dtype=np.uint8)
+    names = [f"p{i // 20}" for i in range(1200)]
+    given = {"inputs": inputs, "labels": np.arange(1200) // 20 % 2, "patients": names}
+    monkeypatch.setattr(arrays, "images", lambda: given)
+    forget()
+    yield {"data": DataSettings(name="tests.arrays:images"), "split__num_clients": 3}
+    forget()
+
+
+@pytest.mark.parametrize("kind", [closed, trained])
+@pytest.mark.parametrize("sums", ["plain", "masked"])
+def test_a_report_says_whether_epsilon_is_of_an_image_or_a_patient(
+    tmp_path, capsys, of_patients, kind, sums
+):
+    private = PrivacySettings(epsilon=3.0, sums=sums)
+    whole = json.loads(
+        (run(tmp_path, kind(privacy=private), "a").path / "summary.json").read_text()
+    )
+    folder = run(tmp_path, kind(privacy=private, **of_patients), "b")
+    found = json.loads((folder.path / "summary.json").read_text())
+    either = "an image, or of a patient at sites that know whose their images are"
+    plain = sums == "plain"
+    assert whole["epsilon_of"] == ("an image" if plain else either)
+    assert found["epsilon_of"] == ("a patient" if plain else either)
+    assert f"epsilon of {found['epsilon_of']} at delta" in capsys.readouterr().out
+
+
+def test_a_patient_with_twenty_images_cannot_be_told_by_more_than_epsilon(site, of_patients):
+    """An audit: 500 releases with a canary patient and 500 without, by the whole of both rows.
+
+    Along the change that the patient makes, releases lie mu = 1 / z apart at most, in their
+    deviation. By image it would be several times as much. 5 standard errors: 1 in 3.5 million.
+    """
+    client, task = site(closed(**of_patients)), site.task(RELEASE)
+    context, _ = client.context(task)
+    data, middle = context.data, torch.zeros(64, dtype=torch.float64)
+    whose = data.patients["labelled"]
+    canary = int(whose.mode().values)
+    assert int((whose == canary).sum()) == 20
+
+    def released(known, patients):
+        labelled = Part(data.labelled[known], data.labels[known])
+        less = replace(data.with_parts(labelled=labelled), patients=patients)
+        its = ClosedSite.of("plain", task, replace(context, data=less, features={}))
+        rows = [its.features(part) for part in ("labelled", "unlabelled")]
+        every = torch.cat([shortened(one) for one in rows])
+        g = [shortened(one, middle) for one in rows]
+        by = torch.cat([patients[p] for p in ("labelled", "unlabelled")]) if patients else None
+        second = Released.of(g[0], data.labels[known], 2, g[1], by).to_params()[RELEASED]
+        return torch.cat([totals(every, by)[TOTALS], second]).numpy()
+
+    def patients_of(known):
+        return {"labelled": whose[known], "unlabelled": data.patients["unlabelled"]}
+
+    everybody, others = torch.ones(len(whose), dtype=torch.bool), whose != canary
+    there, gone = (released(known, patients_of(known)) for known in (everybody, others))
+    change = there - gone
+    length = float(np.linalg.norm(change))
+    assert 0.5 * SENSITIVITY < length <= SENSITIVITY + 1e-9  # and not because it hardly counts
+    z = client.experiment.protection.released
+
+    def seen(row, first):
+        keys = (hashlib.sha256(b"%d" % n).digest() for n in range(first, first + 500))
+        noise = (share(key, len(row), SENSITIVITY, z, STEP) * STEP for key in keys)
+        return np.array([(row + one) @ change / length for one in noise])
+
+    inside, outside = seen(there, 0), seen(gone, 500)
+    deviation = np.sqrt((inside.var() + outside.var()) / 2)
+    mu = (inside.mean() - outside.mean()) / deviation
+    assert mu <= 1 / z + 5 * np.sqrt(2 / 500)
+    by_image = released(everybody, {}) - released(others, {})
+    assert np.linalg.norm(by_image) > 3 * SENSITIVITY
 
 
 @pytest.mark.parametrize("sums", ["plain", "masked"])
