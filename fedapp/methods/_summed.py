@@ -49,8 +49,8 @@ square, and number."""
 
 WORDS = "words"
 """Name of the tensor that holds a site's masked numbers, and of that of their sum."""
-TRAINED = "trained"
-"""Metric of a sum: how many sites trained."""
+TRAINED, ADDED = "trained", "added"
+"""Metrics of a sum: how many sites trained, and how many sites it is of."""
 
 
 @dataclass(frozen=True)

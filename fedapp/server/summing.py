@@ -49,7 +49,7 @@ from fedapp.messages.protocol import (
     SumStep,
     Task,
 )
-from fedapp.methods._summed import TRAINED, WORDS, Added, Layout, facts_of
+from fedapp.methods._summed import ADDED, TRAINED, WORDS, Added, Layout, facts_of
 from fedapp.methods.base import Arrived
 from fedapp.server.phases import Phases
 
@@ -407,7 +407,7 @@ class SummedPhases:
             model=digests.pop(MODEL, task.own.digest),
             contents=digests,
             learned=added.learned > 0,
-            metrics={**added.metrics, **means, TRAINED: added.learned},
+            metrics={**added.metrics, **means, TRAINED: added.learned, ADDED: added.sites},
             evaluations=added.evaluations,
         )
         arrived = {role: _arrived(of) for role, of in added.contents.items()}

@@ -29,7 +29,6 @@ from fedapp.methods._summed import Layout
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.closed_form._contents import COUNT, RELEASE
 from fedapp.methods.closed_form._released import (
-    RELEASED,
     SENSITIVITY,
     TOTALS,
     Released,
@@ -39,12 +38,8 @@ from fedapp.methods.closed_form._released import (
 from fedapp.methods.closed_form._site import ClosedSite
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.server.engine import Engine
-<<<<<<< HEAD
-from fedapp.site.federation import federation_of
-from fedapp.site.heads import Head
-=======
 from fedapp.site.federation import federation_of, forget
->>>>>>> ae3aaa85 (Reports, terms and pages say of whom an epsilon is; an audit with a patient of twenty images)
+from fedapp.site.heads import Head
 from fedapp.site.house import House
 from fedapp.site.privacy import RELEASED
 from fedapp.site.private import PrivateParts
@@ -287,7 +282,7 @@ def test_a_patient_with_twenty_images_cannot_be_told_by_more_than_epsilon(site, 
         every = torch.cat([shortened(one) for one in rows])
         g = [shortened(one, middle) for one in rows]
         by = torch.cat([patients[p] for p in ("labelled", "unlabelled")]) if patients else None
-        second = Released.of(g[0], data.labels[known], 2, g[1], by).to_params()[RELEASED]
+        [second] = Released.of(g[0], data.labels[known], 2, g[1], by).to_params().values()
         return torch.cat([totals(every, by)[TOTALS], second]).numpy()
 
     def patients_of(known):

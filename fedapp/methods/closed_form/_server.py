@@ -17,7 +17,9 @@ from fedapp.learn.overfeatures import HEAD_WEIGHT
 from fedapp.learn.params import Params
 from fedapp.learn.priors import mean_mix, mean_mix_of_sums
 from fedapp.learn.privacy.protection import Protection
+from fedapp.learn.privacy.shares import honest
 from fedapp.messages.protocol import SERVER_SITE, ModelRef, Reply, Task
+from fedapp.methods._summed import ADDED
 from fedapp.methods.base import Round
 from fedapp.methods.closed_form._checks import MEND
 from fedapp.methods.closed_form._contents import (
@@ -217,9 +219,10 @@ def _protected(
     middle = rnd.pool.read(rnd.pool.common(MIDDLE))[MIDDLE]
     rows = (rnd.pool.read(rnd.pool.latest(site, RELEASED)) for site in senders)
     total = reduce(add, (Released.from_params(row, classes, size) for row in rows))
-    noisy = len([site for site in senders if site != SERVER_SITE])
-    # In a masked sum there is at most 3 / 2 of the variance that the account asks for.
-    variance = 1.5 if rnd.masked else noisy
+    variance: float = len([site for site in senders if site != SERVER_SITE])
+    if rnd.masked:  # each of these sites has the share of one that others' noise is certain for
+        added = round(replies[0].metrics[ADDED])
+        variance = added / honest(added, protection.settings.colluding)
     noise = protection.released * SENSITIVITY * math.sqrt(variance)
     solution = solution_of(classes_of(total, noise, middle))
     rnd.pool.put(solution.to_params(), SOLUTION)
