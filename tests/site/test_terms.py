@@ -202,7 +202,11 @@ def in_masked_run(tmp_path):
         path.write_text(yaml.safe_dump(terms))
         path.chmod(0o600)
         run = load_experiment("digits_demo", {"method.preset": "fedavg"})
-        data = SimpleNamespace(labels=torch.tensor(labels), counts={})
+        known = Part(torch.zeros(len(labels), 1, 8, 8, dtype=torch.uint8), torch.tensor(labels))
+        nothing = Part(known.inputs[:0], known.labels[:0])
+        parts = {"labelled": known, "unlabelled": Part(known.inputs[:0])}
+        parts |= {"val": nothing, "test": nothing}
+        data = SiteData(0, parts, 2, (0.5,), (0.25,), None)
         site = SimpleNamespace(summing=object(), shared=roles, data=data, experiment=run)
         task = Task(
             0,
