@@ -91,8 +91,9 @@ class TooFew(ProtocolError):
     """An attempt at a sum failed before anybody was asked to confirm it: another may be begun."""
 
 
-REPEATS = 2
-"""How often all sites are asked again, in a round, for a sum whose attempts failed."""
+REPEATS = 1
+"""How often all sites are asked again, in a round, for a sum whose attempts failed. A run that ends
+for want of it is resumed with further attempts."""
 _OPENING, _BEGUN = TypeAdapter(Opening), TypeAdapter(Begun)
 
 
@@ -194,21 +195,27 @@ class SummedPhases:
         no more than `REPEATS` times. Raises ProtocolError.
         """
         every = sorted(self.phases.here if task.site == EVERYBODY else self.cohort)
+        self._enough(every, every, "are here")
         asked, repeats = every, 0
+        reasons: dict[int, str] = {}
         while True:
             failed: dict[int, str] = {}
             try:
-                return self._attempt(task, number, layout, every, asked, failed)
+                total, opening = self._attempt(task, number, layout, every, asked, failed)
             except TooFew as error:
+                reasons |= failed
                 left = [k for k in asked if k not in failed]
-                if left == list(asked) or len(left) < self._least(len(every)):
+                if left == asked or len(left) < self._least(len(every)):
                     if repeats == REPEATS:
+                        skipped |= reasons
                         raise
                     left, repeats = every, repeats + 1
-                self.phases.progress.note(f"round {task.round}: {error}; it is tried once more")
+                self.phases.progress.note(f"round {task.round}: {error}: it is tried once more")
                 asked = left
-            finally:
-                skipped |= failed
+            else:  # who failed at first may be there now
+                there = opening.survivors
+                skipped |= {k: why for k, why in (reasons | failed).items() if k not in there}
+                return total, opening
 
     def _attempt(
         self,
@@ -240,6 +247,7 @@ class SummedPhases:
         self._enough(members, every, "announced keys")
         used = tuple(announcements[k] for k in members)
         shared = self._stage(task, self._linked(context, "share", used), skipped)
+        self._enough(tuple(shared), every, "shared their secrets")
         if set(shared) != set(members):  # the others have shared theirs with those who did not
             raise TooFew(f"{len(shared)} of {len(members)} sites shared their secrets")
         sealed = tuple(box for of in shared.values() for box in of.sealed)

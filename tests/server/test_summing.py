@@ -186,6 +186,7 @@ def test_a_sum_that_failed_is_repeated_under_new_keys(tmp_path, monkeypatch):
         ("announce", 2), ("share", 2), ("add", 2), ("confirm", 2), ("open", 2),
     ]  # fmt: skip
     assert {a for r, k, _, a in stages if (r, k) != (1, 0)} == {1}
+    assert not rows(folder)[1]["skipped"]  # they are in the sum
 
 
 def test_what_a_server_asks_for_is_written_down_before(tmp_path, monkeypatch):
