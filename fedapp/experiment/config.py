@@ -3,7 +3,9 @@
 A preset is a file of `conf/` named without its ending, or the path of any YAML file. A method
 preset is one of `conf/methods/`, or any other likewise; what it says takes the place of what the
 preset says. An
-override is a dotted key such as `method.num_replaced`; an empty text means "as the preset says".
+override is a dotted key such as `method.num_replaced`. An empty text is a value like any other: it
+stands where the setting may be empty, and is refused elsewhere. "As the preset says" is said by
+leaving the override out.
 
 Every problem found is reported, one line each: where it stands, the key, the value, the rule.
 """
@@ -77,6 +79,10 @@ _DEPENDENT: dict[str, type[DataSettings] | type[SplitSettings]] = {
 }
 """Groups some of whose settings say nothing beside certain values of others."""
 _DEFAULTS = {"model.name": DEFAULT_NETWORK}
+
+_FILL_IN = "give it a value, or leave it out to keep what the preset says"
+"""What to do about an override that is empty where that means nothing: often a shell variable that
+is not set."""
 
 _SYNONYMS = {
     word: key
@@ -160,8 +166,11 @@ def _said(
     if (under := values.pop("method.preset", "")) != "":  # the file's own values go over it
         under = method_path(anywhere(str(under), path.parent))
         values = _merged(_flatten(read_yaml(under)), values)
-    given = {key: value for key, value in overrides.items() if value != ""}
-    if (chosen := given.pop("method.preset", "")) != "":
+    given = dict(overrides)
+    if (chosen := given.pop("method.preset", None)) is not None:
+        if chosen == "":
+            problem = Problem(OVERRIDE, {"method.preset": ""}, "names no method preset", _FILL_IN)
+            raise ConfigError(problem)
         over = method_path(str(chosen))
         values = _laid_over(values, _flatten(read_yaml(over)))
         named = given.get("method.name", values["method.name"])
@@ -211,10 +220,11 @@ def read_run_config(run_config: Mapping[str, Scalar]) -> tuple[str, dict[str, Sc
 def flower_words(run_config: Mapping[str, Scalar]) -> str:
     """Return a run config as `flwr run --run-config` takes it: every value a text in TOML.
 
+    An empty value is said too: left out, the app's own default would stand in its place.
     Raises ConfigError on a text that Flower cannot carry.
     """
     words = []
-    for key, text in ((key, str(value)) for key, value in run_config.items() if value != ""):
+    for key, text in ((key, str(value)) for key, value in run_config.items()):
         if not text.isprintable():
             raise ConfigError(f"{key} = {text!r}: Flower cannot carry such a text; change it")
         text = text.replace("\\", r"\\").replace('"', r"\u0022")  # Flower ends a value at its mark
@@ -585,7 +595,9 @@ def _explained(
     if kind == "missing":
         return Problem(f"{origin.source}: {key}", {}, "has no default", "give it a value")
     remedy = ""  # beyond the rule only what it takes to write a value of the right type
-    if kind.endswith("_type") and _is_number(value):
+    if value == "" and key in origin.overrides:
+        remedy = _FILL_IN
+    elif kind.endswith("_type") and _is_number(value):
         remedy = "the value is text: write it without quotes"
     elif kind == "string_type" and isinstance(value, int | float):
         remedy = "the value is no text: write it in quotes"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.errors import Contradiction, nearest
@@ -37,6 +37,27 @@ Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 """A dropout rate."""
+
+
+def _joined(value: object) -> object:
+    """Return the names of a list as one text, commas between them; anything else as it is.
+
+    Raises ValueError on a name that such a text cannot hold, and on a text in brackets.
+    """
+    if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
+        raise ValueError("no brackets here: write the names with commas between them")
+    if not isinstance(value, list | tuple):
+        return value
+    for name in value:
+        if isinstance(name, bool) or not isinstance(name, str | int):
+            raise ValueError(f"{name!r}: must be a name: put it in quotes")
+        if "," in str(name):
+            raise ValueError(f"{name!r} has a comma in it, which parts the names: rename it")
+    return ", ".join(map(str, value))
+
+
+Names = Annotated[str, BeforeValidator(_joined)]
+"""Names with commas between them; where they stand in a file, they may be a list of YAML."""
 
 LABELS, BAGS, NOTHING = KNOWN = ("labels", "bags", "nothing")
 """What a site may know of its training images' classes: `split.knows`."""
@@ -91,12 +112,12 @@ class DataSettings:
     comma between; `dicom`: each file's own window; empty: there are no such images."""
 
     # What sites with data of their own (name = own) agree upon, since no one sees all their images.
-    classes: str = ""
+    classes: Names = ""
     """Names of the classes, commas between them; their order is the labels' numbers."""
-    findings: str = ""
+    findings: Names = ""
     """Names of findings, commas between them, in the place of classes: an image shows any number of
     them (docs/OWN_DATA.md). Empty: each image is of one class."""
-    sites: str = ""
+    sites: Names = ""
     """Names of the sites that may take part, commas between them; their order is their numbers."""
     channels: Annotated[int, Field(ge=0, le=3)] = 0
     """Of every image: 1 (grey) or 3 (RGB)."""
@@ -317,7 +338,7 @@ class SplitSettings:
     that Dir_2 can give."""
     feature_shift: Share = 0.0
     """How much each site's images are changed by its own fixed amounts; 0: not at all."""
-    shift_kinds: str = "rotation, brightness, contrast"
+    shift_kinds: Names = "rotation, brightness, contrast"
     """What is changed then, commas between them: see `SHIFT_KINDS`."""
     bags: Annotated[int, Field(ge=0, le=1000)] = 0
     """Bags per site, of whose training images the class proportions alone are known; 0: none."""
@@ -326,7 +347,7 @@ class SplitSettings:
     each of which one class prevails (FedUL); official: as its code, images repeat across bags."""
     prior_noise: Annotated[float, Field(ge=0, le=2)] = 0.0
     """epsilon of FedUL's Table E.9: how wrong the proportions are that sites are told; 0: exact."""
-    knows: str = ""
+    knows: Names = ""
     """What sites know of their training images' classes, in turn, commas between them: labels,
     bags or nothing; empty: all the same, bags if there are any."""
     server_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -352,7 +373,7 @@ class SplitSettings:
         if said["test_images"]:
             rule = "says nothing where test_images says which images are to test on"
             found["train_share"] = f"{rule}: drop one of them"
-        turns = _listed(str(said["knows"]))
+        turns = _listed(str(_joined(said["knows"])))
         if (labels := said["labels"]) != "some":
             rule = f"says nothing where labels is {labels!r}: drop it or set labels to 'some'"
             found["label_share"] = rule
@@ -524,7 +545,7 @@ class PrivacySettings:
     """q: with which chance an image or patient is in a step then, in place of batch_size."""
     sums: Literal["plain", "masked"] = "plain"
     """masked: what sites send is masked so that the server learns the sums over all sites alone."""
-    members: str = ""
+    members: Names = ""
     """Sites whose sums are masked, each with the fingerprint of its registered key, commas between
     them: `north=SHA256, south=SHA256`; empty: keys follow from the seed, a simulation."""
     least_members: Annotated[int, Field(ge=3)] = 3

@@ -65,11 +65,65 @@ def test_a_preset_loads_and_survives_a_round_trip_through_json(preset):
     assert experiment_digest(again) == experiment_digest(experiment)
 
 
-def test_an_override_wins_and_an_empty_text_means_as_the_preset_says():
+def test_an_override_wins():
     base = load_experiment("fashion_mnist_small")
-    changed = load_experiment("fashion_mnist_small", {"method.num_replaced": 1, "seed": ""})
+    changed = load_experiment("fashion_mnist_small", {"method.num_replaced": 1})
     expected = dataclasses.replace(base.method, num_replaced=1)
     assert changed == dataclasses.replace(base, method=expected)
+
+
+def test_an_empty_override_stands_where_the_setting_may_be_empty(write):
+    path = write("data: {name: folder, window: '0, 4095'}\n" + MINIMAL)
+    assert load_experiment(path).data.window == "0, 4095"
+    assert load_experiment(path, {"data.window": ""}).data.window == ""
+    words = {"preset": path, "set": "data.window="}
+    assert load_run_config(words).data.window == ""
+
+
+EMPTY_IS_NO_VALUE = (
+    "seed", "method.preset", "method.name", "model.name", "data.name", "training.optimiser",
+    "training.learning_rate", "runtime.resume", "rounds.robust", "split.shift_kinds",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", EMPTY_IS_NO_VALUE)
+def test_an_empty_override_is_refused_by_name_elsewhere(key):
+    """`seed=$SEED` in a shell, where SEED is not set: the preset's seed would stay in silence."""
+    name = f"override: {key} = ''"
+    for said in (
+        lambda: load_experiment("fashion_mnist_small", {key: ""}),
+        lambda: load_experiment("fashion_mnist_small", parse_overrides([f"{key}="])),
+        lambda: load_run_config({"preset": "fashion_mnist_small", "set": f"{key}="}),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            said()
+        assert name in str(refused.value)
+    if key in ("seed", "method.preset", "training.optimiser"):
+        assert "give it a value, or leave it out" in str(refused.value)
+
+
+def test_names_may_be_a_list_in_yaml(write):
+    own = "data: {{name: own, image_size: 28, channels: 1, classes: {}, sites: {}}}\n" + MINIMAL
+    as_text = load_experiment(write(own.format("'a, b'", "'north, 2'")), {"split.num_clients": 2})
+    as_list = load_experiment(write(own.format("[a, b]", "[north, 2]")), {"split.num_clients": 2})
+    assert as_list == as_text and as_list.data.classes == "a, b"
+    knows = "split: {{num_clients: 2, knows: {}, bags: 2}}\nmethod: {{name: fedul}}\n"
+    as_text, as_list = (
+        load_experiment(write(knows.format(said))) for said in ("'labels, bags'", "[labels, bags]")
+    )
+    assert as_list == as_text
+
+
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [("['a, b', c]", "'a, b' has a comma in it, which parts the names"),
+     ("[true, a]", "True: must be a name: put it in quotes"),
+     ("[[a], b]", r"\['a'\]: must be a name"), ("'[a, b]'", "no brackets here")],
+)  # fmt: skip
+def test_a_list_of_names_that_cannot_be_one(write, said, rule):
+    own = f"data: {{name: own, image_size: 28, channels: 1, classes: {said}}}\n" + MINIMAL
+    with pytest.raises(ConfigError, match=f"data.classes = .*{rule}"):
+        load_experiment(write(own))
 
 
 def test_a_whole_number_will_do_for_a_float_setting():
@@ -295,7 +349,12 @@ def test_a_run_configs_overrides_are_read_as_a_shell_reads_them():
 
 @pytest.mark.parametrize("text", ["/a'b\"c", "C:\\x", "\\", "'\\\"", "é"])
 def test_flowers_command_carries_any_text(text):
-    assert tomllib.loads(flower_words({"preset": text, "set": ""})) == {"preset": text}
+    assert tomllib.loads(flower_words({"preset": text})) == {"preset": text}
+
+
+def test_flowers_command_says_an_empty_value_too():
+    """Left out, `set` would be what the app's own file says: of a baseline that is not empty."""
+    assert flower_words({"preset": "a", "set": ""}) == 'preset="a" set=""'
 
 
 def test_a_text_that_flower_cannot_carry_is_refused():

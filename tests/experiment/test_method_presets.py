@@ -226,10 +226,6 @@ def test_an_override_beats_the_method_preset():
     assert (experiment.method.proximal, experiment.split.labels) == (0.5, "some")
 
 
-def test_an_empty_method_preset_is_none():
-    assert with_preset("") == load_experiment("digits_demo")
-
-
 def test_a_file_without_a_method_may_be_given_one(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("data:\n  name: digits\n")
