@@ -13,6 +13,7 @@ from client_app.node import alone, house_of, open_site
 from client_app.refusals import refusal_of
 from client_app.resident.frames import Letter
 from client_app.resident.inputs import inputs_of, stamp_of
+from fedapp.data.copies import in_words, learned_from
 from fedapp.data.sites import particulars
 from fedapp.experiment.config import load_run_config
 from fedapp.experiment.presetfiles import Scalar, read_once
@@ -71,6 +72,9 @@ def _answer(
     if isinstance(request, Hello):
         if said := particulars([site.data]):
             log.info("%s: %s", called(site.data), said)
+        found, of = learned_from([site.data])
+        if said := in_words(found, of, len(site.data.inputs) > 1):
+            log.warning("%s: %s", called(site.data), said)
         house.introduced(facts := site.introduction(), origin)
         return Incoming(facts)
     if request.site != (here := site.data.site):

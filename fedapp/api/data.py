@@ -95,6 +95,8 @@ class Federation:
         Raises DataError where the data are not as `Site` has them.
         """
         inputs, labels = labelled(data, "data")
+        if labels.shape[1:] == (1,):
+            raise DataError("data: labels are [n, 1], must be [n]: give labels.ravel()")
         if labels.ndim == 2:
             raise DataError("data: findings are not dealt by class: give each site data of its own")
         names = _class_names(classes or _named_by([data]), [labels])
@@ -216,10 +218,18 @@ def _class_names(classes: Sequence[str], labels: Sequence[Tensor]) -> tuple[str,
     if low < 0 or high >= MAX_CLASSES:
         rule = f"must be 0 to {MAX_CLASSES - 1}: number the classes from 0"
         raise DataError(f"labels are {low} to {high}, {rule}")
+    if not classes:
+        there = set(torch.cat([one.unique() for one in labels]).tolist() if labels else ())
+        if absent := sorted(set(range(high + 1)) - there):
+            raise DataError(
+                f"labels are {low} to {high}, and no input has label {absent[0]}: number the "
+                "classes from 0 without gaps, or name all of them (classes=[...])"
+            )
     names = tuple(map(str, classes or range(high + 1)))
     if high >= len(names):
         raise DataError(
-            f"labels go up to {high}, but {len(names)} classes are named: name them all"
+            f"labels go up to {high}, but {len(names)} classes are named: name them all, "
+            "and number the labels from 0"
         )
     if len(names) < 2 or len(set(names)) < len(names):
         raise DataError(
@@ -234,6 +244,11 @@ def _finding_names(findings: Sequence[str], labels: Sequence[Tensor]) -> tuple[s
     if len(columns) > 1:
         rows = " and ".join(str(n) if n else "no" for n in columns)
         raise DataError(f"sites have labels of {rows} findings: give all the same ones, in order")
+    if columns[0] == 1 and len(findings) != 1:
+        raise DataError(
+            "labels are [n, 1]: give classes as [n] (labels.ravel()), or name the one finding that "
+            "they are of (classes=['mass'])"
+        )
     names = tuple(map(str, findings or range(columns[0])))
     if len(names) != columns[0] or len(set(names)) < len(names):
         raise DataError(

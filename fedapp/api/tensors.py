@@ -61,6 +61,9 @@ def labelled(given: object, what: str) -> tuple[Tensor, Tensor]:
         raise DataError(f"{what}: labels must be integers, one per input: convert them") from error
     whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
     if whole and labels.ndim == 2 and 0 < labels.shape[1] <= MAX_FINDINGS:
+        column = labels.shape[1] == 1 and labels.numel() and int(labels.max()) > 1
+        if column:
+            raise DataError(f"{what}: labels are [n, 1], must be [n]: give labels.ravel()")
         if labels.numel() and not -1 <= int(labels.min()) <= int(labels.max()) <= 1:
             raise DataError(
                 f"{what}: findings are {int(labels.min())} to {int(labels.max())}, must be 1 "

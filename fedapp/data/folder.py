@@ -1,9 +1,10 @@
 """A folder of images as a data set: `<root>/<class>/*.png`, or of another of `SUFFIXES`.
 
 `<root>/train/<class>/` and `<root>/test/<class>/` (and `val`) are pooled where the root holds
-nothing else.
+nothing else. Images that lie deeper are refused: nobody can tell what the folders between mean.
 """
 
+import os
 import unicodedata
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,9 @@ from fedapp.ground.errors import DataError, ImageError
 SUFFIXES = RASTER + DICOM
 KINDS = "PNG, JPEG, TIFF or DICOM (.png, .jpg, .jpeg, .tif, .tiff, .dcm)"
 """The same in words."""
-_SPLITS = {"train", "val", "test"}
+_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}
+_OF_MACHINES = {"@eadir", "__macosx", "#recycle", "lost+found"}
+"""Folders that file servers and archives make beside a person's own, in lower case."""
 
 _BATCH = 64
 """Files a thread decodes at a time: one by one, handing over costs as much as a small image."""
@@ -51,11 +54,15 @@ class Listing:
 def list_images(root: Path) -> Listing:
     """List the images under `root`; `DataError` where there are none.
 
-    Hidden files and folders are passed over, and so are classes without images.
+    Hidden files and folders are passed over, and so are those that a file server makes, and
+    classes without images. `DataError` names an image that lies too deep.
     """
+    parts = _parts(root)
+    for folder in (inner for part in parts for inner in _folders(part)):
+        _refuse_deeper(root, folder)
     found = [
         (composed(folder.name), file)
-        for part in _parts(root)
+        for part in parts
         for folder in _folders(part)
         for file in _entries(folder)
         if is_image(file)
@@ -136,10 +143,26 @@ def _threads(files: Sequence[Path]) -> int | None:
     return None if mean >= _THREADED_BYTES else 1
 
 
+def _refuse_deeper(root: Path, folder: Path) -> None:
+    """Raise DataError where a folder in a class's folder holds images, at whatever depth."""
+    for inner in _folders(folder):
+        for place, below, files in os.walk(inner):
+            below[:] = [name for name in below if not passed_over(name)]
+            names = (name for name in sorted(files) if not passed_over(name))
+            deep = next((name for name in names if is_image(Path(place) / name)), "")
+            if deep:
+                image = (Path(place) / deep).relative_to(root)
+                raise DataError(
+                    f"{root}: {image} lies deeper than <class>/image, and the folder above it may "
+                    f"be a class or not: move the images up into {folder.name}/, or set data.root "
+                    "to the folder that holds one folder per class"
+                )
+
+
 def _parts(root: Path) -> list[Path]:
     """Return train/, val/ and test/ if the root's folders are only these and hold folders."""
     folders = _folders(root)
-    if folders and {f.name for f in folders} <= _SPLITS and any(map(_folders, folders)):
+    if folders and {f.name.lower() for f in folders} <= _SPLITS and any(map(_folders, folders)):
         return folders
     return [root]
 
@@ -149,14 +172,19 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _entries(path: Path) -> list[Path]:
-    """Return what lies in a folder, hidden entries apart, by name."""
+    """Return what lies in a folder, by name, but for what is hidden or a machine's own."""
     try:
-        return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+        return sorted(entry for entry in path.iterdir() if not passed_over(entry.name))
     except OSError as error:
         raise DataError(
             f"{path}: cannot be listed ({error.strerror}): set data.root or FEDAPP_DATA to the "
             "folder that holds one folder of images per class"
         ) from error
+
+
+def passed_over(name: str) -> bool:
+    """Whether a file or folder of this name is hidden, or a machine's own."""
+    return name.startswith(".") or name.lower() in _OF_MACHINES
 
 
 def decode(file: Path, side: int, channels: int = 0, window: str = "") -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 
 from fedapp.data.bagged import Bagged
@@ -182,7 +182,7 @@ class Manifest:
                 raise ValueError("its content differs from its digest")
         except FileNotFoundError as error:
             raise DataError(f"{path}: no such manifest: check the path") from error
-        except (SafetensorError, OSError, KeyError, ValueError, DataError) as error:
+        except Exception as error:  # safetensors and numpy have their own kinds, of some types too
             reason = " ".join(str(error).split())
             raise DataError(
                 f"{path}: not a whole manifest ({reason}): copy it again or make the split again"

@@ -49,7 +49,8 @@ def partition(
     All this is of the samples whose class is known. The others are dealt evenly to all sites, as
     unlabelled training data.
 
-    patients: which samples are of one patient, [N], from 0; then these are dealt (`bypatient`).
+    patients: which samples are of one patient, or copies of one image, [N], from 0; then these
+    groups are dealt (`bypatient`).
     """
     classes = _checked(labels, dataset)
     if patients is not None:

@@ -11,7 +11,7 @@ from fedapp.experiment.runfolder import check_run
 from fedapp.experiment.runlock import sole_server
 from fedapp.ground.progress import doing
 from fedapp.messages.store import ModelStore
-from fedapp.results.endblock import end_block
+from fedapp.results.endblock import COPIES, end_block
 from fedapp.server.assembly import Assembly, Ending, carry_out
 from fedapp.server.standings import Row
 from fedapp.site.federation import Keeps, LoadedSites, federation_of
@@ -49,8 +49,11 @@ def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Ro
 
         try:
             with ExitStack() as open_until_the_end:
+                copies, apart = federation.copies(experiment.split.num_clients)
 
                 def transport(run: Assembly) -> Loopback:
+                    if apart:
+                        run.progress.note(apart)
                     if said := federation.particulars(experiment.split.num_clients):
                         run.progress.note(said)
                     carrier = carrier_of(
@@ -58,7 +61,9 @@ def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Ro
                     )
                     return open_until_the_end.enter_context(carrier)
 
-                return carry_out(experiment, folder, transport, servers_site, ending), folder.path
+                said = {COPIES: copies} if copies else {}
+                summary = carry_out(experiment, folder, transport, servers_site, ending, said)
+                return summary, folder.path
         except KeyboardInterrupt:
             again = f"runtime.resume=true runtime.run_name={folder.path.name}"
             print(f"\ninterrupted; go on with the same settings and {again}", file=sys.stderr)

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from fedapp.ground.errors import ConfigError, nearest
+from fedapp.ground.foreign import ForeignError, yaml_of
 
 _READ: ContextVar[dict[Path, str] | None] = ContextVar("_READ", default=None)
 Scalar = str | int | float | bool
@@ -125,17 +126,14 @@ def read_yaml(path: Path, text: str | None = None) -> dict[str, Any]:
     """
     try:
         plain = deepcopy(_parsed(_text_of(path) if text is None else text))
+    except ForeignError as error:
+        line = f", line {error.line}" if error.line else ""
+        remedy = "" if error.line else "; correct it"
+        raise ConfigError(f"{source_of(path)}{line}: {error}{remedy}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{source_of(path)}: cannot be read ({error}); give a YAML file"
         ) from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f", line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{source_of(path)}{line}: {error.problem}") from None
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{source_of(path)}: is not YAML ({reason}); correct it") from None
     if not isinstance(plain, dict):
         raise ConfigError(f"{source_of(path)}: must hold groups of keys, such as data: and method:")
     return plain
@@ -143,7 +141,7 @@ def read_yaml(path: Path, text: str | None = None) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)  # a process that simulates many sites reads the same file for each
 def _parsed(text: str) -> Any:
-    return yaml.load(text, Loader=_Yaml12)  # noqa: S506 it is a SafeLoader
+    return yaml_of(text, _Yaml12)
 
 
 def scalar(text: str) -> Scalar:
@@ -154,7 +152,10 @@ def scalar(text: str) -> Scalar:
     tag = loader.resolve(yaml.ScalarNode, text, (True, False))
     if tag == "tag:yaml.org,2002:null":
         return ""
-    value: Scalar = loader.construct_object(yaml.ScalarNode(tag, text))
+    try:
+        value: Scalar = loader.construct_object(yaml.ScalarNode(tag, text))
+    except ValueError:  # of more digits than Python reads: no setting is so large
+        return text
     return value
 
 

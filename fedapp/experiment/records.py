@@ -23,6 +23,7 @@ from pydantic_core import to_json
 
 from fedapp.ground.disk import append_durable, cut_durable, write_atomic
 from fedapp.ground.errors import RunError, StoreError
+from fedapp.ground.foreign import json_file, json_of
 from fedapp.messages.ledger import COLUMNS
 
 Row = dict[str, Any]
@@ -144,7 +145,7 @@ class Records:
             raise RunError(damaged(self.path / CHECKPOINT, "has no round"))
         for line in (line for line in lines if line.endswith(b"\n")):
             try:
-                change = json.loads(line)
+                change = json_of(line)
                 if change["round"] > state["round"]:
                     state = followed(state, change)
             except (ValueError, LookupError, TypeError) as error:
@@ -176,7 +177,7 @@ class Records:
         """Return a file's object, None where there is none. Raises RunError, StoreError."""
         path = self.path / name
         try:
-            value = json.loads(path.read_bytes())
+            value = json_file(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -241,7 +242,7 @@ def json_values(value: Any) -> Any:
 def _row(line: bytes) -> Row | None:
     """Return the row of a line; None where it was cut or is damaged."""
     try:
-        row = json.loads(line)
+        row = json_of(line)
     except ValueError:
         return None
     whole = line.endswith(b"\n") and isinstance(row, dict) and isinstance(row.get("round"), int)

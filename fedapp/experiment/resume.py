@@ -10,6 +10,7 @@ import yaml
 from fedapp.experiment.config import MACHINE_KEYS, experiment_digest, from_plain
 from fedapp.experiment.records import Records, Row, json_values
 from fedapp.ground.errors import RunError
+from fedapp.ground.foreign import ForeignError, yaml_file
 
 log = logging.getLogger(__name__)
 
@@ -17,9 +18,9 @@ log = logging.getLogger(__name__)
 def differences(path: Path, plain_config: Mapping[str, Any]) -> str:
     """Name the settings that differ from those of the folder `path`, three at most; empty: none."""
     try:
-        old = yaml.safe_load((path / "config.yaml").read_bytes())
+        old = yaml_file(path / "config.yaml")
         found = [f"{key} {was!r}, now {now!r}" for key, was, now in differing(old, plain_config)]
-    except (OSError, yaml.YAMLError, AttributeError):
+    except (OSError, ForeignError, AttributeError):
         return "its config.yaml cannot be read"
     more = [f"{len(found) - 3} more"] if len(found) > 3 else []
     return "; ".join(found[:3] + more)
@@ -62,14 +63,14 @@ def note_rounds(records: Records, plain_config: Mapping[str, Any]) -> None:
     """Write into config.yaml how many rounds the run has now, where it says otherwise."""
     wanted = plain_config["rounds"]["num_rounds"]
     if _rounds(records.path) not in {None, wanted}:
-        plain = yaml.safe_load((records.path / "config.yaml").read_bytes())
+        plain = yaml_file(records.path / "config.yaml")
         plain["rounds"]["num_rounds"] = wanted
         records.write("config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
 
 
 def warn_of_other_bits(path: Path, plain_config: Mapping[str, Any]) -> None:
     """Warn of settings that change the last bits of numbers."""
-    old = _flat(yaml.safe_load((path / "config.yaml").read_bytes()))
+    old = _flat(yaml_file(path / "config.yaml"))
     new = _flat(plain_config)
     for key in ("runtime.device", "runtime.threads", "runtime.precision"):
         if old.get(key) != new.get(key):
@@ -84,8 +85,8 @@ def warn_of_other_bits(path: Path, plain_config: Mapping[str, Any]) -> None:
 def _rounds(path: Path) -> int | None:
     """Return the rounds that config.yaml asks for; None where it does not say."""
     try:
-        number = yaml.safe_load((path / "config.yaml").read_bytes())["rounds"]["num_rounds"]
-    except (OSError, yaml.YAMLError, LookupError, TypeError):
+        number = yaml_file(path / "config.yaml")["rounds"]["num_rounds"]
+    except (OSError, ForeignError, LookupError, TypeError):
         return None
     return number if isinstance(number, int) else None
 

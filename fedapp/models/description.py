@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.errors import ConfigError, RunError, one_line
+from fedapp.ground.foreign import json_of
 from fedapp.ground.settings import CLOSED, window_ends
 from fedapp.ground.text import percent
 from fedapp.learn.choice import Candidate
@@ -252,7 +253,7 @@ def read_description(folder: Path) -> Description:
     path = folder / DESCRIPTION
     try:
         text = path.read_bytes()
-        plain: Any = json.loads(text)
+        plain: Any = json_of(text)
     except OSError as error:
         raise RunError(
             f"{folder}: no model ({DESCRIPTION}: {error.strerror}): name a folder that "

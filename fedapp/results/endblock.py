@@ -34,6 +34,8 @@ WARMUP, ALONE, COMMON, FINAL, VALIDATION = (
     "by_validation_accuracy",
 )
 """Columns of per_site.csv."""
+COPIES = "test_inputs_learned_from"
+"""In summary.json: test inputs that equal one of a training part; absent where there is none."""
 
 
 def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
@@ -52,6 +54,7 @@ def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
             *_movers(per_site, few, _begins(summary)),
             *([] if few else untested(summary, per_site)),
             *exceptions(per_site),
+            *doubts(summary),
             *_kept(summary, per_site),
             *_costs(summary),
         ],
@@ -269,12 +272,34 @@ def title(summary: Row) -> str:
     """Return the first line: what ran, and how long."""
     what = [
         str(summary["method"]),
-        f"{summary['sites']} sites",
+        _came(summary),
         f"{summary['rounds']} rounds",
         f"seed {summary['seed']}",
         duration(summary.get("wall_seconds")),
     ]
     return f"{summary['preset']}: {', '.join(what)}"
+
+
+def _came(summary: Row) -> str:
+    """Return how many sites took part, of how many where some never came."""
+    sites = summary["sites"]
+    expected = summary.get("sites_expected", sites)  # runs of earlier versions do not say it
+    return f"{sites} sites" if sites == expected else f"{sites} of {expected} sites"
+
+
+def doubts(summary: Row) -> list[str]:
+    """Return a line for each thing that makes the numbers of the whole run say less."""
+    sites, lines = summary["sites"], []
+    if (expected := summary.get("sites_expected", sites)) > sites:
+        lines.append(
+            f"Took part           {sites} of {expected} sites; {expected - sites} never came, and "
+            "no number here is of them"
+        )
+    if copies := summary.get(COPIES):
+        lines.append(
+            f"Too good            {copies} test inputs equal ones that are learned from: copies?"
+        )
+    return lines
 
 
 def untested(summary: Row, per_site: Sequence[Row]) -> list[str]:

@@ -17,6 +17,7 @@ from fedapp.results.endblock import (
     Row,
     by_label_group,
     counted,
+    doubts,
     exceptions,
     known,
     measured,
@@ -58,7 +59,7 @@ def paper_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
         _by_labels(per_site),
         _movers(per_site),
         _costs(summary),
-        [*untested(summary, per_site), *exceptions(per_site)],
+        [*untested(summary, per_site), *exceptions(per_site), *doubts(summary)],
         _files(run),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)

@@ -1,9 +1,11 @@
 """A run put together: what every driver does before the first round and after the last one."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
@@ -37,12 +39,14 @@ def carry_out(
     carrier_of: Callable[[Assembly], Carrier],
     learner_of: Callable[[Experiment, ModelStore, Path], Learner],
     ending: Ending,
+    said: Mapping[str, Any] = MappingProxyType({}),
 ) -> Row:
     """Run an experiment in its open folder, print how it ended, and return the summary.
 
     learner_of: opens the server's own site on the pool, with a folder for what it keeps to itself;
     asked where the server holds labelled images (`split.server_share`, `runtime.server_data`).
-    ending: the words at the end. A folder in which no round ended is removed after an error.
+    ending: the words at the end. said: what the summary is to say besides, of the data. A folder in
+    which no round ended is removed after an error.
     """
     try:
         with Progress() as progress:
@@ -51,7 +55,9 @@ def carry_out(
             learns = bool(experiment.split.server_share or experiment.runtime.server_data)
             learner = learner_of(experiment, parts.store, folder.sites_root) if learns else None
             carrier = carrier_of(parts)
-            engine = Engine(experiment, carrier, folder, parts.store, progress, learner=learner)
+            engine = Engine(
+                experiment, carrier, folder, parts.store, progress, learner=learner, said=said
+            )
             summary = engine.run()
     except FedAppError:
         folder.discard_unless_begun()

@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # it needs cryptography, of the extra `app`
 class Engine:
     """One run. `run` does it; everything else is its parts.
 
+    said: what the driver knows of the data and the summary is to say besides.
     pool, schemas of what sites share by role, phases: there once `prepare` is done.
     """
 
@@ -70,6 +71,7 @@ class Engine:
     progress: Progress
     ledger: Ledger = field(default_factory=Ledger)
     learner: Learner | None = None
+    said: Mapping[str, Any] = field(default_factory=dict)
     pool: ModelPool = field(init=False)
     schemas: dict[str, Schema] = field(init=False)
     phases: Phases = field(init=False)
@@ -371,12 +373,16 @@ class Engine:
     def _finish(self, state: RunState) -> Row:
         rounds, sites = self.experiment.rounds, len(state.standings.sites)
         standings = state.together or state.standings
+        # Those of an earlier run are here by their models; nobody waits for them.
+        earlier = state.peers.keys() - state.standings.sites.keys()
+        expected = max(sites, self.experiment.split.num_clients - len(earlier))
         summary = {
             "preset": self.experiment.name,
             "method": self.experiment.method.called,
             "begins": self.experiment.method.begins,
             "seed": self.experiment.seed,
             "sites": sites,
+            "sites_expected": expected,
             "manifest": state.standings.sites[min(state.standings.sites)].facts.split_digest,
             "rounds": rounds.num_rounds,
             **standings.summary(),
@@ -385,6 +391,7 @@ class Engine:
             **state.server.in_summary(),
             **self.experiment.method.costs(sites, rounds.sample_rate, rounds.num_rounds),
             "wall_seconds": round(state.wall_seconds, 3),
+            **self.said,
         }
         privacy = self.experiment.privacy
         delta = privacy.delta

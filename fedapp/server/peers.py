@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedapp.experiment.config import from_plain, shared_settings
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.experiment.runpaths import peers_path
 from fedapp.ground.errors import ConfigError, ProtocolError, RunError, StoreError
+from fedapp.ground.foreign import ForeignError, yaml_file
 from fedapp.ground.settings import OWN
 from fedapp.learn.networks import build_model
 from fedapp.learn.params import Schema, from_bytes
@@ -57,8 +56,10 @@ def finished_run(path: Path) -> Finished:
         )
     config = path / "config.yaml"
     try:
-        plain = yaml.safe_load(config.read_bytes())
-    except (OSError, yaml.YAMLError) as error:
+        plain = yaml_file(config)
+        if not isinstance(plain, dict):
+            raise ForeignError("it holds no settings")
+    except (OSError, ForeignError) as error:
         raise RunError(f"{config}: cannot be read ({error}); copy it from the run again") from error
     experiment = from_plain(plain, str(config))
     pool = ModelPool.from_plain(ModelStore(path / "pool"), checkpoint["pool"])

@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
-from fedapp.data.bypatient import check_patients
+from fedapp.data.bypatient import Numbers, check_patients
+from fedapp.data.copies import alike, in_words, learned_from, tied
 from fedapp.data.datasets import data_root, load_dataset
 from fedapp.data.dealt import Dealt
+from fedapp.data.inputs import UNKNOWN, DataSet
 from fedapp.data.manifest import Manifest
 from fedapp.data.memory import GivenSites, given, in_memory
 from fedapp.data.own import OwnSites, Place, simulated_places
 from fedapp.data.own.deal import RULE as DEAL_RULE
 from fedapp.data.partition import partition
 from fedapp.data.parts import SPECIAL
+from fedapp.data.published import NAMES as PUBLISHED
 from fedapp.data.sites import SiteData, particulars
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device
@@ -134,6 +137,14 @@ class LoadedSites:
         """Say what the first so many sites know of their data beside labels; empty: nothing."""
         return particulars([self.dealt.site(k) for k in range(sites)])
 
+    def copies(self, sites: int) -> tuple[int, str]:
+        """Return how many test inputs of the first so many sites are learned from too, and say it.
+
+        Empty words: none is.
+        """
+        found, of = learned_from(self.dealt.site(k) for k in range(sites))
+        return found, in_words(found, of, self.are_images)
+
 
 def federation_of(
     experiment: Experiment, places: Mapping[int, Place] = MappingProxyType({})
@@ -243,6 +254,11 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
             f"split.feature_shift = {split.feature_shift:g}: the inputs of {data.name} are no "
             "images: leave it out"
         )
+    if len(pool.classes) < 2:
+        raise DataError(
+            f"{data.name}: {pool.classes[0]!r} is the only class, so every answer would be right: "
+            "add the images of another class, in a folder of their own"
+        )
     patients = None if pool.patients is None else pool.patients.numpy()
     if split.manifest:
         manifest = Manifest.load(split.manifest)
@@ -255,7 +271,8 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
         if patients is not None:
             check_patients(patients, manifest)
     else:
-        manifest = partition(pool.labels, split, seed, data.name, patients)
+        together = _together(pool, data.name, split, patients)
+        manifest = partition(pool.labels, split, seed, data.name, together)
     manifest = manifest.showing(split.labels)
     dealt = Dealt(
         pool,
@@ -266,6 +283,28 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
         split.prior_noise,
     )
     return LoadedSites(dealt, pool.classes, manifest, manifest.digest(), pool.are_images)
+
+
+def _together(
+    pool: DataSet, name: str, split: SplitSettings, patients: Numbers | None
+) -> Numbers | None:
+    """Return which inputs must be dealt together, numbers [N]; None: each is by itself.
+
+    Patients, and exact copies where these can be dealt so. A published data set keeps the split
+    that has been cited, and a user's own test part is as he made it; rows of a table may well be
+    equal. What stays apart is said in the run's result (`LoadedSites.copies`).
+    """
+    unknown = bool((pool.labels == UNKNOWN).any())
+    single = pool.inputs.ndim == 2 or name in PUBLISHED or split.bags or split.test_images
+    if single or unknown:
+        return patients
+    groups = tied(patients, alike(pool.inputs))
+    if groups is not None and not groups.any():
+        raise DataError(
+            f"{name}: all {len(groups)} inputs are copies of one, or belong to one patient: there "
+            "is nothing else to be tested on: add others"
+        )
+    return groups
 
 
 def _check_views(experiment: Experiment, federation: LoadedSites) -> None:

@@ -186,3 +186,27 @@ def test_folders_without_images_are_refused(tmp_path: Path) -> None:
         list_images(tmp_path)
     with pytest.raises(DataError, match=r"absent: cannot be listed.*FEDAPP_DATA"):
         load(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("where", ["dog/puppies/0.png", "dog/2024/may/0.png", "train/dog/x/0.png"])
+def test_images_that_lie_deeper_are_refused(tmp_path: Path, where: str) -> None:
+    """A class one folder deeper was left out, and the run went on with one class fewer."""
+    for name in ("cat/0.png", "cow/0.png"):
+        write(tmp_path / ("train" if where.startswith("train") else "") / name)
+    write(tmp_path / where)
+    with pytest.raises(
+        DataError, match=rf"{where} lies deeper than <class>/image.*move the images"
+    ):
+        load(tmp_path)
+
+
+def test_parts_are_named_in_several_ways_and_machines_folders_are_passed_over(
+    tmp_path: Path,
+) -> None:
+    for part in ("Train", "valid", "Testing"):
+        write(tmp_path / part / "cat" / "0.png")
+        write(tmp_path / part / "dog" / "0.png")
+        write(tmp_path / part / "cat" / "@eaDir" / "0.png")
+    write(tmp_path / "__MACOSX" / "Train" / "cat" / "0.png")
+    images = load(tmp_path)
+    assert images.classes == ("cat", "dog") and len(images.labels) == 6

@@ -8,6 +8,7 @@ import pytest
 
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.results.endblock import end_block
+from fedapp.results.paperblock import paper_block
 
 SUMMARY: dict[str, Any] = {
     "preset": "three_hospitals",
@@ -172,3 +173,14 @@ def test_nothing_known(per_site: list[dict[str, Any]], rounds: int) -> None:
             assert "None" not in text
             assert "nan" not in text
             assert len(text.splitlines()) <= 30
+
+
+def test_the_end_says_how_many_of_the_sites_took_part(tmp_path: Path) -> None:
+    """`flwr run` of ten sites with two nodes said "2 sites" at its end and no more."""
+    summary = {**SUMMARY, "sites_expected": 10}
+    block = end_block(summary, HOSPITALS, tmp_path)
+    assert block.startswith("three_hospitals: prior_shift, 3 of 10 sites, 20 rounds")
+    assert "Took part           3 of 10 sites; 7 never came, and no number here is of them" in block
+    assert "never came" not in end_block({**SUMMARY, "sites_expected": 3}, HOSPITALS, tmp_path)
+    assert "of 10 sites" in paper_block(summary, HOSPITALS, tmp_path)
+    assert "7 never came" in paper_block(summary, HOSPITALS, tmp_path)

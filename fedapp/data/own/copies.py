@@ -5,22 +5,12 @@ it was saved anew, without loss, in another format; a digest of the file's bytes
 file is read twice for it: a run decodes every image anyway.
 """
 
-import hashlib
 from collections.abc import Sequence
-
-from torch import Tensor
 
 from fedapp.data.own.entries import Entry
 
 Group = tuple[str, str]
 """("group", its name), or ("image", its file's name) for an image that belongs to no group."""
-
-
-def content_of(image: Tensor) -> str:
-    """Return the SHA-256, in hex, of a decoded image, uint8 [C, H, W], and its shape."""
-    total = hashlib.sha256(repr(tuple(image.shape)).encode())
-    total.update(image.contiguous().numpy().data)
-    return total.hexdigest()
 
 
 def together(entries: Sequence[Entry], contents: Sequence[str]) -> tuple[Group, ...]:

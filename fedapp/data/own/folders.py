@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedapp.data.folder import composed, is_image
+from fedapp.data.folder import composed, is_image, passed_over
 from fedapp.data.own.entries import IMAGE, Entry, Listing, label_fault, outside, outside_fault
 from fedapp.data.own.faults import Fault, Kind
 
@@ -52,6 +52,8 @@ class _Walk:
                 remedy = f"did you mean {near[0]!r}?" if near else "move it elsewhere"
                 if any(os.path.isdir(path / name) for name in keep):
                     remedy = "it is laid out as a site's own data: name that folder instead"
+                elif not near and any(map(is_image, self._inside(path))):
+                    remedy = f"if it is a class, move it to {LABELLED}/{path.name}/"
                 what = f"only {' and '.join(keep)} are read here"
                 self.faults.append(Fault(Kind.LAYOUT, f"{path.name}/", what, remedy))
             else:
@@ -74,9 +76,12 @@ class _Walk:
                 self.entries.append(Entry(path, composed(name), label))
 
     def _inside(self, folder: Path) -> list[Path]:
-        """Return what lies in a folder by name, but for what is hidden or leads elsewhere."""
+        """Return what lies in a folder, by name.
+
+        But for what is hidden, a machine's own, or leads elsewhere.
+        """
         try:
-            found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+            found = sorted(path for path in folder.iterdir() if not passed_over(path.name))
         except OSError as error:
             what = f"cannot be listed ({error.strerror})"
             remedy = "let the user who runs the node read it"

@@ -1,7 +1,5 @@
 """Vectors as NumPy writes them: an `.npz` file of arrays by name, none of them pickled."""
 
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +9,12 @@ from numpy.typing import NDArray
 
 from fedapp.data.own.patients import PATIENT
 from fedapp.data.own.rows import Rows, checked, no_text, unusable
+from fedapp.ground.foreign import ForeignError, PickledError, arrays_of
 
 _ARRAYS = {
     "ids": "id", "vectors": "", "labels": "label", "split": "split", PATIENT: PATIENT,
     "encoder": "encoder",
 }  # fmt: skip
-_DAMAGE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
 def read_npz(file: Path) -> Rows:
@@ -34,25 +32,19 @@ def read_npz(file: Path) -> Rows:
 
 
 def _arrays(file: Path) -> dict[str, NDArray[Any]]:
-    found: dict[str, NDArray[Any]] = {}
-    name = ""
-    try:
-        with zipfile.ZipFile(file) as packed:  # else np.load may take it for another format
-            names = {inner.removesuffix(".npy") for inner in packed.namelist()}
+    def refuse(names: set[str]) -> None:
         if other := sorted(names - _ARRAYS.keys()):
             rule = f"only {', '.join(_ARRAYS)} are read"
             raise unusable(file, f"array {other[0]!r}", f"leave it out; {rule}")
-        with np.load(file, allow_pickle=False) as stored:
-            for name in sorted(names):
-                found[name] = stored[name]
-    except _DAMAGE as error:
-        if "allow_pickle" in str(error):
-            what = f"array {name!r} holds Python objects, which are not unpickled"
-            remedy = "write numbers, or text by np.asarray(values, dtype=str)"
-            raise unusable(file, what, remedy) from error
-        what = f"cannot be read as npz ({' '.join(str(error).split())})"
+
+    try:
+        return arrays_of(file, refuse)
+    except PickledError as error:
+        remedy = "write numbers, or text by np.asarray(values, dtype=str)"
+        raise unusable(file, str(error), remedy) from error
+    except ForeignError as error:
+        what = f"cannot be read as npz ({error})"
         raise unusable(file, what, "write it again by numpy.savez") from error
-    return found
 
 
 def _texts(file: Path, name: str, found: NDArray[Any], count: int) -> Sequence[str]:

@@ -19,12 +19,12 @@ _NUMBERED = re.compile(r"f(0|[1-9]\d*)")
 def read_parquet(file: Path) -> Rows:
     """Read a table with a row for each vector. Raises VectorsError."""
     try:
-        parquet, arrow = needs("parquet", "pyarrow.parquet"), needs("parquet", "pyarrow")
+        parquet = needs("parquet", "pyarrow.parquet")
     except NotInstalled as error:
         raise unusable(file, error.what, error.remedy) from error
     try:
         table: Any = parquet.ParquetFile(file).read()
-    except (OSError, arrow.lib.ArrowException) as error:
+    except Exception as error:  # arrow's own kinds, Python's, and of what is no text
         what = f"cannot be read as Parquet ({' '.join(str(error).split())})"
         raise unusable(file, what, "write it again, whole") from error
     names = list(table.column_names)

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedapp.data.copies import content_of
 from fedapp.data.folder import decode_into
-from fedapp.data.own.copies import content_of
 from fedapp.data.own.deal import TEST, TRAIN, VAL, deal
 from fedapp.data.own.entries import Listing
 from fedapp.data.own.faults import Fault, Kind, OwnDataError

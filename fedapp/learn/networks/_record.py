@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from fedapp.ground.errors import ConfigError, one_line
 from fedapp.ground.extras import needs
+from fedapp.ground.foreign import ForeignError, header_of, json_of
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.networks._body import TIMM
 from fedapp.learn.networks._weights import read_file
@@ -54,7 +55,7 @@ def record_beside(file: str) -> Path:
 
 def _parsed(text: str | bytes, file: str) -> Record:
     try:
-        found = json.loads(text)
+        found = json_of(text)
         found = found.get("pretrained_cfg", found)  # as timm's config.json
         sides = found.get("input_size", [found.get("size")])
         fields = {"mean": found.get("mean"), "std": found.get("std"), "size": sides[-1]}
@@ -70,10 +71,14 @@ def _metadata(file: Path) -> Mapping[str, Any]:
     """Return the record in a safetensors file's header; empty: there is none."""
     if file.suffix != ".safetensors":
         return {}
-    with file.open("rb") as opened:
-        found = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
-    said = found.get("__metadata__", {})
-    return {key: json.loads(said[key]) for key in ("mean", "std", "size") if key in said}
+    try:
+        said = header_of(file)
+        return {key: json_of(said[key]) for key in ("mean", "std", "size") if key in said}
+    except ForeignError as error:
+        raise ConfigError(
+            f"{str(file)!r}: is no record of pixels (its metadata: {error}); write each value as "
+            f"JSON, as in {_FORM}"
+        ) from error
 
 
 def _published(network: str, sha256: str) -> Mapping[str, Any]:

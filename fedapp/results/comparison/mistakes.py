@@ -1,7 +1,5 @@
 """Figures of what a method mistakes: confusion matrices (Fig. 11) and latent features (Fig. 9)."""
 
-import json
-import zipfile
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,6 +12,7 @@ from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
 from fedapp.ground.errors import RunError
+from fedapp.ground.foreign import arrays_of, json_file
 from fedapp.results.comparison.figures import legend, panels, styled
 from fedapp.results.comparison.looks import BLACK, PALETTE, featured
 from fedapp.results.comparison.record import CellResult, ComparisonRecord
@@ -39,7 +38,7 @@ def confusion(comparison: ComparisonRecord, setting: str, method: str) -> NDArra
         if not path.is_file():
             continue
         try:
-            sites = json.loads(path.read_text(encoding="utf-8"))
+            sites = json_file(path)
             parts = [site[tested]["confusion"] for site in sites.values() if tested in site]
             for part in parts:
                 counts = np.array(part, dtype=np.int64)
@@ -140,13 +139,13 @@ def _read(comparison: ComparisonRecord, cell: CellResult) -> Latent | None:
     if not path.is_file():
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
-            points, labels, sites = (np.asarray(file[n]) for n in ("features", "labels", "sites"))
+        file = arrays_of(path)
+        points, labels, sites = (file[n] for n in ("features", "labels", "sites"))
         kept = np.flatnonzero(np.isfinite(points).all(axis=1))
         if len(kept) > MOST_POINTS:
             kept = kept[np.linspace(0, len(kept) - 1, MOST_POINTS).astype(np.int64)]
         chosen = points[kept].astype(np.float32), labels[kept], sites[kept]
-    except (OSError, KeyError, ValueError, IndexError, zipfile.BadZipFile) as error:
+    except (OSError, KeyError, ValueError, IndexError, TypeError) as error:
         raise RunError(f"{path}: is damaged ({error}); run the cell again") from error
     return chosen if len(kept) >= _FEWEST_POINTS else None
 

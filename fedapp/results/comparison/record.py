@@ -10,7 +10,6 @@ are simply absent.
 """
 
 import csv
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedapp.ground.errors import RunError
+from fedapp.ground.foreign import json_file
 from fedapp.learn.quality import Metric
 from fedapp.messages.protocol import ANSWERS
 from fedapp.results.comparison.looks import Look, looks
@@ -280,7 +280,7 @@ def read_comparison(folder: Path) -> ComparisonRecord:
     """
     path = folder / "comparison.json"
     try:
-        plan = json.loads(path.read_text(encoding="utf-8"))
+        plan = json_file(path)
         settings, methods = [str(s) for s in plan["settings"]], [str(m) for m in plan["methods"]]
         seeds = [int(seed) for seed in plan["seeds"]]
     except FileNotFoundError as error:

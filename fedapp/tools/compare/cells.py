@@ -5,7 +5,6 @@ log lies beside.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from fedapp.experiment.config import experiment_digest, load_experiment
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import OVERRIDE, ConfigError, Problem, RunError
+from fedapp.ground.foreign import json_file
 from fedapp.tools.compare.grid import ANSWER, MIX, Grid, Setting
 
 State = Literal["new", "begun", "done"]
@@ -79,7 +79,7 @@ class Cell:
         """Return run.json. Raises RunError where it is damaged."""
         path = self.folder / "run.json"
         try:
-            facts = json.loads(path.read_bytes())
+            facts = json_file(path)
             if not isinstance(facts, dict):
                 raise ValueError("no JSON object")
         except (OSError, ValueError) as error:

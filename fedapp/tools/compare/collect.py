@@ -14,6 +14,7 @@ from fedapp.experiment.codehash import code_hash, versions
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import RunError
+from fedapp.ground.foreign import json_file
 from fedapp.learn.metrics import calibration_error
 from fedapp.messages.protocol import Evaluation
 from fedapp.results.comparison.record import (
@@ -134,7 +135,7 @@ def _tables(cell: Cell, out: Path, at_last: bool) -> Tables:
     """Read a done cell's files into rows. at_last: it is judged at its last round."""
     folder = RunFolder(cell.folder)
     try:
-        summary = json.loads((cell.folder / "summary.json").read_bytes())
+        summary = json_file(cell.folder / "summary.json")
         accuracy = summary["mean_test_accuracy"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunError(
@@ -201,7 +202,7 @@ def _calibration_error(cell: Cell) -> float | None:
     path = cell.folder / "evaluations.json"
     part = f"test_{cell.answer}" if cell.answer else "test"
     try:
-        sites = json.loads(path.read_bytes())
+        sites = json_file(path)
         parts = [Evaluation(**site[part]) for site in sites.values() if part in site]
         return calibration_error(parts)
     except FileNotFoundError:

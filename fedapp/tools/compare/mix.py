@@ -5,7 +5,6 @@ cost together: models, bytes and seconds are sums. It is measured once, after th
 "best", "final" and "selected by validation" are all that one measurement.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from shutil import rmtree
@@ -17,6 +16,7 @@ from fedapp.experiment.config import to_plain
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import RunError
+from fedapp.ground.foreign import json_file
 from fedapp.learn.metrics import evaluation
 from fedapp.messages.protocol import SiteFacts
 from fedapp.server.standings import Row, Standing, Standings
@@ -101,7 +101,7 @@ def _standing(site: int, models: Sequence[FinalModels], federation: LoadedSites)
 
 def _summary(run: Path, manifest: str) -> Row:
     try:
-        summary: Row = json.loads((run / "summary.json").read_bytes())
+        summary: Row = json_file(run / "summary.json")
     except (OSError, ValueError) as error:
         raise RunError(
             f"{run}: its summary.json cannot be read ({error}): remove the folder to run it again"

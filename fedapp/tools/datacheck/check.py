@@ -79,6 +79,7 @@ def check(data: Path, options: Options, console: Console) -> int:
             contents, seen, odd = look_at_images(entries, settings, console)
         else:
             contents, seen, odd = look_at_vectors(listing.values, settings)
+        table = listing.values is not None and not (settings and settings.encoder)
         split, seed = (experiment.split, experiment.seed) if experiment else (SplitSettings(), 0)
         parts = deal(entries, split, seed, options.site_name, contents)
         groups = together(entries, contents)
@@ -92,7 +93,7 @@ def check(data: Path, options: Options, console: Console) -> int:
         facts = [*seen, *facts]
         findings += [
             *odd,
-            *findings_of_copies(entries, parts, contents, hide_below),
+            *findings_of_copies(entries, parts, contents, hide_below, table),
             *counts.findings(),
             *findings_of_classes(*told, both(named) or classes, hide_below),
             *findings_of_test(told.entries, told.parts, hide_below),

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError
+from fedapp.ground.foreign import json_file
 from fedapp.ground.settings import DataSettings
 
 FORMAT: Final = "um-pfssl fingerprints 1"
@@ -69,7 +70,7 @@ def write(path: Path, found: Fingerprints) -> None:
 def read(path: Path) -> Fingerprints:
     """Return what a site wrote. Raises ConfigError where it is no such file."""
     try:
-        found: Any = json.loads(path.read_bytes())
+        found: Any = json_file(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as fingerprints ({error}): {_REMEDY}") from error
     if not isinstance(found, Mapping) or found.get("format") != FORMAT:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import track
 
+from fedapp.data.copies import content_of
 from fedapp.data.folder import fitted, read_stored
 from fedapp.data.images import MAX_SIDE
 from fedapp.data.own import Entry
-from fedapp.data.own.copies import content_of
 from fedapp.data.stored import DepthError
 from fedapp.ground.errors import ImageError
 from fedapp.ground.extras import NotInstalled

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from fedapp.data.own.copies import content_of
+from fedapp.data.copies import content_of
 from fedapp.ground.settings import DataSettings
 from fedapp.tools.datacheck.findings import Finding, note
 

@@ -4,7 +4,6 @@ Each question is asked in order, and answered with what to do: is it reachable, 
 one that the site trusts, does the clock fit, which version is it, is the site's key registered.
 """
 
-import json
 import ssl
 import urllib.error
 import urllib.request
@@ -27,6 +26,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from rich.console import Console
 
 from fedapp.ground.errors import ConfigError, FedAppError
+from fedapp.ground.foreign import json_of
 from fedapp.site.house import stands_in
 from fedapp.tools.datacheck.machine import reach
 from fedapp.tools.node.approvals import Approvals
@@ -125,7 +125,7 @@ def _version(server: str, context: ssl.SSLContext, folder: Path) -> Look:
     """Compare what is installed there and here, and say what a run of it would meet."""
     here = installed()
     try:
-        theirs: dict[str, Any] = json.loads(_get(f"https://{server}{ABOUT}", context)[1])
+        theirs: dict[str, Any] = json_of(_get(f"https://{server}{ABOUT}", context)[1])
         app, title = str(theirs["app"]), str(theirs["title"])[:120]
         speaks = tuple(map(int, theirs["messages"]))
         numbers = str(theirs["numbers"])

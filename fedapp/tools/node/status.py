@@ -11,6 +11,7 @@ from pathlib import Path
 from fedapp.experiment.runpaths import runs_root
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import StoreError
+from fedapp.ground.foreign import json_file
 
 FRESH_S = 45.0
 """Age in seconds up to which a status counts: a supervisor that stands still writes none. Ending a
@@ -60,11 +61,13 @@ class Status:
 def health(path: Path) -> tuple[bool, str]:
     """Return whether a node is online, and how it is in words."""
     try:
-        said = json.loads(path.read_text())
+        said = json_file(path)
         age = time.time() - path.stat().st_mtime
+        state, since, detail = (str(said[key]) for key in ("state", "since", "detail"))
     except FileNotFoundError:
         return False, "not running: `fedapp node` was not started here, or was stopped"
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return False, f"{path}: cannot be read ({error}): start `fedapp node` again"
     if age > FRESH_S:
-        return False, f"stands still: its last look was {age:.0f} s ago (it said: {said['state']})"
-    text = f"{said['state']} since {said['since']}: {said['detail']}"
-    return said["state"] == "online", text
+        return False, f"stands still: its last look was {age:.0f} s ago (it said: {state})"
+    return state == "online", f"{state} since {since}: {detail}"

@@ -14,6 +14,7 @@ from fedapp.data.own.listing import list_own
 from fedapp.data.own.patients import GROUP, PATIENT
 from fedapp.data.own.table import COLUMNS
 from fedapp.ground.errors import DataError
+from fedapp.ground.foreign import json_file
 from fedapp.models.predict import Prediction
 
 SERVED = "/data/local-files/?d="
@@ -87,7 +88,7 @@ def read_labels(export: Path) -> tuple[dict[Path, str], list[str]]:
     left out. Raises DataError where it is no such export.
     """
     try:
-        plain: Any = json.loads(export.read_bytes())
+        plain: Any = json_file(export)
         found = {Path(task["data"][FILE]): _labels(task["annotations"]) for task in plain}
     except OSError as error:
         raise DataError(f"{export}: cannot be read ({error.strerror}): name the export") from error

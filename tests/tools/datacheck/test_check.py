@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from fedapp.cli import app
 from fedapp.ground.errors import ConfigError
+from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.methods import method_class
 from fedapp.tools.datacheck import machine
 from fedapp.tools.datacheck.check import Options, check
@@ -416,3 +418,26 @@ def test_a_bag_whose_images_are_set_aside_teaches_nothing(tmp_path):
 def test_sizes_of_bags_are_hidden_as_other_counts(tmp_path):
     _, output = said(bags(tmp_path), hide_below=5, **with_method(tmp_path, "fedul"))
     assert "3 of < 5 images; condition" in output
+
+
+def test_two_rows_of_a_table_may_have_the_same_numbers(tmp_path):
+    """Two patients with equal values: a fault kept the hospital out. Of embeddings it is one."""
+    rows = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+    rows[0] = rows[1]  # in train and in test
+    part = np.array(["train", "test", "val", "train"] * 3)
+    labels = np.array(["one", "two"] * 6)
+    for encoder, code in (("", 0), ("ink", 1)):
+        arrays = {"ids": np.arange(12), "vectors": rows, "labels": labels, "split": part}
+        if encoder:
+            arrays["encoder"] = np.array(encoder)
+        np.savez(tmp_path / "vectors.npz", **arrays)
+        settings = agreed(
+            classes="one, two", image_size=0, channels=0, vector_size=3, encoder=encoder
+        )
+        found, output = said(
+            tmp_path, experiment=experiment(tmp_path, data=settings, model=MLPSettings())
+        )
+        assert found == code, output
+        line = "the same numbers in test and train: 0, 1" if not code else "the same image in test"
+        kind = "fault" if code else "note"
+        assert any(one.startswith(line) for one in findings(output, kind))
