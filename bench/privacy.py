@@ -4,14 +4,17 @@
 [--sums masked,plain] [--seeds N,...] [--encoder FILE]`: real images (Fashion-MNIST, alpha 0.5), a
 run for each size of federation, method, epsilon, kind of sums and seed; epsilon 0 is no noise, and
 is run once. With `masked` sums the noise is in the sum, a share from each site; with `plain` ones
-each site adds all of it. Measured: the mean test accuracy of all sites after the last round, and
-how well a guess at who was a member succeeds on what everybody sees, the common answer (`attacked`
+each site adds all of it. Measured after the last round, as mean test accuracy over sites: the
+answer that a site uses at home, from its own labels without noise too; the common answer times the
+site's own class mix; and the common answer as it is, which alone the epsilon is of. And how well a
+guess at who was a member succeeds on what everybody sees, the common answer (`attacked`
 of bench.membership; the members are all labelled training images, the others all test images).
 Every run's result is kept, so the same command goes on where it was cut; the table and the picture
 are of all that is kept.
 """
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -87,6 +90,10 @@ Network, rates, clip, sampling and rounds have the best mean validation accuracy
 400, over epsilons 8 and 3 and both kinds of sums (docs/results/privacy.md).
 """
 Case = tuple[str, str, float, str, int]
+ANSWERS = {"home": "accuracy", "common": "common", "as_it_is": "even"}
+"""Columns of the table, and what each is called in a kept result."""
+DRAWN = {"home": "at home", "common": "common"}
+"""Answers in the picture."""
 
 
 def experiment_of(
@@ -125,7 +132,19 @@ def experiment_of(
 def measured(experiment: Experiment) -> dict[str, Any]:
     """Run once; return the sites' mean accuracy, and how well membership is guessed."""
     with finished(experiment) as run:
-        return {"accuracy": run.summary["mean_test_accuracy"]["final"], "attack": in_view(run)}
+        lines = (run.folder.path / "metrics.jsonl").read_text().splitlines()
+        every = map(run.data, run.sites)
+        right = [
+            float((common(run, data, data.test).argmax(1) == data.test_labels).double().mean())
+            for data in every
+            if len(data.test_labels)
+        ]
+        return {
+            "accuracy": run.summary["mean_test_accuracy"]["final"],
+            "common": json.loads(lines[-1])["mean_test_accuracy_common"],
+            "even": fmean(right),
+            "attack": in_view(run),
+        }
 
 
 def in_view(run: Run) -> dict[str, float]:
@@ -162,17 +181,18 @@ def rows_of(results: Mapping[Case, Mapping[str, Any]]) -> list[Row]:
     rows: list[Row] = []
     for kind in dict.fromkeys(case[:-1] for case in results):
         found = [result for case, result in results.items() if case[:-1] == kind]
-        accuracy = [100 * result["accuracy"] for result in found]
         size, method, epsilon, sums = kind
         row: Cells = {
             "sites x images": size,
             "method": method,
             "epsilon": epsilon or None,
             "sums": sums if epsilon else None,
-            "accuracy_%": round(fmean(accuracy), 1),
-            "sd_%": round(stdev(accuracy), 1) if len(accuracy) > 1 else None,
             "seeds": len(found),
         }
+        for name, kind in ANSWERS.items():
+            accuracy = [100 * result[kind] for result in found]
+            row[f"{name}_%"] = round(fmean(accuracy), 1)
+            row[f"{name}_sd_%"] = round(stdev(accuracy), 1) if len(accuracy) > 1 else None
         for value in ("advantage", "chance", "auc"):
             row[value] = round(fmean(result["attack"][value] for result in found), 3)
         rows.append(row)
@@ -192,16 +212,16 @@ def _place(case: Case) -> tuple[int, int, float, str, int]:
 
 @styled
 def curves(rows: Sequence[Row]) -> Figure:
-    """Draw accuracy against epsilon, a panel a size; bars are one standard deviation over seeds.
+    """Draw accuracy against epsilon; bars are one standard deviation over seeds.
 
-    Without noise epsilon has no end: that is a dotted line across.
+    A column of panels a size; at the top the answer at home, below it the common one. Without noise
+    epsilon has no end: that is a dotted line across.
     """
     sizes = list(dict.fromkeys(row["sites x images"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    figure = Figure(figsize=(WIDTH_MORE, 3.6))
-    for axes, size in zip(
-        figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0], sizes, strict=True
-    ):
+    figure = Figure(figsize=(WIDTH_MORE, 6.0))
+    panels = figure.subplots(2, len(sizes), sharey=True, squeeze=False)
+    for (answer, size), axes in zip(product(DRAWN, sizes), panels.flat, strict=True):
         for method, sums in product(methods, (None, "masked", "plain")):
             own = [
                 row
@@ -211,8 +231,8 @@ def curves(rows: Sequence[Row]) -> Figure:
             if not own:
                 continue
             colour = PALETTE[methods.index(method)]
-            height = [float(row["accuracy_%"] or 0) for row in own]
-            spread = [float(row["sd_%"] or 0) for row in own]
+            height = [float(row[f"{answer}_%"] or 0) for row in own]
+            spread = [float(row[f"{answer}_sd_%"] or 0) for row in own]
             if sums is None:
                 axes.axhspan(
                     height[0] - spread[0], height[0] + spread[0], color=colour, alpha=0.12, lw=0
@@ -234,7 +254,8 @@ def curves(rows: Sequence[Row]) -> Figure:
         axes.set(title=f"{size} images".replace("x", " x "), xscale="log", xlabel="epsilon")
         axes.set_xticks(EPSILONS[1:], [f"{value:g}" for value in EPSILONS[1:]], minor=False)
         axes.minorticks_off()
-    figure.axes[0].set_ylabel("mean test accuracy over sites, %")
+    for left, words in zip(panels[:, 0], DRAWN.values(), strict=True):
+        left.set_ylabel(f"{words}, right, %")
     handles: dict[str, Artist] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
