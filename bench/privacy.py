@@ -189,8 +189,8 @@ def rows_of(results: Mapping[Case, Mapping[str, Any]]) -> list[Row]:
             "sums": sums if epsilon else None,
             "seeds": len(found),
         }
-        for name, kind in ANSWERS.items():
-            accuracy = [100 * result[kind] for result in found]
+        for name, kept_as in ANSWERS.items():
+            accuracy = [100 * result[kept_as] for result in found]
             row[f"{name}_%"] = round(fmean(accuracy), 1)
             row[f"{name}_sd_%"] = round(stdev(accuracy), 1) if len(accuracy) > 1 else None
         for value in ("advantage", "chance", "auc"):

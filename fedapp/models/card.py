@@ -45,6 +45,7 @@ def card(description: Description) -> str:
         f"# Model of site {origin.called}",
         f"**{joined(description)}**",
         *(f"**Warning.** {light}" for light in description.lights),
+        *([f"**Privacy.** {description.claim}"] if description.claim else []),
         f"A classifier of {len(recipe.classes)} {_what(recipe)}, trained by federated learning "
         f"({origin.method}, round {origin.round}) for the data of one site. `{TENSORS}` holds "
         f"its tensors, `{DESCRIPTION}` all that is needed to use them:",

@@ -230,7 +230,8 @@ class Description:
     """All of model.json. calibration: a file written before there was any has none.
 
     others: None where only this site's model is known. lights: warnings of the model, a sentence
-    each (`learn.lights`).
+    each (`learn.lights`). claim: that the epsilon of its run is not of this model; empty: the run
+    had none.
     """
 
     format: Literal[1]
@@ -241,6 +242,7 @@ class Description:
     calibration: Calibration = field(default_factory=Calibration)
     others: Others | None = None
     lights: tuple[str, ...] = ()
+    claim: str = ""
 
     def to_json(self) -> str:
         """Return it as the file's text; numbers in a row stand in one line."""

@@ -14,6 +14,7 @@ from fedapp.experiment.codehash import code_hash, versions
 from fedapp.experiment.config import MACHINE_KEYS
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_dtype
+from fedapp.ground.settings import PrivacySettings
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import NetworkSettings
 from fedapp.learn.params import digest_of
@@ -75,7 +76,8 @@ class Maker:
         results = _results(answers, reported, site.data)
         calibration = Calibration() if site.data.finds else calibrated(*answers["val"])
         origin = self.origin(number)
-        made = Description(FORMAT, model.recipe, origin, results, choice, calibration)
+        claim = claimed(self.experiment.privacy)
+        made = Description(FORMAT, model.recipe, origin, results, choice, calibration, claim=claim)
         return Made(made, blob, answers["test"][0])
 
     def tested(self, site: SiteContext, networks: Mapping[str, Predictor]) -> Tensor:
@@ -120,6 +122,18 @@ class Maker:
             code=code,
             versions=used,
         )
+
+
+def claimed(privacy: PrivacySettings) -> str:
+    """Return what the epsilon of a run says of a model that a site keeps; empty: there is none."""
+    if not privacy.epsilon:
+        return ""
+    return (
+        f"Not under the claim: epsilon = {privacy.epsilon:g} (delta = {privacy.delta:g}) of the "
+        "run is of what left the site, and of what the server made of it: the common answer as it "
+        "is. This model was made or chosen at the site by labels without noise. Whoever passes it "
+        "on passes it on without that protection."
+    )
 
 
 @lru_cache(maxsize=1)

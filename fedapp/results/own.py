@@ -75,6 +75,7 @@ def own_page(folder: Path, at: float = SPECIFICITY) -> str:
     description, evidence = read_description(folder), read_evidence(folder)
     origin, test = description.origin, description.results.test
     lead = [joined(description), *(f"Warning: {light}" for light in description.lights)]
+    lead += [description.claim] if description.claim else []
     if test.images:
         what = "findings read in test images" if description.model.finds else "test images"
         interval_ = "" if description.model.finds else f" (95 % interval {test.ends})"

@@ -11,6 +11,7 @@ import torch
 
 from fedapp.data.parts import Part
 from fedapp.drivers.calls import Loopback
+from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.runfolder import open_run
 from fedapp.ground.errors import ConfigError, StoreError
@@ -37,6 +38,8 @@ from fedapp.methods.closed_form._released import (
 )
 from fedapp.methods.closed_form._site import ClosedSite
 from fedapp.methods.closed_form.one_round import OneRound
+from fedapp.models.card import CARD
+from fedapp.results.own import own_page
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of, forget
 from fedapp.site.heads import Head
@@ -45,6 +48,7 @@ from fedapp.site.privacy import RELEASED
 from fedapp.site.private import PrivateParts
 from fedapp.site.protected import STEP, row_noise
 from fedapp.site.site import SiteClient
+from fedapp.tools.use.export import export
 from tests import arrays
 from tests.small import small
 
@@ -419,3 +423,15 @@ def said(*changes, preset="digits_demo", **more):
 def test_what_does_not_go_together_is_said_in_a_line(changes, rule):
     with pytest.raises(ConfigError, match=rule):
         load_experiment("digits_demo", changes)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 3.0])
+def test_a_model_that_a_site_keeps_says_that_it_is_not_under_the_claim(tmp_path, epsilon):
+    """The site made it by its own labels without noise: whoever exports it reads that."""
+    private = PrivacySettings(epsilon=epsilon)
+    experiment = closed(privacy=private, runtime__out=str(tmp_path), runtime__run_name="run")
+    folder = run_loopback(experiment)[1] / "models" / "0"
+    said = "Not under the claim: epsilon = 3 (delta = 1e-05) of the run is of what left the site"
+    told = " ".join(export(folder, "safetensors", tmp_path / "out", None))
+    pages = told, (tmp_path / "out" / CARD).read_text(), (folder / CARD).read_text()
+    assert [said in page for page in (*pages, own_page(folder))] == [epsilon > 0] * 4

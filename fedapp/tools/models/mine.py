@@ -64,6 +64,7 @@ def lines_of(folder: Path, description: Description) -> list[str]:
     table = [
         ("joining", joined(description)),
         *(("warning", light) for light in description.lights),
+        *([("privacy", description.claim)] if description.claim else []),
         ("model", str(folder)),
         ("kept", f"{SAID[choice.answer]}, {when}"),
         ("why", choice.rule),

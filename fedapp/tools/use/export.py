@@ -37,13 +37,14 @@ def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str
     """
     load_model(folder, torch.device("cpu"))  # what cannot answer here is not passed on
     description, blob = read_whole(folder)
+    claim = [description.claim] if description.claim else []
     if form == "safetensors":
         lay_beside(out, [str(path) for path in sorted(folder.glob(f"{BODY}.*"))])
         write_atomic(out / TENSORS, blob, durable=False)
         text = json.dumps(config(description), indent=2, ensure_ascii=False) + "\n"
         write_atomic(out / CONFIG, text.encode(), durable=False)
         write_atomic(out / CARD, card(description).encode(), durable=False)
-        return [f"{out}: {TENSORS}, {CONFIG}, {CARD}"]
+        return [f"{out}: {TENSORS}, {CONFIG}, {CARD}", *claim]
     # A graph has one number format; bfloat16 is for speed on a GPU.
     recipe = replace(description.model, precision="float32")
     model = model_in(folder, recipe, blob, torch.device("cpu"))
@@ -70,6 +71,7 @@ def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str
         f"{out}: {'model.onnx' if form == 'onnx' else 'configs/, models/, docs/'}",
         f"checked under onnxruntime with 10 made-up{real} inputs: largest difference of a "
         f"probability {worst:.1g} (allowed {TOLERANCE:g})",
+        *claim,
     ]
 
 
