@@ -173,6 +173,19 @@ def test_in_a_ring_the_sum_is_exact_too(small_ring):
         gap.confirm(gap.survivors[0])
 
 
+def test_in_a_ring_a_site_that_was_told_another_digest_of_all_is_in_another_sum(small_ring):
+    """It cannot check the digest, having its neighbours' announcements alone; nothing fits then."""
+    one, other = Sum(rows(12)), {"announced": "f" * 64}
+    mine = one.sites[5].masked(CONTEXT, one.step("add", 5, **other), one.words(5))
+    assert not np.array_equal(mine, one.masked(5))
+    with pytest.raises(MaskError, match="its confirmation is not signed for this sum"):
+        one.open(5, **other)
+    told = one.sites[5].share(CONTEXT, one.step("share", 5, **other)).sealed
+    one.sealed = [box for box in one.sealed if box.sender != 5] + list(told)  # type: ignore[misc]
+    near = next(k.site for k in one.step("share", 5).announcements if k.site != 5)
+    assert 5 not in {share.site for share in one.open(near).own}
+
+
 # --- what is sent ---------------------------------------------------------------------------------
 
 
