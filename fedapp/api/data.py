@@ -17,7 +17,7 @@ from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL, Part
 from fedapp.data.sites import SiteData
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import DataError
-from fedapp.ground.settings import SITE_NAME
+from fedapp.ground.names import SITE_NAME
 from fedapp.messages.protocol import MAX_CLASSES
 
 _SITE_PARTS = (LABELLED, UNLABELLED, VAL, TEST)

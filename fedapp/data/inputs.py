@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedapp.data.images import MAX_SIDE, MIN_SIDE
 from fedapp.ground.errors import DataError
+from fedapp.ground.names import check_class_names
 
 UNKNOWN = -1
 """In the place of an input's class, where nobody knows it: such an input is for learning alone."""
@@ -36,6 +37,10 @@ class DataSet:
 
     def __post_init__(self) -> None:
         check_inputs(self.inputs)
+        try:
+            check_class_names(self.classes)
+        except ValueError as error:
+            raise DataError(f"classes: {error}") from error
         labels, (count, channels) = self.labels, self.inputs.shape[:2]
         if labels.dtype != torch.int64 or labels.shape != (count,):
             raise DataError(

@@ -15,6 +15,7 @@ import torch
 from fedapp.data.inputs import DataSet
 from fedapp.data.sites import SiteData
 from fedapp.ground.errors import DataError
+from fedapp.ground.names import check_class_names
 from fedapp.ground.settings import MEMORY
 
 _NAME = re.compile(MEMORY + "sha256_[0-9a-f]{64}")
@@ -31,6 +32,12 @@ class GivenSites:
     sites: tuple[SiteData, ...]
     classes: tuple[str, ...]
     are_images: bool
+
+    def __post_init__(self) -> None:
+        try:
+            check_class_names(self.classes)
+        except ValueError as error:
+            raise DataError(f"classes: {error}") from error
 
     def site(self, k: int) -> SiteData:
         """Return the data of site k, in [0, K)."""

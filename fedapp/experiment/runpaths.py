@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedapp.ground.disk import TEMPORARY, refused
 from fedapp.ground.errors import RunError
+from fedapp.ground.names import RUN_NAME
 
 if TYPE_CHECKING:  # it imports torch, for which the completion of a name cannot wait
     from fedapp.experiment.experiment import Experiment
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+NAME = re.compile(RUN_NAME)
 RESERVED = "models"
 """No run is called so: beside the runs' folders at a site, it holds the models that are kept."""
 OUT = "FEDAPP_OUT or runtime.out"

@@ -7,7 +7,7 @@ The descriptions give unit and source; `conf/*.yaml` repeats them beside the val
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.errors import Contradiction, nearest
+from fedapp.ground.names import SITE_NAME, folder_name
 
 CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """Unknown keys, silent conversions, NaN and infinity are refused."""
@@ -25,11 +26,8 @@ FOLDER = "folder"
 """`data.name` of a folder of images, one folder for each class."""
 MEMORY = "memory:"
 """How `data.name` begins of data that a program gave this process."""
-SITE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-"""What a site may be called; it is also a folder's name."""
 _COLUMNS = ("path", "label", "bag", "split", "group", "patient")
 """Of a site's table, which no finding may be called."""
-_CLASS_NAME = r"[^/\\.\0][^/\\\0]{0,63}"
 
 Count = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -201,7 +199,7 @@ class DataSettings:
             raise Contradiction("mean must be in [0, 1] and std in (0, 1] of pixels", "mean", "std")
         _refuse_idle(self)
         check_patients(self.patients)
-        _check_names("findings", self.finding_names, _CLASS_NAME)
+        _check_names("findings", self.finding_names, folder_name)
         if self.name == OWN:
             self._check_own()
 
@@ -221,20 +219,29 @@ class DataSettings:
         if twice := [name for name in self.finding_names if columns.count(name.lower()) > 1]:
             rule = f"findings: {twice[0]!r} is a column of its own in labels.csv: rename it"
             raise Contradiction(rule, "findings")
-        _check_names("classes", self.class_names, _CLASS_NAME)
-        _check_names("sites", self.site_names, SITE_NAME)
+        _check_names("classes", self.class_names, folder_name)
+        _check_names("sites", self.site_names, _site_name)
 
 
-def _check_names(key: str, names: Sequence[str], rule: str) -> None:
-    """Raise Contradiction where two are equal, or one is none."""
+def _site_name(name: str) -> str:
+    """Return a site's name as it is. Raises ValueError where it is none."""
+    if not re.fullmatch(SITE_NAME, name):
+        raise ValueError(
+            f"{name!r}: a site's name has at most 64 letters, digits, dots, dashes and "
+            "underscores, the first a letter or digit: rename it"
+        )
+    return name
+
+
+def _check_names(key: str, names: Sequence[str], rule: Callable[[str], str]) -> None:
+    """Raise Contradiction where two are equal, or one is none by its rule."""
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise Contradiction(f"{key} must differ: {twice[0]!r} stands twice", key)
-    if odd := [name for name in names if not re.fullmatch(rule, name)]:
-        raise Contradiction(
-            f"{key}: {odd[0]!r}: must be at most 64 characters, none of them a slash; "
-            "of a site's name letters, digits, dot, dash and underscore",
-            key,
-        )
+    for name in names:
+        try:
+            rule(name)
+        except ValueError as error:
+            raise Contradiction(f"{key}: {error}", key) from error
 
 
 def members_of(members: str, names: Sequence[str], sites: int) -> dict[int, str]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import FailFast, Field
+from pydantic import AfterValidator, FailFast, Field
 
-from fedapp.ground.settings import SITE_NAME
+from fedapp.ground.names import MAX_CLASS_NAME, SITE_NAME, class_name
 
 SCHEMA = 10
 """Version of the message format that this side writes."""
@@ -56,8 +56,6 @@ MAX_MODELS = 128
 MAX_CLASSES = 1000
 MAX_FINDINGS = MAX_CLASSES // 2
 """Each is two classes of a confusion matrix."""
-MAX_CLASS_NAME = 200
-"""Characters of a class's name."""
 MAX_SIDE = 2**16
 """Each number of an input's shape."""
 MAX_IMAGES = 2**31
@@ -87,7 +85,7 @@ Images = Annotated[int, Field(ge=0, lt=MAX_IMAGES)]
 Text = Annotated[str, Field(max_length=MAX_TEXT, pattern=_ON_ONE_LINE)]
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 Setting = bool | int | Finite | Annotated[str, Field(max_length=2**16)]
-ClassName = Annotated[str, Field(max_length=MAX_CLASS_NAME, pattern=_ON_ONE_LINE)]
+ClassName = Annotated[str, Field(max_length=MAX_CLASS_NAME), AfterValidator(class_name)]
 
 # A list ends at its first wrong item: a message may hold millions.
 _Models = (Field(max_length=MAX_MODELS), FailFast())

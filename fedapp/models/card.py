@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from fedapp.ground.names import markdown
 from fedapp.ground.text import percent
 from fedapp.learn.choice import USED, Candidate
 from fedapp.learn.metrics import FEW
@@ -39,15 +40,16 @@ FEW_VAL = 50
 def card(description: Description) -> str:
     """Return the card."""
     origin, recipe, results = description.origin, description.model, description.results
+    method, classes = markdown(origin.method), ", ".join(map(markdown, recipe.classes))
     matter = yaml.safe_dump(_front_matter(description), sort_keys=False, allow_unicode=True)
     blocks = [
         f"---\n{matter}---",
-        f"# Model of site {origin.called}",
+        f"# Model of site {markdown(origin.called)}",
         f"**{joined(description)}**",
         *(f"**Warning.** {light}" for light in description.lights),
         *([f"**Privacy.** {description.claim}"] if description.claim else []),
         f"A classifier of {len(recipe.classes)} {_what(recipe)}, trained by federated learning "
-        f"({origin.method}, round {origin.round}) for the data of one site. `{TENSORS}` holds "
+        f"({method}, round {origin.round}) for the data of one site. `{TENSORS}` holds "
         f"its tensors, `{DESCRIPTION}` all that is needed to use them:",
         "```\nfedapp predict THIS_FOLDER IMAGES --out answers.csv\n```",
         _asked("Developer, contact", "who answers for this model, and how they are reached"),
@@ -62,7 +64,7 @@ def card(description: Description) -> str:
         "## Data",
         f"Trained at the site on {origin.labelled} labelled and {origin.unlabelled} unlabelled "
         "images, and through the federation on what other sites learned from theirs. Inputs: "
-        f"{_inputs(description)}. {_what(recipe).capitalize()}: {', '.join(recipe.classes)}.",
+        f"{_inputs(description)}. {_what(recipe).capitalize()}: {classes}.",
         _asked(
             "", "where the images come from, which people and devices they show, who labelled them"
         ),
@@ -91,7 +93,7 @@ def card(description: Description) -> str:
         "## Maintenance",
         _asked("", "who watches how often it is right, how often, and when it is withdrawn"),
         "## Origin",
-        f"Run `{origin.run}` (preset {origin.preset}, seed {origin.seed}), split "
+        f"Run {markdown(origin.run)} (preset {markdown(origin.preset)}, seed {origin.seed}), split "
         f"`{origin.split[:16]}`, code `{origin.code}`, torch {origin.versions.get('torch', '-')}.",
     ]
     return "\n\n".join(blocks) + "\n"

@@ -10,11 +10,12 @@ from typing import Annotated, Any, Final, Literal, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.errors import ConfigError, RunError, one_line
 from fedapp.ground.foreign import json_of
+from fedapp.ground.names import SITE_NAME, class_name, plain
 from fedapp.ground.settings import CLOSED, window_ends
 from fedapp.ground.text import percent
 from fedapp.learn.choice import Candidate
@@ -41,6 +42,7 @@ Precision = Literal["float32", "bfloat16"]
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=0)]
 _Size = Annotated[int, Field(ge=1)]
+_Plain = Annotated[str, AfterValidator(plain)]
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -71,7 +73,7 @@ class Recipe:
     """
 
     network: dict[str, bool | int | float | str]
-    classes: Annotated[tuple[str, ...], Field(min_length=1)]
+    classes: Annotated[tuple[Annotated[str, AfterValidator(class_name)], ...], Field(min_length=1)]
     inputs: Annotated[tuple[_Size, ...], Field(min_length=1, max_length=3)]
     images: bool
     mean: tuple[float, ...]
@@ -115,13 +117,13 @@ class Origin:
     code: hash of the code that made it. versions: of what a result may depend on.
     """
 
-    run: str
-    preset: str
-    method: str
+    run: _Plain
+    preset: _Plain
+    method: _Plain
     round: _Count
     seed: int
     site: _Count
-    name: str
+    name: Annotated[str, Field(pattern=f"^({SITE_NAME})?$")]
     labelled: _Count
     unlabelled: _Count
     split: str

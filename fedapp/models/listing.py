@@ -9,10 +9,9 @@ from fedapp.data.folder import KINDS, composed, is_image
 from fedapp.data.own.folders import LABELLED
 from fedapp.data.own.vectors import READERS, read_rows, vectors_file
 from fedapp.ground.errors import DataError
+from fedapp.ground.names import FORMULA
 
 COLUMN, LABEL = "path", "label"
-_FORMULA = ("=", "+", "-", "@")
-"""How a cell begins that a spreadsheet computes."""
 
 
 class Listed(NamedTuple):
@@ -79,7 +78,7 @@ def _written(name: str, folder: Path) -> str:
         name.encode()
     except UnicodeEncodeError:
         raise DataError(f"{folder}: {name!a}: a name that is not UTF-8: rename it") from None
-    return f"./{name}" if name.startswith(_FORMULA) else name
+    return f"./{name}" if name.startswith(FORMULA) else name
 
 
 def _class_of(name: str) -> str:

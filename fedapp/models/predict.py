@@ -13,6 +13,7 @@ from fedapp.data.folder import decode_all
 from fedapp.data.own.vectors import read_rows
 from fedapp.data.stored import DepthError
 from fedapp.ground.errors import ConfigError, DataError, ImageError
+from fedapp.ground.names import cell
 from fedapp.learn.uncertainty import at_once
 from fedapp.models.conformal import COVERAGE, Calibration, Sets, prediction_sets
 from fedapp.models.description import Recipe
@@ -211,7 +212,7 @@ def as_csv(found: Sequence[Prediction | Unread]) -> str:
 def findings_head(findings: Sequence[str]) -> str:
     """Return the first line of `findings_csv`."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow(("file", *findings))
+    csv.writer(out, lineterminator="\n").writerow(("file", *map(cell, findings)))
     return out.getvalue()
 
 
@@ -233,4 +234,5 @@ def _row(one: Prediction | Unread) -> tuple[str, ...]:
     numbers = (one.probability, one.entropy, one.mutual_information)
     abstain = "yes" if one.abstains else "no"
     texts = [f"{number:.6f}" for number in numbers]
-    return one.image.name, one.label, *texts, BETWEEN.join(one.inside), abstain
+    inside = cell(BETWEEN.join(one.inside))
+    return one.image.name, cell(one.label), *texts, inside, abstain

@@ -14,6 +14,7 @@ import torch
 
 from fedapp.experiment.codehash import versions
 from fedapp.ground.disk import write_atomic
+from fedapp.ground.names import cell
 from fedapp.models.card import card
 from fedapp.models.description import Description
 from fedapp.models.graph import Answer
@@ -37,6 +38,7 @@ def write_bundle(folder: Path, model: SiteModel, description: Description, onnx:
         "models/model.onnx": onnx,
         "configs/metadata.json": _json(metadata(description)),
         "configs/inference.json": _json(inference(description)),
+        "configs/classes.json": _json([cell(name) for name in description.model.classes]),
         "docs/README.md": card(description).encode(),
     }.items():
         write_atomic(folder / name, data, durable=False)
@@ -109,6 +111,8 @@ def inference(description: Description) -> dict[str, Any]:
         "imports": [
             "$import csv",
             "$import glob",
+            "$import json",
+            "$import pathlib",
             "$import numpy as np",
             "$import onnxruntime",
             "$from PIL import Image, ImageOps",
@@ -116,7 +120,9 @@ def inference(description: Description) -> dict[str, Any]:
         "bundle_root": ".",
         "dataset_dir": "$@bundle_root + '/images'",
         "output_file": "$@bundle_root + '/predictions.csv'",
-        "classes": list(description.model.classes),
+        # Names from elsewhere are data: MONAI evaluates texts of this file, not of that one.
+        "classes": "$json.loads(pathlib.Path(@bundle_root + '/configs/classes.json')"
+        ".read_text('utf-8'))",
         "mode": mode,
         "size": [width, height],
         "files": "$sorted(f for f in glob.glob(@dataset_dir + '/**', recursive=True) "
@@ -134,5 +140,5 @@ def inference(description: Description) -> dict[str, Any]:
     }
 
 
-def _json(content: dict[str, Any]) -> bytes:
+def _json(content: object) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 from pathlib import Path
@@ -193,6 +194,32 @@ def test_a_bundle_has_what_the_specification_asks_for(bundle):
     model, _ = load_model(bundle / "model", CPU)
     again = Answer(model)
     again.load_state_dict(state)
+
+
+def configured(content, names):
+    """Return a part of a bundle's configuration as MONAI has it: what begins with $ is run."""
+    if isinstance(content, list):
+        return [configured(item, names) for item in content]
+    if isinstance(content, str) and content.startswith("$"):
+        return eval(content.removeprefix("$").replace("@", ""), names)
+    return content
+
+
+def test_classes_of_a_bundle_are_data_that_nobody_runs(bundle, tmp_path, monkeypatch):
+    """A name that no door let in, were there one that did: of one that runs, a file would tell."""
+    from fedapp.tools.use import monai_bundle
+
+    model, description = load_model(bundle / "model", CPU)
+    monkeypatch.chdir(tmp_path)
+    evil = ("$open('RAN', 'w')", "@mode", "=1+1", "糖尿病")
+    object.__setattr__(description.model, "classes", evil)
+    monai_bundle.write_bundle(tmp_path / "out", model, description, b"")
+    said = json.loads((tmp_path / "out/configs/inference.json").read_text())
+    assert "RAN" not in json.dumps(said)
+    names = {"json": json, "pathlib": pathlib, "bundle_root": str(tmp_path / "out")}
+    # No spreadsheet computes them either, in the CSV file that the bundle writes.
+    assert configured(said["classes"], names) == [evil[0], "'@mode", "'=1+1", "糖尿病"]
+    assert not (tmp_path / "RAN").exists()
 
 
 def test_a_bundle_reads_a_turned_image_upright(bundle):
