@@ -1,4 +1,4 @@
-"""Room for a site's inputs: in memory or, where they are many, in a file without a name.
+"""Room for a site's inputs: in memory or, where they are many, in a temporary file.
 
 The system pages such a file in and out, so that a process holds what it works on and not all there
 is. No copy of an image is left when the process ends.

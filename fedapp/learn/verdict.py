@@ -15,7 +15,7 @@ has `quality.FEWEST` images.
 Where it is known which images are of one patient, all of this goes by patients: none is told of
 fewer than `metrics.FEW`, and an interval reaches as far as that of the bootstrap of whole patients.
 
-How many images would do: as many as find a gain of `WORTH` in four of five samples (power 0.8 at
+How many images are needed: as many as find a gain of `WORTH` in four of five samples (power 0.8 at
 5 %, two-sided; the usual formula for McNemar's test, Miettinen 1968), where the two models differ
 on as many images as here, d = p + q:
 
@@ -74,19 +74,19 @@ class Verdict:
     def line(self) -> str:
         """The verdict, as a person reads it."""
         if self.gain is None or self.low is None or self.high is None:
-            would = f"; about {self.needed} would do" if self.needed else ""
-            return f"Whether joining paid cannot be said {self.why}{would}."
+            would = f": about {self.needed} would show a gain of {WORTH * 100:g} points"
+            return f"Cannot tell whether joining paid {self.why}{would * bool(self.needed)}."
         points = f"{self.gain * 100:+.1f} points of {NAMES[self.metric]} over training alone"
         ends = f"95 % interval {self.low * 100:+.1f} to {self.high * 100:+.1f}"
         of = f"{self.answers} findings in " * (self.answers > 0)
         measured = f"{points} ({ends}), on the same {of}{self.images} test images"
         if self.said == "unknown":
             would = (
-                f"; about {self.needed} images would tell a gain of {WORTH * 100:g} points"
+                f"; about {self.needed} test images would show a gain of {WORTH * 100:g} points"
                 if self.needed and self.needed > self.images
                 else ""
             )
-            return f"Whether joining paid cannot be said yet: {measured}{would}."
+            return f"Cannot tell yet whether joining paid: {measured}{would}."
         return f"{_BEGINS[self.said]}: {measured}."
 
 

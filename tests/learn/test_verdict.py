@@ -58,12 +58,10 @@ def test_the_same_model_twice_changed_little_or_is_not_told(metric):
 def test_few_images_never_have_a_number():
     found = verdict(*pair(7, 0, 0, 0))
     assert (found.said, found.gain, found.low) == ("unknown", None, None)
-    assert found.line.startswith("Whether joining paid cannot be said with 7 test images; about ")
+    assert found.line.startswith("Cannot tell whether joining paid with 7 test images: about ")
     assert verdict(*pair(FEW - 1, 0, 0, 0)).gain is None
     assert verdict(*pair(FEW, 0, 0, 0)).said == "paid"
-    assert verdict(*pair(1, 0, 0, 0)).line.startswith(
-        "Whether joining paid cannot be said with 1 t"
-    )
+    assert verdict(*pair(1, 0, 0, 0)).line.startswith("Cannot tell whether joining paid with 1 t")
     assert of_counts(7, 0, 7).gain is None
 
 
@@ -78,7 +76,9 @@ def test_without_a_model_alone_or_test_images_it_says_what_is_lacking():
 def test_too_little_for_a_verdict_says_how_many_images_would_do():
     found = verdict(*pair(6, 4, 20, 10))
     assert found.said == "unknown" and found.gain == pytest.approx(0.05)
-    assert f"about {images_needed(12 / 42)} images would tell a gain of 10 points" in found.line
+    assert (
+        f"about {images_needed(12 / 42)} test images would show a gain of 10 points" in found.line
+    )
 
 
 def test_a_mean_over_classes_is_not_said_where_one_has_few_images():
@@ -88,7 +88,7 @@ def test_a_mean_over_classes_is_not_said_where_one_has_few_images():
     found = verdict(joined, alone, labels, "balanced_accuracy")
     assert found.gain is None
     assert found.line == (
-        "Whether joining paid cannot be said in balanced accuracy: some class has 3 test images."
+        "Cannot tell whether joining paid in balanced accuracy: some class has 3 test images."
     )
     labels = np.repeat([0, 1], [40, 12])
     alone = answers(labels == 0, labels)

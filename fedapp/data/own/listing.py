@@ -44,7 +44,7 @@ def list_own(
     """
     table = data if data.suffix.lower() == ".csv" else data / TABLE
     if not os.path.exists(data):  # False too where it may not be looked at
-        what = "no such folder or CSV file, or not to be read by this user"
+        what = "no such folder or CSV file, or this user may not read it"
         remedy = "check the path (data-path of the node) and who may read it"
         return _only(Fault(Kind.LAYOUT, str(data), what, remedy))
     if file := vectors_file(data):

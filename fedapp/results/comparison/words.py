@@ -25,8 +25,10 @@ def in_words(told: Telling) -> str:
         return f"{told.best} is highest; one seed tells nothing about other seeds."
     if told.reach is None:
         return f"{told.best} is highest; no difference varies over the seeds, so none has a test."
-    reach = f"{100 * told.reach:.1f} points cannot be told from chance over {told.runs} seeds"
-    said = [f"differences under about {reach}"]
+    said = [
+        f"over {told.runs} seeds half of the pairs must differ by {100 * told.reach:.1f} points or "
+        "more to be told from chance"
+    ]
     if told.behind:
         shown = ", ".join(f"{m} ({points(told.differences[m].value)})" for m in told.behind)
         said.append(f"below {told.best} beyond chance: {shown}")

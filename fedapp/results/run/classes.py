@@ -180,10 +180,10 @@ def _coverage(evaluations: Sequence[Evaluation]) -> Figure:
     found = coverage(evaluations)
     total = found[-1][0]
     points = [(answered / total, right / answered) for answered, right in found]
-    half = next((right / n for n, right in found if 2 * n >= total), None)
+    share, right = next(point for point in points if point[0] >= 0.5)
     said = (
-        f"Of all answers {percent(points[-1][1])} % are right; of the surest half or a little "
-        f"more, {percent(half) if half is not None else DASH} %."
+        f"Of all answers {percent(points[-1][1])} % are right; of the surest {percent(share)} % of "
+        f"them, {percent(right)} %."
     )
     rows = [
         [f"{n} of {total}", percent(n / total), str(right), percent(right / n)]

@@ -36,7 +36,7 @@ def joining(run: RunRecord) -> str:
     found = Counter(site.standing.verdict.said for site in run.sites)
     known = len(run.sites) - found["unknown"]
     if not known:
-        return "Whether joining paid cannot be said at any site: too few test images, or no model "\
+        return "Cannot tell at any site whether joining paid: too few test images, or no model "\
             "trained alone beside."  # fmt: skip
     return (
         f"Joining paid at {found['paid']} of {len(run.sites)} sites, did harm at "

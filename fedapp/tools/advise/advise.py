@@ -14,18 +14,21 @@ from fedapp.ground.errors import RunError
 from fedapp.ground.progress import doing
 from fedapp.ground.text import duration
 from fedapp.learn.quality import NAMES, Metric
-from fedapp.results.comparison.record import ComparisonRecord
+from fedapp.results.comparison.record import SELECTED, ComparisonRecord
 from fedapp.results.statistics import by_run
 from fedapp.site.federation import federation_of, forget
-from fedapp.tools.advise.plan import SEEDS, SETTING, plan
+from fedapp.tools.advise.plan import SEEDS, SETTING, UNTRAINED, plan
 from fedapp.tools.advise.rule import advise
-from fedapp.tools.advise.words import as_json, left_out_words, reason, table, tuned_words
+from fedapp.tools.advise.words import anchored, as_json, left_out_words, reason, table, tuned_words
 from fedapp.tools.compare.cells import Cell, build_cells
 from fedapp.tools.compare.compare import folder_of
 from fedapp.tools.compare.earlier import check_cells
 from fedapp.tools.compare.execute import execute
 from fedapp.tools.compare.grid import Grid
 from fedapp.tools.compare.tuning import candidates, judge, tuning_grid
+
+ALONE = "alone_selected_test_accuracy"
+"""Column of a run of one round: what the same closed form reaches with each site's own sums."""
 
 
 def advise_on(
@@ -73,7 +76,11 @@ def advise_on(
     sites = len(shares)
     what = NAMES[by][0].upper() + NAMES[by][1:]
     print(f"\n{what} on each site's own test images: {sites} sites, {len(grid.seeds)} seeds")
-    said = [*table(found, advice, costs, NAMES[by]), *tuned_words(chosen), ""]
+    worth = []
+    if UNTRAINED in found and by == "accuracy":
+        alone = record.by_seed(SETTING, UNTRAINED, ALONE)
+        worth = anchored(record.by_seed(SETTING, UNTRAINED, SELECTED), alone)
+    said = [*table(found, advice, costs, NAMES[by]), *worth, *tuned_words(chosen), ""]
     print("\n".join([*said, *reason(advice, images, shares)]))
     total = duration(tuning_seconds + sum(row["wall_seconds"] for row in collection.results))
     print(f"\nThis took {total} of computing, in {folder}; the same command goes on from there.")

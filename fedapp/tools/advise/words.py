@@ -7,12 +7,12 @@ from typing import Any
 
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.text import duration, percent, points
-from fedapp.results.statistics import Runs
+from fedapp.results.statistics import Runs, paired_difference
 from fedapp.tools.advise.rule import MARGIN, Advice
 from fedapp.tools.compare.tuning import RATE
 
 NAMES = {
-    "local_only": "each site alone",
+    "local_only": "a network alone",
     "one_round": "one round without training",
     "fedavg": "plain average",
     "fedavg_ft": "fine-tuned average",
@@ -44,6 +44,25 @@ def table(
         accuracy = percent(fmean(runs.values()))
         lines.append(f"{NAMES[name]:26}{accuracy:>{width}}{text:>44}{cost:>14}")
     return lines
+
+
+def anchored(together: Runs, alone: Runs) -> list[str]:
+    """Return what one round is worth over the same closed form at each site alone, in a line.
+
+    together, alone: its accuracies and those of each site's own sums, by seed. Nothing where no
+    seed has both.
+    """
+    if (found := paired_difference(together, alone)) is None:
+        return []
+    ends = (
+        ""
+        if found.low is None or found.high is None
+        else (f" ({points(found.low)} to {points(found.high)})")
+    )
+    return [
+        f"What joining is worth: {points(found.value)} points{ends} over the same closed form at "
+        f"each site alone, which has {percent(fmean(alone.values()))} %."
+    ]
 
 
 def left_out_words(left_out: Mapping[str, str]) -> list[str]:

@@ -35,10 +35,14 @@ def _waiting(folder: Path) -> Block:
     try:
         waiting = Approvals(folder).waiting()
     except FedAppError as error:
-        return Block("Waits for your word", "", lines=[one_line(error)])
+        return Block("To be approved", "", lines=[one_line(error)])
     rows = [[app.title, key] for key, app in waiting.items()]
     tables = [Table("Apps", ("app", "hash"), rows, labels=2)]
-    return Block("Waits for your word", "To decide: fedapp approve HASH", tables=tables)
+    return Block(
+        "To be approved",
+        "Apps that this site has not decided on: fedapp approve HASH",
+        tables=tables,
+    )
 
 
 def _allowed(folder: Path) -> Block:

@@ -17,7 +17,15 @@ from fedapp.tools.advise import advise as advising
 from fedapp.tools.advise.advise import advise_on, check
 from fedapp.tools.advise.plan import CANDIDATES, FOLDERS, plan, rates
 from fedapp.tools.advise.rule import advise
-from fedapp.tools.advise.words import NAMES, as_json, left_out_words, reason, table, tuned_words
+from fedapp.tools.advise.words import (
+    NAMES,
+    anchored,
+    as_json,
+    left_out_words,
+    reason,
+    table,
+    tuned_words,
+)
 from fedapp.tools.compare.cells import build_cells
 from fedapp.tools.compare.tuning import RATE
 
@@ -88,7 +96,7 @@ def test_bad_input_is_a_line(data, given, says):
         "prior shift, its first version, takes its place",
     ]),
     ("digits_server", {}, ("one_round", "fedavg", "fedavg_ft"), [
-        "left out: each site alone: its sites learn from labels of their own",
+        "left out: a network alone: its sites learn from labels of their own",
         "left out: recommended: its sites count which pseudo-labels are right: set "
         "method.weigh=false",
     ]),
@@ -178,7 +186,7 @@ def test_the_words_of_a_clear_case():
     assert len(lines) == 6 and "90.0" not in lines[1] and "1 min 01 s" in lines[1]
     first, second = reason(advice, 900, [0.5] * 12)
     assert first == (
-        "Take: recommended. It is better than each site alone, one round without training and "
+        "Take: recommended. It is better than a network alone, one round without training and "
         "fine-tuned average, beyond chance."
     )
     assert second == "Nothing else that was tried can be more than 1 point better."
@@ -189,12 +197,12 @@ def test_the_words_where_nothing_can_be_told_or_nothing_is_needed():
         seed: 0.55 + 0.3 * (-1) ** seed for seed in FOUND["local_only"]
     }}  # fmt: skip
     first, second, third, _ = reason(advise(noisy), 1200, [0.3] * 12)
-    assert first == "Cannot tell: nothing is shown to be better than each site alone."
+    assert first == "Cannot tell: nothing is shown to be better than a network alone."
     assert second.startswith("1,200 test images a seed cannot tell it from plain average: diff")
     assert third == "Highest so far: plain average."
     equal = {"local_only": FOUND["local_only"], "fedavg": FOUND["local_only"]}
     text, labels = reason(advise(equal), 10, [1.0] * 12)
-    assert text.startswith("Take: each site alone. Nothing else")
+    assert text.startswith("Take: a network alone. Nothing else")
     assert labels.startswith("Nearly all images have a label")
     assert "There is one site" in reason(advise(equal), 10, [0.2])[1]
 
@@ -214,9 +222,9 @@ def test_every_candidate_is_tuned_by_the_same_rates_on_a_seed_apart():
 
 def test_the_words_of_what_was_tuned():
     chosen = {"local_only": {"training.learning_rate": 0.01}}
-    assert tuned_words(chosen)[0].endswith("another seed: each site alone 0.01")
+    assert tuned_words(chosen)[0].endswith("another seed: a network alone 0.01")
     more = tuned_words({**chosen, "one_round": {}, "fedavg_ft": {"training.learning_rate": 0.1}})
-    assert more[0].endswith("another seed: each site alone 0.01 and fine-tuned average 0.1")
+    assert more[0].endswith("another seed: a network alone 0.01 and fine-tuned average 0.1")
     assert tuned_words({}) == []
     assert not any("," in name for name in NAMES.values()), "they stand in lists"
 
@@ -225,6 +233,18 @@ def test_one_seed_tells_nothing_however_many_sites_it_has():
     one = {name: {0: runs[0]} for name, runs in FOUND.items()}
     [said] = reason(advise(one), 100_000, [0.5] * 1000)
     assert said.startswith("One seed tells nothing about other seeds")
+
+
+def test_what_joining_is_worth_is_said_over_the_same_closed_form_alone():
+    """By hand: 5 and 15 points, mean 10, 12.706 sd / sqrt(2) = 63.5 each way."""
+    [line] = anchored({0: 0.80, 1: 0.90}, {0: 0.75, 1: 0.75})
+    assert line == (
+        "What joining is worth: +10.0 points (-53.5 to +73.5) over the same closed form at each "
+        "site alone, which has 75.0 %."
+    )
+    [line] = anchored({0: 0.80}, {0: 0.75})
+    assert "worth: +5.0 points over the same" in line
+    assert anchored({0: 0.8}, {}) == []
 
 
 def test_json_holds_all_of_it():
@@ -248,7 +268,7 @@ def test_on_a_folder_it_advises_and_goes_on(tmp_path, capsys):
     asked = {"seeds": [0, 1], "out": tmp_path / "out", "jobs": 2}
     assert advise_on(str(tmp_path / "images"), {**small, "model.width": 4}, **asked) == 0
     said = capsys.readouterr().out
-    assert "each site alone" in said and "In full: fedapp run" in said
+    assert "a network alone" in said and "In full: fedapp run" in said
     again = advise_on(str(tmp_path / "images"), {**small, "model.width": 4}, **asked, as_data=True)
     found = json.loads(capsys.readouterr().out)
     assert again == 0 and set(found["candidates"]) == set(CANDIDATES)

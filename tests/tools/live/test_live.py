@@ -160,7 +160,7 @@ def test_a_real_browser_shows_both_pages(site, tmp_path):
     about.online([100, 101, 200])
     about.save(at_once=True)
     for page, wanted in (
-        (lambda: site_page(site, 9), ("75.0 (6 of 8)", "Waits for your word", "terms&lt;/b&gt;")),
+        (lambda: site_page(site, 9), ("75.0 (6 of 8)", "To be approved", "terms&lt;/b&gt;")),
         (lambda: run_page(run), ("online", "offline", "slow, 3.3 times", "(methods): &lt;b&gt;")),
     ):
         with serving(page) as port:

@@ -62,7 +62,10 @@ def test_few_test_images_tell_nothing_and_it_says_how_many_would(tmp_path):
     for one in map(read_description, model_folders(folder / "models")):
         verdict = one.choice.verdict
         assert verdict.images < 20 and verdict.gain is None and verdict.said == "unknown"
-        assert "cannot be said with" in verdict.line or "without test images" in verdict.line
+        assert (
+            "Cannot tell whether joining paid with" in verdict.line
+            or "without test images" in verdict.line
+        )
     text = said(folder)
     assert "paid:" not in text and "helped" not in text
     assert "Fewer images than the 10 classes" in text
