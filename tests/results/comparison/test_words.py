@@ -87,7 +87,7 @@ def test_at_the_extremes_nothing_is_told():
 
 def test_in_words():
     text = in_words(telling(FOUND))
-    assert text.startswith("differences under about ") and text.endswith(".")
+    assert text.startswith("over 3 seeds half of the pairs must differ by ") and text.endswith(".")
     assert "points or more to be told from chance; " in text
     assert "below average beyond chance: alone (-20.0); not told from average, the highest:" in text
 
