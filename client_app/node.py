@@ -37,6 +37,7 @@ from fedapp.site.house import NO_TERMS, House
 from fedapp.site.members import SIGNING_KEY, registered
 from fedapp.site.privacy import RELEASED
 from fedapp.site.private import PrivateParts
+from fedapp.site.protected import withheld
 from fedapp.site.site import SiteClient
 from fedapp.site.summing import JOURNAL, Summing
 
@@ -93,7 +94,10 @@ def open_site(
     shares = bool(key) and digest_of(key.encode()) == origin.pool
     store = _pool(run / "pool") if shares else ModelStore(folder / "models")
     private = PrivateParts(folder / "private")
-    federation = federation_of(experiment, {number: data} if data else {})
+    protects = experiment.protection is not None
+    own_images = protects and data is not None
+    with withheld(own_images):
+        federation = federation_of(experiment, {number: data} if data else {})
     keeps = Keeps(kept, origin.run) if experiment.runtime.models else None
     summing = released = None
     if not simulated_here(node_config):
@@ -104,11 +108,12 @@ def open_site(
         if experiment.privacy.epsilon:
             which = f"releases {origin.run} {origin.identity} {number}"
             released = Head(own, which, folder / "privacy" / RELEASED, AGAIN)
-    site = federation.site(number, experiment, store, scores, private, shares, keeps, summing)
-    if experiment.data.name == OWN:
-        check_unchanged(folder / "data.sha256", site.data)
+    with withheld(own_images):
+        site = federation.site(number, experiment, store, scores, private, shares, keeps, summing)
+        if experiment.data.name == OWN:
+            check_unchanged(folder / "data.sha256", site.data)
     features = place / "features" if place else None  # of any run: an encoder is an encoder
-    shown = house.shown(site.data)
+    shown = house.shown(site.data, protects)
     return replace(site, data=shown, features=features, released=released), folder
 
 

@@ -103,6 +103,19 @@ class ImageError(DataError):
         return f"{self.file}: {self.what}: {self.remedy}"
 
 
+class Withheld(FedAppError):
+    """What went wrong in the work on protected images; its text stays in the site's log.
+
+    Whether and how work fails may depend on a single image. So the server is told one and the same
+    line, whatever it was.
+    """
+
+    told = (
+        "the site could not do this; where single images are protected (privacy.epsilon), the "
+        "reason stays in the site's own log"
+    )
+
+
 class ProtocolError(FedAppError):
     """A message or a model from another machine is not what the protocol allows.
 
@@ -127,7 +140,7 @@ def told(error: Exception) -> str:
     An error that nobody foresaw may quote anything, so only its kind is told. Paths are left out:
     a folder is often named after a person, and the server can do nothing with it.
     """
-    if isinstance(error, ImageError):
+    if isinstance(error, ImageError | Withheld):
         return error.told
     if isinstance(error, FedAppError):
         return _PATH.sub("[a path at the site]", one_line(error))

@@ -633,6 +633,14 @@ class Method(ABC, Generic[State]):
     noisy_training: ClassVar[bool] = False
     """Whether the noise of a model that leaves a protected site is in its training already."""
 
+    def released(self, task: Task, site: SiteContext) -> frozenset[str]:
+        """Return the roles of the contents that a protected site's task sends, before it is done.
+
+        From the question alone: by it the task is paid for or refused, and neither may depend on an
+        image. Of methods that have an image level.
+        """
+        return frozenset()
+
     def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
         """Return what one image changes at most in each content that a task releases, by role.
 

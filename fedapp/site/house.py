@@ -130,13 +130,16 @@ class House:
         self.terms.check_hour(datetime.now())
         return experiment
 
-    def shown(self, data: SiteData) -> SiteData:
+    def shown(self, data: SiteData, protected: bool = False) -> SiteData:
         """Return a site's data as runs may see them: without the parts with small counts.
 
+        protected: whether the run protects single images. Then nothing that is counted over these
+        parts is told, and one image more or less must not decide whether a part is there.
         Validation or test images of which some class has too few are not used in runs at all, so
         that nothing that is counted over them can be told.
         """
-        small = [part for part in (VAL, TEST) if self._withheld(data, part)]
+        parts = () if protected else (VAL, TEST)
+        small = [part for part in parts if self._withheld(data, part)]
         self._kept_back = small
         none = {part: data.parts[part] for part in small}
         empty = {part: Part(of.inputs[:0], of.labels[:0]) for part, of in none.items()}
@@ -170,7 +173,8 @@ class House:
             # members are in league with it, the sum tells them this site's own part.
             terms.check_roles(site.shared)
             by_class = sorted(BY_CLASS.intersection(site.shared))
-            if by_class and self._withheld(site.data, LABELLED):
+            protected = site.experiment.protection is not None  # counts then have noise
+            if by_class and not protected and self._withheld(site.data, LABELLED):
                 known = LABELLED in site.data.patients
                 counted = "patients with labelled images" if known else "labelled images"
                 why = f"a class has fewer than {terms.least_count} {counted} here"

@@ -1,12 +1,16 @@
 """What never leaves a site: a part of its model, such as its head, and what it remembers beside.
 
 It is kept by content: a run that is resumed after a crash asks for what its round began with, and
-newer ones do not get in the way. The server knows the digest only and cannot heal a loss.
+newer ones do not get in the way. The server knows the digest only and cannot heal a loss. Among the
+content is a secret of the site (`SALT`): by the digest alone somebody could try which images the
+site has trained on.
 """
 
 import logging
 from collections.abc import Collection
 from pathlib import Path
+
+import torch
 
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ProtocolError, StoreError
@@ -20,11 +24,22 @@ OWN, VERSION = "own.", "version"
 """Before the names of the site's own model, where sums are masked, and how often it was trained."""
 MEMORY = "memory."
 """Goes before the name of a tensor that a site remembers beside its model (`Method.memory`)."""
+SALT = "salt"
+"""Name of the tensor with 32 secret bytes of the site, uint8 [32]."""
+
+
+def salted(params: Params, secret: bytes) -> Params:
+    """Return what is kept with a secret of 32 bytes added, so that its digest says nothing."""
+    return {**params, SALT: torch.frombuffer(bytearray(secret), dtype=torch.uint8)}
 
 
 def stored_schema(kept: Collection[str], whole: Schema, memory: Schema) -> Schema:
-    """Return the schema of what a site stores: the part `kept` of its model, and its memory."""
-    return {n: whole[n] for n in kept} | {MEMORY + n: of for n, of in memory.items()}
+    """Return the schema of what a site stores: the part `kept` of its model, and its memory.
+
+    And the secret beside them; nothing where there is neither.
+    """
+    found = {n: whole[n] for n in kept} | {MEMORY + n: of for n, of in memory.items()}
+    return {**found, SALT: ((32,), torch.uint8)} if found else {}
 
 
 class PrivateParts:

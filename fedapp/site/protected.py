@@ -1,30 +1,76 @@
 """What leaves a site that protects single images or patients: sums with noise, and nothing else.
 
-Numbers of images are taken to be known; what else a task's report says is kept at home. In a
+Numbers of images are taken to be known; what else a task's report says is kept at home. A task is
+paid for by what it asks (`pay`), before an image is looked at. What goes wrong afterwards is told
+in one and the same line (`withheld`); a task that only measures is answered all the same. In a
 simulation evaluations are told, since somebody must know how well a study's sites answer: the door
 to hidden labels (`SiteData.audit`), which no real site has, stands for that.
 """
 
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedapp.ground.errors import ConfigError
+from fedapp.ground.errors import ConfigError, FedAppError, Withheld, one_line
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.params import Params, digest_of, to_bytes
 from fedapp.learn.privacy.discrete import Integers
 from fedapp.learn.privacy.shares import honest, share
 from fedapp.messages.codec import encode
-from fedapp.messages.masks.words import FRACTION
-from fedapp.messages.protocol import EPSILON, MODEL, OF_PATIENTS, Task
-from fedapp.methods._summed import Layout
+from fedapp.messages.masks.words import FRACTION, bound
+from fedapp.messages.protocol import EPSILON, EVALUATE, MODEL, OF_PATIENTS, Task
+from fedapp.methods._summed import Layout, Row
 from fedapp.methods.base import Method, SiteContext, SiteReport
 from fedapp.site.privacy import Releases
 
+log = logging.getLogger(__name__)
+
 STEP = 2.0**-FRACTION
 """Of the fixed point in which noise is added."""
+
+
+@contextmanager
+def withheld(protects: bool) -> Iterator[None]:
+    """Turn whatever goes wrong inside into `Withheld`, where real images are protected."""
+    try:
+        yield
+    except Exception as error:
+        if not protects:
+            raise
+        if not isinstance(error, FedAppError):
+            log.exception("what the server is told nothing of")
+        raise Withheld(one_line(error) or type(error).__name__) from error
+
+
+def pay(task: Task, site: SiteContext, method: Method[Any], releases: Releases) -> None:
+    """Note what a task will send of single images; the same question again costs nothing.
+
+    Raises ConfigError where it asks for what has no noise, or for more than the run's epsilon pays
+    for. That depends on the question alone: a server that sends one network after another and looks
+    which of them is refused learns nothing of an image.
+    """
+    added = method.sensitivity(task, site)
+    released = method.released(task, site)
+    if unknown := sorted(released - {*added, *([MODEL] if method.noisy_training else [])}):
+        raise _unprotected(unknown)
+    asked = replace(task, sum=None, private="")
+    if released and task.sum is not None:
+        which = f"{task.round}.{task.sum.number}.asked"
+        if not releases.pays(which, releases.key(encode(asked)), 1):
+            raise ConfigError(
+                f"masked sum {task.sum.number} of round {task.round} was asked for by other models "
+                "before: privacy.epsilon pays for one question"
+            )
+    for role in sorted(released):
+        if role != MODEL:  # it is asked for once in a run, in whichever round
+            _pay(f"{role}.asked", encode(replace(asked, round=0)), site, releases)
+        elif role not in added:  # else the sum is paid for
+            _pay(role, encode(asked), site, releases)
 
 
 def protected(
@@ -33,19 +79,13 @@ def protected(
     """Return a report as it may leave: contents have all of the noise.
 
     Where sums are masked they have none yet: shares are added to the row (`row_noise`). Raises
-    ConfigError where the method sends what has no noise, or more than the run's epsilon pays for.
+    ConfigError where the method sends what was not paid for (`pay`).
     """
     assert site.protection is not None
     allowed = method.sensitivity(task, site)
     leaving = {*report.contents, *([MODEL] if report.params is not None else [])}
-    noisy = {*allowed, *([MODEL] if method.noisy_training else [])}
-    if unknown := sorted(leaving - noisy):
-        raise ConfigError(
-            f"privacy.epsilon: {', '.join(unknown)} has no noise and may not leave: choose another "
-            "method"
-        )
-    if MODEL in leaving - allowed.keys():
-        _pay(MODEL, encode(replace(task, sum=None)), site, releases)
+    if unknown := sorted(leaving - method.released(task, site)):
+        raise _unprotected(unknown)
     contents = dict(report.contents)
     for role, sensitivity in allowed.items():
         if role in contents and task.sum is None:
@@ -53,13 +93,23 @@ def protected(
     told = {EPSILON: site.protection.settings.epsilon} if leaving else {}
     if leaving and site.data.by_patient:
         told[OF_PATIENTS] = 1.0
+    real, holds = site.data.audit is None, report.holds
+    if real and task.action == EVALUATE:  # the same whether anything could be measured
+        holds = tuple(ref for refs in task.models.values() for ref in refs)
     return replace(
         report,
         contents=contents,
         metrics=told,
-        evaluations=report.evaluations if site.data.audit is not None else {},
+        evaluations={} if real else report.evaluations,
+        holds=holds,
         helpers=(),
         pseudo=None,
+    )
+
+
+def _unprotected(roles: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"privacy.epsilon: {', '.join(roles)} has no noise and may not leave: choose another method"
     )
 
 
@@ -134,6 +184,17 @@ def row_noise(
             makers,
         )
     return row
+
+
+def within(task: Task, row: Row) -> Row:
+    """Return a row with each number inside what a masked sum can hold.
+
+    A number beyond is an error elsewhere. Here the server could choose weights so near the bound
+    that one image decides whether there is one; cutting brings no two rows further apart.
+    """
+    assert task.sum is not None
+    most = bound(len(task.sum.members))
+    return np.nan_to_num(row, nan=0.0).clip(-most, most)
 
 
 def _noisy(

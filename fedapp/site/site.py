@@ -37,6 +37,7 @@ from fedapp.learn.together import MEMBERS, say_one_by_one
 from fedapp.learn.worked import Worked, counting
 from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import (
+    EVALUATE,
     IMAGES,
     MASKED,
     MEMORY_LOST,
@@ -59,8 +60,15 @@ from fedapp.methods.base import Contents, SiteContext, SiteReport, schemas
 from fedapp.site.heads import Head
 from fedapp.site.holdings import Holdings
 from fedapp.site.privacy import Releases, privately
-from fedapp.site.private import MEMORY, OWN, VERSION, PrivateParts, stored_schema
-from fedapp.site.protected import protected, row_noise, simulated_secret
+from fedapp.site.private import (
+    MEMORY,
+    OWN,
+    VERSION,
+    PrivateParts,
+    salted,
+    stored_schema,
+)
+from fedapp.site.protected import pay, protected, row_noise, simulated_secret, withheld, within
 
 if TYPE_CHECKING:  # it needs cryptography, of the extra `app`
     from fedapp.site.summing import Summing
@@ -152,7 +160,7 @@ class SiteClient:
                 elif missing := self._holdings.take_in(task, payloads):
                     incoming = Incoming(Missing(task.site, task.round, missing))
                 else:
-                    incoming = self._answer(task, *self._done(task))
+                    incoming = self._work(task)
         except FedAppError as error:
             if isinstance(error, StoreError) and self.shares_pool:
                 raise
@@ -169,19 +177,44 @@ class SiteClient:
         answer = self.summing.step(task)
         return Reply(task.site, task.round, task.own.digest, private=task.private, sum=answer)
 
-    def _done(self, task: Task) -> tuple[SiteReport, SiteContext, "_Own"]:
-        """Do the method's rule; return what it reports, as it may leave the site."""
+    def _work(self, task: Task) -> Incoming:
+        """Do a task on the site's images. Where these are protected, it is paid for before."""
         own = self._own(task)
         context = self._context(task, own)
-        task = replace(task, own=own.ref)
+        if context.protection is not None and task.site != SERVER_SITE:
+            pay(task, context, self.experiment.method, self._releases)
+        with withheld(self._protects):
+            return self._answer(task, self._done(task, context, own), context, own)
+
+    @property
+    def _protects(self) -> bool:
+        """Whether nothing of a single image may be seen in what the site answers."""
+        real = self.data.audit is None and self.data.site != SERVER_SITE
+        return real and self.experiment.protection is not None
+
+    def _reported(self, task: Task, context: SiteContext) -> SiteReport:
+        """Do the method's rule, and let the site keep what it is to have of it."""
         scored_before = self.scores.computed
-        with counting() as work:
-            report = self.experiment.method.site_round(task, context)
+        report = self.experiment.method.site_round(task, context)
         # A matter of the log: a round that is done again finds its scores in hand.
         if scored := self.scores.computed - scored_before:
             log.info("site %d, round %d: %d models scored", task.site, task.round, scored)
         if self.keeper is not None:
             self.keeper.take(task, report, context)
+        return report
+
+    def _done(self, task: Task, context: SiteContext, own: "_Own") -> SiteReport:
+        """Do the method's rule; return what it reports, as it may leave the site."""
+        task = replace(task, own=own.ref)
+        with counting() as work:
+            try:
+                report = self._reported(task, context)
+            except Exception:
+                if not (self._protects and task.action == EVALUATE):
+                    raise
+                # Nothing of it would leave, and so nobody is to see whether it could be done.
+                log.exception("site %d, round %d: nothing was measured", task.site, task.round)
+                report = SiteReport()
         if self.experiment.privacy.clip and task.site != SERVER_SITE:  # the server's stays with it
             report = self._privately(task, report, context)
         if context.protection is not None and task.site != SERVER_SITE:
@@ -189,7 +222,7 @@ class SiteClient:
             work = Worked()  # how many images it drew is its own affair
         told = _told(report.evaluations)
         metrics = {**report.metrics, **_noted(work, own.lost)}
-        return replace(report, metrics=metrics, evaluations=told), context, own
+        return replace(report, metrics=metrics, evaluations=told)
 
     def _answer(
         self, task: Task, report: SiteReport, context: SiteContext, before: "_Own"
@@ -201,6 +234,7 @@ class SiteClient:
             memory = context.memory if report.memory is None else report.memory
             own |= {MEMORY + name: tensor for name, tensor in memory.items()}
             own |= before.kept_model(report, context.kept) if self.summing is not None else {}
+            own = salted(own, self._releases.key(b"what stays here")) if own else own
             private = self.private_parts.keep(own, task.private, task.round)
         if self.summing is not None:
             return self._masked(task, report, private, context)
@@ -244,12 +278,15 @@ class SiteClient:
         )
         finds, scored = bool(self.experiment.data.findings), self.experiment.rounds.pooled_auroc
         layout = Layout.of(method, task, self.shared, len(self.classes), finds, scored)
+        row = layout.row(added)
 
         def noise(key: bytes, counted: int) -> Integers:
             return row_noise(task, key, counted, layout, context, method, self.releases)
 
-        protects = context.protection is not None
-        words = self.summing.masked(task, layout.row(added), noise if protects else None)
+        if context.protection is None:
+            words = self.summing.masked(task, row)
+        else:
+            words = self.summing.masked(task, within(task, row), noise)
         blob = to_bytes({WORDS: torch.from_numpy(words.view(np.int64))})
         named = {MASKED: digest_of(blob)}
         if self.shares_pool:
@@ -340,11 +377,11 @@ class SiteClient:
         network = self._network
         whole = network.state_dict()
         memory = schema_of(self.experiment.method.memory(network, whole))  # its values do not count
-        stored = stored_schema(self._kept, schema_of(whole), memory)
         if self.summing is None:
-            return stored
+            return stored_schema(self._kept, schema_of(whole), memory)
         own = {OWN + name: of for name, of in self.shared[MODEL].items()}
-        return {**stored, **own, VERSION: ((), torch.int64)}
+        whole_own = {**schema_of(whole), **own, VERSION: ((), torch.int64)}
+        return stored_schema({*self._kept, *own, VERSION}, whole_own, memory)
 
     @property
     def _network(self) -> Network:
@@ -398,10 +435,11 @@ class SiteClient:
     def releases(self) -> Releases:
         """What the site has released with noise, and the key to that.
 
-        In a simulation of protected images it follows from the seed, equal in all drivers.
+        In a simulation it follows from the seed, equal in all drivers; not where whole sites are
+        protected (`privacy.clip`).
         """
         root, secret = self.private_parts.root.with_name("privacy"), None
-        if self.experiment.privacy.epsilon and self.data.audit is not None:
+        if not self.experiment.privacy.clip and self.data.audit is not None:
             secret = simulated_secret(self.experiment.seed, self.data.site)
         return Releases(root, secret, self.released)
 

@@ -32,7 +32,7 @@ from fedapp.ground.settings import (
 )
 from fedapp.learn.networks import NetworkSettings, build_model, initial_params
 from fedapp.learn.networks.resnet9 import ResNet9Settings
-from fedapp.learn.params import digest_of
+from fedapp.learn.params import digest_of, to_bytes
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import encode
 from fedapp.messages.ledger import Ledger
@@ -41,7 +41,7 @@ from fedapp.messages.store import ModelStore
 from fedapp.methods.base import Method, SiteContext
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
-from fedapp.site.private import MEMORY, PrivateParts
+from fedapp.site.private import MEMORY, SALT, PrivateParts
 
 CPU = torch.device("cpu")
 
@@ -186,8 +186,12 @@ class Wire(Loopback):
                 yield out.task.site, carried(changed)
 
     def _private(self, site: int, answer: object) -> bytes:
+        """What the site keeps, without the secret that its digest is of too."""
         digest = answer.private if isinstance(answer, Reply) else ""
-        return self.sites[site].private_parts._store.get(digest) if digest else b""
+        if not digest:
+            return b""
+        kept = load(self.sites[site].private_parts._store.get(digest))
+        return to_bytes({name: tensor for name, tensor in kept.items() if name != SALT})
 
 
 @dataclass

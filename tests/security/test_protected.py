@@ -14,7 +14,7 @@ from fedapp.drivers.calls import Loopback
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.runfolder import open_run
-from fedapp.ground.errors import ConfigError, StoreError
+from fedapp.ground.errors import ConfigError, StoreError, Withheld
 from fedapp.ground.progress import Progress
 from fedapp.ground.settings import DataSettings, PrivacySettings, RoundSettings, TrainSettings
 from fedapp.learn.networks import build_model
@@ -150,14 +150,15 @@ def test_a_model_for_use_answers_as_its_head_over_coordinates_does(site):
     torch.testing.assert_close(logits, wanted, atol=1e-4, rtol=1e-4)
 
 
-def test_a_second_look_at_other_images_is_refused(site):
+def test_a_second_look_at_other_images_is_refused(site, caplog):
     client = site(closed())
     client.handle(site.task(RELEASE), {})
     fewer = client.data.with_parts(labelled=client.data.parts["unlabelled"].__class__(
         client.data.labelled[1:], client.data.labels[1:]
     ))  # fmt: skip
     refused = replace(client, data=fewer).handle(site.task(RELEASE, 1), {}).answer
-    assert isinstance(refused, Refusal) and "pays for 1 release" in refused.reason
+    assert isinstance(refused, Refusal) and refused.reason == Withheld.told
+    assert "pays for 1 release" in caplog.text  # for the site alone
 
 
 @pytest.mark.parametrize("action", [COUNT])
@@ -319,8 +320,10 @@ def test_a_trained_run_takes_the_planned_steps(tmp_path, sums):
     plan = experiment.protection.plan
     assert (plan.releases, plan.steps, plan.trainings, plan.rate) == (0, 2, 2, 0.2)
     lists = [path.read_text().split() for path in folder.sites_root.rglob("releases.txt")]
-    assert lists and all(len(one) <= 2 for one in lists)
-    assert all(name.startswith(MODEL) for one in lists for name in one)
+    models = [[name for name in one if name.startswith(f"{MODEL}-")] for one in lists]
+    assert models and all(1 <= len(one) <= 2 for one in models)
+    asked = [name for one in lists for name in one if ".asked-" in name]
+    assert len(asked) == (sum(map(len, models)) if sums == "masked" else 0)
     assert experiment.protection.spent <= 3.0
 
 

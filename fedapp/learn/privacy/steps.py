@@ -9,6 +9,10 @@ norm C (McMahan et al. 2018, "Learning Differentially Private Recurrent Language
 
 Opacus finds each image's gradient and cuts. Sampling and noise are ours: keyed by the site's
 secret, so that a task that is done again is no second look.
+
+Whoever sends the weights can choose them so that numbers overflow for one image alone. Gradients
+that are NaN or infinite are therefore taken for 0 before they are cut: such an image changes the
+sum by C at most, as every other, and no error tells of it.
 """
 
 import warnings

@@ -119,6 +119,11 @@ class Averaging(Method[MethodState]):
         tasks = sum(count > 0 for count in counts)
         return Plan(0, sum(counts), privacy.sampling, tasks)
 
+    def released(self, task: Task, site: SiteContext) -> frozenset[str]:
+        """Return the model, where the task trains one."""
+        trains = task.action != EVALUATE and noisy_steps(task, site).count
+        return frozenset({MODEL} if trains else ())
+
     def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
         """Return what one image changes in a site's model of one step, times its weight.
 

@@ -67,9 +67,12 @@ class Coordinates:
         return _MADE[key]
 
     def seen(self, features: Tensor) -> Tensor:
-        """Return coordinates of features [n, d], float32 on the same device."""
+        """Return coordinates of features [n, d], float32 on the same device.
+
+        Those that are NaN or infinite become 0, so that one image spoils no answer of the site.
+        """
         found = (features.double().cpu() - self.origin) @ self.turned
-        return found.float().to(features.device)
+        return found.float().nan_to_num(0.0, 0.0, 0.0).to(features.device)
 
     def over_features(self, head: Head) -> Head:
         """Return a head over coordinates as one over features, with the same logits."""

@@ -50,11 +50,14 @@ UNLABELLED = math.sqrt(1 + SQUARED**2)
 def shortened(rows: Tensor, middle: Tensor | None = None) -> Tensor:
     """Return coordinates [n, d], float64 and on the CPU, what is longer than 1 cut to that norm.
 
+    A row with NaN or infinity becomes 0: whoever sends a network or a middle can have numbers
+    overflow for one image alone, which then would change the sums by more than any image may.
     middle: [d], from which they are measured, in parts of `RADIUS`; None: from 0, as they are.
     """
     rows = rows.double().cpu()
     if middle is not None:
         rows = (rows - middle) / RADIUS
+    rows = torch.where(rows.isfinite().all(1, keepdim=True), rows, 0.0)
     within: Tensor = rows / rows.norm(dim=1, keepdim=True).clamp_min(1.0)
     return within
 

@@ -129,6 +129,10 @@ class OneRound(Method[Solved]):
         """Refuse sums that no images of this site have."""
         check_closed(arrived, facts)
 
+    def released(self, task: Task, site: SiteContext) -> frozenset[str]:
+        """Return what the task asks for."""
+        return frozenset({owed(task)} - {""})
+
     def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
         """Return what one image changes in the sums that get noise."""
         return {owed(task): SENSITIVITY} if task.action == RELEASE else {}

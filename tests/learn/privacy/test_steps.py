@@ -93,9 +93,46 @@ def test_a_step_without_any_image_is_noise_alone():
     assert 0 < float(rare.abs().max()) < 1.0
 
 
-def test_steps_after_the_first_draw_anew():
-    two = change(count=2, rate=0.5, multiplier=1.0, clip=0.1)
-    assert not torch.allclose(two, 2 * change(rate=0.5, multiplier=1.0, clip=0.1))
+def test_every_step_draws_its_noise_anew():
+    """No image is drawn: steps are noise alone, each of standard deviation eta z C / (q n) = 0.1.
+
+    Sixteen independent ones are sqrt(16) times as wide as one; the same one again, 16 times.
+    """
+    noise = {"rate": 1e-9, "multiplier": 1.0, "clip": 24e-9}
+    one, many = change(**noise), change(count=16, **noise)
+    # Standard error of a standard deviation; 5 sigma: a false alarm in 1.7 million, each.
+    close = 5 / math.sqrt(2 * len(one))
+    assert abs(float(one.std()) / 0.1 - 1) < close
+    assert abs(float(many.std()) / 0.4 - 1) < close
+    last = many - change(count=15, **noise)
+    alike = float(torch.corrcoef(torch.stack([one, last]))[0, 1])
+    assert abs(alike) < 5 / math.sqrt(len(one))
+
+
+def test_every_step_draws_its_images_anew():
+    """Of 24 images with q = 1/2; the same ones twice in 12 steps: 66 2^-24, one in 250,000."""
+    drawn: list[frozenset[float]] = []
+    model = network()
+    numbered = IMAGES.clone()
+    numbered[:, 0, 0, 0] = torch.arange(24.0)
+    steps(count=12, rate=0.5).take(
+        model, numbered, LABELS, lambda x: drawn.append(frozenset(x[:, 0, 0, 0].tolist())) or x
+    )
+    assert len(drawn) == len(set(drawn)) == 12
+    # An image in all or in none of 12 steps is no fault, 24 of them would be.
+    assert len(frozenset.union(*drawn)) > 12 > len(frozenset.intersection(*drawn))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30])
+def test_an_image_by_which_numbers_overflow_adds_nothing_that_is_infinite(value):
+    """The others' part of the step is as it is; that image's is C at most, and here 0."""
+    spoilt = IMAGES.clone()
+    spoilt[5] = value
+    found = change(images=spoilt, clip=0.05)
+    kept = torch.arange(24) != 5
+    others = 23 / 24 * change(images=IMAGES[kept], labels=LABELS[kept], clip=0.05)
+    assert bool(found.isfinite().all())
+    assert float((found - others).norm()) <= 0.1 * 0.05 / 24 * (1 + 1e-3)
 
 
 def test_a_network_that_mixes_images_is_refused_and_others_are_left_as_they_were():
