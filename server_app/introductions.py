@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -15,7 +15,7 @@ from fedapp.ground.errors import RunError
 from fedapp.messages.protocol import Answer, Incoming, Refusal, SiteFacts
 from fedapp.server.checks import unfit
 from server_app.attendance import Attendance
-from server_app.post import AT_ONCE, FIRST_POLL_S, NOT_SENT, Post, parsed
+from server_app.post import AT_ONCE, FIRST_POLL_S, LAST_POLL_S, NOT_SENT, Post, parsed
 
 MOST_PASSED = 8
 """A node that goes on refusing is asked at every eighth call at last, and at once when it signs on
@@ -61,9 +61,12 @@ class Introductions:
     def at_start(self) -> list[SiteFacts]:
         """Ask every node and wait for the answers; note which node is which site.
 
+        While sites lack and `rounds.join_wait_s` is not over, nodes that could not answer are asked
+        again: one whose power was cut is taken for online for a minute, and its question is lost.
         Raises RunError where there is no node, or where every one that answers refuses.
         """
-        nodes = self._wait_for_nodes()
+        end = time.monotonic() + self.experiment.rounds.join_wait_s
+        nodes = self._wait_for_nodes(end)
         self._read_keys()
         queue, found = deque(nodes), dict[int, SiteFacts]()
 
@@ -79,9 +82,24 @@ class Introductions:
         if self._said and not found:
             _, reason = next(iter(self._said))
             raise RunError(f"none of {len(nodes)} nodes can take part: {reason}")
+        found |= self._lacking(found, end)
         if len(found) < len(nodes):
             self.say(f"{len(nodes) - len(found)} of {len(nodes)} nodes left out")
         return list(found.values())
+
+    def _lacking(self, found: Mapping[int, SiteFacts], end: float) -> dict[int, SiteFacts]:
+        """Return the sites that answer until `end`, where some are lacking that still may come."""
+        wanted, later = self.experiment.split.num_clients, dict[int, SiteFacts]()
+        if not found or self._simulated():
+            return later
+        while time.monotonic() < end:
+            # Who refuses for good is not waited for.
+            final = sum(pause.calls == float("inf") for pause in self._pauses.values())
+            if len(found.keys() | later.keys()) + final >= wanted:
+                break
+            time.sleep(LAST_POLL_S)
+            later |= {facts.site: facts for facts in self.since()}
+        return later
 
     def since(self) -> list[SiteFacts]:
         """Return the sites that have answered since the last call; ask nodes that are none.
@@ -233,13 +251,12 @@ class Introductions:
             node.heartbeat_interval >= HEARTBEAT_INTERVAL_INF for node in nodes
         )
 
-    def _wait_for_nodes(self) -> list[int]:
+    def _wait_for_nodes(self, end: float) -> list[int]:
         """Wait until all the preset's sites are there, or `rounds.join_wait_s` is over.
 
         Simulated nodes may stand for several each: there, until no more nodes come.
         """
         wanted, wait = self.experiment.split.num_clients, self.experiment.rounds.join_wait_s
-        end = time.monotonic() + wait
         nodes, since = list[int](), time.monotonic()
         while len(here := list(self.post.grid.get_node_ids())) < wanted and time.monotonic() < end:
             if len(here) != len(nodes):

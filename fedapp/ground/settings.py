@@ -503,7 +503,8 @@ class RoundSettings:
     deadline_s: Positive = 3600.0
     """Seconds a phase of a round may take before silent sites are skipped."""
     join_wait_s: Annotated[float, Field(ge=0)] = 10.0
-    """Seconds to wait at the start for all sites; then those that are here are used."""
+    """Seconds to wait, at the start or when a run is taken up again, until all sites are here and
+    have answered; then those that have are used."""
     hello_s: Positive = 600.0
     """Seconds to wait for the sites' first answers; a site may have to download its data."""
     min_reply_share: Share = 0.5

@@ -385,8 +385,8 @@ class SummedPhases:
         least = self._least(len(of))
         if len(found) < least:
             raise TooFew(
-                f"{len(found)} of {len(of)} sites {what}; a masked sum needs {least}: at most a "
-                "third may be lost"
+                f"{len(found)} of {len(of)} sites {what}; a masked sum needs {least}: a third of "
+                f"them may be lost, but {self.least} must be left (privacy.least_members)"
             )
 
     def _least(self, sites: int) -> int:

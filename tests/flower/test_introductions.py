@@ -5,8 +5,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from flwr.app import Message
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, HEARTBEAT_INTERVAL_INF
+from flwr.app import Error, Message
+from flwr.common.constant import (
+    HEARTBEAT_DEFAULT_INTERVAL,
+    HEARTBEAT_INTERVAL_INF,
+    ErrorCode,
+)
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedapp.messages import wire
@@ -108,6 +112,40 @@ def test_real_nodes_are_waited_for(clock, monkeypatch, simulated, name, seconds)
     made = Introductions(Post(grid, 60.0), experiment, HELLO, KEY, [].append)
     assert numbers(made.at_start()) == [0]
     assert clock.seconds - before == pytest.approx(seconds, abs=0.1)
+
+
+@pytest.mark.parametrize("back_after", [70.0, 500.0])
+def test_a_site_whose_power_was_cut_just_before_the_start_is_waited_for(clock, back_after):
+    """Flower takes it for online for a minute, then gives its question back as lost."""
+    cut = clock.seconds
+
+    def lost(message):
+        if clock.seconds < cut + back_after:
+            return Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
+        return site(2)(message)
+
+    grid = MemoryGrid({100: site(0), 101: site(1), 102: lost})
+    experiment = small(rounds__join_wait_s=200.0, split__num_clients=3)
+    said = []
+    made = Introductions(Post(grid, 60.0), experiment, HELLO, KEY, said.append)
+    found = made.at_start()
+    if back_after < 200:
+        assert numbers(found) == [0, 1, 2]
+        assert back_after <= clock.seconds - cut <= back_after + introductions.MOST_PASSED + 2
+        assert made.nodes == {0: 100, 1: 101, 2: 102}
+    else:
+        assert numbers(found) == [0, 1] and said[-1] == "1 of 3 nodes left out"
+        assert clock.seconds - cut == pytest.approx(200, abs=2)
+    assert asked(grid, 102) < 30  # in no hot loop
+
+
+def test_one_that_refuses_for_good_is_not_waited_for(clock):
+    never = says(Refusal(-1, 0, "a term", lasting=True))
+    grid, began = MemoryGrid({100: site(0), 101: site(1), 102: never}), clock.seconds
+    experiment = small(rounds__join_wait_s=200.0, split__num_clients=3)
+    made = Introductions(Post(grid, 60.0), experiment, HELLO, KEY, [].append)
+    assert numbers(made.at_start()) == [0, 1]
+    assert clock.seconds - began < 1
 
 
 def test_one_that_refused_is_asked_again_less_and_less_often_and_named_once(met):
