@@ -7,8 +7,10 @@ from scipy.stats import dirichlet_multinomial
 
 from fedapp.learn.priors import (
     FEW_ALIKE,
+    alike,
     class_mix,
     mean_mix,
+    mean_mix_of_sums,
     mixture_weights,
     site_mix,
     weighted,
@@ -255,3 +257,23 @@ def test_the_strength_is_the_likeliest_of_the_dirichlet_multinomial():
     best = max(np.logspace(-1, 3, 81), key=score)
     assert 6 < best < 500
     assert float(mean_mix(counts).sum()) == pytest.approx(best - FEW_ALIKE)
+
+
+@pytest.mark.parametrize("counts", [[[8, 2]], [[8, 2], [8, 2], [8, 2]]])
+def test_few_sites_tell_the_share_of_equal_pairs_no_closer_than_a_hundredth(counts):
+    """Sites that are all alike, or one alone, show no variance: it is taken as 10^-4.
+
+    The most likely strength by hand, over the same grid.
+    """
+    known = torch.tensor(counts)
+    sums = [sum(of) for of in zip(*map(alike, known), strict=True)]
+    b, a, *_ = sums
+    mean = (known.sum(0).double() + 1) / (int(known.sum()) + 2)
+    best, most = 0.0, -np.inf
+    for strength in np.logspace(-1, 3, 81):
+        q = (strength * float(mean.square().sum()) + 1) / (strength + 1)
+        score = -(np.log(strength / FEW_ALIKE) ** 2) / 2 - (a / b - q) ** 2 / (2 * 1e-4)
+        best, most = (strength, score) if score > most else (best, most)
+    found = mean_mix_of_sums(known.sum(0), sums)
+    torch.testing.assert_close(found, mean * max(best - FEW_ALIKE, 0))
+    assert bool(found.sum() > 0)  # so that it says something

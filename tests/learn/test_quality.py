@@ -180,3 +180,26 @@ def test_an_answer_that_is_nan_is_refused():
 def test_matrices_of_many_sites_are_measured_at_once():
     both = np.stack([HAND, np.diag([1, 2, 3])])
     assert balanced_accuracy(both).tolist() == [balanced_accuracy(HAND), 1]
+
+
+def test_the_sensitivity_counts_where_the_specificity_is_met_exactly():
+    """One of ten others above the threshold is a specificity of 9/10, though 1 - 0.9 is not 1/10.
+
+    There all ten of the class are found; with none of the others above, five.
+    """
+    scores = np.array([0.9] * 5 + [0.6] * 5 + [0.7] + [0.1] * 9)
+    labels = np.repeat([1, 0], 10)
+    [_, one] = by_class(np.stack([1 - scores, scores], 1), labels, at=0.9)
+    assert one.sensitivity_at == 1.0
+    [_, more] = by_class(np.stack([1 - scores, scores], 1), labels, at=0.91)
+    assert more.sensitivity_at == 0.5
+
+
+def test_a_class_has_numbers_from_ten_images_and_ten_others_on():
+    def said(images, others):
+        labels = np.repeat([1, 0], [images, others])
+        return by_class(np.eye(2)[labels], labels, at=0.9)[1].auroc
+
+    assert FEWEST == 10
+    assert said(10, 10) == 1.0
+    assert said(9, 30) is None and said(30, 9) is None

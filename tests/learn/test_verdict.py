@@ -143,3 +143,36 @@ def test_patients_of_one_image_each_are_images():
         assert (each.gain, each.said) == (plain.gain, plain.said)
         if metric != "accuracy":
             assert each == plain
+
+
+def test_the_interval_of_counts_by_hand():
+    """p = 71/102, q = 56/102: 0.14706 +- 1.95996 sqrt((0.21161 + 0.24760) / 102)."""
+    found = of_counts(70, 55, 100)
+    assert (found.gain, found.low, found.high) == pytest.approx((0.15, 0.01556, 0.27856), abs=1e-5)
+    small = of_counts(15, 5, 20)  # n is small beside the two images more in each
+    p, q = 16 / 22, 6 / 22
+    half = 1.959964 * np.sqrt((p * (1 - p) + q * (1 - q)) / 22)
+    assert (small.low, small.high) == pytest.approx((p - q - half, p - q + half), abs=1e-6)
+
+
+def test_an_interval_reaches_no_further_than_a_difference_of_shares_can():
+    for low, high in (paired(100, 0, 100), ends(of_counts(100, 0, 100))):
+        assert high == 1.0 and 0.9 < low < 1.0
+    for low, high in (paired(0, 100, 100), ends(of_counts(0, 100, 100))):
+        assert low == -1.0 and -1.0 < high < -0.9
+
+
+def ends(found):
+    return found.low, found.high
+
+
+def test_by_patient_an_interval_is_never_narrower_than_by_image():
+    """Patients with an image each, and patients whose images cancel: the wider of the two holds."""
+    joined, alone, labels = pair(8, 8, 40, 10)
+    low, high = paired(8, 8, 66)
+    each = verdict(joined, alone, labels, patients=np.arange(66))
+    assert each.low <= low and each.high >= high
+    # An image that joining gained and one that it lost, of one patient: resampling sees no spread.
+    of = np.concatenate([np.arange(8), np.arange(8), np.arange(8, 58)])
+    cancelled = verdict(joined, alone, labels, patients=of)
+    assert (cancelled.low, cancelled.high) == (low, high)

@@ -9,7 +9,9 @@ from dp_accounting import gaussian_mechanism, pld, rdp
 
 from fedapp.ground import extras
 from fedapp.ground.extras import NotInstalled
+from fedapp.ground.settings import PrivacySettings
 from fedapp.learn.privacy.account import Plan, epsilon_spent, noise_multiplier
+from fedapp.learn.privacy.protection import Protection
 from fedapp.site.privacy import epsilon as of_whole_site
 
 ONCE = Plan(releases=1)
@@ -92,3 +94,15 @@ def test_without_the_library_one_line_says_how_to_get_it(monkeypatch):
     with pytest.raises(NotInstalled, match=r"um-pfssl\[privacy\]") as error:
         noise_multiplier(3.1, 1e-5, ONCE)
     assert "\n" not in str(error.value)
+
+
+def test_releases_beside_steps_get_half_of_epsilon_and_alone_all_of_it():
+    """All of it together is what was set, and hardly less."""
+    privacy = PrivacySettings(epsilon=3.0)
+    both = Protection(privacy, Plan(releases=2, steps=10, rate=0.1, trainings=1))
+    alone = epsilon_spent(both.released, privacy.delta, Plan(releases=2))
+    assert alone == pytest.approx(1.5, rel=1e-6)
+    assert 2.9 < both.spent <= 3.0
+    assert both.stepped > noise_multiplier(3.0, privacy.delta, Plan(0, 10, 0.1, 1))
+    only = Protection(privacy, Plan(releases=2))
+    assert epsilon_spent(only.released, privacy.delta, Plan(releases=2)) == pytest.approx(3.0)

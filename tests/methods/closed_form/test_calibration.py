@@ -197,3 +197,14 @@ def test_a_step_is_never_longer_than_is_said():
     moved = Fit.of(logits, labels, mix, weights).step(weights, START)
     changed = (moved - weights).abs() / weights
     assert float(changed.max()) == pytest.approx(MOST_CHANGED)
+
+
+def test_a_step_that_is_cut_moves_the_other_weight_to_where_it_is_best_then():
+    """Curvature (1, 1; 1, 1) and penalty 1, slopes 10 and 1.8, from weights 1 and 1.
+
+    Newton's own step is far too long for the first weight, which moves by 0.8. Then the second's
+    slope is 1.8 - 1 x 0.8, over 1 + 1: it moves by 1/2.
+    """
+    ones = torch.ones(2, dtype=torch.float64)
+    fit = Fit(1.0, 1.0, 0.0, doubles(10.0, 1.8), torch.ones(2, 2, dtype=torch.float64))
+    assert fit.step(ones, ones).tolist() == pytest.approx([1 + MOST_CHANGED, 1.5])
