@@ -8,7 +8,7 @@ to hidden labels (`SiteData.audit`), which no real site has, stands for that.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
