@@ -29,13 +29,22 @@ def main(grid: Grid, context: Context) -> None:
     try:
         _run(grid, context)
     except FedAppError as error:
-        _say_once(error)
+        _say_once(error, context.run_id)
         raise  # a SystemExit would pass for success: in simulation this is not the main thread
 
 
-def _say_once(error: FedAppError) -> None:
-    """Log the error in a line; drop Flower's own record of it, which is a long traceback."""
+def _say_once(error: FedAppError, run_id: int) -> None:
+    """Log the error in a line; drop Flower's own record of it, which is a long traceback.
+
+    And how a program finds out: what shows the log (`flwr.cli.log.start_stream`, 1.41) does not
+    look at how the run ended.
+    """
     log.error("%s", error)
+    log.error(
+        "the run has failed; `flwr run --stream` and `flwr log` end with 0 even so, and `flwr list "
+        "--run-id %d --format json` says finished:failed",
+        run_id,
+    )
     log.addFilter(lambda record: not record.exc_info or record.exc_info[1] is not error)
 
 

@@ -48,8 +48,9 @@ def test_an_error_for_people_leaves_as_an_exception_but_is_logged_as_one_line(fl
     with pytest.raises(ConfigError, match=r"confidence = 9\.0") as caught:
         app(MemoryGrid({}), context(preset="digits_demo", set="method.confidence=9.0"))
     flower_log.error("%s raised an exception", "Simulation", exc_info=caught.value)
-    [record] = caplog.records
+    record, how = caplog.records
     assert record.getMessage() == str(caught.value) and record.exc_info is None
+    assert "`flwr list --run-id 1 --format json` says finished:failed" in how.getMessage()
     flower_log.error("%s raised an exception", "Simulation", exc_info=ValueError("a bug"))
     assert caplog.records[-1].exc_info
 
