@@ -182,7 +182,7 @@ class SiteClient:
         own = self._own(task)
         context = self._context(task, own)
         if context.protection is not None and task.site != SERVER_SITE:
-            pay(task, context, self.experiment.method, self._releases)
+            pay(task, context, self.experiment.method, self.releases)
         with withheld(self._protects):
             return self._answer(task, self._done(task, context, own), context, own)
 
@@ -234,7 +234,7 @@ class SiteClient:
             memory = context.memory if report.memory is None else report.memory
             own |= {MEMORY + name: tensor for name, tensor in memory.items()}
             own |= before.kept_model(report, context.kept) if self.summing is not None else {}
-            own = salted(own, self._releases.key(b"what stays here")) if own else own
+            own = salted(own, self.releases.key(b"what stays here")) if own else own
             private = self.private_parts.keep(own, task.private, task.round)
         if self.summing is not None:
             return self._masked(task, report, private, context)
