@@ -129,9 +129,20 @@ def _check(header: Any) -> None:
     if not 0 < header.Rows * header.Columns <= _MOST_PIXELS:
         what = f"{header.Rows} x {header.Columns} pixels, the most is {_MOST_PIXELS:,}"
         raise _NotReadError(what, "cut it")
+    if not header.file_meta.TransferSyntaxUID.is_encapsulated:
+        _check_length(header)
     slope, intercept = _rescaling(header)
     if not (math.isfinite(slope) and slope and math.isfinite(intercept)):
         raise _NotReadError("RescaleSlope or RescaleIntercept is 0 or not finite", _AGAIN)
+
+
+def _check_length(header: Any) -> None:
+    """Raise _NotReadError where there are more or fewer bytes of pixels than the header says."""
+    samples = 2 if header.PhotometricInterpretation == "YBR_FULL_422" else header.SamplesPerPixel
+    said = header.Rows * header.Columns * samples * header.BitsAllocated // 8
+    if len(header.PixelData) not in (said, said + said % 2):  # of an even number
+        what = f"{len(header.PixelData)} bytes of pixels, its header says {said}"
+        raise _NotReadError(what, _AGAIN)
 
 
 def _high_bit(header: Any) -> int:

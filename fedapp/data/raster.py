@@ -1,5 +1,6 @@
 """PNG, JPEG and TIFF files, read by Pillow."""
 
+import logging
 import warnings
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ _TURNED = {
     8: Image.Transpose.ROTATE_90,
 }
 """What brings an image upright, by its orientation (EXIF, TIFF), 1 apart, which is upright."""
-_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLES, _SAMPLE_FORMAT = 258, 262, 277, 339
+_WIDTH, _HEIGHT, _BITS_PER_SAMPLE, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
+_SAMPLES, _STRIP_ROWS, _STRIP_BYTES, _PLANES, _SAMPLE_FORMAT = 277, 278, 279, 284, 339
 """Tags of TIFF."""
 _WHITE_IS_ZERO = 0
 """A photometric interpretation of TIFF."""
@@ -37,8 +39,9 @@ _NUMBERS = {1: "unsigned", 2: "signed", 3: "floating-point"}
 """Sample formats of TIFF."""
 _REMEDY = "save it as grey of up to 16 bits without transparency, or as 8-bit RGB"
 
-# Of half of what it refuses Pillow also warns, in several lines; the error says enough.
+# Of half of what it refuses Pillow also warns or logs, in several lines; the error says enough.
 warnings.filterwarnings("ignore", module=r"PIL\.")
+logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
 
 def read_raster(file: Path) -> Stored:
@@ -78,6 +81,8 @@ def _stored(opened: Image.Image, file: Path) -> Stored:
     several = mode == "L" and _tag(opened, _SAMPLES, 1) > 1
     if mode not in _DEEP and (mode not in _GREY | _COLOUR or bits > 8 or several):
         raise ImageError(file, f"{kind}, pixels of type {mode!r}", _REMEDY)
+    if opened.format == "TIFF":
+        _check_bytes(opened, file)
     opened.load()
     # Pillow itself turns a TIFF, and forgets its orientation.
     turn = _TURNED.get(opened.getexif().get(ExifTags.Base.Orientation, 1))
@@ -107,6 +112,23 @@ def _misread(opened: Image.Image) -> bool:
     [*_, tile] = opened.tile  # type: ignore[attr-defined]
     prefix = opened.tag_v2.prefix  # type: ignore[attr-defined]
     return bool(tile[0] == "libtiff" and prefix == b"MM")
+
+
+def _check_bytes(opened: Image.Image, file: Path) -> None:
+    """Raise ImageError where a plain TIFF has more or fewer bytes of pixels than its size takes."""
+    tags: Any = opened.tag_v2  # type: ignore[attr-defined]
+    if tags.get(_COMPRESSION, 1) != 1 or _STRIP_BYTES not in tags:
+        return
+    width, height, bits = tags[_WIDTH], tags[_HEIGHT], tags.get(_BITS_PER_SAMPLE, (1,))
+    # Plane by plane each strip has one sample of a pixel, else all of them.
+    rows = [-(-width * one // 8) for one in bits]
+    row = sum(rows) if tags.get(_PLANES, 1) == 2 else -(-width * sum(bits) // 8)
+    last = height % min(tags.get(_STRIP_ROWS, height) or height, height)
+    whole = height if not last else height - last + tags[_STRIP_ROWS]
+    found = sum(tags[_STRIP_BYTES])
+    if found not in (row * height, row * whole):  # some writers fill the last strip up
+        what = f"TIFF, {found} bytes of pixels, its size takes {row * height}"
+        raise ImageError(file, what, "replace it by a whole copy or remove it")
 
 
 def _kind_of_tiff(file: Path) -> str:

@@ -100,7 +100,8 @@ class ImageError(DataError):
         self.file, self.what, self.remedy = file, what, remedy
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.what}: {self.remedy}"
+        # A file's name may hold what no terminal should be sent.
+        return f"{one_line(self.file, 1000)}: {one_line(self.what)}: {self.remedy}"
 
 
 class Withheld(FedAppError):

@@ -21,6 +21,9 @@ DEEPEST = 64
 """Lists and mappings within one another; what this project writes has less than ten."""
 MOST_BYTES = 2**30
 """Of a text that is read whole: a checkpoint of 100,000 sites is the largest."""
+ALWAYS_UNPACKED, MOST_TIMES = 2**28, 200
+"""Bytes that a packed file may unpack to in any case, and times its size beyond. Vectors that an
+encoder has made shrink to half, zeros to a thousandth."""
 MOST_VALUES = 1_000_000
 """Of YAML, counted as often as they are referred to: ten lines of aliases can mean billions."""
 
@@ -83,6 +86,7 @@ def arrays_of(
     try:
         with zipfile.ZipFile(file) as packed:  # else np.load may take it for another format
             names = {inner.removesuffix(".npy") for inner in packed.namelist()}
+            check_unpacked(file, sum(inner.file_size for inner in packed.infolist()))
     except Exception as error:
         raise ForeignError(error) from error
     refuse(names)
@@ -99,6 +103,12 @@ def arrays_of(
             raise PickledError(f"array {name!r} {rule}") from error
         raise ForeignError(error) from error
     return found
+
+
+def check_unpacked(file: Path, unpacked: int) -> None:
+    """Raise ForeignError where a file's content is so much larger that it would fill the memory."""
+    if unpacked > max(ALWAYS_UNPACKED, MOST_TIMES * file.stat().st_size):
+        raise ForeignError(f"unpacks to {unpacked >> 20} MiB, over {MOST_TIMES} times its size")
 
 
 class PickledError(ForeignError):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fedapp.data.folder import KINDS, composed, is_image
 from fedapp.data.own.folders import LABELLED
 from fedapp.data.own.vectors import READERS, read_rows, vectors_file
-from fedapp.ground.errors import DataError
+from fedapp.ground.errors import DataError, one_line
 from fedapp.ground.names import FORMULA
 
 COLUMN, LABEL = "path", "label"
@@ -102,10 +102,9 @@ def _of_table(table: Path) -> list[Listed]:
         raise DataError(f"{table}: not CSV in UTF-8 ({error}): save it as such") from error
     found = [Listed(path, table.parent / path, label) for path, label in named if path]
     for image in found:
-        if not image.path.is_file():
-            raise DataError(
-                f"{table}: {image.name}: no such file: correct the path or remove the line"
-            )
+        if not os.path.isfile(image.path):  # not Path's, which raises at a name that is too long
+            text = f"{table}: {image.name}: no such file: correct the path or remove the line"
+            raise DataError(one_line(text))
     return found
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fedapp.ground.errors import ImageError
+from fedapp.ground.errors import ImageError, one_line
 
 
 class Kind(StrEnum):
@@ -36,7 +36,7 @@ class Fault:
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}: {self.remedy}"
+        return f"{one_line(self.where, 500)}: {one_line(self.what, 500)}: {self.remedy}"
 
 
 class OwnDataError(ImageError):

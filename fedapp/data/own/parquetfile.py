@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedapp.data.own.patients import PATIENT
 from fedapp.data.own.rows import TEXTS, Rows, checked, no_text, unusable
 from fedapp.ground.extras import NotInstalled, needs
+from fedapp.ground.foreign import check_unpacked
 
 VECTOR = "vector"
 _NUMBERED = re.compile(r"f(0|[1-9]\d*)")
@@ -23,7 +24,10 @@ def read_parquet(file: Path) -> Rows:
     except NotInstalled as error:
         raise unusable(file, error.what, error.remedy) from error
     try:
-        table: Any = parquet.ParquetFile(file).read()
+        opened: Any = parquet.ParquetFile(file)
+        # Eight bytes a value: equal ones are written once, however many there are.
+        check_unpacked(file, 8 * opened.metadata.num_rows * opened.metadata.num_columns)
+        table = opened.read()
     except Exception as error:  # arrow's own kinds, Python's, and of what is no text
         what = f"cannot be read as Parquet ({' '.join(str(error).split())})"
         raise unusable(file, what, "write it again, whole") from error
