@@ -30,7 +30,7 @@ def test_every_file_is_read_rightly_or_refused_in_a_line(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 def test_commands_name_each_image_that_cannot_be_read(tmp_path):
-    """All images of one folder, by `fedapp check` and by `fedapp predict`: a line each, no crash."""
+    """All images of one folder, by `fedapp check` and `fedapp predict`: a line each, no crash."""
     folder = tmp_path / "unlabelled"
     said = [outcome(case) for case in (*images_of(folder), *dicoms(folder))]
     refused = said.count("refused")
