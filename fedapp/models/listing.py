@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from fedapp.data.folder import KINDS, composed, is_image
+from fedapp.data.folder import KINDS, composed, is_image, passed_over
 from fedapp.data.own.folders import LABELLED
 from fedapp.data.own.vectors import READERS, read_rows, vectors_file
 from fedapp.ground.errors import DataError, one_line
@@ -61,11 +61,11 @@ def list_images(source: Path) -> list[Listed]:
 def _of_folder(folder: Path) -> list[Listed]:
     names = []
     for place, inner, files in os.walk(folder, onerror=_refused):
-        inner[:] = [name for name in inner if not name.startswith(".")]
+        inner[:] = [name for name in inner if not passed_over(name)]
         names += [
             (Path(place) / name).relative_to(folder).as_posix()
             for name in files
-            if not name.startswith(".") and is_image(Path(place) / name)
+            if not passed_over(name) and is_image(Path(place) / name)
         ]
     return [
         Listed(_written(name, folder), folder / name, _class_of(name)) for name in sorted(names)

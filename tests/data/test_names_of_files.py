@@ -63,6 +63,23 @@ def test_words_that_mean_several_things_are_refused_by_name(tmp_path, word):
     assert str(fault).startswith(f"labels.csv, line 2: split '{word}': write train, val or test")
 
 
+@pytest.mark.parametrize("folder", ["@eaDir", "__MACOSX", "#recycle", ".AppleDouble"])
+def test_what_a_machine_adds_is_no_image(tmp_path, folder):
+    """Thumbnails of a file server, and what a Mac puts into an archive, at whatever depth."""
+    image(tmp_path / "labelled" / "one" / "1.png")
+    for place in (tmp_path, tmp_path / "labelled", tmp_path / "labelled" / "one"):
+        image(place / folder / "1.png")
+        image(place / folder / "1.png.d" / "thumb.jpg")
+        (place / "Thumbs.db").write_bytes(b"no image")
+        (place / ".DS_Store").write_bytes(b"no image")
+        image(place / "._1.png")
+    listing = list_own(tmp_path, ("one",))
+    assert [entry.name for entry in listing.entries] == ["labelled/one/1.png"]
+    assert listing.faults == () and [one.name for one in asked(tmp_path)] == ["labelled/one/1.png"]
+    found = list_images(tmp_path / "labelled")
+    assert found.classes == ("one",) and len(found.files) == 1
+
+
 def test_dicom_without_an_ending_is_an_image_everywhere(tmp_path):
     values = np.arange(64, dtype=np.uint16).reshape(8, 8)
     for name in ("IM0001", "1.2.840.113619"):
