@@ -447,6 +447,9 @@ def _mask_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
             else ("rounds.sample_rate", rounds.sample_rate)
         )
         found.append(origin.problem(key, value, rule, "raise it"))
+    if privacy.epsilon and privacy.colluding > max((privacy.least_members - 1) // 3, 1):
+        rule = f"must be fewer than a third of privacy.least_members = {privacy.least_members}"
+        found.append(origin.problem("privacy.colluding", privacy.colluding, rule, "raise that"))
     try:
         members_of(privacy.members, parts["data"].site_names, split.num_clients)
     except ValueError as error:

@@ -144,7 +144,7 @@ class Model:
         if members not in self._quorums:
             n = members.bit_count()
             third = -(-2 * n // 3)
-            strict = (n + self.attackers) // 2 + 1
+            strict = (n + max(self.attackers, 1)) // 2 + 1
             self._quorums[members] = third if self.lacks("quorum") else max(third, strict)
         return self._quorums[members]
 

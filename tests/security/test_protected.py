@@ -422,6 +422,9 @@ def said(*changes, preset="digits_demo", **more):
     ({"method.preset": "one_round", "privacy.epsilon": 3.0, "data.findings": "a, b",
       "data.name": f"memory:sha256_{'0' * 64}"}, "every finding that was read in it"),
     ({"method.preset": "fedavg", "privacy.sampling": 0.2}, "says nothing without epsilon"),
+    ({"method.preset": "one_round", "privacy.epsilon": 3.0, "privacy.sums": "masked",
+      "rounds.sample_rate": 1.0, "privacy.least_members": 6, "privacy.colluding": 2},
+     "privacy.colluding.*fewer than a third of privacy.least_members = 6"),
 ])  # fmt: skip
 def test_what_does_not_go_together_is_said_in_a_line(changes, rule):
     with pytest.raises(ConfigError, match=rule):

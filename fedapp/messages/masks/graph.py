@@ -10,7 +10,7 @@ Fewer than a third of the members may collude with the server (gamma), up to a t
 - **One list.** ceil(2 n / 3) members must confirm the same survivors, and an honest one confirms
   one list only. Two lists would need 2 ceil(2 n / 3) <= n + c signatures, which c < n / 3 excludes
   (the condition 2 t > n + c of Bonawitz et al., Theorem 6.5). So each honest site opens one secret
-  of every other site, never both.
+  of every other site, never both. Of three members all must confirm: that bears one in league.
 - **No gap.** In a ring, every `half` places in a row have `least` survivors or more. Of colluding
   members they have fewer, but for a chance of 2^-40 over all such rows (hypergeometric tail): so
   every row has an honest survivor. The honest survivors are then connected, and the 2 half holders
@@ -34,8 +34,12 @@ SECURITY, CORRECTNESS = 40, 30
 
 
 def quorum(members: int) -> int:
-    """Return how many must confirm: ceil(2 n / 3), so that a third may be lost."""
-    return -(-2 * members // 3)
+    """Return how many must confirm: ceil(2 n / 3), so that a third may be lost; of three all.
+
+    So twice as many are more than the members and those in league together: fewer than a third, or
+    one of three.
+    """
+    return max(-(-2 * members // 3), (members + 1) // 2 + 1)
 
 
 @dataclass(frozen=True)
