@@ -130,7 +130,8 @@ class DataSettings:
     """What made these vectors, as all sites' files must say it; empty: tables, made by none."""
     patients: str = ""
     """Regular expression with one group, found in every image's path, which gives the patient: all
-    images of one go to one site and part. Empty: labels.csv may say it (docs/OWN_DATA.md)."""
+    images of one go to one site and part. Empty: labels.csv may say it (docs/OWN_DATA.md). Of
+    simulations alone: a real site has its own in its site.yaml, and refuses a run with one."""
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -91,8 +91,9 @@ class Record:
     ) -> None:
         with self._head.alone():
             whole, torn = self._whole()
+            total = hashlib.sha256(whole)  # of a long record this is what takes time: once
             if not accept:
-                self._head.check(_digest(whole))
+                self._head.check(_said(total, whole))
             provided()
             try:
                 make_folder(self.path.parent, mode=0o700)
@@ -102,16 +103,23 @@ class Record:
                 ) from error
             if torn:
                 cut_durable(self.path, len(whole))
-                whole = self._appended(whole, "mended", {"bytes": len(torn)}, accept)
-            self._appended(whole, event, facts, accept and not torn)
+                whole = self._appended(whole, total, "mended", {"bytes": len(torn)}, accept)
+            self._appended(whole, total, event, facts, accept and not torn)
 
     def _appended(
-        self, whole: bytes, event: str, facts: Mapping[str, object], accept: bool
+        self,
+        whole: bytes,
+        total: "hashlib._Hash",
+        event: str,
+        facts: Mapping[str, object],
+        accept: bool,
     ) -> bytes:
+        """Add a line to the whole ones; return all. total: the hash over them, brought along."""
         last = _read(whole[whole.rfind(b"\n", 0, -1) + 1 :], 0) if whole else None
         number, before = (last["number"] + 1, last["hash"]) if last else (1, FIRST)
-        text = _text(_line(number, event, facts, before))
-        with self._head.advance(_digest(whole), _digest(whole + text), accept=accept):
+        text, old = _text(_line(number, event, facts, before)), _said(total, whole)
+        total.update(text)
+        with self._head.advance(old, total.hexdigest(), accept=accept):
             append_durable(self.path, text)
         return whole + text
 
@@ -210,7 +218,11 @@ def _hash(line: Line) -> str:
 
 
 def _digest(whole: bytes) -> str:
-    return hashlib.sha256(whole).hexdigest() if whole else ABSENT
+    return _said(hashlib.sha256(whole), whole)
+
+
+def _said(total: "hashlib._Hash", whole: bytes) -> str:
+    return total.hexdigest() if whole else ABSENT
 
 
 def _text(line: Line) -> bytes:

@@ -64,8 +64,8 @@ def test_lines_without_a_patient_are_named(tmp_path):
 def test_paths_that_do_not_match_are_named(tmp_path):
     image(folders(tmp_path) / "labelled" / "one" / "other.png", 99)
     assert faults(tmp_path, PATTERN) == [
-        f"labelled/one/other.png: its path does not match data.patients = {PATTERN!r}, so nobody "
-        "knows whose it is: rename the file as the others are, or correct the pattern"
+        f"labelled/one/other.png: its path does not match the pattern of patients {PATTERN!r}, so "
+        "nobody knows whose it is: rename the file as the others are, or correct the pattern"
     ]
     assert len(faults(tmp_path, r"()")) == 19  # an empty name is none
 
@@ -74,7 +74,7 @@ def test_one_patient_with_all_images_is_refused(tmp_path):
     table(tmp_path, "a.png,one,p1", "b.png,two,p1", "c.png,,p2", header="path,label,patient")
     rule = (
         "patient 'p1': all 2 labelled images are of this one, to learn from and to be tested on: "
-        "add images of other patients, or correct the column or data.patients"
+        "add images of other patients, or correct the column or the pattern of patients"
     )
     assert faults(tmp_path) == [rule]
     assert faults(folders(tmp_path / "b", patients=1), PATTERN) == [rule.replace("p1", "p0")]

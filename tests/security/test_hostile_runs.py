@@ -78,7 +78,7 @@ ATTACKS = [
     *(attack(f"network {name}", "networks", f"model.name={name}") for name in (
         "mlp", "resnet18")),
     *(attack(f"data set {name}", "data",
-             f"data.name={name} data.classes= data.sites= data.channels=")
+             f"data.name={name} data.classes= data.sites=")
       for name in ("digits", "mnist", "fashion_mnist", "cifar10")),
     *(attack(f"{key} = {name}", "own_modules", f"{key}={name}")
       for key in ("method.name", "model.name", "data.name", "rounds.robust",

@@ -1,4 +1,4 @@
-"""Whose an image is: by a column of labels.csv, or by a part of its path (`data.patients`).
+"""Whose an image is: by a column of labels.csv, or by a part of its path (`patients` of site.yaml).
 
 A patient's images are a group: they go to one part of a site together, and a site's intervals draw
 patients, not images.
@@ -25,14 +25,14 @@ def by_path(listing: Listing, pattern: str) -> Listing:
     if not pattern:
         return listing
     if any(entry.group for entry in listing.entries):
-        what = "names patients in a column, and data.patients reads them from paths"
+        what = "names patients in a column, and a pattern reads them from paths"
         fault = Fault(Kind.PATIENT, "labels.csv", what, "leave one of the two out")
         return replace(listing, faults=(*listing.faults, fault))
     entries, faults = list[Entry](), list[Fault]()
     for entry in listing.entries:
         patient = patient_in(entry.name, pattern)
         if not patient:
-            what = f"its path does not match data.patients = {pattern!r}, {_WHOSE}"
+            what = f"its path does not match the pattern of patients {pattern!r}, {_WHOSE}"
             remedy = "rename the file as the others are, or correct the pattern"
             faults.append(Fault(Kind.PATIENT, entry.name, what, remedy))
         else:
@@ -55,5 +55,5 @@ def alone(entries: Sequence[Entry]) -> list[Fault]:
     if not of or len(set(of)) > 1:
         return []
     what = f"all {len(of)} labelled images are of this one, to learn from and to be tested on"
-    remedy = "add images of other patients, or correct the column or data.patients"
+    remedy = "add images of other patients, or correct the column or the pattern of patients"
     return [Fault(Kind.PATIENT, f"patient {of[0]!r}", what, remedy)]
