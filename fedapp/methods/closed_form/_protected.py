@@ -56,22 +56,30 @@ def cleared(moment: Tensor, radius: float) -> Cleared:
     return Cleared((vectors * true.clamp_min(floor)) @ vectors.T, vectors, seen, floor)
 
 
-def drawn(apart: Tensor, erring: Tensor, share: Tensor, clear: Cleared) -> Tensor:
+def drawn(apart: Tensor, erring: Tensor, counts: Tensor, clear: Cleared) -> Tensor:
     """Return noisy class means [C, d] drawn to the middle, which they are measured from.
 
     As far as the noise in them outweighs how far they lie from there: the best linear estimate, one
     factor in all directions that are seen in the second moment, another in those that are hidden,
-    where means lie nearer. It is the same for all classes: were one with fewer images drawn
-    farther, it would be the answer to images near the middle. erring: [C], variance of the noise in
-    each number of a mean. share: [C], of each class among the images.
+    where means lie nearer. It is that of a class of usual noise, and the same for all: were some
+    drawn farther, they would be the answer to images near the middle. Only a class of more noise
+    than usual, so of few images, is drawn farther, by a factor in all directions. erring: [C],
+    variance of the noise in each number of a mean. counts: [C], images of each class; of those
+    without any the mean is 0.
     """
-    turned = apart @ clear.vectors
-    noise = float(share @ erring)
+    weights = counts.square() / counts.square().sum().clamp_min(1.0)  # by how exact means are
+    noise = float(weights @ erring)
+
+    def size(means: Tensor) -> float:
+        return max(float(weights @ means.square().mean(1)) - noise, 1e-12)
+
+    turned, whole = apart @ clear.vectors, size(apart)
     for part in (clear.seen, ~clear.seen):
         if bool(part.any()):
-            size = max(float(share @ turned[:, part].square().mean(1)) - noise, 1e-12)
-            turned[:, part] *= size / (size + noise)
-    return turned @ clear.vectors.T
+            here = size(turned[:, part])
+            turned[:, part] *= here / (here + noise)
+    farther = ((whole + noise) / (whole + erring)).clamp_max(1.0)
+    return farther[:, None] * turned @ clear.vectors.T
 
 
 def classes_of(total: Released, noise: float, middle: Tensor) -> Classes:
@@ -83,12 +91,11 @@ def classes_of(total: Released, noise: float, middle: Tensor) -> Classes:
     """
     size, images = len(total.second), max(float(total.counts.sum()), 1.0)
     counts = torch.where(total.counts > 2 * noise / COUNTED, total.counts, 0.0)[:-1]
-    share = counts / counts.sum().clamp_min(1.0)
     apart = torch.where(counts[:, None] > 0, total.sums / counts.clamp_min(1.0)[:, None], 0.0)
     erring = (noise / counts.clamp_min(1.0)).square()
     clear = cleared(total.second / total.weight, noise * math.sqrt(2 * size) / total.weight)
     whole, floor = clear.moment, clear.floor
-    sums = counts[:, None] * drawn(apart, erring, share, clear)
+    sums = counts[:, None] * drawn(apart, erring, counts, clear)
     found = Classes(counts, torch.zeros_like(sums), whole, images)
     if bool(counts.any()):
         found = Classes.of(Sums(counts, sums, images, torch.zeros_like(middle), images * whole))

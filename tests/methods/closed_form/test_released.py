@@ -185,19 +185,26 @@ def test_a_noisy_mean_is_drawn_to_the_middle():
 
 
 def test_means_are_drawn_by_hand_one_factor_in_each_part():
-    """Seen along the first axis, hidden along the others; variances 16 and 1, of noise 1 in each.
+    """Seen along the first axis, hidden along the others; squares 16 and 1.5, of noise 1 in each.
 
-    16 - 1 of 16 stay there, and 1.5 - 1 of 1.5 here; the factor is the same for all classes.
+    16 - 1 of 16 stay there, and 1.5 - 1 of 1.5 here.
     """
     apart = torch.tensor([[4.0, 1.0, 1.0], [-4.0, -1.0, -math.sqrt(3)]]).double()
-    erring, share = torch.tensor([0.5, 1.5]).double(), torch.tensor([0.5, 0.5]).double()
+    erring, counts = torch.tensor([1.0, 1.0]).double(), torch.tensor([9.0, 9.0]).double()
     clear = cleared(torch.diag(torch.tensor([9.0, 0.1, 0.2])).double(), 1.0)
-    left = drawn(apart, erring, share, clear)
+    left = drawn(apart, erring, counts, clear)
     torch.testing.assert_close(left[:, 0], 15 / 16 * apart[:, 0])
     torch.testing.assert_close(left[:, 1:], 1 / 3 * apart[:, 1:])
     none = torch.zeros(2, dtype=torch.float64)
-    torch.testing.assert_close(drawn(apart, none, share, clear), apart)
-    assert float(drawn(apart, 1e9 + none, share, clear).abs().max()) < 1e-9
+    torch.testing.assert_close(drawn(apart, none, counts, clear), apart)
+    assert float(drawn(apart, 1e9 + none, counts, clear).abs().max()) < 1e-9
+    # A class of few images is drawn farther, and the others still by one factor.
+    more = torch.cat([apart, 1e4 * apart[:1]]), torch.cat([erring, erring[:1] * 1e8])
+    few = drawn(*more, torch.cat([counts, counts[:1] / 1e4]), clear)
+    factors = few / more[0]
+    torch.testing.assert_close(factors[0], factors[1])
+    assert 0 < float(factors[0, 1]) < float(factors[0, 0]) < 1
+    assert float(factors[2].max()) < 1e-6
 
 
 # --- patients -------------------------------------------------------------------------------------
