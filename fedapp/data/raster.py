@@ -120,11 +120,12 @@ def _check_bytes(opened: Image.Image, file: Path) -> None:
     if tags.get(_COMPRESSION, 1) != 1 or _STRIP_BYTES not in tags:
         return
     width, height, bits = tags[_WIDTH], tags[_HEIGHT], tags.get(_BITS_PER_SAMPLE, (1,))
+    bits = bits * tags.get(_SAMPLES, 1) if len(bits) == 1 else bits  # said once for all samples
     # Plane by plane each strip has one sample of a pixel, else all of them.
     rows = [-(-width * one // 8) for one in bits]
     row = sum(rows) if tags.get(_PLANES, 1) == 2 else -(-width * sum(bits) // 8)
-    last = height % min(tags.get(_STRIP_ROWS, height) or height, height)
-    whole = height if not last else height - last + tags[_STRIP_ROWS]
+    strip = tags.get(_STRIP_ROWS) or height
+    whole = -(-height // strip) * strip
     found = sum(tags[_STRIP_BYTES])
     if found not in (row * height, row * whole):  # some writers fill the last strip up
         what = f"TIFF, {found} bytes of pixels, its size takes {row * height}"

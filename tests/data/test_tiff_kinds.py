@@ -113,6 +113,22 @@ def test_colours_pixel_by_pixel_and_plane_by_plane(tmp_path, separate, compresse
             assert (read_raster(file).values == COLOURS).all()
 
 
+def test_bits_that_are_said_once_for_all_samples(tmp_path):
+    assert (read_raster(tiff(tmp_path / "a.tif", COLOURS, tags={258: [8]})).values == COLOURS).all()
+
+
+@pytest.mark.parametrize("tags", [{256: [21]}, {257: [14]}, {258: [1]}, {279: [1]}])
+def test_a_size_that_its_bytes_do_not_have_is_refused(tmp_path, tags):
+    assert "bytes of pixels, its size takes" in refused(tiff(tmp_path / "a.tif", BYTES, tags=tags))
+
+
+def test_a_last_strip_may_be_filled_up(tmp_path):
+    """A strip of 16 rows, the last 3 of which are none of the 13."""
+    content = BYTES.tobytes() + bytes(3 * SIZE[1])
+    start = tiff(tmp_path / "a.tif", BYTES, content=content, tags={278: [16], 279: [16 * SIZE[1]]})
+    assert (read_raster(start).values == BYTES).all()
+
+
 def test_transparency(tmp_path):
     """It is dropped; colours that it has been multiplied into are divided by it again."""
     alpha = RNG.integers(64, 256, SIZE).astype(np.uint8)
