@@ -127,9 +127,9 @@ def node(run_config: Mapping[str, Any], **node_config: Any) -> Node:
     return answer
 
 
-def sites(run_config: Mapping[str, Any], count: int) -> dict[int, Node]:
-    """Return nodes 100, 101, ... that are sites 0, 1, ... as Flower's simulation has them."""
-    parts = {"num-partitions": count}
+def sites(run_config: Mapping[str, Any], count: int, simulated: bool = False) -> dict[int, Node]:
+    """Return nodes 100, 101, ... that are sites 0, 1, ...; simulated: as Flower simulates them."""
+    parts = {"num-partitions": count} if simulated else {}
     return {100 + k: node(run_config, **{"partition-id": k, **parts}) for k in range(count)}
 
 

@@ -270,7 +270,8 @@ def test_flower_gives_the_same_bits(tmp_path, monkeypatch):
         monkeypatch.setattr(TaskIdentity, name, 1)
     plain = run_loopback(experiment(tmp_path / "loop", "fedavg_ft"))[1]
     there = experiment(tmp_path, "fedavg_ft")
-    grid = MemoryGrid(sites({"preset": preset(there, tmp_path)}, there.split.num_clients))
+    count = there.split.num_clients
+    grid = MemoryGrid(sites({"preset": preset(there, tmp_path)}, count, simulated=True))
     folder = serve(there, grid)[1].path
     assert pool(folder) == pool(plain)
     assert rows(folder)[-1]["bytes_up"] == rows(plain)[-1]["bytes_up"]
