@@ -84,6 +84,7 @@ Model = Annotated[Path, typer.Argument(help="a model's folder; `fedapp site` nam
 Images = Annotated[
     Path, typer.Argument(help="a folder of images, a CSV file with `path`, or a file of vectors")
 ]
+Seed = Annotated[int | None, typer.Option(min=0, help="of all random draws; the same as seed=3")]
 Jobs = Annotated[
     int | None,
     typer.Option(min=1, help="cells at a time; else a core each, as memory allows"),
@@ -126,6 +127,7 @@ def run(
             "--json", help="the summary as JSON on standard output, all else on standard error"
         ),
     ] = False,
+    seed: Seed = None,
 ) -> None:
     """Run an experiment in this process, without Flower: the same rounds, the same numbers."""
     from fedapp.drivers.loopback import run_loopback
@@ -137,7 +139,8 @@ def run(
 
     # Whoever reads standard output as JSON must find nothing else there.
     with termination_as_interrupt(), redirect_stdout(sys.stderr) if as_json else nullcontext():
-        experiment = load_experiment(preset, parse_overrides(overrides or []))
+        said = parse_overrides(_with_seed(overrides, seed))
+        experiment = load_experiment(preset, said)
         summary, _ = run_loopback(experiment, paper_block if paper else end_block)
     if as_json:
         print(pretty(summary), end="")
@@ -148,13 +151,15 @@ def demo(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="new folder; else `demo` in your runs")
     ] = None,
+    seed: Seed = None,
 ) -> None:
     """Show what this is for, in a minute or two: 10 simulated sites, alone against together."""
     from fedapp.ground.processes import termination_as_interrupt
     from fedapp.tools.demo.demo import demo as show
 
     with termination_as_interrupt():
-        for line in show(out):
+        over = {} if seed is None else {"seed": seed}
+        for line in show(out, **over):
             print(line)
 
 
@@ -296,8 +301,20 @@ def show_site(
 
 @app.command("predict", rich_help_panel=USE)
 def predict_images(
-    model: Model,
-    images: Images,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="a model's folder (`fedapp site` names them); or RUN/SITE, or a run with one "
+            "site's model, by its name or folder",
+            autocompletion=complete_run,
+        ),
+    ],
+    images: Annotated[
+        list[Path],
+        typer.Argument(
+            help="one or more images, folders of them, CSV files with `path`; or a file of vectors"
+        ),
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="CSV file to write; else standard output")
     ] = None,
@@ -311,9 +328,10 @@ def predict_images(
 ) -> None:
     """Classify images with a site's model: class, probability, uncertainty, prediction set."""
     from fedapp.models.predict import Asked
-    from fedapp.tools.use.predict import predict
+    from fedapp.tools.use.predict import model_folder, predict
 
-    raise typer.Exit(predict(model, images, out, Asked(coverage, sets, passes)))
+    asked = Asked(coverage, sets, passes)
+    raise typer.Exit(predict(model_folder(model), images, out, asked))
 
 
 @app.command("next-to-label", rich_help_panel=USE)
@@ -365,7 +383,7 @@ def advise(
         str, typer.Argument(help="a preset's name or YAML file, or a folder of images by class")
     ],
     overrides: Overrides = None,
-    seeds: Annotated[str, typer.Option(help="seeds, such as 0,1,2")] = "0,1,2,3,4",
+    seeds: Annotated[str, typer.Option(help="seeds, such as 0,1,2 or 0 1 2")] = "0,1,2,3,4",
     out: Annotated[
         Path | None, typer.Option(help="folder of the runs; else advise-<data> in your runs")
     ] = None,
@@ -378,7 +396,8 @@ def advise(
     from fedapp.tools.advise.advise import advise_on
     from fedapp.tools.compare.grid import seeds_of
 
-    given, chosen = parse_overrides(overrides or []), seeds_of(seeds)
+    seeds, rest = _seeds(seeds, overrides)
+    given, chosen = parse_overrides(rest), seeds_of(seeds)
     raise typer.Exit(
         advise_on(data, given, seeds=chosen, out=out, jobs=jobs, as_data=as_json, by=by)
     )
@@ -389,7 +408,7 @@ def compare(
     grid: Grid,
     overrides: Overrides = None,
     methods: Methods = "",
-    seeds: Annotated[str, typer.Option(help="seeds, such as 0,1,2; else the grid's")] = "",
+    seeds: Annotated[str, typer.Option(help="seeds, such as 0,1,2 or 0 1 2; else the grid's")] = "",
     setting: Settings = None,
     out: Annotated[
         Path | None, typer.Option(help="folder of the comparison; else compare-<grid> in your runs")
@@ -411,9 +430,10 @@ def compare(
     from fedapp.tools.compare.compare import compare as compare_grid
     from fedapp.tools.compare.grid import labels_of, seeds_of
 
+    seeds, rest = _seeds(seeds, overrides)
     code = compare_grid(
         grid,
-        parse_overrides(overrides or []),
+        parse_overrides(rest),
         methods=labels_of(methods),
         seeds=seeds_of(seeds),
         settings=setting or (),
@@ -656,8 +676,27 @@ def live_page(
         made.serve_forever()
 
 
+def _seeds(seeds: str, overrides: list[str] | None) -> tuple[str, list[str]]:
+    """Return the seeds with those that follow after a space, and the overrides without them."""
+    given = overrides or []
+    if not seeds:
+        return "", given
+    more = [text for text in given if text.isdecimal()]
+    return " ".join([seeds, *more]), [text for text in given if text not in more]
+
+
+def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
+    """Return the overrides with `seed` among them, where one is given."""
+    return [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
+
+
 def _needed(site_folder: Path | None, command: str) -> Path:
-    if site_folder is None or not site_folder.is_dir():
+    if site_folder is not None and not site_folder.is_dir():
+        raise ConfigError(
+            f"--site-folder {site_folder}: there is no such folder: name the one that "
+            "`fedapp node` has (its --site-folder, else its --keys)"
+        )
+    if site_folder is None:
         raise ConfigError(
             f"fedapp {command}: needs --site-folder, the folder that `fedapp node` has"
         )

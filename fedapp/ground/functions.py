@@ -34,7 +34,10 @@ def give(function: Callable[..., Any]) -> str:
     """
     name = f"{getattr(function, '__module__', '')}:{getattr(function, '__name__', '')}"
     if not (inspect.isfunction(function) and names_function(name)):
-        raise ConfigError(f"{function!r}: must be a function with a name: write it with `def`")
+        called = "; give the function that makes it, not what it made"
+        made = "" if inspect.isfunction(function) else called
+        said = f"{type(function).__name__} {one_line(function, 60)}"
+        raise ConfigError(f"{said}: must be a function with a name: write it with `def`{made}")
     _GIVEN[name] = function
     return name
 

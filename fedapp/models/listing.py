@@ -1,11 +1,13 @@
 """Inputs to answer for: images of a folder, or that a CSV file names, or a file's vectors."""
 
-import csv
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from fedapp.data.folder import KINDS, composed, is_image, passed_over
+from fedapp.data.own.csvfile import rows
+from fedapp.data.own.faults import Fault, Kind
 from fedapp.data.own.folders import LABELLED
 from fedapp.data.own.vectors import READERS, read_rows, vectors_file
 from fedapp.ground.errors import DataError, one_line
@@ -26,30 +28,49 @@ class Listed(NamedTuple):
     row: int | None = None
 
 
+def list_several(sources: Sequence[Path]) -> list[Listed]:
+    """Return the inputs of all sources, each as `list_images` takes it, in their order.
+
+    Of several, names begin with the source as it is written, so that they differ. Raises DataError
+    as `list_images` does, and where vectors are among several.
+    """
+    if len(sources) == 1:
+        return list_images(sources[0])
+    if vectors := [source for source in sources if vectors_file(source)]:
+        raise DataError(f"{vectors[0]}: a file of vectors is asked about alone: name no other")
+    return [
+        one if source.is_file() and is_image(source) else one._replace(name=f"{source}/{one.name}")
+        for source in sources
+        for one in list_images(source)
+    ]
+
+
 def list_images(source: Path) -> list[Listed]:
     """Return every image, at least one.
 
-    source: a folder, whose images are found in folders below it too, hidden ones apart, sorted by
-    name, "./" in front of what a spreadsheet would take for a formula, those in `labelled/<class>`
-    with that label, as in a site's own data; or a CSV file with a column `path`, in its order, each
-    as seen from the file's folder, and perhaps a column `label`; or a file of vectors as a site's
-    own, or a folder with one. Raises DataError where there is no such thing, no image, or a name
-    that is not UTF-8.
+    source: an image, named as it is written here; or a folder, whose images are found in folders
+    below it too, hidden ones apart, sorted by name, "./" in front of what a spreadsheet would take
+    for a formula, those in `labelled/<class>` with that label, as in a site's own data; or a CSV
+    file with a column `path`, in its order, each as seen from the file's folder, and perhaps a
+    column `label`; or a file of vectors as a site's own, or a folder with one. Raises DataError
+    where there is no such thing, no image, or a name that is not UTF-8.
     """
     if vectors := vectors_file(source):
-        rows = read_rows(vectors)
-        return [Listed(name, vectors, rows.text(LABEL, i), i) for i, name in enumerate(rows.ids)]
+        read = read_rows(vectors)
+        return [Listed(name, vectors, read.text(LABEL, i), i) for i, name in enumerate(read.ids)]
     if source.suffix.lower() == ".csv" and source.is_file():
         found = _of_table(source)
     elif source.is_dir():
         found = _of_folder(source)
+    elif source.is_file() and is_image(source):
+        found = [Listed(_written(str(source), source.parent), source)]
     elif source.is_file():
         raise DataError(
-            f"{source}: no folder, no CSV file (.csv) and no vectors ({', '.join(READERS)}): name "
-            "the folder it lies in"
+            f"{source}: no image ({KINDS}), no folder, no CSV file (.csv) and no vectors "
+            f"({', '.join(READERS)}): name one of these"
         )
     else:
-        raise DataError(f"{source}: no such folder or CSV file: name one that holds images")
+        raise DataError(f"{source}: no such file or folder: name images, or what holds them")
     if not found:
         raise DataError(
             f"{source}: no images: name a folder of images as {KINDS}, or a CSV "
@@ -88,24 +109,28 @@ def _class_of(name: str) -> str:
 
 
 def _of_table(table: Path) -> list[Listed]:
-    try:
-        lines = table.read_bytes().decode("utf-8-sig").splitlines()
-        rows = csv.DictReader(lines, strict=True)
-        header = [name.strip().lower() for name in rows.fieldnames or ()]
-        if COLUMN not in header:
-            raise DataError(f"{table}: no column {COLUMN!r} in its first line: name it")
-        rows.fieldnames = header
-        named = [[(row.get(name) or "").strip() for name in (COLUMN, LABEL)] for row in rows]
-    except OSError as error:
-        raise DataError(f"{table}: cannot be read ({error.strerror}): make it so") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{table}: not CSV in UTF-8 ({error}): save it as such") from error
-    found = [Listed(path, table.parent / path, label) for path, label in named if path]
-    for image in found:
-        if not os.path.isfile(image.path):  # not Path's, which raises at a name that is too long
-            text = f"{table}: {image.name}: no such file: correct the path or remove the line"
-            raise DataError(one_line(text))
+    """Return the images that a CSV file names, by the reader of a site's own tables.
+
+    A file that is not there is one image that cannot be used, and no reason to refuse the others.
+    """
+    faults: list[Fault] = []
+    found = [
+        Listed(row[COLUMN], table.parent / row[COLUMN], row.get(LABEL, ""))
+        for _, row in rows(table, _columns, faults, f"{COLUMN},{LABEL}")
+        if row[COLUMN]
+    ]
+    if faults:
+        raise DataError(one_line(table.parent / str(faults[0])))
     return found
+
+
+def _columns(where: str, fields: Sequence[str]) -> Sequence[str] | Fault:
+    """Return the columns that the first line names; others than these two are passed over."""
+    header = [field.lower() for field in fields]
+    if COLUMN not in header:
+        what = f"no column {COLUMN!r} in its first line"
+        return Fault(Kind.LAYOUT, where, what, "name the one that holds the images' paths so")
+    return header
 
 
 def _refused(error: OSError) -> None:

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,7 @@ from torch import Tensor
 from fedapp.data.folder import decode_all
 from fedapp.data.own.vectors import read_rows
 from fedapp.data.stored import DepthError
-from fedapp.ground.errors import ConfigError, DataError, ImageError
+from fedapp.ground.errors import ConfigError, DataError, ImageError, one_line
 from fedapp.ground.names import cell
 from fedapp.learn.uncertainty import at_once
 from fedapp.models.conformal import COVERAGE, Calibration, Sets, prediction_sets
@@ -25,7 +27,7 @@ COLUMNS = (
     "file", "class", "probability", "entropy", "mutual_information", "set", "abstain",
 )  # fmt: skip
 BETWEEN = "|"
-"""Stands between the classes of a set."""
+"""Stands between the classes of a set; in a class's own name it is written as in `set_cell`."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,10 @@ def _vectors(listed: Sequence[Listed], recipe: Recipe) -> Tensor:
 def _one_by_one(listed: Sequence[Listed], recipe: Recipe) -> Batch:
     good, pixels, unread = [], [], []
     for image in listed:
+        if not os.path.isfile(image.path):  # not Path's, which raises at a name that is too long
+            why = one_line(f"{image.path}: no such file: correct its path")
+            unread.append(Unread(image, why))
+            continue
         try:
             pixels.append(read([image.path], recipe))
             good.append(image)
@@ -209,6 +215,17 @@ def as_csv(found: Sequence[Prediction | Unread]) -> str:
     return out.getvalue()
 
 
+def set_cell(classes: Sequence[str]) -> str:
+    r"""Return the classes of a set as one cell, `a|b`; in a name `|` is `\|`, and `\` is `\\`."""
+    return BETWEEN.join(re.sub(r"([|\\])", r"\\\1", name) for name in classes)
+
+
+def classes_in(cell: str) -> tuple[str, ...]:
+    """Return the classes of a set that `set_cell` wrote; empty: none."""
+    names = re.findall(r"(?:[^|\\]|\\.)+", cell)
+    return tuple(re.sub(r"\\(.)", r"\1", name) for name in names)
+
+
 def findings_head(findings: Sequence[str]) -> str:
     """Return the first line of `findings_csv`."""
     out = io.StringIO()
@@ -234,5 +251,4 @@ def _row(one: Prediction | Unread) -> tuple[str, ...]:
     numbers = (one.probability, one.entropy, one.mutual_information)
     abstain = "yes" if one.abstains else "no"
     texts = [f"{number:.6f}" for number in numbers]
-    inside = cell(BETWEEN.join(one.inside))
-    return one.image.name, cell(one.label), *texts, inside, abstain
+    return one.image.name, cell(one.label), *texts, cell(set_cell(one.inside)), abstain

@@ -1,12 +1,12 @@
 """Who takes part in a run: sites that are here when it starts, come late, or come back."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from fedapp.ground.errors import one_line
 from fedapp.ground.settings import DataSettings
 from fedapp.messages.protocol import SiteFacts
-from fedapp.server.checks import Kind, joinable
+from fedapp.server.checks import Kind, changes, joinable
 from fedapp.server.pool import ModelPool
 from fedapp.server.runstate import RunState
 from fedapp.server.standings import Standing
@@ -67,11 +67,7 @@ def _stranger(state: RunState, facts: SiteFacts) -> str:
     if (standing := state.standings.sites.get(facts.site)) is not None:
         if standing.facts == facts:
             return ""
-        changed = ", ".join(
-            f"{f.name} is {getattr(facts, f.name)!r}, was {getattr(standing.facts, f.name)!r}"
-            for f in fields(SiteFacts)
-            if getattr(facts, f.name) != getattr(standing.facts, f.name)
-        )
+        changed = changes(facts, standing.facts)
         return f"it holds other data than before ({changed}); restore its data"
     peer = state.peers.get(facts.site)
     if peer is None or peer == facts:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields
 
 import numpy as np
 
@@ -301,6 +302,15 @@ def unfit(facts: SiteFacts, data: DataSettings) -> str:
     return ""
 
 
+def changes(facts: SiteFacts, before: SiteFacts) -> str:
+    """Name what a site says of itself now and said otherwise before."""
+    return ", ".join(
+        f"{f.name} is {getattr(facts, f.name)!r}, was {getattr(before, f.name)!r}"
+        for f in fields(SiteFacts)
+        if getattr(facts, f.name) != getattr(before, f.name)
+    )
+
+
 def check_same_sites(standings: Standings, facts: Sequence[SiteFacts]) -> None:
     """Check that a run resumes with sites and data that it had. Raises RunError.
 
@@ -316,6 +326,7 @@ def check_same_sites(standings: Standings, facts: Sequence[SiteFacts]) -> None:
     changed = sorted(k for k in now if now[k] != before[k])
     if changed:
         raise RunError(
-            f"site {changed[0]} holds other data than before: {now[changed[0]]}, was "
-            f"{before[changed[0]]}; restore its data to resume, or start anew"
+            f"site {changed[0]} holds other data than before "
+            f"({changes(now[changed[0]], before[changed[0]])}); restore its data to resume, or "
+            "start anew"
         )

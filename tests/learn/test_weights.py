@@ -70,7 +70,7 @@ def test_a_file_that_is_not_here_or_another_one_is_refused(tmp_path, published, 
     (lambda w: w | {"bn9.weight": torch.ones(1)}, "has an unknown tensor 'bn9.weight'"),
     (lambda w: {n: t for n, t in w.items() if n != "bn1.weight"}, "has no tensor 'bn1.weight'"),
     (lambda w: w | {"bn1.weight": torch.ones(3)}, r"'bn1.weight' is \[3\], must be \[64\]"),
-    (lambda w: w | {"bn1.weight": torch.full((64,), torch.nan)}, "must be .* finite"),
+    (lambda w: w | {"bn1.weight": torch.full((64,), torch.nan)}, "NaN or infinity in 64 of 64 num"),
     (lambda w: w | {"conv1.weight": torch.ones(3)}, r"'conv1.weight' is \[3\]"),
     (lambda w: w | {"epoch": 3}, "holds more than named tensors"),
     (lambda w: [w], "holds more than named tensors"),
@@ -79,6 +79,16 @@ def test_a_file_of_another_network_is_refused(tmp_path, published, change, says)
     with pytest.raises(ConfigError, match=says) as error:
         w_0(kept(change(published), tmp_path / "w.pth"))
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "front", ["module.", "_orig_mod.", "encoder.", "module._orig_mod.", "backbone."]
+)
+def test_what_programs_put_in_front_of_every_name_is_dropped(tmp_path, published, front):
+    """As DataParallel and torch.compile do, and a network that has this one as a part."""
+    plain = w_0(kept(published, tmp_path / "w.pth"))
+    wrapped = w_0(kept({front + n: t for n, t in published.items()}, tmp_path / "v.pth"))
+    assert all(torch.equal(plain[name], wrapped[name]) for name in plain)
 
 
 class Bomb:

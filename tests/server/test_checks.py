@@ -184,5 +184,5 @@ def test_resume_needs_a_site_of_before_and_its_data():
     check_same_sites(standings, [FACTS, replace(FACTS, site=1)])
     with pytest.raises(RunError, match=r"checkpoint of sites \[0, 2\], but sites \[1\] are here"):
         check_same_sites(standings, [replace(FACTS, site=1)])
-    with pytest.raises(RunError, match="site 0 holds other data than before"):
+    with pytest.raises(RunError, match=r"before \(labelled is 2, was \d+\); restore"):
         check_same_sites(standings, [replace(FACTS, labelled=2)])

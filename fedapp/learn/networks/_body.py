@@ -30,7 +30,7 @@ def read_body(network: str, file: str, sha256: str) -> nn.Module:
     with torch.random.fork_rng(devices=()):  # whatever was drawn is written over
         body = _built(network)
     head = _cut_off(body, network)
-    tensors = read_weights(file, sha256)
+    tensors = read_weights(file, sha256, body.state_dict().keys())
     load_body(body, {n: t for n, t in tensors.items() if not n.startswith(head)}, file)
     for module in body.modules():
         if isinstance(module, (nn.Dropout, StochasticDepth)):

@@ -1,6 +1,7 @@
 """Weights from a file of this machine; nothing is ever fetched."""
 
 import hashlib
+from collections.abc import Collection
 from io import BytesIO
 from pathlib import Path
 
@@ -38,8 +39,11 @@ def read_file(file: str, sha256: str, key: str = "model.weights_sha256") -> byte
     return blob
 
 
-def read_weights(file: str, sha256: str) -> Params:
+def read_weights(file: str, sha256: str, names: Collection[str]) -> Params:
     """Return the tensors of a safetensors file or of a .pth file that holds a state dict.
+
+    names: of the network's own tensors; where the file has none of them, what `_WRAPPERS` stand for
+    is dropped from the front of all its names.
 
     Of a .pth file torch reads tensors and plain containers only: no code in it is run. Raises
     ConfigError where the file is not here, is another one, or holds anything else.
@@ -60,7 +64,22 @@ def read_weights(file: str, sha256: str) -> Params:
             f"model.weights = {file!r}: holds more than named tensors; save the network's "
             "state_dict() alone"
         )
-    return dict(tensors)
+    return _unwrapped(dict(tensors), names)
+
+
+_WRAPPERS = ("module.", "_orig_mod.", "encoder.", "backbone.", "model.")
+"""What programs put in front of every name: DataParallel, torch.compile, and networks of parts."""
+
+
+def _unwrapped(found: Params, names: Collection[str]) -> Params:
+    """Return a file's tensors without what stands in front of all of their names, if it must go."""
+    body = found
+    while body and not any(name in names for name in body):
+        front = next((w for w in _WRAPPERS if all(name.startswith(w) for name in body)), "")
+        if not front:
+            return found
+        body = {name.removeprefix(front): tensor for name, tensor in body.items()}
+    return body
 
 
 def load_body(network: nn.Module, body: Params, file: str, own: str = "") -> None:
@@ -76,9 +95,14 @@ def load_body(network: nn.Module, body: Params, file: str, own: str = "") -> Non
         where = "has no" if odd[0] in needed else "has an unknown"
         raise ConfigError(f"model.weights = {file!r}: {where} tensor {odd[0]!r}; name another file")
     for name, tensor in body.items():
-        if tensor.shape != wanted[name].shape or not bool(tensor.isfinite().all()):
+        if tensor.shape != wanted[name].shape:
             raise ConfigError(
                 f"model.weights = {file!r}: tensor {name!r} is {list(tensor.shape)}, must be "
-                f"{list(wanted[name].shape)} and finite; name another file"
+                f"{list(wanted[name].shape)}; name another file"
+            )
+        if odd_numbers := int((~tensor.isfinite()).sum()):
+            raise ConfigError(
+                f"model.weights = {file!r}: tensor {name!r} holds NaN or infinity in {odd_numbers} "
+                f"of {tensor.numel()} numbers: its training had failed; name another file"
             )
     network.load_state_dict(body, strict=False)

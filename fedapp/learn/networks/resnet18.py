@@ -81,7 +81,8 @@ class ResNet18Settings(NetworkSettings):
         over the three colours: the same answer as the image in three equal channels.
         """
         if self.weights_sha256:
-            tensors, first = read_weights(self.weights, self.weights_sha256), "conv1.weight"
+            first, names = "conv1.weight", network.state_dict().keys()
+            tensors = read_weights(self.weights, self.weights_sha256, names)
             grey = network.get_parameter(first).shape[1] == 1
             if grey and first in tensors and tensors[first].ndim == 4:
                 tensors[first] = tensors[first].sum(1, keepdim=True)

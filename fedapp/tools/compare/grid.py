@@ -395,8 +395,8 @@ def labels_of(text: str) -> list[str]:
 
 
 def seeds_of(text: str) -> list[int]:
-    """Return the seeds of a command line: "0,1,2" -> three. Raises ConfigError."""
-    seeds = [part.strip() for part in text.split(",") if part.strip()]
+    """Return the seeds of a command line: "0,1,2" or "0 1 2" -> three. Raises ConfigError."""
+    seeds = text.replace(",", " ").split()
     if not all(seed.isdecimal() for seed in seeds):
         raise ConfigError(f"--seeds {text!r}: must be whole numbers from 0, such as 0,1,2")
     return [int(seed) for seed in seeds]

@@ -52,8 +52,14 @@ def gpu(device: str) -> tuple[str, list[Finding]]:
     return "none", [note("no GPU that PyTorch can use", remedy)]
 
 
+def address(server: str) -> str:
+    """Return host:port of what a person gives, which may be written as a web address."""
+    return server.removeprefix("https://").removesuffix("/")
+
+
 def reach(server: str) -> tuple[str, list[Finding]]:
     """Return whether the server takes connections, in words. Raises ConfigError: not host:port."""
+    server = address(server)
     host, colon, port = server.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")  # as IPv6 addresses are written
     if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):

@@ -28,7 +28,7 @@ from rich.console import Console
 from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.ground.foreign import json_of
 from fedapp.site.house import stands_in
-from fedapp.tools.datacheck.machine import reach
+from fedapp.tools.datacheck.machine import address, reach
 from fedapp.tools.node.approvals import Approvals
 from fedapp.tools.node.bundle import ABOUT, about, installed
 
@@ -65,6 +65,7 @@ def look(server: str, keys: Path, folder: Path) -> Iterator[Look]:
     server: host:port. keys: with `ca.crt` and `supernode.key`. folder: the site's own. Raises
     ConfigError where the server's name is none, or a key cannot be read.
     """
+    server = address(server)
     said, found = reach(server)
     if found:
         yield Look("reachable", said, "; ".join(one.remedy for one in found))

@@ -11,14 +11,17 @@ from typing import BinaryIO
 
 import torch
 
+from fedapp.experiment.runfolder import RunFolder
+from fedapp.experiment.runpaths import find_run
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import written_whole
-from fedapp.ground.errors import DataError
+from fedapp.ground.errors import DataError, RunError
 from fedapp.ground.text import count, duration, percent
 from fedapp.learn.lights import shifted
 from fedapp.models.conformal import caution
+from fedapp.models.description import DESCRIPTION
 from fedapp.models.evidence import read_evidence
-from fedapp.models.listing import Listed, list_images
+from fedapp.models.listing import Listed, list_several
 from fedapp.models.model import SiteModel, load_model
 from fedapp.models.predict import (
     COLUMNS,
@@ -33,21 +36,54 @@ from fedapp.models.predict import (
 )
 from fedapp.tools.use.bar import counting
 
+_NAMED = 4
+"""Sites named where a list of sites could be long."""
 UNREAD = 1
 """Exit code where some images could not be used."""
 
 
-def predict(model: Path, images: Path, out: Path | None, asked: Asked) -> int:
+def model_folder(named: str) -> Path:
+    """Return a model's folder: itself, or the only one of a run, or RUN/SITE.
+
+    named: a folder, or a run by its name or folder. Raises RunError where a run has several.
+    """
+    folder = Path(named).expanduser()
+    if (folder / DESCRIPTION).is_file():
+        return folder
+    try:
+        run = find_run(named)
+    except RunError:
+        name, _, site = named.rstrip("/").rpartition("/")
+        try:
+            beside = RunFolder(find_run(name)).models_root / site
+        except RunError:
+            return folder  # reading it will say that there is no model
+        return beside if (beside / DESCRIPTION).is_file() else folder
+    if not (run / "run.json").is_file():
+        return folder
+    found = sorted(path.parent for path in RunFolder(run).models_root.glob(f"*/{DESCRIPTION}"))
+    if not found:
+        raise RunError(f"{run}: no site's model is here: `fedapp models {named}` makes them anew")
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found[:_NAMED]) + ", ..." * (len(found) > _NAMED)
+        raise RunError(
+            f"{run}: has models of {len(found)} sites ({names}): name one, such as "
+            f"{named.rstrip('/')}/{found[0].name}"
+        )
+    return found[0]
+
+
+def predict(model: Path, images: Sequence[Path], out: Path | None, asked: Asked) -> int:
     """Write a model's answers to images to a CSV file, or to standard output, as they come.
 
     Returns the exit code. What was found is said on standard error. Raises DataError where not one
-    image can be used, and as `list_images` and `load_model` do.
+    image can be used, and as `list_several` and `load_model` do.
     """
-    if out and out.exists() and images.exists() and out.samefile(images):
+    if out and out.exists() and any(one.exists() and out.samefile(one) for one in images):
         raise DataError(f"{out}: it is the list of images: name another file for the answers")
     loaded, description = load_model(model, pick_device("auto"))
     listed, tally, began = (
-        list_images(images),
+        list_several(images),
         Tally(asked, description.model.classes),
         time.monotonic(),
     )

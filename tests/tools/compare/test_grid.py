@@ -207,6 +207,7 @@ def test_a_runs_settings_are_compared_on_as_any_preset(tmp_path):
 def test_lists_of_the_command_line():
     assert labels_of(" um_pfssl, fixavg,") == ["um_pfssl", "fixavg"]
     assert (seeds_of("0, 2"), seeds_of("")) == ([0, 2], [])
+    assert seeds_of("0 1 2") == [0, 1, 2]
     for text in ("0,-1", "1.5", "one", "0..3"):
         with pytest.raises(ConfigError, match=r"--seeds .*must be whole numbers from 0"):
             seeds_of(text)

@@ -441,3 +441,18 @@ def test_two_rows_of_a_table_may_have_the_same_numbers(tmp_path):
         line = "the same numbers in train and val: 0, 2" if not code else "the same image in train"
         kind = "fault" if code else "note"
         assert any(one.startswith(line) for one in findings(output, kind))
+
+
+def test_a_server_may_be_given_as_a_web_address(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        machine.socket, "create_connection", lambda to, _: asked.append(to) or io.StringIO()
+    )
+    for server in (
+        "fl.example.org:8443",
+        "https://fl.example.org:8443",
+        "https://fl.example.org:8443/",
+    ):
+        said, found = machine.reach(server)
+        assert said.startswith("fl.example.org:8443 answers") and not found
+    assert set(asked) == {("fl.example.org", 8443)}

@@ -44,6 +44,12 @@ def refused(*arguments):
     return str(result.exception)
 
 
+def first(images):
+    """The first image of north's folder, as answers name it."""
+    found = (images / "north").rglob("*.png")
+    return min(path.relative_to(images / "north").as_posix() for path in found)
+
+
 def pixels(files):
     """As Pillow reads them: no resizing here, the digits are of the model's size."""
     return torch.from_numpy(np.stack([np.array(Image.open(file)) for file in files]))[:, None]
@@ -118,6 +124,58 @@ def test_a_table_is_answered_in_its_order(model, images):
     assert [row["file"] for row in found] == [row["path"] for row in rows(table.read_text())]
 
 
+def test_one_image_that_is_gone_keeps_no_other_from_an_answer(model, images, tmp_path):
+    (tmp_path / "list.csv").write_bytes(
+        b"\xef\xbb\xbf" + f"Path,note\ngone.png,x\n{images}/north/{first(images)},y\n".encode()
+    )
+    result = invoked(model, tmp_path / "list.csv")
+    gone, there = rows(result.stdout)
+    assert result.exit_code == 1 and gone["class"] == "" and there["class"]
+    assert "images that cannot be used: 1; the first:" in result.stderr
+    assert "gone.png: no such file: correct its path" in " ".join(result.stderr.split())
+
+
+def test_images_and_folders_may_be_named_one_by_one(model, images):
+    one = images / "north" / first(images)
+    whole = {row["file"]: row["class"] for row in rows(invoked(model, images / "north").stdout)}
+    alone = rows(invoked(model, one).stdout)
+    several = rows(invoked(model, one, images / "west" / "labels.csv", images / "north").stdout)
+    assert [(row["file"], row["class"]) for row in alone] == [(str(one), whole[first(images)])]
+    west = rows((images / "west" / "labels.csv").read_text())
+    named = [f"{images / 'west' / 'labels.csv'}/{row['path']}" for row in west]
+    named = [str(one), *named, *(f"{images / 'north'}/{name}" for name in whole)]
+    assert [row["file"] for row in several] == named
+    assert "no such file or folder" in refused(model, one, images / "none.png")
+
+
+def test_a_run_may_be_named_in_a_models_place(run, model, images, tmp_path, monkeypatch):
+    one = images / "north" / first(images)
+    expected = invoked(model, one).stdout
+    monkeypatch.setenv("FEDAPP_OUT", str(run.parent))
+    assert invoked(f"{run.name}/north", one).stdout == expected
+    assert invoked(f"{run}/north", one).stdout == expected
+    says = refused(run.name, one)
+    assert f"has models of {len(SITES)} sites (" in says and f"such as {run.name}/" in says
+    shutil.copytree(run, tmp_path / "single")
+    for folder in (tmp_path / "single" / "models").iterdir():
+        if folder.is_dir() and folder.name != "north":
+            shutil.rmtree(folder)
+    assert invoked(tmp_path / "single", one).stdout == expected
+    shutil.rmtree(tmp_path / "single" / "models")
+    assert "no site's model is here: `fedapp models" in refused(tmp_path / "single", one)
+    assert "no model" in refused("no-such-run", one)
+
+
+@pytest.mark.parametrize(
+    "names", [("a|b", "c"), ("a", "b", "c"), ("a|b",), ("a\\", "|b"), ("\\|", "||"), ("x",), ()]
+)
+def test_a_set_says_which_classes_are_in_it(names):
+    """A class may be called `a|b`: its set was that of the classes a and b."""
+    assert predict.classes_in(predict.set_cell(names)) == names
+    if not any(sign in name for name in names for sign in "|\\"):
+        assert predict.set_cell(names) == "|".join(names)  # as it always was
+
+
 def test_batches_change_nothing(model, images, monkeypatch):
     whole = rows(invoked(model, images).stdout)
     monkeypatch.setattr(predict, "at_once", lambda inputs: 7)
@@ -183,10 +241,14 @@ def test_images_of_another_kind_are_refused_by_name(model, tmp_path):
 @pytest.mark.parametrize(("name", "content", "says"), [
     ("labels.csv", "file,label\na.png,1\n", "no column 'path' in its first line"),
     ("labels.csv", "path\n", "no images: name a folder of images"),
-    ("labels.csv", "path\ngone.png\n", "labels.csv: gone.png: no such file: correct the path"),
-    ("labels.csv", b"path\n\xff\n", "not CSV in UTF-8"),
+    ("labels.csv", "path\ngone.png\n", "gone.png: no such file: correct its path"),
+    ("labels.csv", b"path\n\xff\n", "not UTF-8 text: save it as 'CSV UTF-8 (comma delimited)'"),
+    ("labels.csv", "path,label\na.png,1\n".encode("utf-16"), "labels.csv: not UTF-8 text: save it"),
+    ("labels.csv", "path;label\na.png;1\n", "line 1: fields are separated by ';': save the file"),
+    ("labels.csv", "path\tlabel\na.png\t1\n", "fields are separated by '\\t'"),
+    ("labels.csv", "path,label\na,b.png,1\n", "line 2: 3 fields, the header has 2: write one for"),
     ("notes.txt", "none",
-     "no folder, no CSV file (.csv) and no vectors (.npz, .parquet): name the folder it lies in"),
+     "no folder, no CSV file (.csv) and no vectors (.npz, .parquet): name one of these"),
 ])  # fmt: skip
 def test_a_table_that_names_no_images_is_refused(model, tmp_path, name, content, says):
     path = tmp_path / name
