@@ -24,7 +24,7 @@ from pydicom.uid import JPEG2000Lossless, RLELossless
 from fedapp.data.folder import read_stored
 from fedapp.data.own import list_own
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError, FedAppError
+from fedapp.ground.errors import ConfigError, DataError, FedAppError
 from fedapp.learn.params import digest_of
 from fedapp.models.listing import list_images
 from fedapp.models.model import load_model
@@ -372,7 +372,10 @@ def vectors(root: Path) -> Iterator[Case]:
 
 
 def of_listing(path: Path) -> Any:
-    return [(one.name, one.label) for one in list_images(path)]
+    found = list_images(path)
+    if not any(os.path.isfile(one.path) for one in found):  # each is then refused by its name
+        raise DataError(f"{path}: none of its images is there")
+    return [(one.name, one.label) for one in found]
 
 
 def tables(root: Path) -> Iterator[Case]:

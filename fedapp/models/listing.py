@@ -121,6 +121,8 @@ def _of_table(table: Path) -> list[Listed]:
     ]
     if faults:
         raise DataError(one_line(table.parent / str(faults[0])))
+    if odd := next((one.name for one in found if not one.name.isprintable()), ""):
+        raise DataError(f"{table}: {odd!a}: a path with control characters: rename the file")
     return found
 
 
