@@ -137,10 +137,14 @@ def _check(header: Any) -> None:
 
 
 def _check_length(header: Any) -> None:
-    """Raise _NotReadError where there are more or fewer bytes of pixels than the header says."""
+    """Raise _NotReadError where there are fewer bytes of pixels than the header says, or others.
+
+    Zeros may follow, with which some programs fill up; other bytes would be pixels of an image of
+    another size, whose rows would be read askew.
+    """
     samples = 2 if header.PhotometricInterpretation == "YBR_FULL_422" else header.SamplesPerPixel
     said = header.Rows * header.Columns * samples * header.BitsAllocated // 8
-    if len(header.PixelData) not in (said, said + said % 2):  # of an even number
+    if len(header.PixelData) < said or any(header.PixelData[said + said % 2 :]):
         what = f"{len(header.PixelData)} bytes of pixels, its header says {said}"
         raise _NotReadError(what, _AGAIN)
 
@@ -213,6 +217,7 @@ def _stored(header: Any) -> Stored:
     # Of damaged RLE pylibjpeg's decoder panics, past all `except Exception`.
     plugin = "pydicom" if syntax == _RLE else "pillow" if syntax in _JPEG else "pylibjpeg"
     options: dict[str, Any] = {"apply_j2k_sign_correction": False, "correct_unused_bits": False}
+    options["allow_excess_frames"] = False  # zeros behind the pixels are none
     if stream:
         options["bits_allocated"] = 8 if stream.bits <= 8 else 16
     decoded: Values = pixels.pixel_array(

@@ -1,7 +1,7 @@
 """A folder of images as a data set: `<root>/<class>/*.png`, or of another of `SUFFIXES`.
 
 `<root>/train/<class>/` and `<root>/test/<class>/` (and `val`) are pooled where the root holds
-nothing else. Images that lie deeper are refused: nobody can tell what the folders between mean.
+nothing else. Images that lie deeper, or in no class's folder, are refused: their class is not said.
 """
 
 import os
@@ -55,7 +55,7 @@ def list_images(root: Path) -> Listing:
     """List the images under `root`; `DataError` where there are none.
 
     Hidden files and folders are passed over, and so are those that a file server makes, and
-    classes without images. `DataError` names an image that lies too deep.
+    classes without images. `DataError` names an image that lies too deep, or in no class's folder.
     """
     parts = _parts(root)
     for folder in (inner for part in parts for inner in _folders(part)):
@@ -72,6 +72,13 @@ def list_images(root: Path) -> Listing:
             f"{root}: no images of the form <class>/*.png, or of {KINDS} (train/ "
             "and test/ in front are allowed): put them there, or set data.root or FEDAPP_DATA to "
             "their folder"
+        )
+    above = dict.fromkeys((root, *parts))
+    beside = (file for folder in above for file in _entries(folder) if file.is_file())
+    if loose := next(filter(is_image, beside), None):
+        raise DataError(
+            f"{root}: {loose.relative_to(root)} lies beside the folders of the classes: move it "
+            "into the folder of its class, or elsewhere"
         )
     classes = tuple(sorted({name for name, _ in found}))
     number = {name: index for index, name in enumerate(classes)}

@@ -31,7 +31,8 @@ _TURNED = {
 }
 """What brings an image upright, by its orientation (EXIF, TIFF), 1 apart, which is upright."""
 _WIDTH, _HEIGHT, _BITS_PER_SAMPLE, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
-_SAMPLES, _STRIP_ROWS, _STRIP_BYTES, _PLANES, _SAMPLE_FORMAT = 277, 278, 279, 284, 339
+_STRIP_STARTS, _SAMPLES, _STRIP_ROWS, _STRIP_BYTES = 273, 277, 278, 279
+_PLANES, _SAMPLE_FORMAT = 284, 339
 """Tags of TIFF."""
 _WHITE_IS_ZERO = 0
 """A photometric interpretation of TIFF."""
@@ -115,20 +116,35 @@ def _misread(opened: Image.Image) -> bool:
 
 
 def _check_bytes(opened: Image.Image, file: Path) -> None:
-    """Raise ImageError where a plain TIFF has more or fewer bytes of pixels than its size takes."""
+    """Raise ImageError where a strip of a plain TIFF has not the bytes that its size takes.
+
+    The last strip may be filled up to as many rows as the others; zeros may follow in each. Other
+    bytes would be pixels of an image of another size, whose rows would be read askew.
+    """
     tags: Any = opened.tag_v2  # type: ignore[attr-defined]
     if tags.get(_COMPRESSION, 1) != 1 or _STRIP_BYTES not in tags:
         return
     width, height, bits = tags[_WIDTH], tags[_HEIGHT], tags.get(_BITS_PER_SAMPLE, (1,))
     bits = bits * tags.get(_SAMPLES, 1) if len(bits) == 1 else bits  # said once for all samples
     # Plane by plane each strip has one sample of a pixel, else all of them.
-    rows = [-(-width * one // 8) for one in bits]
-    row = sum(rows) if tags.get(_PLANES, 1) == 2 else -(-width * sum(bits) // 8)
+    planes = bits if tags.get(_PLANES, 1) == 2 else (sum(bits),)
     strip = tags.get(_STRIP_ROWS) or height
-    whole = -(-height // strip) * strip
-    found = sum(tags[_STRIP_BYTES])
-    if found not in (row * height, row * whole):  # some writers fill the last strip up
-        what = f"TIFF, {found} bytes of pixels, its size takes {row * height}"
+    tops = range(0, height, strip)
+    # The bytes that each strip takes, and those of a strip of all rows.
+    takes = [
+        (row * min(strip, height - top), row * strip)
+        for row in (-(-width * plane // 8) for plane in planes)
+        for top in tops
+    ]
+    starts, found = tags[_STRIP_STARTS], tags[_STRIP_BYTES]
+    right = len(starts) == len(found) == len(takes)
+    with file.open("rb") as raw:
+        for start, there, (least, whole) in zip(starts, found, takes, strict=False):
+            raw.seek(start + least)
+            right &= there == whole or (there >= least and not any(raw.read(there - least)))
+    if not right:
+        size = sum(least for least, _ in takes)
+        what = f"TIFF, {sum(found)} bytes of pixels, its size takes {size}"
         raise ImageError(file, what, "replace it by a whole copy or remove it")
 
 

@@ -58,7 +58,12 @@ def plain(text: str) -> str:
 
 def cell(name: str) -> str:
     """Return a name as a cell of CSV that no spreadsheet computes: `'` in front of a formula."""
-    return f"'{name}" if name.startswith(FORMULA) else name
+    return f"'{name}" if name.lstrip("'").startswith(FORMULA) else name
+
+
+def of_cell(text: str) -> str:
+    """Return the name that `cell` wrote, and any other text as it is."""
+    return text[1:] if text.startswith("'") and cell(text) != text else text
 
 
 def markdown(name: str) -> str:

@@ -15,7 +15,7 @@ from fedapp.data.folder import decode_all
 from fedapp.data.own.vectors import read_rows
 from fedapp.data.stored import DepthError
 from fedapp.ground.errors import ConfigError, DataError, ImageError, one_line
-from fedapp.ground.names import cell
+from fedapp.ground.names import cell, of_cell
 from fedapp.learn.uncertainty import at_once
 from fedapp.models.conformal import COVERAGE, Calibration, Sets, prediction_sets
 from fedapp.models.description import Recipe
@@ -217,12 +217,12 @@ def as_csv(found: Sequence[Prediction | Unread]) -> str:
 
 def set_cell(classes: Sequence[str]) -> str:
     r"""Return the classes of a set as one cell, `a|b`; in a name `|` is `\|`, and `\` is `\\`."""
-    return BETWEEN.join(re.sub(r"([|\\])", r"\\\1", name) for name in classes)
+    return cell(BETWEEN.join(re.sub(r"([|\\])", r"\\\1", name) for name in classes))
 
 
-def classes_in(cell: str) -> tuple[str, ...]:
-    """Return the classes of a set that `set_cell` wrote; empty: none."""
-    names = re.findall(r"(?:[^|\\]|\\.)+", cell)
+def classes_in(text: str) -> tuple[str, ...]:
+    """Return the classes of a cell of the column `set`; empty: none."""
+    names = re.findall(r"(?:[^|\\]|\\.)+", of_cell(text))
     return tuple(re.sub(r"\\(.)", r"\1", name) for name in names)
 
 
@@ -251,4 +251,4 @@ def _row(one: Prediction | Unread) -> tuple[str, ...]:
     numbers = (one.probability, one.entropy, one.mutual_information)
     abstain = "yes" if one.abstains else "no"
     texts = [f"{number:.6f}" for number in numbers]
-    return one.image.name, cell(one.label), *texts, cell(set_cell(one.inside)), abstain
+    return one.image.name, cell(one.label), *texts, set_cell(one.inside), abstain

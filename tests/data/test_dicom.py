@@ -182,6 +182,17 @@ def test_what_is_not_read_is_named(tmp_path, fields, said):
     assert said in refused(dicom(tmp_path / "a.dcm", VALUES, **fields))
 
 
+def test_zeros_behind_the_pixels_are_passed_over(tmp_path):
+    """Some programs fill up with them; other bytes are pixels of an image of another size."""
+    data = header(VALUES)
+    for more in (2, 72, 4096, len(data.PixelData)):
+        file = dicom(tmp_path / "a.dcm", VALUES, PixelData=data.PixelData + bytes(more))
+        assert (read_dicom(file).values == VALUES).all()
+    said = f"{len(data.PixelData) + 2} bytes of pixels, its header says {len(data.PixelData)}: "
+    file = dicom(tmp_path / "a.dcm", VALUES, PixelData=data.PixelData + b"\0\1")
+    assert said in refused(file)
+
+
 @pytest.mark.parametrize("slope", ["NaN ", "-inf"])
 def test_slopes_that_are_no_numbers(tmp_path, slope):
     file = dicom(tmp_path / "a.dcm", VALUES, RescaleSlope="1.25")

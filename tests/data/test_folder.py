@@ -59,6 +59,18 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     assert load(tmp_path).classes == ("bus", "train")
 
 
+@pytest.mark.parametrize("place", ["a.png", "train/a.png"])
+def test_an_image_in_no_class_is_refused(tmp_path: Path, place: str) -> None:
+    """It was passed over in silence."""
+    write(tmp_path / "train" / "cat" / "0.png")
+    write(tmp_path / "test" / "dog" / "0.png")
+    (tmp_path / "notes.txt").write_text("no image")
+    assert load(tmp_path).classes == ("cat", "dog")
+    write(tmp_path / place)
+    with pytest.raises(DataError, match=f"{place} lies beside the folders of the classes"):
+        load(tmp_path)
+
+
 def test_one_class_called_train(tmp_path: Path) -> None:
     write(tmp_path / "train" / "0.png")
     assert load(tmp_path).classes == ("train",)

@@ -136,6 +136,14 @@ def test_a_table_and_its_columns_in_any_order(tmp_path):
     assert a.path.is_file()
 
 
+def test_a_class_as_our_own_csv_writes_it(tmp_path):
+    """`fedapp predict` writes `'+ve`, so that no spreadsheet computes it."""
+    table(tmp_path, "a.png,'+ve", "b.png,+ve", "c.png,'-ve")
+    listing = list_own(tmp_path, ("+ve", "-ve"))
+    assert listing.faults == ()
+    assert [entry.label for entry in listing.entries] == ["+ve", "+ve", "-ve"]
+
+
 def test_a_table_as_excel_writes_it(tmp_path):
     for name in ("scans/a.png", "b, c.png"):
         image(tmp_path / name)

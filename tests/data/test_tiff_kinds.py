@@ -129,6 +129,25 @@ def test_a_last_strip_may_be_filled_up(tmp_path):
     assert (read_raster(start).values == BYTES).all()
 
 
+@pytest.mark.parametrize("strips", [1, 3])
+def test_zeros_may_follow_in_a_strip_and_nothing_else(tmp_path, strips):
+    """As of writers that fill up to an even number of bytes, or to a sector of a disk."""
+    rows = -(-SIZE[0] // strips)
+    for behind in (b"", b"\0", bytes(490), b"\0\1"):
+        parts = [BYTES[k : k + rows].tobytes() + behind for k in range(0, SIZE[0], rows)]
+        file = tiff(tmp_path / "a.tif", BYTES, content=b"".join(parts))
+        first = file.read_bytes().index(parts[0])
+        starts = [first + sum(map(len, parts[:k])) for k in range(strips)]
+        if strips > 1:  # three places and lengths stand outside of their entries
+            starts = [start + 2 * 4 * strips for start in starts]
+        tags = {273: starts, 278: [rows], 279: [len(part) for part in parts]}
+        file = tiff(tmp_path / "a.tif", BYTES, content=b"".join(parts), tags=tags)
+        if any(behind):
+            assert "bytes of pixels, its size takes" in refused(file)
+        else:
+            assert (read_raster(file).values == BYTES).all()
+
+
 def test_transparency(tmp_path):
     """It is dropped; colours that it has been multiplied into are divided by it again."""
     alpha = RNG.integers(64, 256, SIZE).astype(np.uint8)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedapp.data.folder import composed
 from fedapp.data.own.faults import Fault, Kind
+from fedapp.ground.names import of_cell
 
 Columns = Callable[[str, Sequence[str]], Sequence[str] | Fault]
 """Where the first line stands and its fields -> the columns' names, or what is wrong with them."""
@@ -28,7 +29,7 @@ def rows(
     while True:
         where = f"{table.name}, line {reader.line_num + 1}"
         try:
-            fields = [composed(field.strip()) for field in next(reader)]
+            fields = [composed(of_cell(field.strip())) for field in next(reader)]
         except StopIteration:
             break
         except csv.Error as error:

@@ -11,8 +11,8 @@ Opacus finds each image's gradient and cuts. Sampling and noise are ours: keyed 
 secret, so that a task that is done again is no second look.
 
 Whoever sends the weights can choose them so that numbers overflow for one image alone. Gradients
-that are NaN or infinite are therefore taken for 0 before they are cut: such an image changes the
-sum by C at most, as every other, and no error tells of it.
+that are NaN or infinite are therefore taken for 0 before they are cut: such an image or patient
+changes the sum by C at most, as every other, and no error tells of it.
 """
 
 import warnings
@@ -106,8 +106,7 @@ class NoisySteps:
                             warnings.filterwarnings("ignore", "Full backward hook is firing")
                             F.cross_entropy(logits, labels[here], reduction="sum").backward()
                         for one, total in zip(parameters, of_patients, strict=True):
-                            finite = torch.nan_to_num(one.grad_sample, 0.0, 0.0, 0.0)
-                            total.index_add_(0, at.to(total.device), finite)
+                            total.index_add_(0, at.to(total.device), one.grad_sample)
                     cutting.zero_grad()
                     for one, total in zip(parameters, of_patients, strict=True):
                         one.grad_sample = torch.nan_to_num(total, 0.0, 0.0, 0.0)

@@ -167,12 +167,24 @@ def test_a_run_may_be_named_in_a_models_place(run, model, images, tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    "names", [("a|b", "c"), ("a", "b", "c"), ("a|b",), ("a\\", "|b"), ("\\|", "||"), ("x",), ()]
+    "names",
+    [
+        ("a|b", "c"),
+        ("a", "b", "c"),
+        ("a|b",),
+        ("a\\", "|b"),
+        ("\\|", "||"),
+        ("x",),
+        ("+ve", "-ve"),
+        ("'+ve", "x"),
+        ("'", "'x"),
+        (),
+    ],
 )
 def test_a_set_says_which_classes_are_in_it(names):
     """A class may be called `a|b`: its set was that of the classes a and b."""
     assert predict.classes_in(predict.set_cell(names)) == names
-    if not any(sign in name for name in names for sign in "|\\"):
+    if not any(sign in name for name in names for sign in "|\\+"):
         assert predict.set_cell(names) == "|".join(names)  # as it always was
 
 
