@@ -1,4 +1,4 @@
-"""Masked sums at the server: one task for all sites becomes four steps, and one answer: the sum.
+"""Masked sums at the server: one task for all sites becomes five steps, and one answer: the sum.
 
 A method of such a run has one site, `EVERYBODY`, and a cohort that is one, `COHORT`. What it asks
 of these is asked of every site that they stand for, in the steps of docs/MASKED_SUMS.md; what comes
