@@ -5,7 +5,7 @@ dealt together, as a patient's inputs are; where a split was made elsewhere, the
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -28,19 +28,21 @@ def alike(inputs: Tensor) -> Numbers | None:
 
     inputs: [N, ...], on the CPU.
     """
-    numbers: dict[str, int] = {}
-    found = [numbers.setdefault(content_of(one), len(numbers)) for one in inputs]
-    return np.array(found, np.int64) if len(numbers) < len(found) else None
+    found = numbers_of(map(content_of, inputs))
+    return found if len(np.unique(found)) < len(found) else None
 
 
-def tied(one: Numbers | None, other: Numbers | None) -> Numbers | None:
+def numbers_of(things: Iterable[Hashable]) -> Numbers:
+    """Return numbers int64 [N] from 0, in order of appearance; equal things have the same one."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(one, len(numbers)) for one in things], np.int64)
+
+
+def tied(one: Numbers, other: Numbers) -> Numbers:
     """Return what is to be dealt together by two groupings, int64 [N] from 0, of the same inputs.
 
-    Inputs are tied that share a group in either, and so are those tied to the same third one. None:
-    nothing is tied.
+    Inputs are tied that share a group in either, and so are those tied to the same third one.
     """
-    if one is None or other is None:
-        return other if one is None else one
     first = int(one.max()) + 1
     links = coo_array(
         (np.ones(len(one)), (one, first + other)), shape=(first + int(other.max()) + 1,) * 2

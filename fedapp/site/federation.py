@@ -298,7 +298,9 @@ def _together(
     single = pool.inputs.ndim == 2 or name in PUBLISHED or split.bags or split.test_images
     if single or unknown:
         return patients
-    groups = tied(patients, alike(pool.inputs))
+    groups = alike(pool.inputs)
+    if patients is not None:
+        groups = patients if groups is None else tied(patients, groups)
     if groups is not None and not groups.any():
         raise DataError(
             f"{name}: all {len(groups)} inputs are copies of one, or belong to one patient: there "

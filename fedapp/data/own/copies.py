@@ -7,6 +7,7 @@ file is read twice for it: a run decodes every image anyway.
 
 from collections.abc import Sequence
 
+from fedapp.data.copies import numbers_of, tied
 from fedapp.data.own.entries import Entry
 
 Group = tuple[str, str]
@@ -19,21 +20,15 @@ def together(entries: Sequence[Entry], contents: Sequence[str]) -> tuple[Group, 
     contents: `content_of` each entry's image; empty: unknown, equal to no other. Groups that hold
     images of equal content are tied, and so are groups that are tied to the same third one.
     """
-    parents: dict[Group, Group] = {}
-
-    def first(group: Group) -> Group:
-        while (parent := parents.setdefault(group, group)) != group:
-            parents[group] = parents[parent]  # shortens the way for the next to ask
-            group = parent
-        return group
-
-    holders: dict[str, Group] = {}
-    for entry, content in zip(entries, contents, strict=True):
-        group = _group(entry)
-        if content:
-            low, high = sorted((first(group), first(holders.setdefault(content, group))))
-            parents[high] = low
-    return tuple(first(_group(entry)) for entry in entries)
+    groups = [_group(entry) for entry in entries]
+    if not any(contents):
+        return tuple(groups)
+    alone = (content or at for at, content in enumerate(contents))
+    numbers = tied(numbers_of(groups), numbers_of(alone))
+    first: dict[int, Group] = {}
+    for number, group in zip(numbers, groups, strict=True):
+        first[number] = min(group, first.get(number, group))
+    return tuple(first[number] for number in numbers)
 
 
 def _group(entry: Entry) -> Group:
