@@ -37,10 +37,7 @@ class DataSet:
 
     def __post_init__(self) -> None:
         check_inputs(self.inputs)
-        try:
-            check_class_names(self.classes)
-        except ValueError as error:
-            raise DataError(f"classes: {error}") from error
+        check_class_names(self.classes)
         labels, (count, channels) = self.labels, self.inputs.shape[:2]
         if labels.dtype != torch.int64 or labels.shape != (count,):
             raise DataError(

@@ -34,10 +34,7 @@ class GivenSites:
     are_images: bool
 
     def __post_init__(self) -> None:
-        try:
-            check_class_names(self.classes)
-        except ValueError as error:
-            raise DataError(f"classes: {error}") from error
+        check_class_names(self.classes)
 
     def site(self, k: int) -> SiteData:
         """Return the data of site k, in [0, K)."""

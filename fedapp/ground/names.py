@@ -10,6 +10,8 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
+from fedapp.ground.errors import DataError
+
 SITE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 """What a site may be called; it is also a folder's name."""
 RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}"
@@ -35,9 +37,12 @@ def class_name(name: str) -> str:
 
 
 def check_class_names(names: Iterable[str]) -> None:
-    """Raise ValueError naming the first that cannot be the name of a class or finding."""
-    for name in names:
-        class_name(name)
+    """Raise DataError naming the first that cannot be the name of a class or finding."""
+    try:
+        for name in names:
+            class_name(name)
+    except ValueError as error:
+        raise DataError(f"classes: {error}") from error
 
 
 def folder_name(name: str) -> str:
