@@ -39,7 +39,9 @@ def list_several(sources: Sequence[Path]) -> list[Listed]:
     if vectors := [source for source in sources if vectors_file(source)]:
         raise DataError(f"{vectors[0]}: a file of vectors is asked about alone: name no other")
     return [
-        one if source.is_file() and is_image(source) else one._replace(name=f"{source}/{one.name}")
+        one
+        if source.is_file() and is_image(source)
+        else one._replace(name=_written(f"{source}/{one.name}", source))
         for source in sources
         for one in list_images(source)
     ]

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from fedapp.learn.choice import Candidate
 from fedapp.models import predict
 from fedapp.models.conformal import calibrated, prediction_sets
 from fedapp.models.evidence import Evidence, write_evidence
+from fedapp.models.listing import list_several
 from fedapp.models.model import load_model
 from fedapp.server.peers import finished_run
 from fedapp.site.federation import federation_of
@@ -133,6 +135,14 @@ def test_one_image_that_is_gone_keeps_no_other_from_an_answer(model, images, tmp
     assert result.exit_code == 1 and gone["class"] == "" and there["class"]
     assert "images that cannot be used: 1; the first:" in result.stderr
     assert "gone.png: no such file: correct its path" in " ".join(result.stderr.split())
+
+
+def test_of_several_folders_too_no_name_is_a_formula(tmp_path, monkeypatch):
+    for folder in ("=1+1", "b"):
+        image(tmp_path / folder / "a.png")
+    monkeypatch.chdir(tmp_path)
+    names = [one.name for one in list_several([Path("=1+1"), Path("b")])]
+    assert names == ["./=1+1/a.png", "b/a.png"]
 
 
 def test_images_and_folders_may_be_named_one_by_one(model, images):
