@@ -1,14 +1,12 @@
 """What joining is worth by the committed results: more than a network or the closed form alone.
 
-    python -m bench.gain [STUDY ...]     else all studies that have both
+    python -m bench.gain
 
 A study's `one_round` also measures the same closed form of each site's own sums: training alone
 with the same features. Paired over seeds, in points, with 95 % intervals.
 """
 
 import csv
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from fedapp.ground.errors import RunError
@@ -73,11 +71,11 @@ def _rows(study: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def main(studies: Sequence[str]) -> None:
-    """Print what joining is worth in these studies."""
-    for study in studies or STUDIES:
+def main() -> None:
+    """Print what joining is worth in all studies that have both."""
+    for study in STUDIES:
         print(*lines(study), sep="\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
