@@ -20,6 +20,7 @@ from fedapp.messages.protocol import MASKED, ModelRef, Origin, SumStep, Task
 from fedapp.methods.base import schemas
 from fedapp.site.house import House
 from fedapp.site.terms import BY_CLASS, KINDS, TermError, Terms, kind_of, read_terms
+from fedapp.tools.node.terms import sentences
 
 RSA = (
     rsa.generate_private_key(65537, 2048).public_key()
@@ -495,3 +496,12 @@ def test_counts_of_scores_leave_unless_the_site_forbids_it():
     allowed(Terms(score_counts=False))
     why = refused(Terms(score_counts=False), "score_counts", rounds__pooled_auroc=True)
     assert "rounds.pooled_auroc = True would send them" in why
+
+
+def test_terms_in_plain_words_promise_no_noise_that_nobody_asks_for():
+    masked = list(sentences(Terms(masked_only=True)))
+    assert "Noise: none is asked for; the sum of all sites is exact." in masked
+    assert any(one.startswith("Where a masked run has noise, it is enough") for one in masked)
+    few = list(sentences(Terms(most_members=9)))
+    said = "Where a run masks its sums: of 3 sites or more and 9 at most. A plain run is allowed."
+    assert said in few and said not in sentences(Terms())

@@ -82,18 +82,23 @@ def _numbers(terms: Terms) -> Iterator[str]:
 
 
 def _privacy(terms: Terms) -> Iterator[str]:
+    least = terms.least_members or FEWEST
+    most = f" and {terms.most_members} at most" if terms.most_members else ""
     if terms.masked_only:
-        least = terms.least_members or FEWEST
-        most = f" and {terms.most_members} at most" if terms.most_members else ""
         yield f"Sums are masked, of {least} sites or more{most}: a plain run is refused."
+    elif terms.least_members or terms.most_members:
+        yield f"Where a run masks its sums: of {least} sites or more{most}. A plain run is allowed."
     if terms.members is not None:
         keys = ", ".join(one[:16] for one in terms.members)
         yield f"In a masked sum may be only the holders of these keys: {keys}."
     elif terms.masked_only:
         yield "Who is in a masked sum: whoever the run names, since no members are written here."
-    if terms.masked_only or terms.members is not None:
+    if terms.masked_only or terms.members is not None or terms.colluding_at_least > 1:
         count = terms.colluding_at_least
-        yield f"Noise is enough although {count} of them tell the server all that they know."
+        yield (
+            f"Where a masked run has noise, it is enough although {count} of them tell the server "
+            "all that they know."
+        )
     asked = {
         "privacy.clip at most": terms.clip_at_most,
         "privacy.noise at least": terms.noise_at_least,
