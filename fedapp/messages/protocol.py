@@ -350,6 +350,15 @@ class Task:
         """Return what random draws of this task are keyed by: the round, or its later phase."""
         return f"{self.round}.{self.phase}" if self.phase else self.round
 
+    @property
+    def question(self) -> "Task":
+        """Return what is asked of the site's images.
+
+        By it a site that protects them pays, and by the same its noise is drawn: what only says how
+        far a masked sum is, or what the site keeps to itself, must not buy other noise.
+        """
+        return replace(self, private="", sum=None)
+
     def refs(self) -> tuple[ModelRef, ...]:
         """Every model the task refers to, each content once, in a fixed order."""
         every = [self.own, *(ref for role in sorted(self.models) for ref in self.models[role])]

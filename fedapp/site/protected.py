@@ -58,7 +58,7 @@ def pay(task: Task, site: SiteContext, method: Method[Any], releases: Releases) 
     released = method.released(task, site)
     if unknown := sorted(released - {*added, *([MODEL] if method.noisy_training else [])}):
         raise _unprotected(unknown)
-    asked = replace(task, sum=None, private="")
+    asked = task.question
     if released and task.sum is not None:
         which = f"{task.round}.{task.sum.number}.asked"
         if not releases.pays(which, releases.key(encode(asked)), 1):

@@ -37,7 +37,7 @@ from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.site.federation import federation_of
 from fedapp.site.house import House
 from fedapp.site.private import PrivateParts
-from fedapp.site.protected import withheld, within
+from fedapp.site.protected import pay, withheld, within
 from fedapp.site.site import SiteClient
 from fedapp.site.terms import Terms
 from tests.small import small
@@ -374,3 +374,32 @@ def trains(site: SiteClient, own: bytes, private: str = "") -> Reply:
     answer = site.handle(task, {}).answer
     assert isinstance(answer, Reply), answer
     return answer
+
+
+@pytest.mark.parametrize("sums", [(), (0, 1)])
+def test_what_a_server_says_that_a_site_keeps_buys_no_second_look(opened, sums):
+    """A site pays for a question, and its draws are of the same question: not of `Task.private`.
+
+    Else a server that names another digest each time has as many trainings as it likes for one
+    payment. In a masked run of several steps two sums of a round do the same.
+    """
+    client = opened(trained(), "one")
+    weights = to_bytes(client._initial())
+    seen = []
+    for turn in range(2):
+        task = question(client, "train", 1, weights, private=f"{turn}" * 64)
+        if sums:
+            task = replace(task, sum=SumStep(sums[turn], "add", 1, (0, 1, 2)))
+        context, _ = client.context(task)
+        pay(task, context, client.experiment.method, client.releases)
+        model = client.experiment.method.site_round(task, context).params
+        seen.append(digest_of(to_bytes(model)))
+    paid = [line for line in client.releases._known() if line.startswith("model-")]
+    assert len(paid) == len(set(seen)) == 1
+
+
+def question(client, action, number, blob, **more) -> Task:
+    client.store.put(blob)
+    ref = ModelRef(-2, 1, digest_of(blob))
+    own = hello(client).own
+    return Task(client.data.site, number, action, own, models={"server": (ref,)}, **more)

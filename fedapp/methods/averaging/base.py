@@ -364,7 +364,8 @@ def noisy_steps(task: Task, site: SiteContext) -> NoisySteps:
     training, privacy = site.training, site.protection.settings
     count = _steps(budget_of(task, training), privacy.sampling)
     shared = task.sum is not None and count == 1
-    what = encode(replace(task, sum=None, own=task.models["server"][0])) if task.models else b""
+    # The site begins from the server's model, so its own counts for nothing.
+    what = encode(replace(task.question, own=task.models["server"][0])) if task.models else b""
     if shared:  # each sum is paid for by itself, so each draws its images anew
         what += b"sum %d" % (task.sum.number if task.sum else 0)
     return NoisySteps(
