@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedapp.ground.disk import append_durable, write_atomic
+from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import StoreError
 from fedapp.ground.settings import PrivacySettings
 from fedapp.learn.params import Params, digest_of, to_bytes
@@ -109,10 +109,12 @@ class Releases:
 
     def _note(self, name: str) -> None:
         self._list.parent.mkdir(parents=True, exist_ok=True)
-        before, more = self._text(), f"{name}\n".encode()
-        change = _digest(before), _digest((before or b"") + more)
+        before = self._text()
+        after = (before or b"") + f"{name}\n".encode()
+        change = _digest(before), _digest(after)
         with self._head.advance(*change) if self._head else nullcontext():
-            append_durable(self._list, more)
+            # As a whole: a line that a power cut left half would end the site's part in the run.
+            write_atomic(self._list, after, durable=True, mode=0o600)
 
     def _known(self) -> set[str]:
         text = self._text()

@@ -2,8 +2,8 @@
 
 It is kept by content: a run that is resumed after a crash asks for what its round began with, and
 newer ones do not get in the way. The server knows the digest only and cannot heal a loss. Among the
-content is a secret of the site (`SALT`): by the digest alone somebody could try which images the
-site has trained on.
+content is a secret of the site (`SALT`), another for each task: by the digest alone somebody could
+try which images the site has trained on, and by two that are equal see that two trainings were.
 """
 
 import logging

@@ -35,6 +35,7 @@ from fedapp.learn.scores import ScoreStore
 from fedapp.learn.shelf import features_in
 from fedapp.learn.together import MEMBERS, say_one_by_one
 from fedapp.learn.worked import Worked, counting
+from fedapp.messages.codec import encode
 from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import (
     EVALUATE,
@@ -234,7 +235,7 @@ class SiteClient:
             memory = context.memory if report.memory is None else report.memory
             own |= {MEMORY + name: tensor for name, tensor in memory.items()}
             own |= before.kept_model(report, context.kept) if self.summing is not None else {}
-            own = salted(own, self.releases.key(b"what stays here")) if own else own
+            own = salted(own, self._salt(task)) if own else own
             private = self.private_parts.keep(own, task.private, task.round)
         if self.summing is not None:
             return self._masked(task, report, private, context)
@@ -257,6 +258,14 @@ class SiteClient:
             pseudo=report.pseudo,
         )
         return Incoming(answer, packed.payloads)
+
+    def _salt(self, task: Task) -> bytes:
+        """Return the secret that goes with what is kept of a task; of the same task the same.
+
+        Tasks have different ones: else the server would see that two of them left the same behind.
+        """
+        number = b"" if task.sum is None else b"%d" % task.sum.number
+        return self.releases.key(b"what stays here " + number + encode(replace(task, sum=None)))
 
     def _masked(
         self, task: Task, report: SiteReport, private: str, context: SiteContext

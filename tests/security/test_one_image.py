@@ -36,7 +36,7 @@ from fedapp.methods.closed_form._site import ClosedSite
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.site.federation import federation_of
 from fedapp.site.house import House
-from fedapp.site.private import PrivateParts
+from fedapp.site.private import SALT, PrivateParts
 from fedapp.site.protected import pay, withheld, within
 from fedapp.site.site import SiteClient
 from fedapp.site.terms import Terms
@@ -306,6 +306,32 @@ def test_a_masked_step_on_weights_at_the_bound_is_answered(opened):
     weights["head.bias"] += 1e9
     other = asked(site, "train", 1, to_bytes(weights), sum=step).answer
     assert isinstance(other, Refusal) and "pays for one question" in other.reason
+
+
+def test_no_two_digests_of_what_a_site_keeps_can_be_compared(opened):
+    """In a masked sum the kept model has no noise: equal digests would tell of equal models.
+
+    These weights are so large that the step is lost in their rounding. A server that leaves those
+    small which one image alone moves would learn from two digests that differ, for certain, that
+    this image is there. A question that is asked again has the same digest again.
+    """
+    experiment = trained(
+        training=TrainSettings(warmup_epochs=0, local_steps=1, learning_rate=0.1, momentum=0.0),
+        privacy=PrivacySettings(epsilon=3.0, sampling=0.5, sums="masked", least_members=3),
+        split__num_clients=4,
+    )
+    site = replace(opened(experiment, "one"), summing=Unmasked())
+    weights = {name: torch.full_like(of, 1e7) for name, of in site._initial().items()}
+    found, models = [], []
+    for round, number in ((1, 0), (1, 1), (2, 0), (2, 0)):
+        step = SumStep(number, "add", members=(0, 1, 2, 3))
+        answer = asked(site, "train", round, to_bytes(weights), sum=step).answer
+        assert isinstance(answer, Reply), answer
+        kept = site.private_parts.load(answer.private, site._stored)
+        assert kept is not None
+        models.append(digest_of(to_bytes({n: t for n, t in kept.items() if n != SALT})))
+        found.append(answer.private)
+    assert len(set(models)) == 1 and len(set(found)) == 3 and found[2] == found[3]
 
 
 class Unmasked:

@@ -206,6 +206,17 @@ def test_an_older_list_of_releases_is_noticed_before_anything_leaves(site, tmp_p
     assert isinstance(refused, Refusal) and "is gone: put its newest copy back" in refused.reason
 
 
+def test_a_power_cut_leaves_the_list_of_releases_as_it_was_or_as_it_is_to_be(site, tmp_path):
+    """Half a line at its end is neither: the site could not go on with the run for ever."""
+    client, root = site(closed()), tmp_path / "one" / "privacy"
+    assert client.releases.pays("sums", b"first", 2)
+    older = (root / RELEASED).read_bytes()
+    (root / "copy").hardlink_to(root / RELEASED)  # the very file that is there now
+    assert client.releases.pays("sums", b"second", 2)
+    assert (root / "copy").read_bytes() == older
+    assert (root / RELEASED).read_bytes().startswith(older) and client.releases.made() == 2
+
+
 def run(root, experiment, name="run"):
     experiment = replace(
         experiment, runtime=replace(experiment.runtime, out=str(root), run_name=name)
