@@ -472,6 +472,9 @@ def _image_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
     if method.noisy_training and training.optimiser != "sgd":
         rule = "steps that protect single images (privacy.epsilon) are plain ones"
         return [origin.problem("training.optimiser", training.optimiser, rule, "set it to 'sgd'")]
+    if method.noisy_training and training.augment != "none":
+        rule = "one image more would change the random views of others, which privacy.epsilon hides"
+        return [origin.problem("training.augment", training.augment, rule, "set it to 'none'")]
     if method.noisy_training and getattr(parts["model"], "norm", "") == "batch":
         rule = "batch norm mixes images, and privacy.epsilon protects each"
         return [origin.problem("model.norm", "batch", rule, "set it to 'group'")]

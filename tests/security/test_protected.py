@@ -429,6 +429,8 @@ def said(*changes, preset="digits_demo", **more):
     ({"method.preset": "fedavg", "privacy.epsilon": 3.0}, "set it to 'group'"),
     ({"method.preset": "fedavg", "privacy.epsilon": 3.0, "model.norm": "group",
       "training.optimiser": "adam"}, "set it to 'sgd'"),
+    ({"method.preset": "fedavg", "privacy.epsilon": 3.0, "model.norm": "group",
+      "training.augment": "weak"}, "set it to 'none'"),
     ({"method.preset": "fixavg", "privacy.epsilon": 3.0}, "labels alone may teach"),
     ({"method.preset": "one_round", "privacy.epsilon": 3.0, "data.findings": "a, b",
       "data.name": f"memory:sha256_{'0' * 64}"}, "every finding that was read in it"),

@@ -10,6 +10,10 @@ norm C (McMahan et al. 2018, "Learning Differentially Private Recurrent Language
 Opacus finds each image's gradient and cuts. Sampling and noise are ours: keyed by the site's
 secret, so that a task that is done again is no second look.
 
+Nothing else is drawn: no dropout and no random views of images (the settings refuse these). Their
+draws follow from the experiment's seed, which everybody knows, and from an image's place among the
+others: one image more would change the gradients of all that come after it.
+
 Whoever sends the weights can choose them so that numbers overflow for one image alone. Gradients
 that are NaN or infinite are therefore taken for 0 before they are cut: such an image or patient
 changes the sum by C at most, as every other, and no error tells of it.
@@ -88,6 +92,9 @@ class NoisySteps:
             loss_reduction="sum",
         )
         wrapped.train()
+        for part in model.modules():
+            if next(part.parameters(), None) is None:
+                part.eval()  # dropout: see above
         try:
             for step in range(self.count):
                 drawn = uniform(self.secret(b"sampled %d" % step), count) < self.rate

@@ -98,12 +98,8 @@ class Averaging(Method[MethodState]):
         steps = noisy_steps(task, site)
         if not (len(data.labels) and steps.count):
             return SiteReport()
-        view = site.view(task)
-        with site.drawing(task):
-            steps.take(
-                *(site.model, data.labelled, data.labels, lambda x: site.normalise(view(x))),
-                data.patients.get(LABELLED) if data.by_patient else None,
-            )
+        patients = data.patients.get(LABELLED) if data.by_patient else None
+        steps.take(site.model, data.labelled, data.labels, site.normalise, patients)
         return SiteReport(site.params(), learned=True)
 
     noisy_training: ClassVar[bool] = True

@@ -64,6 +64,24 @@ def test_an_image_more_changes_the_sum_by_c_at_most():
     assert float((whole - less).norm()) <= 0.1 * 0.05 * (1 + 1e-3)
 
 
+def test_an_image_more_does_not_change_what_dropout_does_to_the_others():
+    """Everybody knows the seed of dropout: with the first image gone, all others drew otherwise.
+
+    Their cut gradients then changed too, and the sum by up to 2 C for each of them.
+    """
+    sums = []
+    for first in (0, 1):
+        torch.manual_seed(0)
+        model, before = (ResNet9(1, 3, 2, 0.5, "group") for _ in range(2))
+        model.load_state_dict(before.state_dict())
+        torch.manual_seed(1)
+        images, labels = IMAGES[first:], LABELS[first:]
+        steps(clip=0.05).take(model, images, labels, lambda x: x)
+        sums.append(len(images) * moved(model, before))
+        assert model.train().dropout.training  # elsewhere it acts as before
+    assert float((sums[0] - sums[1]).norm()) <= 0.1 * 0.05 * (1 + 1e-3)
+
+
 def test_the_noise_is_z_c_over_q_n_and_keyed():
     quiet, loud = change(clip=0.5), change(clip=0.5, multiplier=2.0)
     noise = loud - quiet
