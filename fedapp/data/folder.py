@@ -27,7 +27,12 @@ from fedapp.ground.errors import DataError, ImageError
 SUFFIXES = RASTER + DICOM
 KINDS = "PNG, JPEG, TIFF or DICOM (.png, .jpg, .jpeg, .tif, .tiff, .dcm)"
 """The same in words."""
-_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}
+SPLITS = {
+    "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val",
+    "test": "test", "testing": "test",
+}  # fmt: skip
+"""Words for the parts of a split, in lower case, and the part that each names. "dev" and "held-out"
+are none: they mean one thing here, another there."""
 _OF_MACHINES = {"@eadir", "__macosx", "#recycle", "lost+found"}
 """Folders that file servers and archives make beside a person's own, in lower case."""
 
@@ -169,7 +174,11 @@ def _refuse_deeper(root: Path, folder: Path) -> None:
 def _parts(root: Path) -> list[Path]:
     """Return train/, val/ and test/ if the root's folders are only these and hold folders."""
     folders = _folders(root)
-    if folders and {f.name.lower() for f in folders} <= _SPLITS and any(map(_folders, folders)):
+    if (
+        folders
+        and {f.name.lower() for f in folders} <= SPLITS.keys()
+        and any(map(_folders, folders))
+    ):
         return folders
     return [root]
 

@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fedapp.data.folder import SPLITS
 from fedapp.data.own.entries import Entry
 from fedapp.data.own.faults import Fault, Kind
 
 PARTS = ("train", "val", "test")
-_WORDS = {"training": "train", "valid": "val", "validation": "val", "testing": "test"}
-"""Other words for them. "dev" and "held-out" are none: they mean one thing here, another there."""
 
 
 def part_of(word: str) -> str:
     """Return the part that a word of a site's own split names, or the word itself."""
-    return _WORDS.get(word.lower(), word.lower())
+    return SPLITS.get(word.lower(), word.lower())
 
 
 def part_fault(where: str, part: str, label: str) -> Fault | None:

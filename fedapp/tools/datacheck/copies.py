@@ -21,8 +21,8 @@ def findings_of_copies(
 
     parts, contents: of each entry; an empty content is unknown. Copies under two labels are faults.
     So are copies in two parts of the site's own split: a model would be measured on what it has
-    learned. hide_below: smallest count that is shown. table: the entries are
-    rows of a table, of which two may well be equal without being one: then all this is a note.
+    learned. hide_below: smallest count that is shown. table: the entries are rows of a table, of
+    which two may well be equal without being one: then all this is a note.
     """
     same, every, kind = (
         ("the same numbers", "rows", note) if table else ("the same image", "images", fault)
