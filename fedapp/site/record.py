@@ -28,6 +28,7 @@ from fedapp.ground.disk import (
     opened_plainly,
 )
 from fedapp.ground.errors import StoreError, one_line
+from fedapp.ground.foreign import ForeignError, json_of
 from fedapp.site.heads import ABSENT, Head, RecordError
 
 FOLDER, LINES = "record", "record.jsonl"
@@ -39,6 +40,8 @@ ACCEPTED = "accepted"
 _NEEDED = "readable and writable; without a record nothing is done"
 
 Line = dict[str, Any]
+_KEYS = {"number", "at", "event", "before", "hash"}
+"""What every line says."""
 
 
 def _nothing() -> None:
@@ -231,9 +234,10 @@ def _text(line: Line) -> bytes:
 
 def _read(text: bytes, number: int) -> Line:
     try:
-        line = json.loads(text)
-        assert isinstance(line, dict) and {"number", "at", "event", "before", "hash"} <= line.keys()
-    except (ValueError, AssertionError) as error:
+        line: Line = json_of(text)
+        if not (isinstance(line, dict) and line.keys() >= _KEYS):
+            raise ForeignError("it lacks what every line says")
+    except ForeignError as error:
         which = f"line {number}" if number else "the last line"
         raise RecordError(f"the record: {which}: is no line of it: {text[:40]!r}") from error
     return line

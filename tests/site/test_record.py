@@ -61,6 +61,8 @@ def rewritten(record, change):
     lambda lines: lines.__setitem__(2, lines[2].replace("sent", "asked")),
     lambda lines: lines.__setitem__(2, "\n"),
     lambda lines: lines.__setitem__(2, "{}\n"),
+    lambda lines: lines.__setitem__(2, "[" * 100_000 + "\n"),
+    lambda lines: lines.__setitem__(2, "9" * 5000 + "\n"),
     lambda lines: lines.__setitem__(4, lines[4][:20]),
     lambda lines: lines.__setitem__(0, lines[0].replace("2", "3", 1)),
 ])  # fmt: skip
