@@ -145,12 +145,9 @@ def experiment_of(
 ) -> Experiment:
     """Return the experiment of a method, such as recommended+median, with these changes."""
     preset, _, rule = method.partition("+")
-    own: dict[str, Scalar] = {
-        "method.preset": preset,
-        "seed": seed,
-        "rounds.robust": rule,
-        "runtime.out": str(out),
-    }
+    own: dict[str, Scalar] = {"method.preset": preset, "seed": seed, "runtime.out": str(out)}
+    if rule:
+        own["rounds.robust"] = rule
     if size.rates:
         own["training.learning_rate"] = size.rates[preset != "um_pfssl"]
     return load_experiment(size.preset, {**size.overrides, **own, **changes})
