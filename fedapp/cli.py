@@ -139,8 +139,8 @@ def run(
 
     # Whoever reads standard output as JSON must find nothing else there.
     with termination_as_interrupt(), redirect_stdout(sys.stderr) if as_json else nullcontext():
-        said = parse_overrides(_with_seed(overrides, seed))
-        experiment = load_experiment(preset, said)
+        given = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
+        experiment = load_experiment(preset, parse_overrides(given))
         summary, _ = run_loopback(experiment, paper_block if paper else end_block)
     if as_json:
         print(pretty(summary), end="")
@@ -683,11 +683,6 @@ def _seeds(seeds: str, overrides: list[str] | None) -> tuple[str, list[str]]:
         return "", given
     more = [text for text in given if text.isdecimal()]
     return " ".join([seeds, *more]), [text for text in given if text not in more]
-
-
-def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
-    """Return the overrides with `seed` among them, where one is given."""
-    return [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
 
 
 def _needed(site_folder: Path | None, command: str) -> Path:
