@@ -641,6 +641,10 @@ class Method(ABC, Generic[State]):
         """
         return frozenset()
 
+    def protected_steps(self, task: Task, site: SiteContext) -> int:
+        """Return how many steps that protect single images a task takes, of its question alone."""
+        return 0
+
     def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
         """Return what one image changes at most in each content that a task releases, by role.
 

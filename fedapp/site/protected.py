@@ -70,7 +70,7 @@ def pay(task: Task, site: SiteContext, method: Method[Any], releases: Releases) 
         if role != MODEL:  # it is asked for once in a run, in whichever round
             _pay(f"{role}.asked", encode(replace(asked, round=0)), site, releases)
         elif role not in added:  # else the sum is paid for
-            _pay(role, encode(asked), site, releases)
+            _pay(role, encode(asked), site, releases, method.protected_steps(task, site))
 
 
 def protected(
@@ -139,12 +139,19 @@ def _multiplier(role: str, site: SiteContext) -> float:
     return site.protection.stepped if role == MODEL else site.protection.released
 
 
-def _pay(role: str, what: bytes, site: SiteContext, releases: Releases) -> None:
-    """Note a release. Raises ConfigError where the run's epsilon does not pay for it."""
+def _pay(
+    role: str, what: bytes, site: SiteContext, releases: Releases, steps: int | None = None
+) -> None:
+    """Note a release. Raises ConfigError where the run's epsilon does not pay for it.
+
+    steps: of a model, how many it was trained by: the plan pays for so many tasks of so many steps,
+    and the server chooses what it asks for.
+    """
     assert site.protection is not None
     plan, epsilon = site.protection.plan, site.protection.settings.epsilon
-    most = plan.trainings if role == MODEL else plan.releases
-    if not releases.pays(role, releases.key(what), most):
+    most = plan.releases if steps is None else plan.trainings.count(steps)
+    kind = role if steps is None else f"{role}-{steps}"
+    if not releases.pays(kind, releases.key(what), most):
         raise ConfigError(
             f"privacy.epsilon = {epsilon:g} pays for {most} release(s) of a site's {role}, and "
             "this would be one more: begin another run"
@@ -174,7 +181,8 @@ def row_noise(
     makers = honest(counted, site.protection.settings.colluding)
     for role, sensitivity in method.sensitivity(task, site).items():
         place, which = layout.places[role], f"masked sum {task.round} {task.sum.number} {role}"
-        _pay(role, which.encode(), site, releases)
+        steps = method.protected_steps(task, site) if role == MODEL else None
+        _pay(role, which.encode(), site, releases, steps)
         row[place] = share(
             releases.key(f"share {role} ".encode() + key),
             place.stop - place.start,

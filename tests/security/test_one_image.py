@@ -28,6 +28,7 @@ from fedapp.messages.protocol import (
     Task,
 )
 from fedapp.messages.store import ModelStore
+from fedapp.methods.averaging.base import WARM_UP, noisy_steps
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedper import FedPer
 from fedapp.methods.closed_form._contents import COUNT, FILTERS, RELEASE
@@ -429,3 +430,29 @@ def question(client, action, number, blob, **more) -> Task:
     ref = ModelRef(-2, 1, digest_of(blob))
     own = hello(client).own
     return Task(client.data.site, number, action, own, models={"server": (ref,)}, **more)
+
+
+def test_a_plan_of_short_trainings_pays_for_no_long_ones(opened):
+    """Two rounds of two steps each are planned, and a warm-up of twenty: 24 steps, in three tasks.
+
+    A server that asked for the warm-up three times, in several rounds, had sixty of them.
+    """
+    experiment = trained(
+        training=TrainSettings(
+            warmup_epochs=10, warmup_rounds=1, local_epochs=1, learning_rate=0.1, momentum=0.0
+        ),
+        rounds=RoundSettings(num_rounds=2, sample_rate=1.0),
+    )  # fmt: skip
+    client, method = opened(experiment, "one"), experiment.method
+    weights, taken = to_bytes(client._initial()), 0
+    for round in range(4):
+        for action in (WARM_UP, "train"):
+            task = question(client, action, round, weights)
+            context, _ = client.context(task)
+            try:
+                pay(task, context, method, client.releases)
+            except FedAppError as error:
+                assert "privacy.epsilon = 3 pays for" in str(error)
+            else:
+                taken += noisy_steps(task, context).count
+    assert taken == experiment.protection.plan.steps

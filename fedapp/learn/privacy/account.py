@@ -26,13 +26,14 @@ class Plan:
     """What is released of one image in a run.
 
     releases: sums that it is in for certain. steps: sums that it is in with probability `rate`,
-    drawn anew and in secret for each (Poisson sampling). trainings: tasks that the steps are of.
+    drawn anew and in secret for each (Poisson sampling). trainings: steps of each task that they
+    are of; together `steps`.
     """
 
     releases: int = 1
     steps: int = 0
     rate: float = 0.0
-    trainings: int = 0
+    trainings: tuple[int, ...] = ()
 
 
 @lru_cache(maxsize=64)

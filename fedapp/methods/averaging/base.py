@@ -112,8 +112,11 @@ class Averaging(Method[MethodState]):
         each = [(WARM_UP, phase) for phase in range(training.warmup_rounds)]
         each += [("train", 0)] * rounds.num_rounds
         counts = [_steps(_budget(*one, training), privacy.sampling) for one in each]
-        tasks = sum(count > 0 for count in counts)
-        return Plan(0, sum(counts), privacy.sampling, tasks)
+        return Plan(0, sum(counts), privacy.sampling, tuple(count for count in counts if count))
+
+    def protected_steps(self, task: Task, site: SiteContext) -> int:
+        """Return those of `noisy_steps`."""
+        return noisy_steps(task, site).count
 
     def released(self, task: Task, site: SiteContext) -> frozenset[str]:
         """Return the model, where the task trains one."""
