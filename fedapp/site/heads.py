@@ -253,6 +253,8 @@ def place_of(folder: Path) -> Path:
 def heads_root() -> Path:
     """Return the folder in which all sites of this machine have their heads."""
     if named := os.environ.get(PLACE):
+        if not Path(named).is_absolute():  # each program of a site may have another current folder
+            raise ConfigError(f"{PLACE} = {named!r}: must begin with a slash")
         return Path(named)
     try:
         return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / (

@@ -215,6 +215,14 @@ def test_heads_that_others_may_write_are_refused(head):
         check(head)
 
 
+@pytest.mark.parametrize("named", ["heads", "~/heads", "./heads"])
+def test_a_place_that_depends_on_the_current_folder_is_refused(head, monkeypatch, named):
+    """Another program of the site would find no heads there, and refuse everything."""
+    monkeypatch.setenv(heads.PLACE, named)
+    with pytest.raises(ConfigError, match=r"FEDAPP_HEADS = .* must begin with a slash"):
+        check(head)
+
+
 def test_heads_lie_outside_of_the_site_folder(head, monkeypatch, tmp_path):
     monkeypatch.setenv("FEDAPP_HEADS", str(head.folder / "heads"))
     with pytest.raises(ConfigError, match="must not lie in the site folder"):
