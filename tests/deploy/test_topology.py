@@ -70,6 +70,7 @@ def test_it_reads_what_the_compose_file_says():
         "/keys": "south-keys",
         "/data": "south-images",
         "/site": "south",
+        "/heads": "south-heads",
     }
     assert site.health[:2] == ("fedapp", "node")
 
