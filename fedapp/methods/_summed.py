@@ -51,6 +51,9 @@ WORDS = "words"
 """Name of the tensor that holds a site's masked numbers, and of that of their sum."""
 TRAINED, ADDED = "trained", "added"
 """Metrics of a sum: how many sites trained, and how many sites it is of."""
+NOISE_SHARE = "noise_share"
+"""Metric: variance of the noise that a site adds to its row, as a share of the variance that the
+account asks of the whole sum, in (0, 1]; of a sum the variance of all its noise, in that unit."""
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ def row_noise(
     """
     assert task.sum is not None and site.protection is not None
     row = np.zeros(layout.size, np.int64)
-    makers = honest(counted, site.protection.settings.colluding)
+    makers = _makers(counted, site)
     for role, sensitivity in method.sensitivity(task, site).items():
         place, which = layout.places[role], f"masked sum {task.round} {task.sum.number} {role}"
         steps = method.protected_steps(task, site) if role == MODEL else None
@@ -192,6 +192,20 @@ def row_noise(
             makers,
         )
     return row
+
+
+def noise_share(counted: int, site: SiteContext) -> float:
+    """Return the variance of a site's noise (`row_noise`) over the account's, in (0, 1].
+
+    It follows from the site's terms and from how many members there are, and from no image. Sites
+    may count upon different numbers of members, so the server cannot know it from the sum alone.
+    """
+    return 1 / _makers(counted, site)
+
+
+def _makers(counted: int, site: SiteContext) -> int:
+    assert site.protection is not None
+    return honest(counted, site.protection.settings.colluding)
 
 
 def within(task: Task, row: Row) -> Row:

@@ -56,7 +56,7 @@ from fedapp.messages.protocol import (
     each_once,
 )
 from fedapp.messages.store import ModelStore
-from fedapp.methods._summed import COUNTS, WORDS, Added, Layout
+from fedapp.methods._summed import COUNTS, NOISE_SHARE, WORDS, Added, Layout
 from fedapp.methods.base import Contents, SiteContext, SiteReport, schemas
 from fedapp.site.heads import Head
 from fedapp.site.holdings import Holdings
@@ -69,7 +69,15 @@ from fedapp.site.private import (
     salted,
     stored_schema,
 )
-from fedapp.site.protected import pay, protected, row_noise, simulated_secret, withheld, within
+from fedapp.site.protected import (
+    noise_share,
+    pay,
+    protected,
+    row_noise,
+    simulated_secret,
+    withheld,
+    within,
+)
 
 if TYPE_CHECKING:  # it needs cryptography, of the extra `app`
     from fedapp.site.summing import Summing
@@ -271,17 +279,20 @@ class SiteClient:
         self, task: Task, report: SiteReport, private: str, context: SiteContext
     ) -> Incoming:
         """Return what leaves a site of a report where sums are masked: one row of words."""
-        assert self.summing is not None
+        assert self.summing is not None and task.sum is not None
         method, facts = self.experiment.method, self.facts()
         said = Reply(task.site, task.round, task.own.digest, metrics=report.metrics)
         contents = dict(report.contents)
         if report.params is not None and report.learned:
             contents[MODEL] = report.params
+        metrics = dict(report.metrics)
+        if context.protection is not None:
+            metrics[NOISE_SHARE] = noise_share(self.summing.counted(task.sum), context)
         added = Added(
             contents,
             weight=method.weight(facts, said) if report.learned else 0.0,
             learned=float(report.learned),
-            metrics=report.metrics,
+            metrics=metrics,
             evaluations=report.evaluations,
             counts=self.data.counts,
         )

@@ -145,6 +145,11 @@ class Summing:
         with self._alone():
             return self._masked(task, numbers, noise)
 
+    def counted(self, step: SumStep) -> int:
+        """Return how many members the site counts upon for the noise of a sum."""
+        most = self.membership.vouched
+        return len(step.members) if most is None else min(len(step.members), most)
+
     def _step(self, task: Task) -> SumAnswer:
         step = task.sum
         assert step is not None
@@ -167,7 +172,7 @@ class Summing:
         words = to_words(numbers, len(step.members))
         if noise is not None:
             key = context.bound("noise", context.cohort(step.members, step.announced))
-            words = words + noise(key, self._counted(step)).view(np.uint64)
+            words = words + noise(key, self.counted(step)).view(np.uint64)
         row = _digest(words.data)
         if attempt.row not in ("", row):
             raise ProtocolError(
@@ -290,11 +295,6 @@ class Summing:
                 f"numbers, may still be opened: {found} of its {len(alive.members)} members have "
                 f"announced keys since, {needed} must: repeat the sum when more are online"
             )
-
-    def _counted(self, step: SumStep) -> int:
-        """Return how many members the site counts upon for the noise of a sum."""
-        most = self.membership.vouched
-        return len(step.members) if most is None else min(len(step.members), most)
 
     # --- what is kept -----------------------------------------------------------------------------
 

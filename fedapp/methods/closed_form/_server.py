@@ -17,9 +17,8 @@ from fedapp.learn.overfeatures import HEAD_WEIGHT
 from fedapp.learn.params import Params
 from fedapp.learn.priors import mean_mix, mean_mix_of_sums
 from fedapp.learn.privacy.protection import Protection
-from fedapp.learn.privacy.shares import honest
 from fedapp.messages.protocol import SERVER_SITE, ModelRef, Reply, Task
-from fedapp.methods._summed import ADDED
+from fedapp.methods._summed import ADDED, NOISE_SHARE
 from fedapp.methods.base import Round
 from fedapp.methods.closed_form._checks import MEND
 from fedapp.methods.closed_form._contents import (
@@ -220,13 +219,22 @@ def _protected(
     rows = (rnd.pool.read(rnd.pool.latest(site, RELEASED)) for site in senders)
     total = reduce(add, (Released.from_params(row, classes, size) for row in rows))
     variance: float = len([site for site in senders if site != SERVER_SITE])
-    if rnd.masked:  # each of these sites has the share of one that others' noise is certain for
-        added = round(replies[0].metrics[ADDED])
-        variance = added / honest(added, protection.settings.colluding)
+    if rnd.masked:
+        variance = variance_of(replies[0].metrics)
     noise = protection.released * SENSITIVITY * math.sqrt(variance)
     solution = solution_of(classes_of(total, noise, middle))
     rnd.pool.put(solution.to_params(), SOLUTION)
     return named(rnd)
+
+
+def variance_of(metrics: Mapping[str, float]) -> float:
+    """Return the variance of the noise in a masked sum, in units of the account's.
+
+    metrics: of the sum. Each site says how much it has added. The account's own is certain, and no
+    site adds more than that by itself; a sum that says otherwise, by a hostile site or by rounding,
+    is taken for the nearest that can be.
+    """
+    return min(max(metrics[NOISE_SHARE], 1.0), max(metrics[ADDED], 1.0))
 
 
 def _middle(rnd: Round, sites: Sequence[int]) -> Generator[Sequence[Task], Sequence[Reply], None]:

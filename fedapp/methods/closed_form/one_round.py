@@ -24,6 +24,7 @@ from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.params import Schema
 from fedapp.learn.predictors import Predictor
 from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
+from fedapp.methods._summed import NOISE_SHARE
 from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext, SiteReport
 from fedapp.methods.closed_form._checks import check_closed, check_owed
 from fedapp.methods.closed_form._contents import (
@@ -75,7 +76,7 @@ class OneRound(Method[Solved]):
     name: ClassVar[str] = "one_round"
     image_level: ClassVar[bool] = True
     sums_suffice: ClassVar[bool] = True
-    counted: ClassVar[tuple[str, ...]] = ALIKE
+    counted: ClassVar[tuple[str, ...]] = (*ALIKE, NOISE_SHARE)
     state: ClassVar[type[MethodState]] = Solved
     begins: ClassVar[str] = "solution"
     starts_common: ClassVar[bool] = True
