@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from fedapp.ground.errors import ConfigError
+from fedapp.messages.protocol import SCHEMA
 from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.node import checkserver
 from fedapp.tools.node.approvals import Approvals
@@ -127,9 +128,11 @@ OTHER = "ab" * 32
     ({"app": OTHER}, "", "both understood, and numbers made by the same files", "stand_in"),
     ({"app": OTHER}, "stand_in: true\n", "the code installed here does its runs", ""),
     ({"app": OTHER, "numbers": "0" * 64}, "stand_in: true\n", "made by other files", "install"),
-    ({"app": OTHER, "messages": [10, 10, 11]}, "stand_in: true\n",
-     "messages 10 (understands 10 to 11) there, 9 (9 to 9) here", "install"),
-    ({"app": OTHER, "messages": [10, 9, 10]}, "", "messages 10", "approve it"),
+    ({"app": OTHER, "messages": [SCHEMA + 1, SCHEMA + 1, SCHEMA + 2]}, "stand_in: true\n",
+     f"messages {SCHEMA + 1} (understands {SCHEMA + 1} to {SCHEMA + 2}) there, {SCHEMA} (",
+     "install"),
+    ({"app": OTHER, "messages": [SCHEMA + 1, SCHEMA, SCHEMA + 1]}, "", f"messages {SCHEMA + 1}",
+     "approve it"),
     ({"app": OTHER}, "stand_inn: true\n", "", "mend first"),
     (None, "", "the server does not say", "compare by phone"),
     ({"messages": "x"}, "", "the server does not say", "compare by phone"),

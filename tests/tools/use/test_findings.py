@@ -44,7 +44,7 @@ def images(tmp_path):
 def test_predict_writes_a_column_for_each_finding(model, images, tmp_path):
     (images / "3.png").write_bytes(b"no image")
     out = tmp_path / "answers.csv"
-    assert predict(model, images, out, Asked()) == UNREAD
+    assert predict(model, [images], out, Asked()) == UNREAD
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert list(rows[0]) == ["file", "pleural effusion", "mass"]
     pixels = torch.stack([torch.full((1, 8, 8), 80 * k, dtype=torch.uint8) for k in range(3)])
