@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from fedapp.experiment.records import Records
 from tests.flower.results import results, rows
 
-LIMIT_S = 300.0
+LIMIT_S = 600.0
 """Seconds to wait for any one thing: the machine may be busy; far above what is needed."""
 _EFFORT = (
     "models_sent",
