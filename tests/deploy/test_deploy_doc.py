@@ -201,7 +201,7 @@ def test_sums_are_masked_by_the_pages_words(federation):
     table = (server.home / "fl/runs/masked/per_site.csv").read_text()
     assert "all-sites" in table and "north" not in table
     for site in SITES:
-        [key] = federation.here[site].home.glob("fl/site/**/sums/secret.key")
+        [key] = federation.here[site].home.glob("fl/**/secret.key")
         assert key.stat().st_mode & 0o777 == 0o600
 
 
