@@ -338,6 +338,9 @@ def test_no_two_digests_of_what_a_site_keeps_can_be_compared(opened):
 class Unmasked:
     """A site's part in a sum, without keys and masks: numbers as words, with noise."""
 
+    def counted(self, step):
+        return len(step.members)
+
     def masked(self, task, numbers, noise):
         return to_words(numbers, 4) + noise(b"k", 4).view(np.uint64)
 
