@@ -20,6 +20,7 @@ from flwr.proto.node_pb2 import Node
 
 from fedapp.experiment.config import load_experiment
 from fedapp.tools.deploy import demo_images
+from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.deploy.compose_local import read_compose
 from tests.deploy.machines import Document
 
@@ -64,8 +65,8 @@ def test_the_image_runs_as_a_numbered_user_who_owns_the_places_of_volumes():
     assert every("USER") == ["10001:10001"]
     assert not {"root", "0"} & set(re.split(r"[\s:]", every("USER")[-1]))
     [made] = [line for line in every("RUN") if "useradd" in line]
-    targets = {target for service in READ.values() for target in service.mounts}
-    for path in targets - {"/tmp", "/keys/ca", "/etc/gateway.conf"}:
+    mounts = [mount for service in READ.values() for mount in service.mounts.items()]
+    for path in {place for place, source in mounts if source and not source.startswith("./")}:
         assert path in made.split("install -d -o app -g app -m 0700 ")[1].split()
 
 
@@ -155,6 +156,17 @@ def test_each_service_sees_its_own_keys_only_and_cannot_change_them():
         name: {("server-keys", "/keys", False)} for name in (*ADMIN, "gateway")
     }
     assert "/keys/ca" in SERVICES["certs"]["tmpfs"], "the CA's key goes with the container"
+
+
+def test_what_is_made_once_goes_where_its_service_may_write(tmp_path):
+    """A root file system is read-only: all but volumes and what is in memory refuses a file."""
+    make_certs(tmp_path / "keys", ["gateway"], SITES)
+    demo_images.main([str(tmp_path / "images")])
+    for name, top in (("certs", "keys"), ("images", "images")):
+        open_to_it = [Path(place) for place in READ[name].mounts]
+        for file in (tmp_path / top).rglob("*"):
+            place = Path("/") / file.relative_to(tmp_path)
+            assert file.is_dir() or any(map(place.is_relative_to, open_to_it)), (name, place)
 
 
 def test_each_site_sees_its_own_images_only_and_cannot_change_them():
