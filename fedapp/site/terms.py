@@ -6,6 +6,7 @@ computed and, of what leaves, once more before it does.
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, time
@@ -179,6 +180,11 @@ class Terms:
         ):
             if count and count < least:
                 raise ValueError(f"{what} must not be fewer than least_members")
+        for key, count in Counter(self.members or ()).items():
+            if count > 1:  # it would count as several members, and it is one
+                raise ValueError(
+                    f"members names the key {key[:16]} {count} times: name each key once"
+                )
         check_patients(self.patients)
 
     def said(self) -> dict[str, object]:

@@ -359,6 +359,11 @@ def test_every_content_of_every_method_has_a_kind():
     ("epsilon_at_most: .inf", "epsilon_at_most"),
     ("delta_at_most: 1.0", "delta_at_most"),
     ("epsilon_at_most: 9.0\nepsilon_of_all_runs: 8.0", "must not be below"),
+    (f"members: [{', '.join(3 * ['a' * 64])}]", "members names the key aaaaaaaaaaaaaaaa 3 times"),
+    (
+        f"least_members: 4\nmembers: [{', '.join(sign * 64 for sign in 'abca')}]",
+        "members names the key aaaaaaaaaaaaaaaa 2 times: name each key once",
+    ),
     ("hours: 20-6", "two times of day"),
     ("hours: 24:00-06:00", "two times of day"),
     ("hours: 20:00-20:00", "no task is ever done"),
