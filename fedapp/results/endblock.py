@@ -206,7 +206,7 @@ def _kept(summary: Row, per_site: Sequence[Row]) -> list[str]:
     if any(said.values()):
         lines.append(
             f"Joining             paid at {said['paid']} sites, did harm at {said['harmed']}, "
-            f"changed little at {said['same']}; cannot be said at {said['unknown']}"
+            f"changed little at {said['same']}; cannot tell at {said['unknown']}"
         )
     return lines
 

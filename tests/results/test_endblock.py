@@ -2,13 +2,16 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace as NS
 from typing import Any
 
 import pytest
 
+from fedapp.learn.verdict import of_counts
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.results.endblock import end_block
 from fedapp.results.paperblock import paper_block
+from fedapp.results.run.quality import joining
 
 SUMMARY: dict[str, Any] = {
     "preset": "three_hospitals",
@@ -127,6 +130,20 @@ def test_a_site_without_a_model_trained_alone_counts_with_a_guess() -> None:
     alone = {**SUMMARY["answers"]["alone"], "final": (0.8 + 1 / 3) / 2, "sites_without": 1}
     text = end_block({**SUMMARY, "answers": {"alone": alone}}, rows, Path("/r"))
     assert re.search(r"each site trained alone; 1 without: guesses +21 / 50 +42.0 +56.7\n", text)
+
+
+def test_verdicts_are_counted_in_the_words_of_a_verdict() -> None:
+    counts = {"paid": 1, "harmed": 0, "same": 0, "unknown": 2}
+    kept = {"mean": 0.8, "told": 0, "alone": [], "verdicts": counts}
+    said = end_block({**SUMMARY, "kept": kept}, HOSPITALS, Path("trial"))
+    assert "paid at 1 sites, did harm at 0, changed little at 0; cannot tell at 2\n" in said
+    every: Any = [word for word, count in counts.items() for _ in range(count)]
+    sites = [NS(standing=NS(verdict=NS(said=word))) for word in every]
+    run: Any = NS(sites=sites)
+    assert joining(run).endswith("did harm at 0 and changed little at 0; cannot tell at 2.")
+    run.sites = sites[1:]
+    for line in (joining(run), of_counts(1, 0, 2).line):
+        assert line.startswith("Cannot tell ")
 
 
 def test_nobody_is_worse() -> None:

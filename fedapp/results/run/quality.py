@@ -40,8 +40,8 @@ def joining(run: RunRecord) -> str:
             "trained alone beside."  # fmt: skip
     return (
         f"Joining paid at {found['paid']} of {len(run.sites)} sites, did harm at "
-        f"{found['harmed']} and changed little at {found['same']}; at {found['unknown']} it cannot "
-        "be said."
+        f"{found['harmed']} and changed little at {found['same']}; cannot tell at "
+        f"{found['unknown']}."
     )
 
 
