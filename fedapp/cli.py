@@ -640,12 +640,14 @@ def audit_record(
 
     Broken is a record that is not the newest one that this machine knows, too.
     """
-    from fedapp.site.record import Record
+    from fedapp.site.heads import heads_root
+    from fedapp.site.record import Record, user_name
     from fedapp.tools.node.audit import audit
 
     folder = _needed(site_folder, "audit")
     if accept:
         Record(folder).accept(accept)
+        print(f"taken as it is, in {user_name()}'s heads: {heads_root()}")
     whole = audit(folder, Console(), export)
     raise typer.Exit(0 if whole else 1)
 

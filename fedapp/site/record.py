@@ -29,7 +29,7 @@ from fedapp.ground.disk import (
 )
 from fedapp.ground.errors import StoreError, one_line
 from fedapp.ground.foreign import ForeignError, json_of
-from fedapp.site.heads import ABSENT, Head, RecordError
+from fedapp.site.heads import ABSENT, Head, RecordError, heads_root
 
 FOLDER, LINES = "record", "record.jsonl"
 FIRST = "0" * 64
@@ -79,8 +79,16 @@ class Record:
         """Take the record as it is for the one that the site left; a line says why.
 
         For a restored backup, another machine, and lost heads. Raises RecordError where the chain
-        is broken: such a record is moved away, not accepted.
+        is broken: such a record is moved away, not accepted. Raises it too where this program runs
+        as another user than the node, as by sudo: the node would not see that user's heads.
         """
+        for one in (self.folder, self.path.parent):
+            if one.exists() and (owner := one.stat().st_uid) not in {0, os.geteuid()}:
+                raise RecordError(
+                    f"{one}: belongs to {user_name(owner)}, and this program runs as "
+                    f"{user_name()}, whose heads the node does not read ({heads_root()}): run it "
+                    f"as {user_name(owner)}"
+                )
         list(self._chained(self._whole()[0].splitlines(keepends=True)))
         facts = {"why": one_line(reason, 500), "by": user_name()}
         self._add(ACCEPTED, facts, _nothing, accept=True)
@@ -201,12 +209,13 @@ class Record:
         return text[:end], text[end:]
 
 
-def user_name() -> str:
-    """Return the name of the user of this program, for what a person decides."""
+def user_name(number: int | None = None) -> str:
+    """Return the name of a user, by the number; None: of this program's, for what it decides."""
+    number = os.getuid() if number is None else number
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
+        return pwd.getpwuid(number).pw_name
     except KeyError:  # a container's user often has no name
-        return f"user {os.getuid()}"
+        return f"user {number}"
 
 
 def _line(number: int, event: str, facts: Mapping[str, object], before: str) -> Line:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fedapp.cli import app as command
 from fedapp.ground.errors import ConfigError
-from fedapp.site.record import Record
+from fedapp.site.record import Record, user_name
 from fedapp.tools.node import approvals as rules
 from fedapp.tools.node.approvals import Approvals
 from fedapp.tools.node.approve import decide, overview
@@ -208,8 +208,33 @@ def test_an_audit_says_whether_there_is_a_record_and_takes_one_by_a_persons_word
     assert done.exit_code == 1 and "BROKEN" in done.output
     done = audited("--accept", "backup of 3 May")
     assert done.exit_code == 0 and "accepted as it was: backup of 3 May" in done.output
+    said = f"in {user_name()}'s heads: {os.environ['FEDAPP_HEADS']}"
+    assert said in done.output.replace("\n", "")
     assert audited().exit_code == 0
     assert [line["event"] for line in record.lines()] == ["sent", "accepted"]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_another_user_than_the_nodes_takes_no_record(tmp_path, monkeypatch, begun):
+    """As by sudo: that user's heads lie elsewhere, and the node would not see the word."""
+    own = tmp_path / "own"
+    own.mkdir()
+    if begun:
+        Record(own).add("sent", run="a")
+    if os.geteuid() == 0:
+        for path in (own, *own.rglob("*")):
+            os.chown(path, 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    before = sorted(own.rglob("*"))
+    words = ["audit", "--site-folder", str(own), "--accept", "moved"]
+    why = str(CliRunner().invoke(command, words).exception)
+    node = user_name(own.stat().st_uid)
+    assert why == (
+        f"{own}: belongs to {node}, and this program runs as {user_name()}, whose heads the node "
+        f"does not read ({os.environ['FEDAPP_HEADS']}): run it as {node}"
+    )
+    assert sorted(own.rglob("*")) == before
 
 
 def test_terms_of_an_empty_or_absent_file_say_what_to_do(tmp_path):
