@@ -41,7 +41,7 @@ class Deployment:
         number = len(self.nodes)
         home = self.folder / f"node-{number}"
         home.mkdir()
-        whole = {"store-path": str(home / "store"), **config}
+        whole = {"store-path": str(home / "store"), "no-terms": True, **config}
         settings = " ".join(f"{key}={json.dumps(value)}" for key, value in whole.items())
         address = ["--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
         command = ["flower-supernode", "--insecure", *address, "--node-config", settings]

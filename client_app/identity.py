@@ -5,6 +5,7 @@ comes first, comes late or comes back, in every run and every driver.
 """
 
 import difflib
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.settings import OWN
+
+NUMBER, NODES = "partition-id", "num-partitions"
+"""Node config of a simulated node, and nothing else: its number, and how many nodes there are."""
 
 
 def who_am_i(
@@ -28,7 +32,7 @@ def who_am_i(
     """
     name, data = node_config.get("site-name", ""), node_config.get("data-path", "")
     if name == data == "":
-        number = _numbered(node_config.get("partition-id"), experiment)
+        number = _numbered(node_config.get(NUMBER), experiment)
         if asked is None or asked not in stands_for(node_config, experiment):
             return number, None
         return asked, None
@@ -37,7 +41,7 @@ def who_am_i(
             f"site-name and data-path are for data.name = 'own', the preset has "
             f"{experiment.data.name!r}; start the node with partition-id=<k> alone"
         )
-    if not name or not data or "partition-id" in node_config:
+    if not name or not data or NUMBER in node_config:
         raise ConfigError(
             "a site with data of its own needs site-name and data-path and no partition-id, such "
             """as --node-config 'site-name="north" data-path="/data"'"""
@@ -58,12 +62,28 @@ def stands_for(node_config: Mapping[str, Scalar], experiment: Experiment) -> Seq
     Flower's simulation tells its N nodes how many they are, two where nobody says otherwise: they
     stand for all K sites, node p for p, p + N, ... Every other node is one site.
     """
-    number, nodes = node_config.get("partition-id"), node_config.get("num-partitions")
+    number, nodes = node_config.get(NUMBER), node_config.get(NODES)
     if not isinstance(number, int):
         return ()
-    if not isinstance(nodes, int) or nodes < 1:
+    if not simulated_here(node_config) or not isinstance(nodes, int) or nodes < 1:
         return (number,)
     return range(number, experiment.split.num_clients, nodes)
+
+
+def simulated_here(node_config: Mapping[str, Scalar]) -> bool:
+    """Whether this process answers as a node of Flower's simulation, and not as a real site.
+
+    Two things must agree, neither of which a run can change: the node config is the one that the
+    simulation makes, with nothing beside it, and the process is one of Ray's. The config alone
+    would not do, since people start SuperNodes with the same two numbers.
+    """
+    return node_config.keys() == {NUMBER, NODES} and in_ray()
+
+
+def in_ray() -> bool:
+    """Whether this process is connected to Ray, by which Flower's simulation runs its nodes."""
+    ray = sys.modules.get("ray")  # Ray's own processes have it; others need not import it
+    return ray is not None and bool(ray.is_initialized())
 
 
 def check_unchanged(note: Path, data: SiteData) -> None:

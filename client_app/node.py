@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from client_app.identity import check_unchanged, who_am_i
+from client_app.identity import check_unchanged, simulated_here, who_am_i
 from fedapp.experiment.codehash import code_hash, stands_in_for
 from fedapp.experiment.config import (
     experiment_digest,
@@ -117,16 +117,6 @@ def open_site(
     return replace(site, data=shown, features=features, released=released), folder
 
 
-def simulated_here(node_config: Mapping[str, Scalar]) -> bool:
-    """Whether a node is one of a simulation, by its own config, which no run can change.
-
-    Flower tells a simulated node how many there are. A node that was told anything of a site's own
-    is real, whatever else it was told.
-    """
-    own = {SITE_FOLDER, SIGNING_KEY, "site-name", "data-path"}
-    return "num-partitions" in node_config and own.isdisjoint(node_config)
-
-
 def _summing(
     experiment: Experiment,
     number: int,
@@ -167,7 +157,8 @@ def _signing_key(node_config: Mapping[str, Scalar]) -> Path:
 def house_of(node_config: Mapping[str, Scalar]) -> House:
     """Return the word of the site that this node is: its terms and its record."""
     folder = node_config.get(SITE_FOLDER, "")
-    return House(Path(str(folder)) if folder else None, node_config.get(NO_TERMS, False) is True)
+    no_terms = node_config.get(NO_TERMS, False) is True or simulated_here(node_config)
+    return House(Path(str(folder)) if folder else None, no_terms)
 
 
 @contextmanager

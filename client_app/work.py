@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from client_app.identity import stands_for
+from client_app.identity import simulated_here, stands_for
 from client_app.node import alone, house_of, open_site
 from client_app.refusals import refusal_of
 from client_app.resident.frames import Letter
@@ -93,14 +93,9 @@ def introductions(
     origin: Origin,
     hello: Hello,
 ) -> list[Incoming]:
-    """Return who the sites are that a node stands for. Raises what the first's `answer` raises.
-
-    A site with a folder of its own is real, and one.
-    """
+    """Return who the sites are that a node stands for. Raises what the first's `answer` raises."""
     house = house_of(node_config)
     first = answer(run_config, node_config, origin, hello, {}, house=house)
-    if house.folder is not None:
-        return [first]
     others = stands_for(node_config, load_run_config(run_config))[1:]
     return [first, *(_tried(run_config, node_config, origin, hello, k, house) for k in others)]
 
@@ -119,10 +114,9 @@ def together(
     tasks = [request for request in requests if isinstance(request, Task)]
     if len(tasks) != len(requests):
         raise ProtocolError("several requests at once must be tasks")
-
+    if not simulated_here(node_config):
+        raise ProtocolError("several tasks at once are for simulated sites, and this node is real")
     house = house_of(node_config)
-    if house.folder is not None:
-        raise ProtocolError("several tasks at once are for simulated sites; this site has a folder")
 
     def done(task: Task) -> Incoming:
         return _tried(run_config, node_config, origin, task, task.site, house)

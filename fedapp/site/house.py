@@ -1,7 +1,8 @@
 """A site's own word on what it is asked: its terms before and after, and its record of both.
 
 The site's folder comes with the node's own settings, `site-folder`, which no run can change. A
-simulated site has none: then everything is as the program allows, and nothing is recorded.
+simulated site has none, nor has a real one whose settings say `no-terms` and name no folder: then
+everything is as the program allows, and nothing is recorded.
 """
 
 import hashlib
@@ -43,7 +44,7 @@ from fedapp.messages.protocol import (
 from fedapp.site.privacy import epsilon
 from fedapp.site.record import Line, Record
 from fedapp.site.site import SiteClient
-from fedapp.site.terms import BY_CLASS, FILE, TermError, Terms, read_terms
+from fedapp.site.terms import BY_CLASS, FILE, HOW_TO_SAY, TermError, Terms, read_terms
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +61,9 @@ KEY, NO_TERMS = "site-folder", "no-terms"
 class House:
     """What a site allows, and what it wrote down, for one request.
 
-    folder: None where a site has none. no_terms: a person has said that the folder has no terms, so
-    that every run of an approved app is allowed. signer: fingerprint of the key by which the run
-    was started; empty: nobody has to.
+    folder: None where a site has none. no_terms: a person has said that the site has no terms, so
+    that every run of an approved app is allowed, or the site is simulated. signer: fingerprint of
+    the key by which the run was started; empty: nobody has to.
     """
 
     folder: Path | None
@@ -82,9 +83,13 @@ class House:
         Raises ConfigError where there is no readable file of exactly that name and `no_terms` was
         not said, and where the file is damaged, a link, or others may write it.
         """
-        if self.folder is None:
-            return Terms()
-        return read_terms(self.folder / FILE, absent=self.no_terms)
+        if self.folder is not None:
+            return read_terms(self.folder / FILE, absent=self.no_terms)
+        if not self.no_terms:
+            raise ConfigError(
+                f"{FILE}: is not there, since the node config names no {KEY}: {HOW_TO_SAY}"
+            )
+        return Terms()
 
     def note(
         self,
@@ -112,22 +117,23 @@ class House:
         """Return the experiment of a run, which the site's terms allow.
 
         They are asked before a file is read or a module imported that the run names. placed: see
-        `Terms.check_said`. Raises TermError, and ConfigError as `load_experiment` does.
+        `Terms.check_said`. Raises TermError, and ConfigError as `load_experiment` and `terms` do.
         """
         preset, overrides = read_run_config(run_config)
+        terms = self.terms
         if self.folder is None:
             if self._simulated is None or self._simulated[0] != (preset, overrides):
                 self._simulated = (preset, overrides), load_experiment(preset, overrides)
             return self._simulated[1]
-        self.terms.check_presets(preset, str(overrides.get("method.preset", "")))
-        self.terms.check_presets("", preset_beneath(preset))  # its faults would quote the file
+        terms.check_presets(preset, str(overrides.get("method.preset", "")))
+        terms.check_presets("", preset_beneath(preset))  # its faults would quote the file
         said = settings_said(preset, overrides)
         self._check_started(run_config.get(SIGNED, ""), said, origin)
         self._check_answers(origin)
-        self.terms.check_said(said, placed)
+        terms.check_said(said, placed)
         experiment = load_experiment(preset, overrides)
-        self.terms.check_run(experiment, origin.run)
-        self.terms.check_hour(datetime.now())
+        terms.check_run(experiment, origin.run)
+        terms.check_hour(datetime.now())
         return experiment
 
     def shown(self, data: SiteData, protected: bool = False) -> SiteData:

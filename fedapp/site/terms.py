@@ -34,10 +34,11 @@ from fedapp.methods import method_names
 
 FILE = "site.yaml"
 _LIKE = re.compile(r"site\.ya?ml", re.IGNORECASE)
-_NO_TERMS = (
+HOW_TO_SAY = (
     "write it (an example: fedapp terms --example), or say that every run of an approved app is "
     "allowed: fedapp node --no-terms, or no-terms=true in the node config"
 )
+"""What a person can do about a file of terms that is not there."""
 Kind = Literal["models", "prototypes", "sums", "numbers"]
 KINDS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
@@ -420,7 +421,7 @@ def read_terms(path: Path, absent: bool = False) -> Terms:
     if text is None:
         return Terms()
     if not text.strip():
-        raise ConfigError(f"{path}: is empty: {_NO_TERMS}")
+        raise ConfigError(f"{path}: is empty: {HOW_TO_SAY}")
     try:
         return Terms(**read_yaml(path, text))
     except ValidationError as error:
@@ -439,7 +440,7 @@ def _own_text(path: Path, absent: bool) -> str | None:
         if other := sorted({*like} - {path.name}):
             raise ConfigError(f"{path.with_name(other[0])}: the terms are {path.name}: rename it")
         if not like:
-            raise ConfigError(f"{path}: is not there: {_NO_TERMS}")
+            raise ConfigError(f"{path}: is not there: {HOW_TO_SAY}")
         if absent:
             raise ConfigError(f"{path}: is there, and no-terms was said: take back one of the two")
         check_owned(path)
@@ -447,7 +448,7 @@ def _own_text(path: Path, absent: bool) -> str | None:
             return file.readall().decode()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "is no UTF-8"
-        raise ConfigError(f"{path}: cannot be read ({why}): {_NO_TERMS}") from error
+        raise ConfigError(f"{path}: cannot be read ({why}): {HOW_TO_SAY}") from error
 
 
 def _explained(error: Mapping[str, object]) -> str:

@@ -167,7 +167,7 @@ def by_flower(at: NodePlace) -> list[str]:
     return [
         "flower-supernode", "--superlink", f"127.0.0.1:{at.port}", "--root-certificates",
         str(at.ca), "--auth-supernode-private-key", str(at.key), "--port", str(free_port()),
-        "--node-config", f'partition-id={at.number} store-path="{at.store}"',
+        "--node-config", f'partition-id={at.number} store-path="{at.store}" no-terms=true',
     ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 from flwr.app import Context, Message, RecordDict
@@ -12,12 +13,14 @@ from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, HEARTBEAT_INTERVAL_
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
+from client_app import identity
 from client_app.app import app as client
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import experiment_digest, load_experiment, to_plain
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder, open_run
 from fedapp.messages.protocol import Origin
+from fedapp.site.house import KEY, NO_TERMS
 from server_app.strategy import PoolStrategy
 
 Node = Callable[[Message], Message | None]
@@ -112,7 +115,14 @@ def preset(experiment: Experiment, folder: Path) -> str:
 
 
 def node(run_config: Mapping[str, Any], **node_config: Any) -> Node:
-    """Return a node that runs the real ClientApp; every message meets it with an empty memory."""
+    """Return a node that runs the real ClientApp; every message meets it with an empty memory.
+
+    With the node config of a simulated node it runs as in one of Ray's processes. A real one that
+    has no site folder says that it has no terms.
+    """
+    simulated = identity.NODES in node_config
+    if not simulated and KEY not in node_config:
+        node_config = {NO_TERMS: True, **node_config}
 
     def answer(message: Message) -> Message:
         context = Context(
@@ -122,7 +132,8 @@ def node(run_config: Mapping[str, Any], **node_config: Any) -> Node:
             state=RecordDict(),
             run_config=dict(run_config),
         )
-        return client(message, context)
+        with patch.object(identity, "in_ray", lambda: simulated):
+            return client(message, context)
 
     return answer
 

@@ -29,7 +29,7 @@ def started(tmp_path, experiment, identity):
     origin = replace(origin_of(experiment), identity=identity)
     node = {"partition-id": 2, "store-path": str(tmp_path / "site")}
     run = {"preset": preset(experiment, tmp_path)}
-    site, _ = open_site(run, node, origin, {}, House(None), lambda: None)
+    site, _ = open_site(run, node, origin, {}, House(None, no_terms=True), lambda: None)
     blob = to_bytes(initial_params(experiment.model, (1, 8, 8), 10, experiment.seed))
     return site.handle(Task(2, 0, "warmup", ModelRef(2, 0, digest_of(blob))), {}).answer
 

@@ -32,7 +32,12 @@ def work(tmp_path, request):
         origin = replace(origin_of(experiment, name), identity=identity)
         node = {"partition-id": 2, **place}
         site, _ = open_site(
-            {"preset": preset(experiment, folder)}, node, origin, {}, House(None), lambda: None
+            {"preset": preset(experiment, folder)},
+            node,
+            origin,
+            {},
+            House(None, no_terms=True),
+            lambda: None,
         )
         w_0 = initial_params(experiment.model, (1, 8, 8), 10, experiment.seed)
         blob = to_bytes(w_0)

@@ -36,7 +36,7 @@ def context(experiment, tmp_path):
     file = preset(experiment, tmp_path)
 
     def of(store):
-        node = {"partition-id": 2, "store-path": str(tmp_path / store)}
+        node = {"partition-id": 2, "store-path": str(tmp_path / store), "no-terms": True}
         return Context(1, 7, node, RecordDict(), {"preset": file})
 
     return of

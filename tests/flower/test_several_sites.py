@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from client_app import identity
 from client_app.identity import stands_for
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import RunError
@@ -132,7 +133,8 @@ def test_a_lots_wrong_answer_is_refused_for_each_of_its_sites(answers, says):
     assert [incoming.answer.reason for incoming in found] == [says] * 4
 
 
-def test_nodes_share_the_sites_among_them():
+def test_nodes_share_the_sites_among_them(monkeypatch):
+    monkeypatch.setattr(identity, "in_ray", lambda: True)
     experiment = small()
     sites = experiment.split.num_clients
     nodes = [{"partition-id": p, "num-partitions": 4} for p in range(4)]
@@ -140,3 +142,5 @@ def test_nodes_share_the_sites_among_them():
     assert list(stands_for({"partition-id": 2}, experiment)) == [2]
     assert list(stands_for({"site-name": "north"}, experiment)) == []
     assert list(stands_for({"partition-id": 2, "num-partitions": sites}, experiment)) == [2]
+    monkeypatch.undo()  # a SuperNode with the same config
+    assert [list(stands_for(one, experiment)) for one in nodes] == [[0], [1], [2], [3]]

@@ -119,7 +119,8 @@ PLAUSIBLE = [0, 1, 2, "partition-id", "store-path", "preset", "site-name", "data
 @pytest.mark.parametrize("kind", ["first", "request"])
 def test_letters_to_the_worker(site, kind, examples):
     place = worker.Address(Path("socket"), Path("lock"), KEY, 600.0, 0, ())
-    node = {"run_id": 1, "node_id": 7, "node_config": {"partition-id": 2, "store-path": "store"},
+    own = {"partition-id": 2, "store-path": "store", "no-terms": True}
+    node = {"run_id": 1, "node_id": 7, "node_config": own,
             "run_config": {"preset": str(site.root / f"{site.experiment.name}.yaml")}}  # fmt: skip
     heads = {"origin": encode(site.origin), "message": encode(site.task)}
     letters = {

@@ -459,7 +459,8 @@ def test_terms_of_another_user_let_nothing_run(tmp_path):
 def test_a_site_folder_changes_no_number(site, monkeypatch):
     """The same bytes leave with terms and a record as without."""
     found = [site.ask(attack("honest", None, task=True).values[0])]
-    monkeypatch.setattr(site_node, "SITE_FOLDER", "none of these")
+    without = house.House(None, no_terms=True)
+    monkeypatch.setattr("client_app.work.house_of", lambda _: without)
     found.append(site.ask(attack("honest", None, task=True).values[0]))
     assert found[0].payloads == found[1].payloads and found[0].payloads
     assert found[0].answer == found[1].answer

@@ -61,7 +61,8 @@ def sites(tmp_path):
 
     def config(name):
         store = str(tmp_path / "stores" / name)
-        return {"site-name": name, "data-path": str(data / name), "store-path": store}
+        own = {"site-name": name, "data-path": str(data / name), "store-path": store}
+        return {**own, "no-terms": True}
 
     yield wanted, data, run_config, config
     federation.forget()

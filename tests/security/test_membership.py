@@ -2,18 +2,28 @@
 
 import pytest
 
-from client_app.node import house_of, open_site, simulated_here
+from client_app import identity
+from client_app.identity import simulated_here
+from client_app.node import house_of, open_site
 from client_app.refusals import refusal_of
 from client_app.work import answer
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import experiment_digest, load_run_config
-from fedapp.ground.errors import FedAppError
+from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.messages.protocol import Hello, Origin, Refusal, SiteFacts
 from fedapp.site.members import SIGNING_KEY
 from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.deploy.members import members_line
 
 NAMES = ("a", "b", "c", "d")
+SIMULATED = {"partition-id": 0, "num-partitions": 4}
+"""The node config that Flower's simulation makes."""
+
+
+@pytest.fixture
+def simulation(monkeypatch):
+    """This process counts as one of Ray's, in which Flower's simulation runs apps."""
+    monkeypatch.setattr(identity, "in_ray", lambda: True)
 
 
 @pytest.fixture
@@ -58,8 +68,8 @@ def summing(run_config, run="run", **node_config):
 
 
 @pytest.mark.parametrize("own", [
-    {}, {"store-path": "store"}, {"num-partitions": 4, "site-folder": "house"},
-    {"num-partitions": 4, SIGNING_KEY: "key"},
+    {}, {"store-path": "store"}, {"num-partitions": 4}, {"num-partitions": 4, SIGNING_KEY: "key"},
+    {"num-partitions": 4, "site-folder": "house"},
 ])  # fmt: skip
 def test_a_real_node_masks_with_no_keys_that_follow_from_the_seed(there, own, tmp_path):
     """Finding 25 c: a server that names no members had them all know each other's masks."""
@@ -71,26 +81,59 @@ def test_a_real_node_masks_with_no_keys_that_follow_from_the_seed(there, own, tm
     assert "\n" not in answer.reason
 
 
-def test_a_simulated_node_masks_with_keys_that_follow_from_the_seed(there):
-    config = {"partition-id": 1, "num-partitions": 4}
-    assert isinstance(hello(there(members=False), **config), SiteFacts)
-    answer = hello(there(), **config)
+def test_a_simulated_node_masks_with_keys_that_follow_from_the_seed(there, simulation):
+    assert isinstance(hello(there(members=False), **SIMULATED), SiteFacts)
+    answer = hello(there(), **SIMULATED)
     assert isinstance(answer, Refusal) and "has no registered key" in answer.reason
 
 
-def test_what_makes_a_node_a_simulated_one():
-    assert simulated_here({"partition-id": 0, "num-partitions": 4})
-    for own in "site-folder", "site-name", "data-path", SIGNING_KEY:
-        assert not simulated_here({"partition-id": 0, "num-partitions": 4, own: "x"})
-    assert not simulated_here({"partition-id": 0})
+def test_what_makes_a_node_a_simulated_one(simulation):
+    assert simulated_here(SIMULATED)
+    for own in "site-folder", "site-name", "data-path", "store-path", "no-terms", SIGNING_KEY:
+        assert not simulated_here({**SIMULATED, own: "x"})
+    assert not simulated_here({"partition-id": 0}) and not simulated_here({"num-partitions": 4})
+
+
+def test_a_supernode_with_the_config_of_a_simulated_node_is_real():
+    """Flower's own pages start SuperNodes with these two numbers."""
+    assert not simulated_here(SIMULATED)
+
+
+NO_HOUSE = (
+    {"partition-id": 1}, SIMULATED, {"num-partitions": 4, "partition-id": 1, "worker-idle-s": 0},
+    {"partition-id": 1, "no-terms": False}, {"partition-id": 1, "no-terms": "true"},
+    {"partition-id": 1, "site-folder": ""},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("config", NO_HOUSE)
+def test_a_real_node_without_a_site_folder_answers_nothing_unless_its_config_says_so(there, config):
+    """The run is a plain one: its model would leave, whatever the site wants."""
+    plain = {"preset": "digits_demo", "set": "data.subset=400 split.num_clients=4"}
+    answer = hello(plain, **config)
+    assert isinstance(answer, Refusal)
+    assert "site.yaml: is not there, since the node config names no site-folder" in answer.reason
+    assert "no-terms=true in the node config" in answer.reason and "\n" not in answer.reason
+    assert isinstance(hello(plain, **{"partition-id": 1, "no-terms": True}), SiteFacts)
+
+
+def test_it_answers_nothing_before_what_a_run_names_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "brought.py").write_text(f"open({str(tmp_path / 'done')!r}, 'x').close()")
+    monkeypatch.syspath_prepend(tmp_path)
+    named = {"preset": "digits_demo", "set": "method.name=brought:Method"}
+    request = Origin("run", code_hash()[1], "0" * 64), Hello(), {}
+    with pytest.raises(ConfigError, match="names no site-folder"):
+        answer(named, {"partition-id": 1}, *request)
+    assert not (tmp_path / "done").exists()
 
 
 def test_a_real_node_needs_its_own_key(there):
-    answer = hello(there(), **{"partition-id": 1})
+    real = {"partition-id": 1, "no-terms": True}
+    answer = hello(there(), **real)
     assert isinstance(answer, Refusal) and "knows no key of its own" in answer.reason
-    answer = hello(there(), **{"partition-id": 2, SIGNING_KEY: there.key})
+    answer = hello(there(), **{**real, "partition-id": 2, SIGNING_KEY: there.key})
     assert isinstance(answer, Refusal) and "site 2 is not agreed on by the key" in answer.reason
-    assert isinstance(hello(there(), **{"partition-id": 1, SIGNING_KEY: there.key}), SiteFacts)
+    assert isinstance(hello(there(), **real, **{SIGNING_KEY: there.key}), SiteFacts)
 
 
 def test_masked_only_is_broken_by_a_run_without_members(there):

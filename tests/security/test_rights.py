@@ -43,7 +43,7 @@ def test_a_run_folder_is_its_users_alone(tmp_path):
 
 def test_what_a_site_keeps_of_a_run_is_its_users_alone(tmp_path):
     experiment = small(runtime__out=str(tmp_path / "runs"))
-    node = {"partition-id": 2, "store-path": str(tmp_path / "store")}
+    node = {"partition-id": 2, "store-path": str(tmp_path / "store"), "no-terms": True}
     run = {"preset": preset(experiment, tmp_path)}
     answer(run, node, origin_of(experiment, "first"), Hello(), {})
     assert rights(tmp_path / "store" / "first") == 0o700
