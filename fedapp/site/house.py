@@ -318,7 +318,7 @@ class House:
                 )
             self.terms.check_epsilon(privacy.epsilon, sum(map(max, spent.values())))
             return
-        uploads = max(made, len(mine), task.own.version) + 1  # a store may have been emptied
+        uploads = max(made, len(mine), task.own.version) + 1  # store and heads may be lost
         cost = max([epsilon(privacy.noise, uploads, privacy.delta), *mine])
         self.terms.check_epsilon(cost, sum(map(max, spent.values())))
 

@@ -106,7 +106,7 @@ class SiteClient:
     keeper: sees what every task brought; None: nobody does.
     features: folder for what frozen networks say of its images; None: nothing is kept there.
     summing: its part in masked sums; None: its answers go to the server as they are.
-    released: head of its list of releases, where single images are protected; None: in simulations.
+    released: head of its list of releases, in runs with noise; None: in simulations.
     """
 
     experiment: Experiment

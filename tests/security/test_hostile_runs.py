@@ -29,6 +29,7 @@ from fedapp.learn.params import digest_of, to_bytes
 from fedapp.messages.codec import decode_answer, encode
 from fedapp.messages.protocol import Hello, Incoming, ModelRef, Origin, Refusal, Task
 from fedapp.site import house
+from fedapp.site.heads import RecordError
 from fedapp.site.record import Record
 from fedapp.site.terms import TermError
 from tests.experiment.test_signed import KEY, OTHER, line
@@ -464,6 +465,21 @@ def test_a_site_folder_changes_no_number(site, monkeypatch):
     found.append(site.ask(attack("honest", None, task=True).values[0]))
     assert found[0].payloads == found[1].payloads and found[0].payloads
     assert found[0].answer == found[1].answer
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_list_of_noisy_models_that_is_lost_or_put_back_is_noticed(site, tmp_path, lost):
+    """A server that calls each model the first would have a later one recorded as an earlier."""
+    noisy = attack("noisy", None, NOISY, task=True, terms=PRIVATE).values[0]
+    assert site.ask(noisy).payloads
+    [made] = (tmp_path / "store").rglob("releases.txt")
+    older = made.read_bytes()
+    noisy.round = 1
+    assert site.ask(noisy).payloads and made.read_bytes() != older
+    made.unlink() if lost else made.write_bytes(older)
+    noisy.round = 2
+    with pytest.raises(RecordError, match=r"releases\.txt: is (gone|not as this site left it)"):
+        site.ask(noisy)
 
 
 def test_parts_with_small_counts_are_not_used_at_all(site, caplog):
