@@ -2,7 +2,8 @@
 
 `python -m tests.mutants [--each N] [--seed N] [--minutes N] [--workers N] [--only ROOM ...]`
 
-Of each room N mutants are drawn. Each is tried in a process of its own by the tests that call the
+Of each room N mutants are drawn; a room of --only may also be a pattern of files under fedapp, as
+"methods/recommended/*.py". Each is tried in a process of its own by the tests that call the
 function it is in, quick ones first; which these are is measured once. What is done lies in
 build/mutants: the same command goes on from there, and tries those that survived again after a test
 has changed. Exit code 1: in a room too few were killed.
@@ -36,7 +37,13 @@ ROOMS = {
     "learn": ("learn/**/*.py",),
     "methods": ("methods/**/*.py",),
     "messages": ("messages/**/*.py",),
-    "server": ("server/pool.py", "server/roundpool.py", "server/phases.py", "server/checks.py"),
+    "server": (
+        "server/pool.py",
+        "server/roundpool.py",
+        "server/phases.py",
+        "server/checks.py",
+        "server/summing.py",
+    ),
 }
 TESTS = ("learn", "methods", "messages", "server", "site")
 """Folders of tests that are tried."""
@@ -62,10 +69,15 @@ class Drawn:
         return f"{self.file}:{one.line} {one.function}: {one.change}"
 
 
+def files_of(room: str) -> list[Path]:
+    """Return the files of a room, or of a pattern."""
+    return sorted(one for each in ROOMS.get(room, (room,)) for one in (ROOT / "fedapp").glob(each))
+
+
 def everything(room: str) -> list[Drawn]:
-    """Return all mutants of a room."""
+    """Return all mutants of a room, or of the files of a pattern."""
     found = []
-    for path in sorted(one for each in ROOMS[room] for one in (ROOT / "fedapp").glob(each)):
+    for path in files_of(room):
         text, name = path.read_text(), str(path.relative_to(ROOT))
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         found += [Drawn(room, name, m, f"{digest}:{m.place}") for m in mutants(text)]
@@ -196,7 +208,7 @@ def table(sample: list[Drawn], known: dict[str, dict[str, Any]]) -> bool:
     enough = True
     print("| room | mutants | tried | equivalent | killed | survived | killed, % (95 % interval) |")
     print("|---|---|---|---|---|---|---|")
-    for room in ROOMS:
+    for room in dict.fromkeys(d.room for d in sample):
         done = [d for d in sample if d.room == room and d.key in known]
         if not done:
             continue
@@ -238,8 +250,10 @@ def main() -> int:
     words.add_argument("--seed", type=int, default=0, help="of the draw [0]")
     words.add_argument("--minutes", type=float, default=600.0, help="begin none after so many")
     words.add_argument("--workers", type=int, default=1, help="mutants at a time [1]")
-    words.add_argument("--only", nargs="+", choices=ROOMS, default=list(ROOMS), help="rooms")
+    words.add_argument("--only", nargs="+", default=list(ROOMS), help="rooms, or patterns of files")
     given = words.parse_args()
+    if nothing := [room for room in given.only if not files_of(room)]:
+        words.error(f"no room and no file under fedapp: {', '.join(nothing)}; rooms: {[*ROOMS]}")
     deadline = time.monotonic() + 60 * given.minutes
     sample = []
     for room in given.only:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import telling
+from tests.mutants.__main__ import files_of, telling
 from tests.mutants.mutators import changed, mutants
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +57,13 @@ def test_a_word_that_few_files_have_tells_more():
     files = {"a": {"spared", "task"}, "b": {"task", "site"}, "c": {"task"}, "d": set()}
     told = telling({"spared", "task", "nowhere"}, files)
     assert told == {"a": log(4) + log(4 / 3), "b": log(4 / 3), "c": log(4 / 3), "d": 0.0}
+
+
+def test_a_room_may_also_be_a_pattern_of_files():
+    assert [path.name for path in files_of("server/summing.py")] == ["summing.py"]
+    assert set(files_of("methods/recommended/*.py")) < set(files_of("methods"))
+    assert files_of("server/summing.py")[0] in files_of("server")
+    assert files_of("nowhere/*.py") == []
 
 
 TRIALS = """
