@@ -17,6 +17,7 @@ from fedapp.messages.protocol import (
     EPSILON,
     EVALUATE,
     IMAGES,
+    MASKED,
     MODEL,
     OF_PATIENTS,
     SCORE_BINS,
@@ -28,6 +29,8 @@ from fedapp.messages.protocol import (
     Reply,
     Scored,
     SiteFacts,
+    SumAnswer,
+    SumStep,
     Task,
 )
 from fedapp.methods.base import check_counts, check_unchanged
@@ -98,6 +101,31 @@ def check_reply(  # noqa: C901 one rule after another, each in a few lines
     _check_metrics(reply.metrics, facts)
     if reply.pseudo is not None:
         _check_pseudo(reply.pseudo, len(facts.classes), facts.unlabelled)
+    if task.sum is not None:
+        _check_step(task.sum, reply)
+
+
+def _check_step(step: SumStep, reply: Reply) -> None:
+    """Check that a step of a masked sum is answered with what the other sites need.
+
+    A site that answers with less, or shares secrets in another's name, must be left out before
+    anybody confirms the sum: afterwards it could not be opened, nor begun again.
+    """
+    said = reply.sum or SumAnswer()
+    holders = [one.site for one in step.announcements]
+    answered = {
+        "announce": said.announcement is not None,
+        "share": [(b.sender, b.receiver) for b in said.sealed]
+        == [(reply.site, holder) for holder in holders],
+        "add": MASKED in reply.contents,
+        "confirm": said.confirmation is not None,
+        "open": reply.sum is not None,
+    }
+    if not answered[step.stage]:
+        raise ProtocolError(
+            f"its answer to the step {step.stage!r} of a masked sum is not what was asked for; the "
+            "site must run a fedapp of the server's version"
+        )
 
 
 def attributed(task: Task, incoming: Incoming) -> Incoming:

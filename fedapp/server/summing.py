@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter
 from pydantic_core import to_json
+from safetensors import SafetensorError
 from safetensors.torch import load
 
 from fedapp.ground.disk import write_atomic
@@ -314,11 +315,8 @@ class SummedPhases:
             total = np.zeros(layout.size, np.uint64)
             private = {}
             for reply in replies:
-                ref = pool.latest(reply.site, MASKED)
-                if ref.digest != reply.contents.get(MASKED):
-                    continue
-                who = f"site {reply.site}'s masked numbers"
-                words = PARSED.get(ref.digest, pool.get, schema, who, transport)[WORDS]
+                who, named = f"site {reply.site}'s masked numbers", reply.contents[MASKED]
+                words = PARSED.get(named, pool.get, schema, who, transport)[WORDS]
                 total += words.numpy().view(np.uint64)
                 private[reply.site] = reply.private
         finally:
@@ -435,7 +433,7 @@ class SummedPhases:
             head, _, blob = place.read_bytes().partition(b"\n")
             words = load(blob)[WORDS].numpy().view(np.uint64)
             return words, _OPENING.validate_json(head)
-        except (OSError, ValueError) as error:
+        except (SafetensorError, KeyError, ValueError, OSError) as error:
             raise StoreError(f"{place}: the sum of a round is damaged: start anew") from error
 
     def _begun(self, task: Task, number: int) -> Begun:
