@@ -12,6 +12,7 @@ from fedapp.learn.losses import cross_entropy
 from fedapp.learn.priors import class_mix, site_mix, weighted
 from fedapp.methods.closed_form._answers import counts, judged
 from fedapp.methods.closed_form._calibration import Fit
+from fedapp.methods.recommended import _stack
 from fedapp.methods.recommended._corrected import corrected_loss
 from fedapp.methods.recommended.prior_shift import PriorShift, Taught
 from fedapp.models.graph import Answer
@@ -117,7 +118,9 @@ def test_pseudo_labels_count_in_images():
     soft = torch.tensor([[0.9, -1.0], [0.1, 0.95]])
     taught = Taught(torch.ones(2, 2) / 2, torch.arange(2), soft, torch.tensor([0.5, 1.0]).double())
     assert taught.images == 1.0
-    assert Taught.nothing(torch.tensor([[1, 0], [0, 0]])).images == 0.0
+    nothing = Taught.nothing(torch.tensor([[1, 0], [0, 0]]))
+    assert nothing.images == 0.0 and not len(nothing.kept) and not len(nothing.soft)
+    assert nothing.mix.flatten().tolist() == [0.75, 0.25, 0.5, 0.5]  # one image more, spread evenly
 
 
 def test_the_fit_of_findings_is_that_of_two_classes_each():
@@ -132,6 +135,32 @@ def test_the_fit_of_findings_is_that_of_two_classes_each():
         for x, y, odds in ((1.0, 1, 0.0), (0.5, 0, 0.0), (3.0, 1, math.log(0.25)))
     )
     assert fit.gradient.item() == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_site_fits_by_the_findings_that_its_closed_form_knows(monkeypatch):
+    """Finding 0 by one of two features; of finding 1 the closed form has seen nothing.
+
+    Two images were read for finding 0: z is 0.2 times the network's and 0.8 times its logit.
+    """
+    other, network = (
+        torch.tensor([[1.0, 5.0], [-2.0, 5.0], [0.5, 0.0]]),
+        torch.tensor([[2.0, 9.0], [1.0, 9.0], [4.0, 9.0]]),
+    )
+    closed = SimpleNamespace(
+        head=lambda task: (torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.zeros(2)),
+        mix_alone=lambda: torch.full((2, 2), 0.5), features=lambda part: other,
+    )  # fmt: skip
+    monkeypatch.setattr(_stack, "side_of", lambda features, task, there: closed)
+    monkeypatch.setattr(_stack, "_logits", lambda there, images: network[: len(images)])
+    there, task = of_findings([[0, 0]], [[1, 1], [0, -1], [-1, 0]])
+    there.data.val, there.device, there.load = torch.zeros(3), "cpu", lambda ref: None
+    there.contents = lambda ref: {_stack.WEIGHTS: torch.tensor(_stack.START)}
+    task.models = {_stack.STACK: [None], "server": [None]}
+    fit = Fit.from_numbers(_stack.fit_of("hog", task, there)[_stack.NUMBERS])
+    positive, negative = 0.2 * 2 + 0.8 * 1, 0.2 * 1 - 0.8 * 2
+    assert (fit.images, fit.right) == (2, 2 / 2)  # right in one of two findings each
+    wanted = -math.log1p(math.exp(-positive)) - math.log1p(math.exp(negative))
+    assert fit.loglik == pytest.approx(wanted, rel=1e-6)
 
 
 def more(one, count, seed):

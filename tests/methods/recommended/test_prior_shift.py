@@ -181,6 +181,20 @@ def test_one_step_with_pseudo_labels_by_hand(worth):
     )
 
 
+def test_labels_drawn_alike_are_corrected_by_that_mix_and_pseudo_labels_by_the_sites():
+    """Of labels 0, 1, 2, 0 each class is drawn as often: ln 1/3; beside the others ln pi_k."""
+    data, soft = data_of(labelled=4, unlabelled=3), torch.tensor([[0.6, 0.3, 0.1]] * 3)
+    mix = torch.tensor([7.0, 4.0, 4.0], dtype=torch.float64) / 15
+    site = context(data, START, uneven="balanced")
+    taught = Taught(mix, torch.arange(3), soft, torch.tensor(1.0))
+    [step] = steps_over(taught, site)
+    _, known, others, added, _ = step.batch
+    assert (len(known), len(others)) == (4, 3)
+    torch.testing.assert_close(
+        added.exp().double(), torch.cat([EVEN.expand(4, -1), mix.expand(3, -1)])
+    )
+
+
 def test_pseudo_labels_without_labels_count_what_they_are_worth():
     data, soft = data_of(labelled=0, unlabelled=3), torch.tensor([[0.6, 0.3, 0.1]] * 3)
     found = []
@@ -251,6 +265,13 @@ def test_the_worth_of_mixed_counts_by_hand():
     n, p = 26, 22.5 / 26
     low = (p + 1 / (2 * n) - (p * (1 - p) / n + 1 / (4 * n * n)) ** 0.5) / (1 + 1 / n)
     assert worth(15, 16, (300, 400)) == pytest.approx(2 * low - 1)
+
+
+def test_a_task_that_says_nothing_of_all_sites_leaves_the_worth_to_the_own_count():
+    """9 of 9 right: 2 * 9 / 10 - 1."""
+    data = data_of().with_parts(val=Part(digits_like(9, 3), torch.zeros(9).long()))
+    sure = torch.tensor([[1.0, 0, 0]] * 9)
+    assert PriorShift()._worth(sure, TASK, context(data, START)).item() == pytest.approx(0.8)
 
 
 def test_answers_that_are_not_sure_do_not_count():

@@ -1,7 +1,10 @@
 """Prior shift with the closed form: what both answer together, and how their weights are fitted."""
 
 from collections import Counter
+from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import partial
+from io import StringIO
 
 import pytest
 import torch
@@ -13,13 +16,22 @@ from fedapp.learn.features import build_features
 from fedapp.learn.metrics import evaluation, predict
 from fedapp.learn.networks import build_model
 from fedapp.learn.priors import class_mix, site_mix, weighted
-from fedapp.messages.protocol import EVALUATE, ONE_ROUND, SERVER_SITE, Task
+from fedapp.messages.protocol import EVALUATE, ONE_ROUND, SERVER_SITE, ModelRef, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import SiteContext
 from fedapp.methods.closed_form._answers import counts, deciding
 from fedapp.methods.closed_form._calibration import Fit
 from fedapp.methods.closed_form._contents import ACTIONS, FILTERS, SOLUTION, Solution
-from fedapp.methods.recommended._stack import FIRST_STEPS, FIT, FITTED, NUMBERS, STACK, START
+from fedapp.methods.closed_form._discriminant import COUNTS
+from fedapp.methods.recommended._stack import (
+    FIRST_STEPS,
+    FIT,
+    FITTED,
+    NUMBERS,
+    STACK,
+    START,
+    fit_of,
+)
 from fedapp.methods.recommended.prior_shift import PriorShift
 from fedapp.server.pool import ModelPool
 from fedapp.site.federation import federation_of
@@ -40,8 +52,16 @@ METHOD = PriorShift(closed="hog", alone=False, answer="common", confidence=0.3)
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory):
-    return play(toy(METHOD, tmp_path_factory.mktemp("stacked"), DEALS))
+def told(tmp_path_factory):
+    """A run, and what it said on the terminal."""
+    with redirect_stdout(StringIO()) as said:
+        run = play(toy(METHOD, tmp_path_factory.mktemp("stacked"), DEALS))
+    return run, " ".join(said.getvalue().split())
+
+
+@pytest.fixture(scope="module")
+def played(told):
+    return told[0]
 
 
 def pool_of(played):
@@ -179,6 +199,28 @@ def test_the_closed_form_is_measured_before_any_training(played):
     for exchange in early:
         assert f"test_{ONE_ROUND}" in exchange.reply.evaluations
         assert ("test_alone" in exchange.reply.evaluations) == bool(DEALS[exchange.task.site][0])
+
+
+def test_it_is_said_how_good_the_closed_form_is_before_any_training(told):
+    played, said = told
+    early = [e for e in played.of(0, EVALUATE) if "server" not in e.task.models]
+    right = [e.reply.evaluations[f"test_{ONE_ROUND}"].accuracy for e in early]
+    mean = 100 * sum(right) / len(DEALS)
+    assert f"the closed form, before any training: {mean:.1f} % right, sites' mean" in said
+
+
+def test_the_fit_leaves_out_images_of_classes_that_nobody_has_labels_of(played):
+    """At no weight can the closed form answer them."""
+    task, site = at_the_end(played, 0)
+    labels = site.data.val_labels[deciding(site)]
+    solution, unknown = site.contents(task.models[SOLUTION][0]), int(labels[0])
+    without = {**solution, COUNTS: solution[COUNTS].index_fill(0, torch.tensor(unknown), 0)}
+    ref = ModelRef(SERVER_SITE, 9, "e" * 64, SOLUTION)
+    task = replace(task, models={**task.models, SOLUTION: (ref,)})
+    contents = site.contents
+    site = replace(site, contents=lambda of: without if of == ref else contents(of))
+    fit = Fit.from_numbers(fit_of("hog", task, site)[NUMBERS])
+    assert 0 < fit.images == int((labels != unknown).sum()) < len(labels)
 
 
 # --- a frozen network's features ------------------------------------------------------------------
