@@ -57,12 +57,12 @@ def cleared(moment: Tensor, radius: float) -> Cleared:
 
 
 def drawn(apart: Tensor, erring: Tensor, counts: Tensor, clear: Cleared) -> Tensor:
-    """Return noisy class means [C, d] drawn to the middle, which they are measured from.
+    """Return noisy class means [C, d] drawn to the mean of all, which they are measured from.
 
     As far as the noise in them outweighs how far they lie from there: the best linear estimate, one
     factor in all directions that are seen in the second moment, another in those that are hidden,
     where means lie nearer. It is that of a class of usual noise, and the same for all: were some
-    drawn farther, they would be the answer to images near the middle. Only a class of more noise
+    drawn farther, they would be the answer to images near it. Only a class of more noise
     than usual, so of few images, is drawn farther, by a factor in all directions. erring: [C],
     variance of the noise in each number of a mean. counts: [C], images of each class; of those
     without any the mean is 0.
@@ -91,9 +91,12 @@ def classes_of(total: Released, noise: float, middle: Tensor) -> Classes:
     """
     size, images = len(total.second), max(float(total.counts.sum()), 1.0)
     counts = torch.where(total.counts > 2 * noise / COUNTED, total.counts, 0.0)[:-1]
-    apart = torch.where(counts[:, None] > 0, total.sums / counts.clamp_min(1.0)[:, None], 0.0)
+    mean = total.mean
+    means = total.sums[:-1] / counts.clamp_min(1.0)[:, None]
+    apart = torch.where(counts[:, None] > 0, means - mean, 0.0)
     erring = (noise / counts.clamp_min(1.0)).square()
-    clear = cleared(total.second / total.weight, noise * math.sqrt(2 * size) / total.weight)
+    moment = total.second / total.weight - torch.outer(mean, mean)
+    clear = cleared(moment, noise * math.sqrt(2 * size) / total.weight)
     whole, floor = clear.moment, clear.floor
     sums = counts[:, None] * drawn(apart, erring, counts, clear)
     found = Classes(counts, torch.zeros_like(sums), whole, images)
@@ -101,7 +104,7 @@ def classes_of(total: Released, noise: float, middle: Tensor) -> Classes:
         found = Classes.of(Sums(counts, sums, images, torch.zeros_like(middle), images * whole))
     values, vectors = found.spectrum
     within = (vectors * values.clamp_min(floor)) @ vectors.T
-    return Classes(counts, middle + RADIUS * found.means, RADIUS**2 * within, images)
+    return Classes(counts, middle + RADIUS * (mean + found.means), RADIUS**2 * within, images)
 
 
 def solution_of(classes: Classes) -> Solution:

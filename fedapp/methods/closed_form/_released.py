@@ -3,13 +3,14 @@
 In two rows. The first has the sum of all images' coordinates f (`_coordinates`), cut to |f| <= 1,
 and their number: their mean is the middle m, from which all that follows is measured, since images
 are closer to their mean than to 0. An image then is g = (f - m) / `RADIUS`, cut to |g| <= 1. The
-second row has, for each class and for unlabelled images, their number; for each class the sum of g;
-and of all images the second moment, the sum of g g^T. As numbers with equal noise, each block times
+second row has, for each class and for unlabelled images, their number and the sum of g; and of all
+images the second moment, the sum of g g^T. As numbers with equal noise, each block times
 its weight, one image changes the first row by at most `FIRST_ROW` and the second by at most
 `SECOND_ROW`. Together that is `SENSITIVITY`, and the account is that of one release, though the
 second row is made in knowledge of the first (Dong, Roth, Su 2022). An unlabelled image adds nothing
-to the sums of classes, so the second moment can take more of it (`UNLABELLED`). The Frobenius norm
-of g g^T is |g|^2, and is that of its upper triangle where what is beside the diagonal stands times
+to the sums of classes, so the second moment can take more of it (`UNLABELLED`). Its sum of g is
+there because the mean of g is not 0: images that were cut have moved it. The Frobenius norm of
+g g^T is |g|^2, and is that of its upper triangle where what is beside the diagonal stands times
 sqrt(2).
 
 Where a site knows whose its images are, these bounds hold for all images of one patient together:
@@ -34,16 +35,16 @@ TOTALS, RELEASED = "totals", "released"
 """Roles of a site's two rows, and names of their tensors."""
 MIDDLE = "middle"
 """Role of what the server makes of the first, and name of its tensor."""
-RADIUS = 0.67
+RADIUS = 0.6
 """Length to which an image's distance from the middle is cut."""
-MIDDLED, COUNTED, SQUARED = 0.1, 0.2, 0.5
-"""Weights of the first row, of numbers of images, and of the second moment of labelled images,
-beside the sums of classes."""
+MIDDLED, COUNTED, SQUARED, OTHERS = 0.1, 0.2, 0.5, 0.25
+"""Weights of the first row, of numbers of images, of the second moment of labelled images, and of
+the sum of unlabelled ones, beside the sums of classes."""
 FIRST_ROW = math.sqrt(2) * MIDDLED
 SECOND_ROW = math.sqrt(COUNTED**2 + 1 + SQUARED**2)
 SENSITIVITY = math.hypot(FIRST_ROW, SECOND_ROW)
 """L2 norms of what one image or patient changes at most: in each row, and in both."""
-UNLABELLED = math.sqrt(1 + SQUARED**2)
+UNLABELLED = math.sqrt(1 + SQUARED**2 - OTHERS**2)
 """Weight of the second moment of unlabelled images: they change the row by no more."""
 
 
@@ -84,7 +85,7 @@ def middle_of(total: Tensor) -> Tensor:
 class Released:
     """A site's second row, or the sum of several sites'.
 
-    counts: [C + 1], images of each class, and unlabelled ones. sums: [C, d], of their g. second:
+    counts: [C + 1], images of each class, and unlabelled ones. sums: [C + 1, d], of their g. second:
     [d, d], sum of g g^T of all images, times `SQUARED` of labelled ones and `UNLABELLED` of others.
     All float64; with noise, nothing of it need be possible.
     """
@@ -116,7 +117,7 @@ class Released:
         sums.index_add_(0, kinds, parts[:, None] * every)
         counts = torch.bincount(kinds, parts, minlength=classes + 1)
         weights = parts * weights_of(kinds, classes)
-        return cls(counts, sums[:-1], (weights[:, None] * every).T @ every)
+        return cls(counts, sums, (weights[:, None] * every).T @ every)
 
     @property
     def weight(self) -> float:
@@ -124,27 +125,33 @@ class Released:
         labelled, other = self.counts[:-1].sum(), self.counts[-1]
         return max(float(SQUARED * labelled + UNLABELLED * other), SQUARED)
 
+    @property
+    def mean(self) -> Tensor:
+        """The mean of all images' g, [d], weighted as they are in the second moment."""
+        return (SQUARED * self.sums[:-1].sum(0) + UNLABELLED * self.sums[-1]) / self.weight
+
     def __add__(self, other: "Released") -> "Released":
         return Released(
             self.counts + other.counts, self.sums + other.sums, self.second + other.second
         )
 
     def to_params(self) -> Params:
-        """Return the row, float64 [C + 1 + C d + d (d + 1) / 2]."""
+        """Return the row, float64 [(C + 1) (d + 1) + d (d + 1) / 2]."""
         rows, columns, root = _triangle(len(self.second))
         triangle = self.second[rows, columns] * root
-        return {RELEASED: torch.cat([COUNTED * self.counts, self.sums.flatten(), triangle])}
+        sums = self.sums * _beside(len(self.sums))
+        return {RELEASED: torch.cat([COUNTED * self.counts, sums.flatten(), triangle])}
 
     @classmethod
     def from_params(cls, params: Params, classes: int, size: int) -> Self:
         """Return what `to_params` wrote."""
         row = params[RELEASED]
-        of_class = classes + 1 + classes * size
-        counts, sums, triangle = row.split([classes + 1, classes * size, len(row) - of_class])
+        groups = classes + 1
+        counts, sums, triangle = row.split([groups, groups * size, len(row) - groups * (size + 1)])
         rows, columns, root = _triangle(size)
         second = torch.zeros(size, size, dtype=torch.float64)
         second[rows, columns] = second[columns, rows] = triangle / root
-        return cls(counts / COUNTED, sums.view(classes, size), second)
+        return cls(counts / COUNTED, sums.view(groups, size) / _beside(groups), second)
 
 
 def weights_of(kinds: Tensor, classes: int) -> Tensor:
@@ -170,19 +177,27 @@ def parts_of_patients(rows: Tensor, kinds: Tensor, classes: int, patients: Tenso
         # The Frobenius norm of sum w g g^T, by the smaller of two matrices.
         second = root @ root.T if len(g) < g.shape[1] else root.T @ root
         counts = COUNTED * torch.bincount(kind).double()
-        length = (counts.square().sum() + sums[:-1].square().sum() + second.square().sum()).sqrt()
+        sums = sums * _beside(len(sums))
+        length = (counts.square().sum() + sums.square().sum() + second.square().sum()).sqrt()
         found[of] = (SECOND_ROW / length).clamp_max(1.0)
     return found
 
 
 def released_schemas(classes: int, size: int) -> dict[str, Schema]:
     """Return the schemas of what is released for C classes and d features, by role."""
-    of_class, triangle = classes + 1 + classes * size, size * (size + 1) // 2
+    of_group, triangle = (classes + 1) * (size + 1), size * (size + 1) // 2
     return {
         TOTALS: {TOTALS: ((size + 1,), torch.float64)},
         MIDDLE: {MIDDLE: ((size,), torch.float64)},
-        RELEASED: {RELEASED: ((of_class + triangle,), torch.float64)},
+        RELEASED: {RELEASED: ((of_group + triangle,), torch.float64)},
     }
+
+
+def _beside(groups: int) -> Tensor:
+    """Return what sums are times in the row, [C + 1, 1]: 1 of a class, `OTHERS` of unlabelled."""
+    weights = torch.ones(groups, 1, dtype=torch.float64)
+    weights[-1] = OTHERS
+    return weights
 
 
 def _triangle(size: int) -> tuple[Tensor, Tensor, Tensor]:

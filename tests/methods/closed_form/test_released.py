@@ -22,6 +22,7 @@ from fedapp.methods.closed_form._protected import (
 from fedapp.methods.closed_form._released import (
     COUNTED,
     FIRST_ROW,
+    OTHERS,
     RADIUS,
     RELEASED,
     SECOND_ROW,
@@ -62,7 +63,7 @@ def test_one_labelled_image_by_hand():
     row = Released.of(f, torch.tensor([1]), 2, f[:0]).to_params()[RELEASED]
     square = [0.36, 0.48 * math.sqrt(2), 0.64]
     of_class = [SQUARED * one for one in square]
-    assert row.tolist() == pytest.approx([0, COUNTED, 0, 0, 0, 0.6, 0.8, *of_class])
+    assert row.tolist() == pytest.approx([0, COUNTED, 0, 0, 0, 0.6, 0.8, 0, 0, *of_class])
     first = totals(f)[TOTALS]
     assert first.tolist() == pytest.approx([0.06, 0.08, 0.1])
     # |f| = |g| = 1: the bounds are met, by one without a label too.
@@ -71,7 +72,8 @@ def test_one_labelled_image_by_hand():
     assert math.hypot(float(row.norm()), float(first.norm())) == pytest.approx(SENSITIVITY)
     free = Released.of(f[:0], torch.tensor([], dtype=torch.int64), 2, f).to_params()[RELEASED]
     others = [UNLABELLED * one for one in square]
-    assert free.tolist() == pytest.approx([0, 0, COUNTED, 0, 0, 0, 0, *others])
+    its = OTHERS * 0.6, OTHERS * 0.8
+    assert free.tolist() == pytest.approx([0, 0, COUNTED, 0, 0, 0, 0, *its, *others])
     assert float(free.norm()) == pytest.approx(SECOND_ROW)
 
 
@@ -124,13 +126,35 @@ def test_without_noise_it_is_the_closed_form_of_the_images_as_they_are():
     weight = 300 * SQUARED + 200 * UNLABELLED
     apart = known - middle, other - middle
     second = (SQUARED * apart[0].T @ apart[0] + UNLABELLED * apart[1].T @ apart[1]) / weight
-    none = torch.zeros(4, dtype=torch.float64)
-    expected = Classes.of(replace(plain, images=500.0, total=none, second=500 * second))
+    mean = (SQUARED * apart[0].sum(0) + UNLABELLED * apart[1].sum(0)) / weight
+    expected = Classes.of(replace(plain, images=500.0, total=500 * mean, second=500 * second))
     torch.testing.assert_close(found.counts, expected.counts)
     torch.testing.assert_close(found.means, middle + expected.means)
     torch.testing.assert_close(found.within, expected.within)
     head = expected.head(expected.level(RIDGE))
     torch.testing.assert_close(solution_of(found).weight * LIKELY, head[0])
+
+
+def test_the_covariance_is_measured_from_the_mean_of_images_as_they_were_cut():
+    """A few far images to one side: the middle is pulled to them, and the cut takes them back."""
+    known, labels = 0.02 * rows(200), torch.arange(200) % 2
+    known[labels == 1] += 0.1 * EYE[1]
+    known[:20] += 0.95 * EYE[0]
+    middle = middle_of(totals(shortened(known))[TOTALS])
+    g = shortened(known, middle)
+    assert float(g.mean(0).norm()) > 0.02
+    exact = Classes.of(Sums.of(g, labels, g[:0], 2))
+    found = classes_of(Released.of(g, labels, 2, g[:0]), 0.0, middle)
+    torch.testing.assert_close(found.within, RADIUS**2 * exact.within)
+    torch.testing.assert_close(found.means, middle + RADIUS * exact.means)
+
+
+def test_the_mean_weighs_images_as_the_second_moment_does_by_hand():
+    """One with a label at (1, 0), three without at (0, 1); read back from the row."""
+    total = Released.of(EYE[:1, :2], torch.tensor([0]), 1, EYE[:1, :2].flip(1).repeat(3, 1))
+    mean = torch.tensor([SQUARED, 3 * UNLABELLED]).double() / (SQUARED + 3 * UNLABELLED)
+    torch.testing.assert_close(Released.from_params(total.to_params(), 1, 2).mean, mean)
+    assert not Released.of(EYE[:0], torch.tensor([]).long(), 1, EYE[:0]).mean.any()
 
 
 def test_a_spectrum_is_cleared_of_noise_by_hand():
@@ -177,11 +201,12 @@ def test_a_class_whose_count_is_noise_is_one_that_nobody_has_images_of():
     assert bool(solution_of(nothing).weight.isfinite().all())
 
 
-def test_a_noisy_mean_is_drawn_to_the_middle():
+def test_a_noisy_mean_is_drawn_to_the_mean_of_all():
     known, labels = rows(300), torch.arange(300) % CLASSES
     total = Released.of(known, labels, CLASSES, rows(0))
     clear, drawn = (classes_of(total, noise, HERE) for noise in (0.0, 5.0))
-    assert float(drawn.means.norm()) < 0.1 * float(clear.means.norm())
+    apart, little = (found.means - found.means.mean(0) for found in (clear, drawn))
+    assert float(little.norm()) < 0.1 * float(apart.norm())
 
 
 def test_means_are_drawn_by_hand_one_factor_in_each_part():
@@ -354,6 +379,6 @@ def test_validation_images_decide_how_much_its_own_count():
 
 
 def test_rows_are_measured_from_the_middle_and_cut():
-    """(0.485, 0.1) from (0.15, 0.1) is 0.335 = RADIUS / 2 off; (-0.9, 0.1) is cut to 1."""
-    found = shortened(torch.tensor([[0.485, 0.1], [-0.9, 0.1]]), torch.tensor([0.15, 0.1]).double())
+    """(0.45, 0.1) from (0.15, 0.1) is 0.3 = RADIUS / 2 off; (-0.9, 0.1) is cut to 1."""
+    found = shortened(torch.tensor([[0.45, 0.1], [-0.9, 0.1]]), torch.tensor([0.15, 0.1]).double())
     torch.testing.assert_close(found, torch.tensor([[0.5, 0], [-1, 0]]).double(), atol=1e-7, rtol=0)
