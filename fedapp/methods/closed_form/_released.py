@@ -85,9 +85,9 @@ def middle_of(total: Tensor) -> Tensor:
 class Released:
     """A site's second row, or the sum of several sites'.
 
-    counts: [C + 1], images of each class, and unlabelled ones. sums: [C + 1, d], of their g. second:
-    [d, d], sum of g g^T of all images, times `SQUARED` of labelled ones and `UNLABELLED` of others.
-    All float64; with noise, nothing of it need be possible.
+    counts: [C + 1], images of each class, and unlabelled ones. sums: [C + 1, d], of their g.
+    second: [d, d], sum of g g^T of all images, times `SQUARED` of labelled ones and `UNLABELLED` of
+    others. All float64; with noise, nothing of it need be possible.
     """
 
     counts: Tensor
