@@ -142,12 +142,15 @@ def laid_down(commit, folder):
 
 
 def north_of(old):
-    """North's node is that of an earlier version; its site folder is that of its keys."""
+    """North's node is an earlier version's; its site folder is that of its keys, and has terms."""
 
     def node_of(place):
         words = by_fedapp(place)
         if place.number:
             return words
+        terms = place.key.parent / "site.yaml"  # without terms a node does not start
+        terms.write_text("stand_in: true\n")
+        terms.chmod(0o600)
         at = words.index("--site-folder")  # an older node has none
         return [
             "/usr/bin/env", f"PYTHONPATH={old}", sys.executable, "-P", "-m",
@@ -168,9 +171,6 @@ def test_an_earlier_versions_own_code_does_a_run_of_today_or_says_what_to_instal
         pytest.skip("this clone has no commit whose app is another one")
     with held(tmp_path, north_of(old)) as here:
         own = here.folder / "keys/sites/north"
-        terms = own / "site.yaml"
-        terms.write_text("stand_in: true\n")
-        terms.chmod(0o600)
         said = {"rounds__num_rounds": 1, "rounds__join_wait_s": 30.0}
         mixed = here.submit("mixed", **said)
         if why := app.unlike(its):
@@ -189,6 +189,8 @@ def test_a_site_with_the_node_of_the_day_before_is_in_a_run_of_today(tmp_path):
     if not (found := commits("-1", "--before=1 day ago")):
         pytest.skip("this clone has no commit that is a day old")
     old = laid_down(*found, tmp_path / "old")
+    if not (old / "fedapp/site/heads.py").exists():
+        pytest.skip("a node of that day left no head of its record: it must be updated (CHANGELOG)")
     with held(tmp_path, north_of(old)) as here:
         app = read_app(ROOT)
         Approvals(here.folder / "keys/sites/north").decide(app.hash, app.title, "approved")

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from fedapp.learn.networks import network_names
 from fedapp.models.graph import Answer
 from fedapp.models.model import load_model
 from fedapp.tools.use import onnx_file
+from tests.encoders import encoder_fields
 from tests.models.made import CPU, MIXTURE, model_of, pictures, written
 from tests.own import image
 
@@ -78,8 +80,11 @@ def test_answers_by_prototypes_are_the_same_under_onnxruntime(tmp_path):
 @pytest.mark.parametrize("name", network_names())
 def test_every_network_is_the_same_under_onnxruntime(name, tmp_path):
     inputs = INPUTS.get(name, (1, 16, 16))
-    network = {"name": name, **SETTINGS.get(name, {})}
+    files = encoder_fields() if name == "encoder" else {}
+    network = {"name": name, **SETTINGS.get(name, {}), **files}
     folder = written(tmp_path / "model", network=network, inputs=inputs)
+    if files:  # a kept model has its weights beside it
+        shutil.copy(files["weights"], folder)
     assert invoked(folder, "--to", "onnx", "-o", tmp_path / "out").exit_code == 0
     pixels = pictures(5, inputs, seed=4)
     wanted = load_model(folder, CPU)[0].probabilities(pixels).numpy()
