@@ -73,7 +73,7 @@ format: $(STAMP) ## rewrite the code in the project's style
 
 check: lint test-most ## what CI runs
 
-bench: $(STAMP) ## all benchmarks, then docs/results/benchmarks.md; ARGS="--quick" or ARGS="scoring gpu"
+bench: $(STAMP) ## all benchmarks, then docs/results/benchmarks.md; ARGS="--quick" or ARGS="scoring peers"
 	$(BIN)/python -m bench $(ARGS)
 
 results: $(STAMP) ## tune and compare all methods (hours), then docs/results/*/tables.md

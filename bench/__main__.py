@@ -10,16 +10,12 @@ import sys
 import time
 from typing import Annotated
 
-import torch
 import typer
 
 from bench.command import Quick
 from fedapp.ground.text import duration
 
-BENCHMARKS = (
-    "scoring", "training", "tiny", "augment", "parts", "idle", "outside", "overhead", "traffic",
-    "scale", "resident", "onboarding", "masks", "gpu",
-)  # fmt: skip
+BENCHMARKS = ("scoring", "training", "peers")
 
 
 def main(
@@ -41,10 +37,7 @@ def main(
 
 
 def passed(name: str, quick: bool) -> bool:
-    """Run a benchmark; return whether it came to its end or had no GPU that it needs."""
-    if name == "gpu" and not quick and not torch.cuda.is_available():
-        print(f"bench: {name} left out: no GPU here", flush=True)
-        return True
+    """Run a benchmark; return whether it came to its end."""
     command = [f"bench.{name}", *(["--quick"] if quick else [])]
     print(f"bench: {name}: python -m {' '.join(command)}", flush=True)
     began = time.monotonic()

@@ -11,10 +11,6 @@ from fedapp.ground.errors import FedAppError
 from fedapp.ground.ours import process_is_ours
 
 Quick = Annotated[bool, typer.Option("--quick", help="toy size; nothing is recorded")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
-Turns = Annotated[int, typer.Option("--repetitions", min=1, help="turns of each case")]
-Rounds = Annotated[int, typer.Option("--rounds", min=1, help="rounds of a run")]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="seeds 0, 1, ...")]
 
 
 def carry_out(main: Callable[..., None]) -> None:

@@ -5,14 +5,11 @@ A machine's speed drifts; a ratio taken within one repetition does not feel it.
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial, wraps
-from itertools import chain, pairwise
-from statistics import fmean, median, stdev
+from functools import partial
+from statistics import median
 from typing import Any, ParamSpec, TypeVar
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -99,64 +96,3 @@ def beside(
         {**same, of: name, **taken.row(), **taken.over(times[base])}
         for name, taken in times.items()
     ]
-
-
-def rounds_beside(
-    runs: Mapping[str, Sequence[Sequence[float]]],
-    base: str,
-    of_run: Callable[[Sequence[float]], float],
-    **same: Any,
-) -> list[dict[str, Any]]:
-    """Return a row for each case whose every run gave the seconds of its rounds.
-
-    The ratio is of what `of_run` makes of two runs' rounds, within a repetition.
-    """
-    whole = {name: Times(tuple(map(of_run, each))) for name, each in runs.items()}
-    return [
-        {**row, **Times(tuple(chain.from_iterable(runs[name]))).row()}
-        for name, row in zip(runs, beside(whole, base, "case", **same), strict=True)
-    ]
-
-
-def laps(ends: Sequence[float]) -> list[float]:
-    """Return what lies between one end and the next."""
-    return [after - before for before, after in pairwise(ends)]
-
-
-class Stopwatch:
-    """Seconds of this process's CPU time that were spent inside some functions."""
-
-    def __init__(self) -> None:
-        self.inside = 0.0
-
-    def timed(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Return the function, whose time counts as inside."""
-
-        @wraps(function)
-        def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            began = time.process_time()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.inside += time.process_time() - began
-
-        return run
-
-
-@contextmanager
-def watched(parts: Mapping[str, Sequence[tuple[Any, str]]]) -> Iterator[dict[str, Stopwatch]]:
-    """Time functions while the block runs, by part. Each is named as who calls it finds it."""
-    watches = {name: Stopwatch() for name in parts}
-    with ExitStack() as stack:
-        for name, functions in parts.items():
-            for owner, function in functions:
-                timed = watches[name].timed(getattr(owner, function))
-                stack.enter_context(patch.object(owner, function, timed))
-        yield watches
-
-
-def spread(values: Sequence[float]) -> str:
-    """Return mean and standard deviation; empty of nothing."""
-    if not values:
-        return ""
-    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")

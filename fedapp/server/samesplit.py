@@ -19,7 +19,7 @@ def check_same_split(earlier: Path, theirs: str, ours: str, folder: Path) -> Non
     be of the same pool, and give every image the same site and part. Raises RunError.
 
     Which training labels are visible may differ. A site that is onboarded may have hidden or
-    revealed labels since (`split.labels`, `bench.onboarding`), which moves no image to another site
+    revealed labels since (`split.labels`), which moves no image to another site
     or part. The number of sites may differ too: without an image nobody is moved. The owner must
     be the same, for two reasons: a site of the earlier run may come and go on from its model, and a
     new site must not hold its peers' images.

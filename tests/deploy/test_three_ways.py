@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from bench.deployment import run_config
 from fedapp.data.published import read_digits
 from fedapp.experiment.config import load_experiment
+from tests.deployment import run_config
 from tests.flower.results import loopback, results, rows
 from tests.flower.simulation import copy_of_app, simulate
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.deployment import BIN
+from tests.deployment import BIN
 from tests.faults.federation import SITES, federation
 from tests.faults.runs import until
 

@@ -15,11 +15,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.deployment import BIN, environment, run_config
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.processes import free_port
 from fedapp.tools.deploy.certs import make_certs
+from tests.deployment import BIN, environment, run_config
 from tests.faults.network import Cable
 from tests.faults.programs import Program
 from tests.faults.runs import Run, until

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.deployment import started
 from fedapp.ground import processes
 from fedapp.ground.processes import alive, marked, read
+from tests.deployment import started
 
 MARK = "FEDAPP_FAULTS_PROGRAM"
 """Environment variable that a program and all that it starts carry; value: its folder."""

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.deployment import BIN, deployment
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.processes import pids, read
+from tests.deployment import BIN, deployment
 from tests.flower.grids import preset
 from tests.flower.results import loopback, results
 from tests.small import small

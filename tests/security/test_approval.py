@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.deployment import BIN
 from fedapp.ground.processes import read
 from fedapp.site.record import Record
 from fedapp.tools.node.approvals import Approvals
 from fedapp.tools.node.bundle import read_app
+from tests.deployment import BIN
 from tests.faults.federation import ROOT, SITES, by_fedapp, federation
 from tests.faults.programs import MARK
 from tests.faults.runs import outcome, until

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.deployment import BIN
 from fedapp.tools.deploy.members import members_line
+from tests.deployment import BIN
 from tests.faults.federation import SITES, by_fedapp, federation
 from tests.faults.runs import until
 from tests.flower.results import loopback

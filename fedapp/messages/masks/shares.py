@@ -1,6 +1,6 @@
 """Shamir's secret sharing over the integers modulo 2^255 - 19.
 
-Own code, by measurement (`python -m bench.masks sharing`): to share the two secrets of each of 100
+Own code, by measurement (docs/results/benchmarks.md): to share the two secrets of each of 100
 sites, and put one of each together from the same holders, takes 40 s with pycryptodome 3.24, 19 s
 with shamirs 4, and 0.2 s here. And a site that is asked twice must give the same shares again: the
 polynomial's coefficients are derived, where libraries draw them. Tests compare with shamirs.

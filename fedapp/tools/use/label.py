@@ -24,7 +24,7 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
     """Write which of the images to label first, four files in `out`; return what to tell a person.
 
     Those come first whose most probable class leads the second least (margin sampling; Scheffer,
-    Decomain, Wrobel 2001); `bench/labels.py` measures what that saves. Images that have a label, in
+    Decomain, Wrobel 2001; docs/results/using.md has what that saves). Images that have a label, in
     the CSV file or by their folder, are passed over. Raises DataError where no image without a
     label can be used, and as `list_images` and `load_model` do.
     """

@@ -1,1 +1,0 @@
-"""What an encoder trained on other data is worth (`python -m bench.encoder --help`)."""
