@@ -6,12 +6,14 @@ completion in a shell can wait for.
 
 import os
 import sys
-from contextlib import nullcontext, redirect_stdout, suppress
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from click import Command, Context
 from rich.console import Console
+from typer.core import TyperGroup
 
 from fedapp.experiment.codehash import code_hash, versions
 from fedapp.experiment.completion import (
@@ -31,8 +33,21 @@ from fedapp.experiment.presetfiles import (
 from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.ground.extras import needs
 from fedapp.ground.ours import process_is_ours
+from fedapp.ground.withdrawn import refuse_command
+
+
+class _Commands(TyperGroup):
+    """The commands; one that an earlier version had is refused with what to do instead."""
+
+    def resolve_command(
+        self, ctx: Context, args: list[str]
+    ) -> tuple[str | None, Command | None, list[str]]:
+        refuse_command(args[0])
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     suggest_commands=False,  # click does, and twice is once too often
     pretty_exceptions_show_locals=False,
@@ -650,32 +665,6 @@ def audit_record(
         print(f"taken as it is, in {user_name()}'s heads: {heads_root()}")
     whole = audit(folder, Console(), export)
     raise typer.Exit(0 if whole else 1)
-
-
-@app.command("page", rich_help_panel=JOIN)
-def live_page(
-    run: Annotated[
-        str, typer.Argument(help="for the coordinator: a run, its name or folder; else the site's")
-    ] = "",
-    site_folder: SiteFolder = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="of the page, on 127.0.0.1")] = 8765,
-    node_port: Annotated[int, typer.Option(help="the --port of `fedapp node`")] = 9094,
-) -> None:
-    """Show how a site or a run stands on a page for this machine's browser, until Ctrl-C."""
-    from fedapp.experiment.runpaths import find_run
-    from fedapp.tools.live.run import run_page
-    from fedapp.tools.live.serve import server
-    from fedapp.tools.live.site import site_page
-
-    if run:
-        folder = find_run(run)
-        made = server(lambda: run_page(folder), port)
-    else:
-        own = _needed(site_folder, "page")
-        made = server(lambda: site_page(own, node_port), port)
-    with made, suppress(KeyboardInterrupt):
-        print(f"http://127.0.0.1:{made.server_port}/   (Ctrl-C ends it)", flush=True)
-        made.serve_forever()
 
 
 def _seeds(seeds: str, overrides: list[str] | None) -> tuple[str, list[str]]:

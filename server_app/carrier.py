@@ -1,6 +1,5 @@
 """The engine's transport over a Flower grid: tasks to the nodes, their answers back."""
 
-import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -28,7 +27,6 @@ from fedapp.messages.protocol import (
 )
 from fedapp.server.assembly import Assembly
 from fedapp.server.phases import Fetch
-from server_app.attendance import Attendance
 from server_app.introductions import Introductions
 from server_app.post import AT_ONCE, NOT_SENT, Post, parsed
 
@@ -52,14 +50,12 @@ class GridCarrier:
         self._origin = replace(origin, pool=digest_of(key.encode()))
         self._store, self._settings = run.store, run.experiment
         self._post = Post(grid, run.experiment.rounds.deadline_s)
-        self._attendance = Attendance(run.folder.path)
         self.sites = Introductions(
             self._post,
             run.experiment,
             wire.write_request(self._origin, Hello(shared_settings(run.experiment)), {}),
             key,
             run.progress.note,
-            self._attendance,
         )
         self._declined: dict[int, tuple[str, str]] = {}
         self._images: dict[int, tuple[int, int]] = {}
@@ -94,13 +90,11 @@ class GridCarrier:
         declined = {out.task.site: self._declines(out.task) for out in outbox}
         queue = deque(self._lots([out for out in outbox if not declined[out.task.site]]))
         lost = [(out.task, why) for out in outbox if (why := declined[out.task.site])]
-        flying = dict[int, tuple[Lot, float]]()
+        flying = dict[int, Lot]()
 
         def more() -> list[Message]:
             messages: list[Message] = []
-            while not messages and (
-                wave := self._wave(queue, [lot for lot, _ in flying.values()], limit)
-            ):
+            while not messages and (wave := self._wave(queue, list(flying.values()), limit)):
                 for lot in wave:
                     try:
                         messages.append(self._message(lot, fetch))
@@ -108,19 +102,17 @@ class GridCarrier:
                         why = f"the server lost a model it needs: {error}"
                         lost.extend((out.task, why) for out in lot)
                     else:
-                        flying[id(messages[-1])] = lot, time.monotonic()
+                        flying[id(messages[-1])] = lot
             return messages
 
         for message, reply in self._post.replies(more, deadline_s):
-            lot, began = flying.pop(id(message))
+            lot = flying.pop(id(message))
             if reply is None:
                 yield from ((out.task.site, _unsent(out.task, NOT_SENT)) for out in lot)
                 continue
-            seconds = time.monotonic() - began
             for out, incoming in zip(lot, self._read(lot, reply), strict=True):
-                self._noted(message.metadata.dst_node_id, out.task, incoming, seconds)
+                self._noted(message.metadata.dst_node_id, out.task, incoming)
                 yield out.task.site, incoming
-        self._attendance.save(at_once=True)
         for task, reason in lost:
             yield task.site, _unsent(task, reason)
         for out in chain.from_iterable(queue):
@@ -144,10 +136,9 @@ class GridCarrier:
             lots.append([tasks[at : at + size] for at in range(0, len(tasks), size)])
         yield from filter(None, chain.from_iterable(zip_longest(*lots)))  # each node in its turn
 
-    def _noted(self, node: int, task: Task, incoming: Incoming, seconds: float) -> None:
-        """Note how long an answer took, and a refusal that lasts."""
+    def _noted(self, node: int, task: Task, incoming: Incoming) -> None:
+        """Note a refusal that lasts."""
         answer = incoming.answer
-        self._attendance.answered(node, seconds, f"{task.action} {task.when}")
         if isinstance(answer, Refusal) and answer.lasting and task.action != EVALUATE:
             self._declined[task.site] = answer.reason, self.sites.signed_on(node)
 

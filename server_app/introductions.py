@@ -14,7 +14,6 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import RunError
 from fedapp.messages.protocol import Answer, Incoming, Refusal, SiteFacts
 from fedapp.server.checks import unfit
-from server_app.attendance import Attendance
 from server_app.post import AT_ONCE, FIRST_POLL_S, LAST_POLL_S, NOT_SENT, Post, parsed
 
 MOST_PASSED = 8
@@ -48,7 +47,6 @@ class Introductions:
     hello: RecordDict
     key: str
     say: Callable[[str], None]
-    attendance: Attendance = field(default_factory=Attendance)
     nodes: dict[int, int] = field(default_factory=dict)
     neighbours: set[int] = field(default_factory=set)
     _asked: dict[int, tuple[Message, float]] = field(default_factory=dict)
@@ -111,7 +109,6 @@ class Introductions:
         under_way = {m.metadata.message_id: m for m, _ in self._asked.values()}
         answers = [self._met(message, reply) for message, reply in self.post.pull(under_way)]
         now, here = time.monotonic(), set(self.post.grid.get_node_ids())
-        self.attendance.online(here)
         self._asked = {n: q for n, q in self._asked.items() if now < q[1] + self._patience}
         strangers = here - set(self.nodes.values()) - self._asked.keys()
         if strangers:
@@ -128,7 +125,6 @@ class Introductions:
         """Forget which node a site is, so that it is asked again."""
         if (node := self._forget(site)) is not None:
             self._pause(node, lasting=False)
-            self.attendance.refused(node, f"site {site}", "left out: see the run's log", False)
 
     def signed_on(self, node: int) -> str:
         """Return when a node has signed on at the server; empty: nobody knows."""
@@ -183,10 +179,7 @@ class Introductions:
             why = f"{len(answers)} answers when asked who it is"
             answers = [Incoming(Refusal(-1, 0, why))]
         met = [self._took_in(node, incoming.answer) for incoming in answers]
-        found = [facts for facts in met if facts is not None]
-        if several and found:
-            self.attendance.took_in(node, found[0].site, f"{len(found)} simulated sites")
-        return found
+        return [facts for facts in met if facts is not None]
 
     def _took_in(self, node: int, answer: Answer) -> SiteFacts | None:
         """Take what a node says of a site; return it, None where that site cannot take part."""
@@ -199,14 +192,12 @@ class Introductions:
             self._forget(answer.site)
             self._pauses.pop(node, None)
             self.nodes[answer.site] = node
-            self.attendance.took_in(node, answer.site, answer.called)
             if secrets.compare_digest(answer.pool_key, self.key):
                 self.neighbours.add(answer.site)
             return replace(answer, pool_key="")  # of this start, not of the site
         lasting = isinstance(answer, Refusal) and answer.lasting
         who = f"site {name!r} (node {node})" if name else f"node {node}"
         self._pause(node, lasting=lasting)
-        self.attendance.refused(node, f"site {name!r}" if name else who, reason, lasting)
         if (name, reason) not in self._said:
             self._said[name, reason] = None
             self.say(f"{who} cannot take part: {reason}")

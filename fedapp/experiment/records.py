@@ -3,7 +3,6 @@
 - metrics.jsonl: one JSON object per round, appended
 - sites.jsonl: one JSON object per round: what each site that answered said of itself, appended
 - traffic.csv: models and bytes by round, site, direction and kind, appended
-- nodes.json: which node was online, answered or refused, as of the last look (`server_app`)
 - per_site.csv: one row per site, at the end
 - evaluations.json: each site's latest confusion matrix and calibration sums, at the end
 - summary.json: the result, at the end
@@ -29,7 +28,6 @@ from fedapp.messages.ledger import COLUMNS
 Row = dict[str, Any]
 
 METRICS, SITES, TRAFFIC = "metrics.jsonl", "sites.jsonl", "traffic.csv"
-NODES = "nodes.json"
 CHECKPOINT, CHANGES = "checkpoint.json", "changes.jsonl"
 TABLES = "tables"
 """Of a line of changes: the mappings of which it has only what changed."""

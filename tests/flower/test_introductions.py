@@ -1,6 +1,5 @@
 """Nodes that come late, are mended, say nothing, or name a number that another has."""
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,7 +15,6 @@ from flwr.proto.node_pb2 import NodeInfo
 from fedapp.messages import wire
 from fedapp.messages.protocol import Hello, Incoming, Origin, Refusal, SiteFacts, Task
 from server_app import introductions, post
-from server_app.attendance import Attendance
 from server_app.introductions import Introductions
 from server_app.post import Post
 from tests.flower.grids import MemoryGrid, preset, serve, sites
@@ -177,22 +175,6 @@ def test_one_that_signs_on_anew_is_asked_at_once(met, monkeypatch, lasting):
     grid.nodes[200] = site(1)
     made.since()
     assert numbers(made.since()) == [1] and asked(grid, 200) == count + 1
-
-
-def test_what_the_page_reads_of_it(met, tmp_path):
-    made, grid, _ = met(site(0), refuses())
-    made.attendance = Attendance(tmp_path)
-    grid.nodes[200] = says(Refusal(-1, 0, "this site's terms (methods): no", lasting=True))
-    made.since(), made.since(), made.attendance.save(at_once=True)
-    found = json.loads((tmp_path / "nodes.json").read_text())["nodes"]
-    assert found["200"] == {
-        "online": True, "who": "node 200", "refused": "this site's terms (methods): no",
-        "lasting": True, "at": found["200"]["at"],
-    }  # fmt: skip
-    assert found["101"]["lasting"] is False
-    del grid.nodes[200]
-    made.since(), made.attendance.save(at_once=True)
-    assert json.loads((tmp_path / "nodes.json").read_text())["nodes"]["200"]["online"] is False
 
 
 def test_one_that_refused_at_the_start_is_asked_again(met):

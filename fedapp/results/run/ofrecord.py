@@ -115,15 +115,6 @@ def _at(line: Line) -> str:
     return str(line["at"])[:16].replace("T", " ")
 
 
-def left(lines: list[Line]) -> Table:
-    """Return what left, by kind of content."""
-    sent = [one for one in lines if one["event"] == "sent"]
-    roles = sorted({role for one in sent for role in one["digests"]})
-    rows = [[role, str(sum(role in one["digests"] for one in sent))] for role in roles]
-    rows += [["answers", str(len(sent))], ["bytes", size(sum(one["bytes"] for one in sent))]]
-    return Table("By kind of content", ("what", "how many"), rows, labels=1)
-
-
 def refused(lines: list[Line]) -> Table:
     """Return what was refused, the latest first."""
     every = [line for line in lines if line["event"] == "refused"][-SHOWN:]

@@ -9,13 +9,9 @@ from PIL import Image
 
 from fedapp.results.own import own_page
 from fedapp.results.report import write_reports
-from fedapp.tools.live.run import run_page
-from fedapp.tools.live.site import site_page
-from tests.flower.results import loopback
 from tests.results.run.browser import CHROMIUM, browser
 from tests.results.run.written import write_run
 from tests.results.test_own import evidence, folder_of
-from tests.small import small
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,19 +34,13 @@ REACHED = """var all = [...document.querySelectorAll("body *")].filter(e => e.ch
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
-    """A browser, and every kind of page: a run's, a site's of both kinds, the two live ones."""
+    """A browser, and every kind of page: a run's, a site's of both kinds."""
     tmp_path = tmp_path_factory.mktemp("pages")
     run = write_run(tmp_path / "runs")
     pages = {"run": write_reports([str(run)])[0], "site": write_reports([str(run)], site="0")[0]}
     folder = folder_of(tmp_path, evidence([0, 1, 2, 3] * 30))
-    (tmp_path / "house").mkdir()
-    for name, text in (
-        ("own", own_page(folder)),
-        ("live run", run_page(loopback(small(runtime__out=str(tmp_path / "live"))))),
-        ("live site", site_page(tmp_path / "house", 9)),
-    ):
-        pages[name] = tmp_path / f"{name}.html"
-        pages[name].write_text(text)
+    pages["own"] = tmp_path / "own.html"
+    pages["own"].write_text(own_page(folder))
     with browser(tmp_path / "profile") as seen:
         yield seen, {name: page.as_uri() for name, page in pages.items()}
 
