@@ -277,12 +277,11 @@ def track_run(
             "MLFLOW_TRACKING_URI, else mlruns in your runs"
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="until the run is over")] = False,
 ) -> None:
     """Bring a run's rounds to TensorBoard or MLflow; again is as once. Its own files stay."""
     from fedapp.tools.track.track import track
 
-    track(run, to, out, follow)
+    track(run, to, out)
 
 
 @app.command("models", rich_help_panel=USE)

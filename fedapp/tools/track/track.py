@@ -1,85 +1,157 @@
-"""`fedapp track`: a run's rounds, or a comparison's, for TensorBoard or MLflow."""
+"""`fedapp track`: the rounds of a run, or of a comparison's runs, for TensorBoard or MLflow.
+
+The run's own JSON lines stay the truth: a tracker's store can be made of them anew at any time.
+Asked again, a tracker gets what is new.
+"""
 
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal
 
-from fedapp.experiment.atwork import at_work
+from fedapp.experiment.presetfiles import read_yaml
+from fedapp.experiment.records import Records, Row, damaged
 from fedapp.experiment.runpaths import find_run, runs_root
-from fedapp.tools.track.mlflow import MlflowRun
-from fedapp.tools.track.series import Round, Tracked, tracked
-from fedapp.tools.track.tensorboard import EventFiles
+from fedapp.ground.disk import refused
+from fedapp.ground.errors import RunError, StoreError, one_line
+from fedapp.ground.extras import needs
 
 To = Literal["tensorboard", "mlflow"]
 
 URI = "MLFLOW_TRACKING_URI"
-EVERY_S = 2.0
-"""Seconds between two looks at a run that goes on."""
+SUFFIX = ".fedapp"
+"""Ending of the event files that are ours, and so are replaced."""
+IDENTITY = "fedapp.run"
+"""Tag by which MLflow finds a run again: its name and when it began."""
+_GROWS = "rounds.num_rounds"
+"""The setting that changes when a run goes on to more rounds; a param of MLflow cannot."""
+_PARAMS_AT_ONCE = 100
+"""Params that MLflow takes in one call."""
 
 
-class Tracker(Protocol):
-    """Where one run's rounds go."""
-
-    def add(self, one: Round) -> None:
-        """Take a round; one that was taken before changes nothing."""
-
-    def close(self, over: bool) -> None:
-        """Take no more. over: the run is done."""
-
-
-_TRACKERS: dict[To, Callable[[Tracked, str], Tracker]] = {
-    "tensorboard": EventFiles,
-    "mlflow": MlflowRun,
-}
-
-
-def track(run: str, to: To, out: Path | None, follow: bool) -> None:
-    """Bring what is there to a tracker, and with `follow` what comes, until nothing goes on.
+def track(run: str, to: To, out: Path | None) -> None:
+    """Bring the rounds that are there to a tracker.
 
     run: a run or a comparison, its name or folder; empty: the newest run. out: folder of the event
     files or of MLflow's store; None: `tensorboard` in the run's folder; for MLflow what `URI`
-    names, else `mlruns` beside your runs.
+    names, else `mlruns` beside your runs. Raises ConfigError where the tracker is not installed,
+    RunError where the folder holds no run that has begun, StoreError where the store refuses.
     """
+    # Read when MLflow is imported: it tells its makers of its use, wants a database where files do,
+    # and tries an absent server for minutes, unless it is told otherwise.
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    needs("track", to)
     folder = find_run(run)
-    where = _where(folder, to, out)
-    open_now: dict[Path, tuple[Tracked, Tracker]] = {}
-    sent: dict[Path, int] = {}
+    if to == "tensorboard":
+        where = str(out.expanduser() if out else folder / "tensorboard")
+        see = f"to see them: tensorboard --logdir {where}"
+    else:
+        own = (out.expanduser() if out else runs_root() / "mlruns").absolute().as_uri()
+        where = own if out else os.environ.get(URI) or own
+        see = f"to see them: MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {where}"
+    found = runs_of(folder)
+    for one, group, name in found:
+        if to == "tensorboard":
+            _to_tensorboard(one, Path(where) / name)
+        else:
+            _to_mlflow(one, group, name, where)
+    print(f"{len(found)} runs; {see}")
+
+
+def runs_of(folder: Path) -> list[tuple[Path, str, str]]:
+    """Return the folder, group and name of a run, or of all runs of a comparison that have begun.
+
+    Raises RunError where the folder holds neither.
+    """
+    if (folder / "run.json").is_file():
+        return [(folder, str(read_yaml(folder / "config.yaml")["name"]), folder.name)]
+    inside = folder / "cells"
+    cells = sorted(path.parent for path in inside.glob("*/*/*/run.json"))
+    if not cells:
+        remedy = "name the folder of a run or of a comparison"
+        raise RunError(f"{folder}: holds no run that has begun: {remedy}")
+    return [(cell, folder.name, cell.relative_to(inside).as_posix()) for cell in cells]
+
+
+def numbers(row: Row) -> Mapping[str, float]:
+    """Return a round's numbers under their own names; `skipped` becomes how many sites were."""
+    values = {
+        key: float(value)
+        for key, value in row.items()
+        if key not in {"round", "wall_seconds"} and isinstance(value, int | float)
+    }
+    return {**values, "skipped": float(len(row.get("skipped") or {}))}
+
+
+def _settings(run: Path) -> dict[str, Any]:
+    plain = read_yaml(run / "config.yaml")
+    groups = {name: values for name, values in plain.items() if isinstance(values, dict)}
+    inside = {f"{name}.{key}": value for name, of in groups.items() for key, value in of.items()}
+    return {"seed": plain["seed"], **inside}
+
+
+def _started(run: Path) -> float:
+    """Return when a run began, in seconds since 1970. Raises RunError where that is damaged."""
     try:
-        while True:
-            # Asked first: what comes before the end is seen after it.
-            going_on = follow and at_work(folder)
-            for one in tracked(folder):
-                if one.folder not in open_now:
-                    open_now[one.folder] = one, _TRACKERS[to](one, where)
-                rounds = one.rounds()
-                for each in rounds[sent.get(one.folder, 0) :]:
-                    open_now[one.folder][1].add(each)
-                # A run that is resumed does the rows after its checkpoint again, to the same bits.
-                sent[one.folder] = max(len(rounds), sent.get(one.folder, 0))
-            if not going_on:
-                break
-            time.sleep(EVERY_S)
-    except KeyboardInterrupt:
-        pass  # what is there is there; the run goes on
-    finally:
-        for one, tracker in open_now.values():
-            tracker.close((one.folder / "summary.json").is_file())
-    print(f"{len(sent)} runs, {sum(sent.values())} rounds; {_look(to, where)}")
+        facts = Records(run).read_json("run.json") or {}
+        return datetime.fromisoformat(str(facts["started"])).timestamp()
+    except (KeyError, ValueError) as error:
+        raise RunError(damaged(run / "run.json", f"no start: {error}")) from error
 
 
-def _where(run: Path, to: To, out: Path | None) -> str:
-    """Return the folder of event files, or the URI of MLflow's store."""
-    if to == "tensorboard":
-        return str(out.expanduser() if out else run / "tensorboard")
-    folder = out.expanduser().absolute() if out else runs_root().absolute() / "mlruns"
-    return folder.as_uri() if out else os.environ.get(URI) or folder.as_uri()
+def _to_tensorboard(run: Path, folder: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    started = _started(run)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(f"events.out.tfevents.*{SUFFIX}"):
+            old.unlink()
+        writer = SummaryWriter(str(folder), filename_suffix=SUFFIX)
+    except OSError as error:
+        raise refused(folder, error) from error
+    with writer:
+        lines = [f"| {key} | {value} |" for key, value in _settings(run).items()]
+        table = "\n".join(["| setting | value |", "|---|---|", *lines])
+        writer.add_text("settings", table, walltime=started)
+        for row in Records(run).metrics():
+            at = started + float(row.get("wall_seconds") or 0.0)
+            for key, value in numbers(row).items():
+                writer.add_scalar(key, value, row["round"], walltime=at)
 
 
-def _look(to: To, where: str) -> str:
-    if to == "tensorboard":
-        return f"to see them: tensorboard --logdir {where}"
-    if not where.startswith("file:"):
-        return f"they are at {where}"
-    return f"to see them: MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {where}"
+def _to_mlflow(run: Path, group: str, name: str, where: str) -> None:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+    from mlflow.exceptions import MlflowException
+
+    started, settings = _started(run), _settings(run)
+    identity = f"{name} {started:.0f}"
+    try:
+        client = MlflowClient(where)
+        known = client.get_experiment_by_name(group)
+        experiment = known.experiment_id if known else client.create_experiment(group)
+        found = client.search_runs([experiment], f"tags.`{IDENTITY}` = '{identity}'")
+        begun = found or [
+            client.create_run(experiment, round(started * 1000), {IDENTITY: identity}, name)
+        ]
+        number = begun[0].info.run_id
+        params = [Param(k, str(v)) for k, v in settings.items() if k != _GROWS and not found]
+        for first in range(0, len(params), _PARAMS_AT_ONCE):
+            client.log_batch(number, params=params[first : first + _PARAMS_AT_ONCE])
+        done = {one.step for one in client.get_metric_history(number, "skipped")}
+        for row in Records(run).metrics():
+            if row["round"] not in done:
+                at = round((started + float(row.get("wall_seconds") or 0.0)) * 1000)
+                values = numbers(row).items()
+                client.log_batch(number, [Metric(k, v, at, row["round"]) for k, v in values])
+        client.set_tag(number, _GROWS, settings.get(_GROWS))
+        if (run / "summary.json").is_file():
+            client.set_terminated(number)
+    except (MlflowException, OSError) as error:
+        remedy = f"see to it, or name another with {URI} or --out"
+        said = f"MLflow at {where} refused ({one_line(error, 300)}): {remedy}"
+        raise StoreError(said) from error

@@ -8,13 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
-from fedapp.experiment.atwork import COMPARISON, SERVER
 from fedapp.ground.errors import RunError, StoreError
-from fedapp.tools.track import track as tracking
-from fedapp.tools.track.series import round_of, tracked
-from fedapp.tools.track.track import track
+from fedapp.tools.track.track import numbers, runs_of, track
 
 STARTED = "2026-03-01T12:00:00+00:00"
 SECONDS = 1772366400.0
@@ -58,34 +54,23 @@ def add(folder: Path, *numbers: int) -> None:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FEDAPP_OUT", str(tmp_path / "runs"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr(tracking, "EVERY_S", 0.0)
     return begun(tmp_path / "runs" / "first", 3)
 
 
 def test_a_round_is_its_numbers() -> None:
-    one = round_of(row(1, pseudo_label_error=0.25))
-    assert (one.number, one.seconds) == (1, 20.0)
-    assert one.values == {
+    assert numbers(row(1, pseudo_label_error=0.25)) == {
         "mean_test_accuracy": 0.1 + 1 / 3, "trained": 3.0, "pseudo_label_error": 0.25,
         "skipped": 1.0,
     }  # fmt: skip
 
 
-def test_settings_and_start(run: Path) -> None:
-    (one,) = tracked(run)
-    assert (one.group, one.name, one.started) == ("trial", "first", SECONDS)
-    assert one.settings == {
-        "seed": 3, "method.name": "um_pfssl", "method.num_replaced": 2, "rounds.num_rounds": 4,
-    }  # fmt: skip
-
-
 def test_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="holds no run that has begun"):
-        tracked(tmp_path)
+        runs_of(tmp_path)
     folder = begun(tmp_path / "x", 1)
     (folder / "run.json").write_text("{}")
     with pytest.raises(RunError, match=r"run\.json: damaged"):
-        tracked(folder)
+        track(str(folder), "tensorboard", None)
 
 
 # --- TensorBoard ----------------------------------------------------------------------------------
@@ -103,7 +88,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
 
 def test_event_files_hold_the_numbers_once(run: Path) -> None:
     for _ in range(2):  # again is as once
-        track("first", "tensorboard", None, follow=False)
+        track("first", "tensorboard", None)
     found = scalars(run / "tensorboard" / "first")
     assert found.keys() == {"mean_test_accuracy", "trained", "skipped"}
     assert [step for step, _, _ in found["trained"]] == [0, 1, 2]
@@ -112,7 +97,7 @@ def test_event_files_hold_the_numbers_once(run: Path) -> None:
     )
     assert [at - SECONDS for _, _, at in found["skipped"]] == [10.0, 20.0, 30.0]
     add(run, 3)
-    track("first", "tensorboard", None, follow=False)
+    track("first", "tensorboard", None)
     assert [step for step, _, _ in scalars(run / "tensorboard" / "first")["skipped"]] == [
         0,
         1,
@@ -125,36 +110,22 @@ def test_files_of_others_stay(run: Path, tmp_path: Path) -> None:
     mine = tmp_path / "events" / "first" / "events.out.tfevents.1.mine"
     mine.parent.mkdir(parents=True)
     mine.write_text("x")
-    track("first", "tensorboard", tmp_path / "events", follow=False)
+    track("first", "tensorboard", tmp_path / "events")
     assert mine.read_text() == "x" and len([*mine.parent.iterdir()]) == 2
 
 
 def test_a_folder_that_cannot_be_is_one_line(run: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be"):
-        track("first", "tensorboard", tmp_path / "file", follow=False)
+        track("first", "tensorboard", tmp_path / "file")
 
 
-def test_a_run_that_goes_on_is_followed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = FileLock(run / SERVER)
-    lock.acquire()
-    ahead = iter([lambda: add(run, 3), lock.release])
-    monkeypatch.setattr(tracking.time, "sleep", lambda _: next(ahead)())
-    track("", "tensorboard", None, follow=True)
-    assert [s for s, _, _ in scalars(run / "tensorboard" / "first")["trained"]] == [0, 1, 2, 3]
-
-
-def test_the_cells_of_a_comparison_as_they_come(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cells_of_a_comparison_that_have_begun(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs" / "compare-small"
-    cells = out / "cells" / "base"
-    begun(cells / "fixavg" / "seed-0", 2)
-    lock = FileLock(out / COMPARISON)
-    lock.acquire()
-    ahead = iter([lambda: begun(cells / "um_pfssl" / "seed-0", 1), lock.release])
-    monkeypatch.setattr(tracking.time, "sleep", lambda _: next(ahead)())
-    track("compare-small", "tensorboard", None, follow=True)
+    for method in ("fixavg", "um_pfssl"):
+        begun(out / "cells" / "base" / method / "seed-0", 2)
+    (out / "cells" / "base" / "fedper" / "seed-0").mkdir(parents=True)
+    track("compare-small", "tensorboard", None)
     places = {p.parent.relative_to(out / "tensorboard").as_posix()
               for p in out.rglob("events.out.tfevents*")}  # fmt: skip
     assert places == {"base/fixavg/seed-0", "base/um_pfssl/seed-0"}
@@ -177,7 +148,7 @@ def stored(store: Path, experiment: str = "trial") -> list[Any]:
 def test_mlflow_holds_the_numbers_once(run: Path, tmp_path: Path) -> None:
     store = tmp_path / "runs" / "mlruns"
     for _ in range(2):
-        track("first", "mlflow", None, follow=False)
+        track("first", "mlflow", None)
     ((one, history),) = stored(store)
     assert one.info.run_name == "first" and one.info.status == "RUNNING"
     assert one.data.params == {"seed": "3", "method.name": "um_pfssl", "method.num_replaced": "2"}
@@ -188,7 +159,7 @@ def test_mlflow_holds_the_numbers_once(run: Path, tmp_path: Path) -> None:
     add(run, 3)
     (run / "summary.json").write_text("{}")
     (run / "config.yaml").write_text(CONFIG.replace("num_rounds: 4", "num_rounds: 9"))
-    track("first", "mlflow", None, follow=False)
+    track("first", "mlflow", None)
     ((one, history),) = stored(store)
     assert one.info.status == "FINISHED" and one.data.tags["rounds.num_rounds"] == "9"
     assert [m.step for m in history["trained"]] == [0, 1, 2, 3]
@@ -198,9 +169,9 @@ def test_the_store_that_is_asked_for(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "theirs").as_uri())
-    track("first", "mlflow", None, follow=False)
+    track("first", "mlflow", None)
     assert len(stored(tmp_path / "theirs")) == 1
-    track("first", "mlflow", tmp_path / "mine", follow=False)
+    track("first", "mlflow", tmp_path / "mine")
     assert len(stored(tmp_path / "mine")) == 1
     assert not (tmp_path / "runs" / "mlruns").exists()
 
@@ -209,7 +180,7 @@ def test_a_server_that_is_not_there_is_one_line(run: Path, monkeypatch: pytest.M
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(StoreError, match=r"MLflow at http://127.0.0.1:9 refused") as error:
-        track("first", "mlflow", None, follow=False)
+        track("first", "mlflow", None)
     assert "\n" not in str(error.value)
 
 
