@@ -142,16 +142,15 @@ def carried_through(
     experiment: Experiment,
     wrap: Callable[[Carrier], Carrier],
     federation: LoadedSites | None = None,
-    only: Sequence[int] | None = None,
 ) -> Ledger:
-    """Run in this process through a carrier around the plain one. only: the sites that take part.
+    """Run in this process through a carrier around the plain one.
 
     federation: the sites' data; None: the experiment's own.
     """
     federation = federation or federation_of(experiment)
     folder = open_run(experiment, federation.manifest)
     store, ledger = ModelStore(folder.pool_root), Ledger()
-    carrier = wrap(Loopback(experiment, federation, store, folder.sites_root, only=only))
+    carrier = wrap(Loopback(experiment, federation, store, folder.sites_root))
     with Progress() as progress:
         Engine(experiment, carrier, folder, store, progress, ledger).run()
     return ledger

@@ -702,28 +702,6 @@ def hash_of_app(
     print(f"{found.hash}  {found.title}, code {hash_of_files(found.files)}")
 
 
-@app.command("onboard", rich_help_panel=JOIN)
-def onboard_site(
-    run: Run,
-    overrides: Overrides = None,
-    data: Annotated[
-        Path | None, typer.Option(help="the new site's images: a folder or a CSV file")
-    ] = None,
-    site_name: Annotated[str, typer.Option(help="the new site's name")] = "",
-    site: Annotated[
-        int | None, typer.Option(help="instead: a part of a data set that the program splits")
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="rounds to train")] = 5,
-) -> None:
-    """Give a new site a model of its own from a finished run's models, on this machine alone."""
-    from fedapp.experiment.config import parse_overrides
-    from fedapp.tools.onboard.onboard import onboard_site as onboard_onto
-    from fedapp.tools.onboard.plan import NewSite
-
-    new = NewSite(data, site_name, site)
-    onboard_onto(run, new, rounds, parse_overrides(overrides or []), Console())
-
-
 @app.command(rich_help_panel=SET_UP)
 def certs(
     out: Annotated[Path, typer.Argument(help="folder for them; nothing in it is overwritten")],

@@ -24,7 +24,7 @@ from fedapp.methods import give as give_method
 from fedapp.methods.base import Method
 from fedapp.models.description import DESCRIPTION
 from fedapp.models.model import load_model as load_site_model
-from fedapp.server.peers import finished_run
+from fedapp.server.finished import finished_run
 from fedapp.tools.models.export import export
 
 Data = Federation | str | Path

@@ -20,8 +20,8 @@ class Loopback:
     """Carries messages by function call; every message still passes the codec, as on the wire.
 
     The sites work on the server's own store, so no content is copied. sites_root: where each keeps
-    what it shares with nobody. only: the sites that take part; None: all that the preset has.
-    keeps: where they keep their models for use; None: nowhere. `sites`: by number.
+    what it shares with nobody. keeps: where they keep their models for use; None: nowhere. `sites`:
+    by number.
     """
 
     def __init__(
@@ -30,7 +30,6 @@ class Loopback:
         federation: LoadedSites,
         store: ModelStore,
         sites_root: Path,
-        only: Sequence[int] | None = None,
         keeps: Keeps | None = None,
     ) -> None:
         self._grouped = experiment.runtime.grouped
@@ -44,7 +43,7 @@ class Loopback:
                 shares_pool=True,
                 keeps=keeps,
             )
-            for k in (range(experiment.split.num_clients) if only is None else only)
+            for k in range(experiment.split.num_clients)
         }
 
     def introduce(self) -> Sequence[SiteFacts]:

@@ -20,7 +20,6 @@ from fedapp.experiment.config import flower_words, load_experiment, parse_overri
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import anywhere
 from fedapp.experiment.runfolder import check_run
-from fedapp.experiment.runpaths import peers_path
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError, FedAppError
 
@@ -53,7 +52,6 @@ def absolute_paths(experiment: Experiment) -> dict[str, str]:
         ("data.root", experiment.data.root),
         ("split.manifest", experiment.split.manifest),
         ("runtime.out", experiment.runtime.out),
-        ("runtime.peers", str(peers_path(experiment)) if experiment.runtime.peers else ""),
     )
     return {key: str(Path(path).expanduser().absolute()) for key, path in set_paths if path}
 

@@ -50,6 +50,7 @@ from fedapp.ground.settings import (
     idle,
     members_of,
 )
+from fedapp.ground.withdrawn import SETTINGS, TAKEN_OUT, changes_nothing
 from fedapp.learn.averages import rule_names
 from fedapp.learn.networks import DEFAULT_NETWORK, network_class, network_names
 from fedapp.methods import learning_from, method_class, method_names, protecting
@@ -318,8 +319,13 @@ def _name(values: dict[str, Any], source: str, otherwise: str = "") -> str:
 def _build(
     plain: Mapping[str, Any], name: str, source: str, overrides: Mapping[str, Scalar]
 ) -> Experiment:
-    """Merge, check and construct; `source` names the plain values in errors."""
-    values = {**_flatten(plain), **overrides}
+    """Merge, check and construct; `source` names the plain values in errors.
+
+    A file may say a setting that was taken out with the value that changed nothing: an earlier
+    version wrote all its settings into a run's config.yaml.
+    """
+    stored = {k: value for k, value in _flatten(plain).items() if not changes_nothing(k, value)}
+    values = {**stored, **overrides}
     origin = _Origin(source, overrides)
     named, problems = _named(values, origin)
     for group in _NAMED.keys() - named.keys():  # of what it would have, nothing can be said
@@ -432,7 +438,6 @@ def _mask_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
         ("rounds.robust", rounds.robust, "none"),
         ("split.server_share", split.server_share, 0.0),
         ("runtime.server_data", parts["runtime"].server_data, ""),
-        ("runtime.peers", parts["runtime"].peers, ""),
     ):
         if value != plain:
             rule = f"needs single models or images, and {masked}"
@@ -483,8 +488,6 @@ def _image_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
 
 def _misfits(experiment: Experiment, origin: _Origin) -> list[Problem]:
     """Return each setting of the method that so few sites cannot use."""
-    if experiment.runtime.peers:  # an earlier run's sites count beside these
-        return []
     method = experiment.method
     return [
         origin.problem(f"method.{key}", getattr(method, key), rule)
@@ -581,6 +584,8 @@ def _misplaced(values: Mapping[str, Any], valid: set[str], origin: _Origin) -> l
         elif key in config_keys() or (group in _NAMED and ":" in str(values.get(f"{group}.name"))):
             named = values.get(f"{group}.name", _DEFAULTS.get(f"{group}.name"))
             rule, remedy = f"not a setting of {named}", f"valid: {_listed(group, valid)}"
+        elif key in SETTINGS:
+            rule, remedy = TAKEN_OUT, SETTINGS[key].instead
         else:
             rule, remedy = "unknown key", _nearest_key(key, valid)
         found.append(origin.problem(key, values[key], rule, remedy))

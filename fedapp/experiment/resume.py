@@ -1,15 +1,16 @@
 """Whether a run may be resumed: its settings then and now."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fedapp.experiment.config import MACHINE_KEYS, experiment_digest, from_plain
+from fedapp.experiment.config import MACHINE_KEYS, experiment_digest, from_plain, to_plain
 from fedapp.experiment.records import Records, Row, json_values
-from fedapp.ground.errors import RunError
+from fedapp.ground.errors import FedAppError, RunError
 from fedapp.ground.foreign import ForeignError, yaml_file
 
 log = logging.getLogger(__name__)
@@ -19,8 +20,10 @@ def differences(path: Path, plain_config: Mapping[str, Any]) -> str:
     """Name the settings that differ from those of the folder `path`, three at most; empty: none."""
     try:
         old = yaml_file(path / "config.yaml")
+        with suppress(FedAppError):  # else what was taken out or added since would be named too
+            old = to_plain(from_plain(old, str(path)))
         found = [f"{key} {was!r}, now {now!r}" for key, was, now in differing(old, plain_config)]
-    except (OSError, ForeignError, AttributeError):
+    except (OSError, ForeignError, AttributeError, TypeError, ValueError):
         return "its config.yaml cannot be read"
     more = [f"{len(found) - 3} more"] if len(found) > 3 else []
     return "; ".join(found[:3] + more)
@@ -38,18 +41,33 @@ def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str,
     ]
 
 
-def is_longer(path: Path, plain_config: Mapping[str, Any], digest: str) -> bool:
+def digests_of(path: Path, noted: str) -> set[str]:
+    """Return what the settings of the folder `path` are known by.
+
+    That is the digest that was noted when the run began, and the one of its config.yaml as this
+    version reads it. The two differ where settings have been taken out since, or added: an older
+    run has their default values. A run with masked sums or with epsilon is known by the first
+    alone: what one version's noise is worth, another need not know.
+    """
+    try:
+        stored = from_plain(yaml_file(path / "config.yaml"), f"{path}/config.yaml")
+    except (FedAppError, OSError, ForeignError, TypeError, ValueError):
+        return {noted}
+    private = stored.privacy.masked or stored.privacy.epsilon
+    return {noted} if private else {noted, experiment_digest(stored)}
+
+
+def is_longer(path: Path, plain_config: Mapping[str, Any], digests: Collection[str]) -> bool:
     """Say whether the settings are those of the folder `path` but for more rounds.
 
-    digest: of the folder's settings. No round depends on how many come after it, so the numbers are
-    those of a run that was as long from the start. Raises RunError where the rounds are fewer and
-    all else is equal.
+    digests: of the folder's settings. No round depends on how many come after it, so the numbers
+    are those of a run that was as long from the start. Raises RunError where the rounds are fewer
+    and all else is equal.
     """
     had, wanted = _rounds(path), plain_config["rounds"]["num_rounds"]
     rounds = {**plain_config["rounds"], "num_rounds": had}
-    if had is None or digest != experiment_digest(
-        from_plain({**plain_config, "rounds": rounds}, "the run's settings")
-    ):
+    as_it_was = from_plain({**plain_config, "rounds": rounds}, "the run's settings")
+    if had is None or experiment_digest(as_it_was) not in digests:
         return False
     if wanted < had:
         raise RunError(

@@ -23,7 +23,13 @@ from fedapp.experiment.codehash import code_hash, versions
 from fedapp.experiment.config import experiment_digest, to_plain
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.records import Records, json_values, pretty
-from fedapp.experiment.resume import differences, is_longer, note_rounds, warn_of_other_bits
+from fedapp.experiment.resume import (
+    differences,
+    digests_of,
+    is_longer,
+    note_rounds,
+    warn_of_other_bits,
+)
 from fedapp.experiment.runpaths import (
     IDENTITY,
     check_name,
@@ -157,8 +163,8 @@ class RunFolder(Records):
                 f"{path}: no run to resume; name one with runtime.run_name and its folder with "
                 "runtime.out, or start anew with runtime.resume=false"
             )
-        before = str(facts.get("experiment"))
-        if before != digest and not is_longer(path, plain_config, before):
+        before = digests_of(path, str(facts.get("experiment")))
+        if digest not in before and not is_longer(path, plain_config, before):
             what = differences(path, plain_config) or "by another version of this software"
             raise RunError(
                 f"{path}: a run with other settings ({what}); give "

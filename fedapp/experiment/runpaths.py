@@ -98,13 +98,6 @@ def runs_root() -> Path:
     return Path(os.environ.get("FEDAPP_OUT") or "~/um-pfssl-runs").expanduser()
 
 
-def peers_path(experiment: "Experiment") -> Path:
-    """Return the folder of the run that `runtime.peers` names: one in `out_root`, else a path."""
-    named = experiment.runtime.peers
-    ours = out_root(experiment) / named
-    return ours if ours.is_dir() else Path(named).expanduser()
-
-
 def make_folder(root: Path, name: str, default: str) -> Path:
     """Make a folder that was not there, and return it."""
     tried = 1

@@ -621,7 +621,5 @@ class RuntimeSettings:
     server_data: str = ""
     """Folder or CSV file of labelled images that the server has itself, where sites have images of
     their own; empty: it has none."""
-    peers: str = ""
-    """A finished run, its name or folder, from whose models new sites start; empty: none."""
     models: bool = True
     """Each site keeps its best model for use; a comparison's cells do not: it costs up to 9 %."""

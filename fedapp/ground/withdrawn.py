@@ -1,16 +1,44 @@
 """The names that version 2.0 took out, each with what to do instead. Version 1.0.0 has them all."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from fedapp.ground.errors import ConfigError
 
+TAKEN_OUT = "was taken out in 2.0"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting that was taken out.
+
+    idle: its default value, which changed nothing and which every run of an earlier version has in
+    its config.yaml. instead: what to do where it is set to anything else.
+    """
+
+    idle: str | float
+    instead: str
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "runtime.peers": Setting(
+        "", "leave it out; begin a run with the new sites in it (docs/JOINING.md)"
+    ),
+}
+"""Settings, by dotted key."""
 COMMANDS: Mapping[str, str] = {
+    "onboard": "begin a run with the new site in it (docs/JOINING.md)",
     "page": "use `fedapp report` or `fedapp watch`; at a site also `fedapp audit`",
 }
 """Commands of `fedapp`, and what to do instead."""
 
 
+def changes_nothing(key: str, value: object) -> bool:
+    """Say whether a setting was taken out and has the value that changed nothing."""
+    return key in SETTINGS and value == SETTINGS[key].idle
+
+
 def refuse_command(name: str) -> None:
     """Raise ConfigError where the command was taken out."""
     if name in COMMANDS:
-        raise ConfigError(f"`fedapp {name}` was taken out in 2.0: {COMMANDS[name]}")
+        raise ConfigError(f"`fedapp {name}` {TAKEN_OUT}: {COMMANDS[name]}")

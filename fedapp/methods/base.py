@@ -137,8 +137,7 @@ class Round:
     joined: the round in which each site that came late joined; the others were here from the start.
     server_learns: whether the server holds labelled images and can be given tasks (`SERVER_SITE`).
     last: the number of the run's last round. say: tells a person how the run goes.
-    warmup_rounds: averages in round 0 of a method that averages. common_fixed: the server's model
-    is an earlier run's, and stays as it is: few new sites must not pull it to themselves.
+    warmup_rounds: averages in round 0 of a method that averages.
     masked: sites are known by their sums alone: `sites` is `EVERYBODY`, the cohort `COHORT`.
     finds: whether sites' classes are findings.
     protection: of single images; None: there is none.
@@ -153,7 +152,6 @@ class Round:
     private: Mapping[int, str] = field(default_factory=dict)
     joined: Mapping[int, int] = field(default_factory=dict)
     warmup_rounds: int = 1
-    common_fixed: bool = False
     server_learns: bool = False
     masked: bool = False
     finds: bool = False
@@ -450,11 +448,7 @@ class Method(ABC, Generic[State]):
     begins: ClassVar[str] = "warm-up"
     """What round 0 is, for people to read."""
     asks_peers: ClassVar[bool] = False
-    """Whether sites use other sites' models, so that those of an earlier run serve as well."""
-    starts_common: ClassVar[bool] = False
-    """Whether a new site needs nothing of an earlier run of the method but what the server made."""
-    common_roles: ClassVar[tuple[str, ...]] = (MODEL,)
-    """The roles of what the server made that a new site then needs."""
+    """Whether sites use other sites' models."""
     joins_at: ClassVar[float] = 0
     """First round whose answers other sites have a part in; a model of a round before is trained at
     the site alone."""
@@ -697,10 +691,10 @@ def warm_ups(rnd: Round) -> list[Task]:
 def warm_up(task: Task, site: SiteContext) -> SiteReport:
     """Supervised training on the labelled images alone (Alg. 1, line 5).
 
-    A site without labels keeps w_0, version 0; one with a model of an earlier run keeps that.
+    A site without labels keeps w_0, version 0.
     """
     site.load(task.own)
-    if task.own.version or not len(site.data.labels) or not site.training.warmup_epochs:
+    if not len(site.data.labels) or not site.training.warmup_epochs:
         return SiteReport(evaluations=site.evaluate("val", "test"))
     targets = site.one_hot(site.data.labels)
     count, epochs = len(site.data.labels), site.training.warmup_epochs

@@ -45,7 +45,6 @@ from fedapp.server.checks import (
 )
 from fedapp.server.fall import fallen
 from fedapp.server.history import sites_row
-from fedapp.server.peers import adopt_peers
 from fedapp.server.phases import Carrier, Learner, Phases
 from fedapp.server.pool import ModelPool
 from fedapp.server.roundpool import RoundPool
@@ -208,21 +207,12 @@ class Engine:
             raise ConfigError(f"rounds.robust = {name!r}: {error}") from error
 
     def _begin(self, state: RunState, facts: Sequence[SiteFacts], kind: Kind) -> None:
-        """Make w_0; take in models of an earlier run, where there is one, and the sites."""
+        """Make w_0 and take in the sites."""
         settings, (inputs, classes, _) = self.experiment, kind
         w_0 = initial_params(settings.model, inputs, len(classes), settings.seed)
         shared = {name: w_0[name] for name in self.schemas[MODEL]}
         self.pool = ModelPool(self.store)
         self.pool.start((), to_bytes(shared, settings.transport))
-        if settings.runtime.peers:
-            earlier = adopt_peers(self.pool, settings, kind, self.schemas, self.folder.path)
-            state.peers = earlier.facts
-            if self.experiment.method.starts_common:
-                state.server = earlier.state.server
-                whose = f"common model of an earlier run (sites {_listed(sorted(state.peers))})"
-            else:
-                whose = f"peers: sites {_listed(self.pool.trained())} of an earlier run"
-            self.progress.note(whose)
         self._arrivals.waiting = facts
         self._admit(state, 0, ())
         if not self._arrivals.here:
@@ -292,7 +282,6 @@ class Engine:
             masked=summed is not None,
             protection=self.experiment.protection,
             warmup_rounds=self.experiment.training.warmup_rounds,
-            common_fixed=bool(state.peers),  # not runtime.peers: a run is resumed without it
             server_learns=self.learner is not None,
             last=self.experiment.rounds.num_rounds,
             finds=bool(self.experiment.data.findings),
@@ -373,16 +362,13 @@ class Engine:
     def _finish(self, state: RunState) -> Row:
         rounds, sites = self.experiment.rounds, len(state.standings.sites)
         standings = state.together or state.standings
-        # Those of an earlier run are here by their models; nobody waits for them.
-        earlier = state.peers.keys() - state.standings.sites.keys()
-        expected = max(sites, self.experiment.split.num_clients - len(earlier))
         summary = {
             "preset": self.experiment.name,
             "method": self.experiment.method.called,
             "begins": self.experiment.method.begins,
             "seed": self.experiment.seed,
             "sites": sites,
-            "sites_expected": expected,
+            "sites_expected": max(sites, self.experiment.split.num_clients),
             "manifest": state.standings.sites[min(state.standings.sites)].facts.split_digest,
             "rounds": rounds.num_rounds,
             **standings.summary(),

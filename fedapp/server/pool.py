@@ -75,12 +75,6 @@ class ModelPool:
         self._records.setdefault((site, MODEL), UpdateRecord(0, self.initial.digest, 0))
         return self.latest(site)
 
-    def adopt(self, site: int, version: int, blob: bytes, role: str = MODEL) -> ModelRef:
-        """Take in a content of an earlier run, a site's or the server's; return it."""
-        digest = self.store.put(blob, durable=True)
-        self._records[site, role] = UpdateRecord(version, digest, 0)
-        return self.latest(site, role)
-
     def latest(self, site: int, role: str = MODEL) -> ModelRef:
         """Return the newest version of a site's content of this role.
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter, ValidationError
 
 from fedapp.ground.errors import RunError
-from fedapp.messages.protocol import SiteFacts
+from fedapp.ground.withdrawn import TAKEN_OUT
 from fedapp.methods.base import Method, MethodState
 from fedapp.server.standings import Standings
 
@@ -32,7 +32,7 @@ class Moves:
 Tables = Mapping[str, Mapping[Any, Any]]
 """Tables by name, each with its rows by site."""
 
-_OWN_TABLES = ("held", "private", "peers", "averaging")
+_OWN_TABLES = ("held", "private", "averaging")
 _SITES, _SERVER = "standings.sites", "server."
 
 
@@ -42,8 +42,7 @@ class RunState:
 
     held: digests that each site holds.
 
-    private: digest of what each site keeps to itself. peers: what the sites of an earlier run said
-    of themselves then; their models, or the common one, are in the pool (`runtime.peers`).
+    private: digest of what each site keeps to itself.
     averaging: what the averaging rule remembers of each site, such as how far its changes agreed
     with the others'; tensors that it remembers are in the pool.
     moves: by role and part. together: how all sites stand as one, where sums are masked.
@@ -55,7 +54,6 @@ class RunState:
     held: dict[int, list[str]]
     private: dict[int, str] = field(default_factory=dict)
     wall_seconds: float = 0.0
-    peers: dict[int, SiteFacts] = field(default_factory=dict)
     averaging: dict[int, float] = field(default_factory=dict)
     moves: dict[str, Moves] = field(default_factory=dict)
     together: Standings | None = None
@@ -88,6 +86,9 @@ def state_of(checkpoint: Mapping[str, Any], method: Method[Any]) -> RunState:
     """Return the state that a checkpoint of this method holds. Raises RunError if damaged."""
     try:
         plain = checkpoint["state"]
+        if plain.get("peers"):
+            began = f"the run began with another run's models (runtime.peers, which {TAKEN_OUT})"
+            raise RunError(f"checkpoint.json: {began}: go on with version 1.0.0")
         own = TypeAdapter(method.state).validate_json(json.dumps(plain["server"]))
         rest = json.dumps({**plain, "server": {}})
         state = replace(TypeAdapter(RunState).validate_json(rest), server=own)

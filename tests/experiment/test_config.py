@@ -434,11 +434,6 @@ def test_every_setting_of_a_method_is_a_plain_value():
         assert method_class(name)(**fields) == method_class(name)()
 
 
-def test_models_of_an_earlier_run_count_as_helpers_too():
-    wanted = {"method.helper_list_size": 21, "runtime.peers": "earlier"}
-    assert load_experiment("fashion_mnist_small", wanted).method.helper_list_size == 21
-
-
 def test_the_papers_list_serves_fewer_sites_too():
     few = load_experiment("fashion_mnist_small", {"split.num_clients": 3})
     assert few.method.helper_list_size == 5

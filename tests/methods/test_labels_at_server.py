@@ -11,10 +11,8 @@ from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import method_path, method_presets, read_yaml
 from fedapp.ground.errors import ConfigError
 from fedapp.learn.objectives import Work
-from fedapp.messages.protocol import SERVER_SITE, ModelRef
+from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
-from fedapp.methods.averaging.base import averaged
-from fedapp.methods.base import Round
 from fedapp.site.federation import federation_of
 from fedapp.site.site import SiteClient
 from tests.flower.results import loopback, results, rows
@@ -226,28 +224,6 @@ def test_the_server_may_have_labels_beside_the_sites(tmp_path):
     pool, store = results(folder)["pool"], ModelStore(folder / "pool")
     trained, w_0 = (load(store.get(pool[k][1])) for k in (str(SERVER_SITE), "-1"))
     assert not torch.equal(trained["head.weight"], w_0["head.weight"])
-
-
-class Pool:
-    """Has one model, whoever asks."""
-
-    def latest(self, site, role="model"):
-        return ModelRef(site, 1, "a" * 64, role)
-
-    def common(self, role="model"):
-        return self.latest(SERVER_SITE, role)
-
-
-@pytest.mark.parametrize("fixed", [False, True])
-def test_a_common_model_of_an_earlier_run_stays_as_it_is(fixed):
-    rnd = Round(1, 0, (0, 1), frozenset({0}), Pool(), common_fixed=fixed, server_learns=True)
-    phases, asked = averaged(rnd, lambda facts, reply: 1.0), []
-    with pytest.raises(StopIteration):
-        tasks = next(phases)
-        while True:
-            asked += [task.site for task in tasks]
-            tasks = phases.send([])
-    assert asked == ([0] if fixed else [0, SERVER_SITE])
 
 
 @pytest.mark.parametrize("method", REFUSED)

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 from pydantic_core import to_json
 
-from fedapp.ground.errors import MAX_QUOTED
-from fedapp.ground.settings import DataSettings
+from fedapp.ground.errors import MAX_QUOTED, RunError
 from fedapp.messages.protocol import SiteFacts
 from fedapp.messages.store import ModelStore
 from fedapp.methods.averaging.local_only import LocalOnly
@@ -77,33 +76,16 @@ def test_what_a_stranger_says_of_itself_is_quoted_in_short(door):
     assert len(said) == 2 and max(map(len, said)) <= MAX_QUOTED
 
 
-def test_a_peers_number_is_its_own(door):
-    arrivals, state, pool, said = door
-    named, unnamed = replace(SOUTH, unlabelled=99), replace(SOUTH, name="", unlabelled=99)
-    state.peers = {1: SOUTH, 2: replace(SOUTH, site=2)}
-    assert arrivals.admit([named, replace(named, site=2, name="west")], state, pool, 5) == {2}
-    assert arrivals.here == {0, 1}  # by its name
-    arrivals.data = DataSettings()
-    state.peers = {2: replace(SOUTH, name="", site=2)}
-    assert arrivals.admit([replace(unnamed, site=2)], state, pool, 5) == {2}  # by its data
-    assert said[0] == "site 1 (south) joins in round 5"
-    assert "site 2 (west) left out: its number" in said[1]
-    assert "site 2 left out: its number" in said[2]
-
-
-def test_a_peer_that_was_dealt_by_other_rules_is_left_out(door):
-    """Its model may have learned from what is for testing now; more images do not matter."""
-    arrivals, state, pool, said = door
-    state.peers = {1: replace(SOUTH, split_digest="1" * 64), 2: replace(SOUTH, site=2, name="west")}
-    came = [SOUTH, replace(SOUTH, site=2, name="west", unlabelled=50)]
-    pool.adopt(2, 4, b"its model")
-    assert arrivals.admit(came, state, pool, 5) == {1}
-    assert said[0].startswith("site 1 (south) left out: its images were dealt by other rules in")
-    assert arrivals.here == {0, 2}
-
-
-def test_an_old_checkpoint_without_peers_and_joining_is_read():
+def test_an_old_checkpoint_with_no_peers_and_without_joining_is_read():
     state = RunState(1, MethodState(), Standings({0: Standing(NORTH)}), {0: []})
     plain = json.loads(to_json(state))
-    del plain["peers"], plain["standings"]["sites"]["0"]["joined"]
+    del plain["standings"]["sites"]["0"]["joined"]
+    plain["peers"] = {}
     assert state_of({"state": plain}, LocalOnly()).standings.sites[0].joined == 0
+
+
+def test_an_old_checkpoint_with_another_runs_models_is_refused():
+    state = RunState(1, MethodState(), Standings({0: Standing(NORTH)}), {0: []})
+    plain = {**json.loads(to_json(state)), "peers": {"1": {}}}
+    with pytest.raises(RunError, match=r"runtime\.peers, which was taken out in 2\.0"):
+        state_of({"state": plain}, LocalOnly())

@@ -432,8 +432,6 @@ def averaged(
         replies = yield [rnd.task(site, action, phase, numbers, **models) for site in learners]
         learned = [r for r in replies if r.learned]  # without epochs: nobody
         hear(learned)
-        if rnd.common_fixed:
-            continue
         counts = {r.site: weight(rnd.facts[r.site], r) for r in learned}
         if total := sum(counts.values()):
             for role in (*beside, MODEL):

@@ -105,11 +105,9 @@ class FedRgd(WithPseudoLabels):
             rnd.task(site, "train", 0, {}, server=[start(rnd, state.of.get(site))])
             for site in sorted(rnd.cohort)
         ]
-        if rnd.server_learns and not rnd.common_fixed:
+        if rnd.server_learns:
             tasks.append(rnd.task(SERVER_SITE, "train", 0, {}, **common(rnd)))
         replies = yield tasks
-        if rnd.common_fixed:
-            return state
         learned = {reply.site for reply in replies if reply.learned}
         servers = [rnd.pool.common()] if SERVER_SITE in learned else []
         replicas: list[ModelRef] = []

@@ -43,10 +43,10 @@ class LocalOnly(Method[MethodState]):
         return warm_ups(rnd)
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
-        """Train on D_s; a site without labels stays as it is, one with an earlier run's too."""
+        """Train on D_s; a site without labels stays as it is."""
         warming_up = task.action == WARM_UP
         site.load(task.own)
-        parts = [] if warming_up and task.own.version else parts_of(task, site.training)
+        parts = parts_of(task, site.training)
         losses = [loss for part in parts if (loss := trained_alone(part, site)) is not None]
         if not losses:
             return SiteReport(evaluations=site.evaluate("val", "test") if warming_up else {})

@@ -188,7 +188,7 @@ def gathered(
     came now; without any nothing is to be solved. Raises RunError where there are no sums at all.
     """
     fresh = [site for site in rnd.everybody if not rnd.pool.has(site, SUMS)]
-    if rnd.common_fixed or not fresh:
+    if not fresh:
         return {}, [], []
     lent = yield from features_of(rnd, name)
     replies = yield [rnd.task(site, COUNT, 0, {}, **lent) for site in fresh]
@@ -203,7 +203,7 @@ def _protected(
 ) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
     """Solve from noisy sums, once of each site, and ask for nothing else."""
     fresh = [site for site in rnd.everybody if not rnd.pool.has(site, RELEASED)]
-    if rnd.common_fixed or not fresh:
+    if not fresh:
         return named(rnd)
     classes, size = len(rnd.facts[rnd.sites[0]].classes), _fixed_size(rnd, name)
     if not rnd.pool.has(SERVER_SITE, MIDDLE):

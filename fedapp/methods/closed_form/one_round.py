@@ -30,7 +30,6 @@ from fedapp.methods.closed_form._checks import check_closed, check_owed
 from fedapp.methods.closed_form._contents import (
     ALIKE,
     GUESSED,
-    LASTING,
     OPTIONAL,
     RELEASE,
     SOLUTION,
@@ -79,9 +78,7 @@ class OneRound(Method[Solved]):
     counted: ClassVar[tuple[str, ...]] = (*ALIKE, NOISE_SHARE)
     state: ClassVar[type[MethodState]] = Solved
     begins: ClassVar[str] = "solution"
-    starts_common: ClassVar[bool] = True
     optional: ClassVar[frozenset[str]] = OPTIONAL
-    common_roles: ClassVar[tuple[str, ...]] = LASTING
 
     features: FeatureName = DEFAULT_FEATURES
     """Fixed features of an input, by name: docs/research/features.md."""

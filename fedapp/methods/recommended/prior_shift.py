@@ -47,7 +47,6 @@ from fedapp.learn.training import descend
 from fedapp.learn.uneven import PLAIN
 from fedapp.messages.protocol import (
     EVALUATE,
-    MODEL,
     ONE_ROUND,
     SERVER_SITE,
     ModelRef,
@@ -120,11 +119,9 @@ class PriorShift(Method[Sure]):
     sums_suffice: ClassVar[bool] = True
     counted: ClassVar[tuple[str, ...]] = ("learned_from", *SURE, *ALIKE)
     state: ClassVar[type[MethodState]] = Sure
-    starts_common: ClassVar[bool] = True
     needs_plain = ""
     needs_classes = ""
     optional: ClassVar[frozenset[str]] = OPTIONAL
-    common_roles: ClassVar[tuple[str, ...]] = (MODEL, SOLUTION, FILTERS)
 
     answer: Literal["common", "tuned", "mixture"] = "mixture"
     """What a site uses: the common model, its own after training, or a mixture of what it has."""
@@ -155,14 +152,11 @@ class PriorShift(Method[Sure]):
         newest = yield from averaged(rnd, self.weight, numbers=numbers, lent=lent)
         stack = state.stack
         if lent:
-            if not rnd.common_fixed:
-                stack = yield from fitted(rnd, stack, newest, lent)
+            stack = yield from fitted(rnd, stack, newest, lent)
             lent[STACK] = [put_stack(rnd, stack)]
         replies = yield [
             rnd.task(site, EVALUATE, 0, {}, server=[newest], **lent) for site in rnd.sites
         ]
-        if rnd.common_fixed:  # what the sites that made it counted holds on; a new one knows little
-            return state
         sure = {name: sum(r.metrics.get(name, 0) for r in replies) for name in SURE}
         return Sure(**sure, stack=stack)
 

@@ -108,8 +108,6 @@ class RscFed(Averaging):
         for phase, sites in enumerate(self.drawn(rnd)):
             replies = yield [rnd.task(k, "train", phase, {}, **common(rnd)) for k in sites]
             parts += self.weighed(rnd, [reply for reply in replies if reply.learned])
-        if rnd.common_fixed:
-            return
         if parts:
             rnd.pool.average(parts)
         if rnd.server_learns:

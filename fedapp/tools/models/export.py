@@ -24,7 +24,7 @@ from fedapp.models.description import (
 from fedapp.models.folder import tell_of_others, write_model
 from fedapp.models.maker import INEXACT, Maker, tested
 from fedapp.models.model import load_model
-from fedapp.server.peers import Finished, finished_run
+from fedapp.server.finished import Finished, finished_run
 from fedapp.site.federation import LoadedSites, federation_of
 from fedapp.site.private import PrivateParts
 

@@ -224,12 +224,6 @@ def test_where_no_site_learned_the_server_goes_on_by_itself():
     assert not pool.made and state == Groups()
 
 
-def test_a_common_model_of_an_earlier_run_stays_as_it_is():
-    pool = Pool()
-    tasks, _ = asked(FedRgd(), pool, range(2), common_fixed=True)
-    assert [task.site for task in tasks] == [0, 1] and not pool.made
-
-
 # --- a site, its network, bad input ---------------------------------------------------------------
 
 

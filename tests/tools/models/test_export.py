@@ -16,7 +16,7 @@ from fedapp.ground.errors import FedAppError, RunError
 from fedapp.learn.metrics import evaluation, wilson
 from fedapp.learn.networks import build_model
 from fedapp.models.model import load_model
-from fedapp.server.peers import finished_run
+from fedapp.server.finished import finished_run
 from fedapp.site.federation import federation_of
 from fedapp.tools.models.export import export
 from tests.flower.results import loopback

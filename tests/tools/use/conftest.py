@@ -4,7 +4,7 @@ import pytest
 
 from fedapp.data.inputs import DataSet
 from fedapp.data.published import read_digits
-from fedapp.server.peers import finished_run
+from fedapp.server.finished import finished_run
 from fedapp.tools.deploy.demo_images import SITES, write_sites
 from fedapp.tools.models.export import export
 from tests.flower.results import loopback

@@ -21,7 +21,7 @@ from fedapp.models.conformal import calibrated, prediction_sets
 from fedapp.models.evidence import Evidence, write_evidence
 from fedapp.models.listing import list_several
 from fedapp.models.model import load_model
-from fedapp.server.peers import finished_run
+from fedapp.server.finished import finished_run
 from fedapp.site.federation import federation_of
 from fedapp.tools.deploy.demo_images import SITES
 from tests.imagefiles import dicom, raster, twelve_bits

@@ -17,7 +17,7 @@ from fedapp.data.own import OwnSites, simulated_places
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.settings import DataSettings
 from fedapp.models.model import load_model
-from fedapp.server.peers import finished_run
+from fedapp.server.finished import finished_run
 from fedapp.tools.datacheck.check import Options, check
 from fedapp.tools.models.export import export
 from tests.flower.results import loopback, results
