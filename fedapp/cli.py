@@ -352,26 +352,13 @@ def predict_images(
 def next_images(
     model: Model,
     images: Images,
-    out: Annotated[Path, typer.Option("--out", "-o", help="folder for the four files")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="CSV file to write")],
     count: Annotated[int, typer.Option(min=1, help="how many images")] = 50,
 ) -> None:
-    """Choose the images to label first: CSV, Label Studio tasks and a contact sheet."""
+    """Choose the images to label first: a CSV file of them."""
     from fedapp.tools.use.label import next_to_label
 
     for line in next_to_label(model, images, count, out):
-        print(line)
-
-
-@app.command("labels", rich_help_panel=USE)
-def labels_from(
-    export: Annotated[Path, typer.Argument(help="what Label Studio exported, as JSON")],
-    data: Annotated[Path, typer.Option(help="the site's images: a folder or a CSV file")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="new CSV file, in the images' folder")],
-) -> None:
-    """Bring labels back from Label Studio: a site's table with them in it."""
-    from fedapp.tools.use.label import bring_back
-
-    for line in bring_back(export, data, out):
         print(line)
 
 

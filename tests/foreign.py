@@ -30,7 +30,6 @@ from fedapp.models.listing import list_images
 from fedapp.models.model import load_model
 from fedapp.site.terms import read_terms
 from fedapp.tools.datacheck import fingerprints
-from fedapp.tools.use.label_studio import read_labels
 from tests.imagefiles import dicom, raster, tiff
 from tests.models.made import CPU, written
 
@@ -560,5 +559,3 @@ def jsons(root: Path) -> Iterator[Case]:
     for name, content in JSONS.items():
         file = copied(root / f"{name}.json", root, content)
         yield Case(file, fingerprints.read, REFUSED)
-        nothing = content in (b"[]",)
-        yield Case(file, read_labels, ({}, []) if nothing else REFUSED)

@@ -27,6 +27,7 @@ SETTINGS: Mapping[str, Setting] = {
 }
 """Settings, by dotted key."""
 COMMANDS: Mapping[str, str] = {
+    "labels": "write the labels into the site's CSV file (docs/OWN_DATA.md)",
     "onboard": "begin a run with the new site in it (docs/JOINING.md)",
     "page": "use `fedapp report` or `fedapp watch`; at a site also `fedapp audit`",
 }

@@ -34,7 +34,6 @@ from fedapp.results.comparison.record import read_comparison
 from fedapp.tools.compare.grid import read_grid
 from fedapp.tools.datacheck import fingerprints
 from fedapp.tools.node.status import health
-from fedapp.tools.use.label_studio import read_labels
 
 LAUGHS = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "\n".join(
     f"{chr(98 + n)}: &{chr(98 + n)} [{','.join([f'*{chr(97 + n)}'] * 9)}]" for n in range(12)
@@ -133,7 +132,6 @@ READERS = {
         whole(folder / "comparison.json", junk).parent
     ),
     "fingerprints": lambda folder, junk: fingerprints.read(whole(folder / "f.json", junk)),
-    "Label Studio": lambda folder, junk: read_labels(whole(folder / "l.json", junk)),
     "a node's state": lambda folder, junk: health(whole(folder / "n.json", junk)),
     "record beside weights": lambda folder, junk: read_record(
         "resnet18", str(folder / "w.pth"), "0" * 64,

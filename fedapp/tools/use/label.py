@@ -1,4 +1,4 @@
-"""`fedapp next-to-label` and `fedapp labels`: to a person who labels images, and back."""
+"""`fedapp next-to-label`: which images a person labels first."""
 
 import csv
 import io
@@ -9,19 +9,14 @@ from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.text import count as counted
-from fedapp.models.description import Description
 from fedapp.models.listing import list_images
 from fedapp.models.model import load_model
 from fedapp.models.predict import Asked, Prediction, predictions
 from fedapp.tools.use.bar import counting
-from fedapp.tools.use.label_studio import interface, labelled_table, read_labels, served, tasks
-from fedapp.tools.use.sheet import contact_sheet
-
-TABLE, TASKS, INTERFACE, SHEET = "next.csv", "tasks.json", "interface.xml", "contact_sheet.png"
 
 
 def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str]:
-    """Write which of the images to label first, four files in `out`; return what to tell a person.
+    """Write which of the images to label first, as CSV; return what to tell a person.
 
     Those come first whose most probable class leads the second least (margin sampling; Scheffer,
     Decomain, Wrobel 2001; docs/results/using.md has what that saves). Images that have a label, in
@@ -37,9 +32,6 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
         )
     listed = list_images(images)
     open_ones = [image for image in listed if not image.label]
-    root = images.parent if images.is_file() else images
-    for image in open_ones:
-        served(image.path, root)  # said before the long work
     asked: list[Prediction] = []
     with counting("images", len(open_ones)) as done:
         for found in predictions(model, description.calibration, open_ones, Asked()):
@@ -48,10 +40,9 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
     if not asked:
         raise DataError(f"{images}: no image without a label that can be used: name others")
     chosen = sorted(asked, key=lambda one: one.lead)[:count]  # equal ones in the images' order
-    _write(out, chosen, root, description)
+    write_atomic(out, _table(chosen).encode(), durable=False)
     lines = [
-        f"{out}: {TABLE}, {TASKS} and {INTERFACE} (Label Studio), {SHEET}",
-        f"{len(chosen)} of {counted(len(asked))} images without a label chosen",
+        f"{out}: {len(chosen)} of {counted(len(asked))} images without a label chosen",
     ]
     if passed := len(listed) - len(open_ones):
         lines.append(f"images with a label, passed over: {counted(passed)}")
@@ -62,30 +53,11 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
     return lines
 
 
-def bring_back(export: Path, data: Path, out: Path) -> list[str]:
-    """Write a site's table with the labels of an export; return what to tell a person.
-
-    Raises DataError where `out` is there already, and as `read_labels`, `labelled_table` do.
-    """
-    labels, notes = read_labels(export)
-    if out.exists():
-        raise DataError(f"{out}: is there already: name a new file; the old table stays as it is")
-    write_atomic(out, labelled_table(data, labels, out).encode(), durable=True)
-    return [f"{out}: {len(labels)} new labels; give it as the site's data (data-path)", *notes]
-
-
-def _write(out: Path, chosen: Sequence[Prediction], root: Path, description: Description) -> None:
+def _table(chosen: Sequence[Prediction]) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(("rank", "file", "class", "probability", "entropy", "lead"))
     for rank, one in enumerate(chosen, start=1):
         numbers = (one.probability, one.entropy, one.lead)
         rows.writerow((rank, one.image.name, one.label, *(f"{n:.6f}" for n in numbers)))
-    name = f"{description.origin.run}-{description.origin.called}"
-    for file, data in {
-        TABLE: text.getvalue().encode(),
-        TASKS: tasks(chosen, root, name).encode(),
-        INTERFACE: interface(description.model.classes).encode(),
-        SHEET: contact_sheet(chosen, description.model),
-    }.items():
-        write_atomic(out / file, data, durable=False)
+    return text.getvalue()

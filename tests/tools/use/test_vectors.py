@@ -142,7 +142,9 @@ def test_images_are_refused_and_so_is_a_persons_labelling(run, model, tmp_path):
     image(tmp_path / "a.png")
     done = asked("predict", model, tmp_path)
     assert "the model takes vectors of 64 numbers: name an .npz or .parquet" in str(done.exception)
-    done = asked("next-to-label", model, run.parents[1] / "data" / "north", "--out", tmp_path / "o")
+    done = asked(
+        "next-to-label", model, run.parents[1] / "data" / "north", "--out", tmp_path / "o.csv"
+    )
     assert "the model takes no images" in str(done.exception)
 
 
