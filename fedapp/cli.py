@@ -499,13 +499,6 @@ def check_site(
     store_path: Annotated[
         Path | None, typer.Option(help="where the node will keep models; else in your runs")
     ] = None,
-    fingerprints: Annotated[
-        Path | None, typer.Option(help="write keyed digests of the images here, to compare sites")
-    ] = None,
-    against: Annotated[
-        Path | None, typer.Option(help="another site's fingerprints: which images are there too")
-    ] = None,
-    key: Annotated[Path | None, typer.Option(help="file with the key that the sites share")] = None,
     site_folder: SiteFolder = None,
 ) -> None:
     """Check a site's own data and machine before it joins. Exit code: 0 fit, 1 faults, 2 misuse."""
@@ -513,13 +506,12 @@ def check_site(
     from fedapp.tools.datacheck.check import Options, check
 
     experiment = load_experiment(preset, parse_overrides(overrides or [])) if preset else None
-    compared = fingerprints, against, key
     patients = ""
     if site_folder is not None:
         from fedapp.site.terms import FILE, read_terms
 
         patients = read_terms(site_folder / FILE).patients
-    options = Options(experiment, site_name, server, hide_below, store_path, *compared, patients)
+    options = Options(experiment, site_name, server, hide_below, store_path, patients)
     raise typer.Exit(check(data, options, Console()))
 
 

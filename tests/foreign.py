@@ -29,7 +29,6 @@ from fedapp.learn.params import digest_of
 from fedapp.models.listing import list_images
 from fedapp.models.model import load_model
 from fedapp.site.terms import read_terms
-from fedapp.tools.datacheck import fingerprints
 from tests.imagefiles import dicom, raster, tiff
 from tests.models.made import CPU, written
 
@@ -77,7 +76,7 @@ def same(one: Any, other: Any) -> bool:
 
 def every_case(root: Path) -> Iterator[Case]:
     """Write every file and yield it."""
-    for kind in (images_of, dicoms, vectors, tables, presets, terms, models, jsons):
+    for kind in (images_of, dicoms, vectors, tables, presets, terms, models):
         yield from kind(root / kind.__name__)
 
 
@@ -496,8 +495,6 @@ JSONS = {
     "alone": b'{"format": 1}', "surrogate": b'{"format": "\\ud800"}', "cut": b'{"format": 1, "mod',
     "twice": b'{"format": 1, "format": 1}', "behind": b'{"format": 1} x', "lists": b"[[[]]]",
     "nested": b'[{"data": 3}]',
-    "task": b'[{"data": {"file": "a"}, "annotations": [{"result": 3}]}]',
-    "choice": b'[{"data": {"fedapp_file": "a\\u0000"}, "annotations": [3]}]',
 }  # fmt: skip
 
 
@@ -552,10 +549,3 @@ def models(root: Path) -> Iterator[Case]:
             copied(folder / described, root, json.dumps(changed).encode())
             copied(folder / tensors, root, blob)
             yield Case(folder, read, REFUSED)
-
-
-def jsons(root: Path) -> Iterator[Case]:
-    """What another site or another program wrote: fingerprints, an export of labels."""
-    for name, content in JSONS.items():
-        file = copied(root / f"{name}.json", root, content)
-        yield Case(file, fingerprints.read, REFUSED)

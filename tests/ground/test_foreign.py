@@ -32,7 +32,6 @@ from fedapp.models.description import read_description
 from fedapp.models.evidence import beside, read_evidence
 from fedapp.results.comparison.record import read_comparison
 from fedapp.tools.compare.grid import read_grid
-from fedapp.tools.datacheck import fingerprints
 from fedapp.tools.node.status import health
 
 LAUGHS = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "\n".join(
@@ -131,7 +130,6 @@ READERS = {
     "comparison": lambda folder, junk: read_comparison(
         whole(folder / "comparison.json", junk).parent
     ),
-    "fingerprints": lambda folder, junk: fingerprints.read(whole(folder / "f.json", junk)),
     "a node's state": lambda folder, junk: health(whole(folder / "n.json", junk)),
     "record beside weights": lambda folder, junk: read_record(
         "resnet18", str(folder / "w.pth"), "0" * 64,

@@ -25,7 +25,7 @@ from fedapp.results.comparison.figures import (
     variance_bars,
 )
 from fedapp.results.comparison.looks import featured
-from fedapp.results.comparison.mistakes import confusion_figure, latent_figure
+from fedapp.results.comparison.mistakes import confusion_figure
 from fedapp.results.comparison.paper import PaperNumbers, read_printed
 from fedapp.results.comparison.record import LAST, ComparisonRecord, read_comparison
 from fedapp.results.comparison.sweep import sweeps
@@ -190,13 +190,6 @@ def _figures(
             )
             title = f"Confusion matrices, {setting}"
             yield MISTAKES, _picture(f"confusion-{number}-{setting}", title, caption), figure
-        if figure := latent_figure(comparison, setting):
-            caption = (
-                "t-SNE of the network's last hidden features; colour is the class, marker the "
-                "site. Distances between clusters mean nothing."
-            )
-            title = f"Latent features, {setting}"
-            yield MISTAKES, _picture(f"latent-{number}-{setting}", title, caption), figure
 
 
 def _picture(name: str, title: str, caption: str) -> ImageFile:

@@ -52,11 +52,6 @@ class Cell:
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
-    def latent(self) -> Path:
-        """Features of some test images under the final models; the first seed's cells have it."""
-        return self.folder / "latent.npz"
-
-    @property
     def has_models(self) -> bool:
         """Whether the final models are still there."""
         return (self.folder / "pool").is_dir()

@@ -46,9 +46,7 @@ def compare(
     """
     grid = read_grid(name, overrides, methods, seeds, settings)
     out = folder_of(out, f"compare-{grid.name}")
-    code, collection, files = execute(
-        grid, out, jobs, driver, latent_seed=grid.seeds[0], keep_models=keep_models
-    )
+    code, collection, files = execute(grid, out, jobs, driver, keep_models=keep_models)
     if code == INTERRUPTED:
         return code
     if collection.results:

@@ -38,13 +38,12 @@ def execute(
     jobs: int | None,
     driver: Driver,
     *,
-    latent_seed: int | None = None,
     keep_models: bool = False,
 ) -> tuple[int, Collection, list[Path]]:
     """Run a grid's cells, those that are not done; return exit code, what came out, its files.
 
-    jobs: processes at a time; None: one a core, as memory allows. latent_seed: of the cells that
-    write latent features. The code is 0, 1 where a cell failed, `INTERRUPTED` after Ctrl-C.
+    jobs: processes at a time; None: one a core, as memory allows. The code
+    is 0, 1 where a cell failed, `INTERRUPTED` after Ctrl-C.
 
     Raises ConfigError and RunError before anything is started: every cell is built and checked.
     """
@@ -63,9 +62,7 @@ def execute(
             collection.write()
             board.note(f"{cell.name}: {_outcome(collection.result(cell))}")
 
-        runner = Runner(
-            cells, board, ended, driver=driver, latent_seed=latent_seed, keep_models=keep_models
-        )
+        runner = Runner(cells, board, ended, driver=driver, keep_models=keep_models)
         todo = runner.todo()
         done = collection.done
         number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
@@ -119,7 +116,7 @@ def execute_here(grid: Grid, out: Path) -> Collection:
                     print(note)
                 cell.log.parent.mkdir(parents=True, exist_ok=True)
                 with cell.log.open("a", encoding="utf-8") as log, redirect_stdout(log):
-                    do(Job.of(cell, "loopback", latent=False))
+                    do(Job.of(cell, "loopback"))
                 collection.write()
                 print(f"{cell.name}: {_outcome(collection.result(cell))}")
         for cell in cells:

@@ -1,22 +1,14 @@
-"""The models that the sites of a finished run end with, read back from its run folder.
+"""The models that the sites of a finished run end with, read back from its run folder."""
 
-And latent features of some sites' test images, for the paper's Fig. 9 (t-SNE).
-"""
-
-import io
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from fedapp.data.inputs import normalise
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.devices import pick_device, pick_dtype
-from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import RunError
 from fedapp.learn.metrics import predict
 from fedapp.learn.networks import Network, build_model, initial_params
@@ -24,11 +16,8 @@ from fedapp.learn.params import Params, Schema, from_bytes, schema_of
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
 from fedapp.server.pool import ModelPool
-from fedapp.site.federation import LoadedSites, federation_of
+from fedapp.site.federation import LoadedSites
 from fedapp.site.private import stored_schema
-
-IMAGES = 300
-"""The most test images of one site that features are written of."""
 
 
 class FinalModels:
@@ -88,22 +77,6 @@ class FinalModels:
         answers = predict(self.load(site), of.inputs.to(self.device), self._normalise)
         return answers, of.labels.cpu()
 
-    @torch.inference_mode()
-    def features(self, site: int, count: int) -> tuple[Tensor, Tensor]:
-        """Return what the head sees of a site's first test images, and their labels.
-
-        float32 [n, D] and int64 [n], n <= count, on the CPU; no dropout.
-        """
-        data = self._federation.dealt.site(site)
-        seen: list[Tensor] = []
-        network = self.load(site)
-        hook = network.head.register_forward_pre_hook(lambda _, given: seen.append(given[0].cpu()))
-        try:
-            predict(network, data.test[:count].to(self.device), self._normalise)
-        finally:
-            hook.remove()
-        return torch.cat(seen).float(), data.test_labels[:count].cpu()
-
     def _private_part(self, site: int) -> Params:
         digest = self._private.get(str(site), "")
         if not digest or not self._kept:
@@ -117,46 +90,3 @@ class FinalModels:
         data = self._federation.dealt.site(0)
         data = data.raw() if self._experiment.model.raw else data
         return normalise(images, data.mean, data.std)
-
-
-def write_latent(run: Path, experiment: Experiment, path: Path) -> None:
-    """Write what the head of each site's own final model sees of its test images, as .npz.
-
-    Of four sites with test images, those of `four_sites`. Arrays, an entry per image: features
-    float32 [n, D], labels int64 [n], sites int32 [n], mu float32 [n] (the site's share of labels).
-
-    Raises RunError where the run's models are gone.
-    """
-    # The sites are the same for all methods of a setting, those that see all labels included.
-    split = replace(experiment.split, labels="some")
-    drawn = federation_of(replace(experiment, split=split)).dealt
-    data = [drawn.site(k) for k in range(split.num_clients)]
-    mu = [site.mu for site in data]
-    chosen = four_sites(mu, [len(site.test_labels) for site in data])
-    models = FinalModels(run, experiment, federation_of(experiment))
-    parts = [models.features(site, IMAGES) for site in chosen]
-    numbers = [len(labels) for _, labels in parts]
-    width = models.network.features
-    features = [part.numpy() for part, _ in parts] or [np.zeros((0, width), np.float32)]
-    labels = [part.numpy() for _, part in parts] or [np.zeros(0, np.int64)]
-    file = io.BytesIO()
-    np.savez_compressed(
-        file,
-        features=np.concatenate(features),
-        labels=np.concatenate(labels),
-        sites=np.repeat(np.array(chosen, np.int32), numbers),
-        mu=np.repeat(np.array([mu[k] for k in chosen], np.float32), numbers),
-    )
-    write_atomic(path, file.getvalue(), durable=True)
-
-
-def four_sites(shares: Sequence[float], tests: Sequence[int]) -> list[int]:
-    """Return the sites of lowest mu, two in the middle, and of highest, fewer if there are no four.
-
-    shares: mu of every site; tests: its number of test images; sites without any are left out.
-    """
-    having = sorted((k for k, n in enumerate(tests) if n), key=lambda k: (shares[k], k))
-    if len(having) <= 4:
-        return having
-    middle = len(having) // 2
-    return [having[0], having[middle - 1], having[middle], having[-1]]

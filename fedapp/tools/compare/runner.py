@@ -31,8 +31,8 @@ _CODE = Path(__file__).resolve().parents[3]
 class Runner:
     """Finishes the cells of a comparison.
 
-    ended: called after every cell that got done. latent_seed: of the cells that write latent
-    features; None: none does. keep_models: do not remove models that nothing needs any more.
+    ended: called after every cell that got done. keep_models: do not remove models that nothing
+    needs any more.
     """
 
     def __init__(
@@ -42,11 +42,10 @@ class Runner:
         ended: Callable[[Cell], None],
         *,
         driver: Driver,
-        latent_seed: int | None,
         keep_models: bool,
     ) -> None:
         self._cells, self._board, self._ended = cells, board, ended
-        self._driver, self._latent_seed, self._keep_models = driver, latent_seed, keep_models
+        self._driver, self._keep_models = driver, keep_models
         self._running: dict[Cell, subprocess.Popen[str]] = {}
         self._rows: dict[Cell, tuple[int, int]] = {}
         self._done = {cell for cell in cells if cell.state() == "done"}
@@ -55,7 +54,7 @@ class Runner:
 
     def todo(self) -> list[Cell]:
         """Return the cells that a process has something to do for, in order."""
-        return [c for c in self._cells if c not in self._done or self._lacks_latent(c)]
+        return [c for c in self._cells if c not in self._done]
 
     def run(self, jobs: int) -> None:
         """Run what is to do, `jobs` processes at a time; an interrupt ends them first."""
@@ -94,7 +93,7 @@ class Runner:
     def _process(self, cell: Cell) -> subprocess.Popen[str]:
         if note := make_ready(cell):
             self._board.note(note)
-        job = Job.of(cell, self._driver, self._wants_latent(cell))
+        job = Job.of(cell, self._driver)
         env = {**os.environ, "PYTHONUNBUFFERED": "1"}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_CODE), env.get("PYTHONPATH")]))
         env.pop("FEDAPP_SITES", None)  # what Flower's sites keep to themselves lies in the cell too
@@ -143,15 +142,8 @@ class Runner:
             return
         needed = {p for cell in self._cells if cell not in self._done for p in cell.parents}
         for cell in cells or self._cells:
-            if cell in self._done and cell not in needed and not self._lacks_latent(cell):
+            if cell in self._done and cell not in needed:
                 remove_models(cell)
-
-    def _wants_latent(self, cell: Cell) -> bool:
-        return cell.seed == self._latent_seed and not cell.parents
-
-    def _lacks_latent(self, cell: Cell) -> bool:
-        """Whether features are wanted, absent, and to be had."""
-        return self._wants_latent(cell) and not cell.latent.exists() and cell.has_models
 
     # --- how far ----------------------------------------------------------------------------------
 

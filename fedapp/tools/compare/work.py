@@ -22,7 +22,6 @@ from fedapp.ground.devices import torch_threads
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.ours import process_is_ours
 from fedapp.tools.compare.cells import Cell
-from fedapp.tools.compare.final import write_latent
 from fedapp.tools.compare.mix import write_mix
 
 Driver = Literal["loopback", "flower"]
@@ -34,7 +33,7 @@ class Job:
 
     run: the cell's folder. preset, overrides, experiment: the same experiment, as Flower takes it
     and as `to_plain` gives it. digest: of the cell. parents: for Mix, run folder and experiment of
-    each that it asks. latent: write the features too.
+    each that it asks.
     """
 
     run: str
@@ -44,10 +43,9 @@ class Job:
     digest: str
     parents: list[tuple[str, dict[str, Any]]]
     driver: Driver
-    latent: bool
 
     @classmethod
-    def of(cls, cell: Cell, driver: Driver, latent: bool) -> Self:
+    def of(cls, cell: Cell, driver: Driver) -> Self:
         """Return the job that finishes a cell; a begun run goes on."""
         resume = cell.state() == "begun"
         runtime = replace(cell.experiment.runtime, resume=resume)
@@ -59,7 +57,6 @@ class Job:
             digest=cell.digest,
             parents=[(str(p.folder), to_plain(p.experiment)) for p in cell.parents],
             driver=driver,
-            latent=latent,
         )
 
     def to_line(self) -> str:
@@ -86,8 +83,6 @@ def do(job: Job) -> None:
                     raise SystemExit(1)  # it has said why
             else:
                 run_loopback(experiment)
-        if job.latent:
-            write_latent(run, experiment, run / "latent.npz")
 
 
 def main() -> None:

@@ -18,14 +18,14 @@ from fedapp.data.own.entries import of_findings
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runpaths import out_root
 from fedapp.ground.errors import ConfigError
-from fedapp.ground.settings import OWN, DataSettings, SplitSettings
+from fedapp.ground.settings import OWN, SplitSettings
 from fedapp.learn.findings import both
-from fedapp.tools.datacheck import fingerprints, machine
+from fedapp.tools.datacheck import machine
 from fedapp.tools.datacheck.bags import bags_in_words, findings_of_bags
 from fedapp.tools.datacheck.copies import findings_of_copies
 from fedapp.tools.datacheck.counts import Counts
 from fedapp.tools.datacheck.enough import expected, findings_of_classes, findings_of_test
-from fedapp.tools.datacheck.findings import SHOWN, Finding, fault, note, of_listing, shown
+from fedapp.tools.datacheck.findings import Finding, fault, note, of_listing
 from fedapp.tools.datacheck.images import look_at_images
 from fedapp.tools.datacheck.vectors import look_at_vectors
 
@@ -36,9 +36,8 @@ class Options:
 
     experiment: what the sites agreed upon; None: not known. site_name: by which images are dealt to
     train, val and test. server: host:port. hide_below: smallest count that is shown. store_path:
-    where the node is to keep models; None: where it does unless told. fingerprints: where to write
-    keyed digests of the images; against: another site's, to look for among them; key: of both.
-    patients: the site's own pattern, of its site.yaml.
+    where the node is to keep models; None: where it does unless told. patients: the
+    site's own pattern, of its site.yaml.
     """
 
     experiment: Experiment | None = None
@@ -46,9 +45,6 @@ class Options:
     server: str = ""
     hide_below: int = 0
     store_path: Path | None = None
-    fingerprints: Path | None = None
-    against: Path | None = None
-    key: Path | None = None
     patients: str = ""
 
 
@@ -99,7 +95,6 @@ def check(data: Path, options: Options, console: Console) -> int:
             *findings_of_test(told.entries, told.parts, hide_below),
             *findings_of_bags(listing, parts, experiment),
         ]
-        findings += _compared(options, settings, [entry.name for entry in entries], contents)
         if experiment and not options.site_name and not any(e.part for e in listing.entries):
             remedy = "the site's own split will differ a little; give its name with --site-name"
             findings.append(note("no site named", remedy))
@@ -126,33 +121,6 @@ def _told(
         return _Told(entries, parts, groups)
     places, each = zip(*of_findings(entries, named), strict=True)
     return _Told(each, [parts[i] for i in places], [groups[i] for i in places])
-
-
-def _compared(
-    options: Options, settings: DataSettings | None, names: Sequence[str], contents: Sequence[str]
-) -> list[Finding]:
-    """Write the images' keyed digests, and look for another site's; return what both have."""
-    if options.fingerprints is None and options.against is None:
-        return []
-    if settings is None or options.key is None:
-        raise ConfigError(
-            "fingerprints need --preset, for images are compared as the sites read them, and "
-            "--key FILE, which the sites share: give both"
-        )
-    key = fingerprints.read_key(options.key)
-    own = fingerprints.fingerprints(contents, settings, key)
-    if options.fingerprints is not None:
-        fingerprints.write(options.fingerprints, own)
-    if options.against is None:
-        return []
-    common = fingerprints.in_common(own, fingerprints.read(options.against))
-    found = fingerprints.named_in(names, contents, key, common)
-    if not found:
-        return []
-    more = f" and {len(found) - SHOWN} more" * (len(found) > SHOWN)
-    text = f"at the other site too are {shown(len(found), options.hide_below)} of its images"
-    remedy = "one site tests on what the other has learned from: let one of the two leave them out"
-    return [fault(f"{text}: {', '.join(found[:SHOWN])}{more}", remedy)]
 
 
 def _machine(options: Options) -> tuple[list[tuple[str, str]], list[Finding]]:

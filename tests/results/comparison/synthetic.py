@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 ONE_ANSWER = ("local_only", "mix")
 """Methods whose sites have one model only."""
-CLASSES, FEATURES = 10, 64
+CLASSES = 10
 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
@@ -85,7 +85,6 @@ def realistic(
     *,
     sites: int = 20,
     rounds: int = 20,
-    latent: bool = True,
     **plan: Any,
 ) -> ComparisonRecord:
     """A whole comparison: curves that rise and settle, sites of few and many labels."""
@@ -99,8 +98,6 @@ def realistic(
                 models = 0 if method == "local_only" else 600 // (2 + i + j)
                 key, draws = (setting, method, seed), (draw, split)
                 found = _cell(out, key, draws, level, models, sites, rounds)
-                if latent:
-                    _latent(out / found["results"][0]["cell"], draw)
                 for name, rows in found.items():
                     tables[name] += rows
     return written(out, tables["results"], tables["sites"], tables["rounds"], **plan)
@@ -189,10 +186,3 @@ def _evaluations(folder: Path, draw: np.random.Generator, level: float, sites: i
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "evaluations.json").write_text(json.dumps(plain), encoding="utf-8")
-
-
-def _latent(folder: Path, draw: np.random.Generator, points: int = 60) -> None:
-    labels, sites = draw.integers(0, CLASSES, points), draw.integers(0, 5, points)
-    centres = np.random.default_rng(3).normal(0, 1, (CLASSES, FEATURES))
-    features = (centres[labels] + draw.normal(0, 1.5, (points, FEATURES))).astype(np.float32)
-    np.savez(folder / "latent.npz", features=features, labels=labels, sites=sites)

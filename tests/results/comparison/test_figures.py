@@ -7,7 +7,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.collections import FillBetweenPolyCollection, PathCollection
+from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
@@ -27,12 +27,8 @@ from fedapp.results.comparison.figures import (
 )
 from fedapp.results.comparison.looks import looks
 from fedapp.results.comparison.mistakes import (
-    MOST_POINTS,
     confusion,
     confusion_figure,
-    embed,
-    features,
-    latent_figure,
 )
 from fedapp.results.comparison.paper import PaperNumbers, read_printed
 from fedapp.results.comparison.record import read_comparison
@@ -192,7 +188,7 @@ def test_a_sweep_without_accuracies_gives_no_figure(tmp_path):
 
 
 def test_a_sweep_of_the_data_has_a_line_a_method_and_no_costs(tmp_path):
-    made = realistic(tmp_path, [f"labels={v}" for v in (0.01, 0.1, 0.5)], METHODS, latent=False)
+    made = realistic(tmp_path, [f"labels={v}" for v in (0.01, 0.1, 0.5)], METHODS)
     figure = data_figure(made, sweeps(made)[0])
     assert figure is not None
     assert legend_of(figure) == ["LocalOnly", "FixAvg", "UM-pFSSL"]
@@ -209,7 +205,7 @@ def test_a_sweep_of_the_data_has_a_line_a_method_and_no_costs(tmp_path):
 
 
 def test_a_sweep_of_few_sizes_is_linear(tmp_path):
-    made = realistic(tmp_path, ["sites=20", "sites=100"], METHODS, (0,), latent=False)
+    made = realistic(tmp_path, ["sites=20", "sites=100"], METHODS, (0,))
     figure = data_figure(made, sweeps(made)[0])
     assert figure is not None and figure.axes[0].get_xscale() == "linear"
     nothing = written(tmp_path / "b", [result(f"shift={v}", "x", 0, None) for v in (0, 1)])
@@ -238,7 +234,7 @@ def test_harm_is_sorted_differences_from_training_alone_in_points(tmp_path):
 
 def test_harm_has_a_panel_a_setting_and_eight_lines_at_most(tmp_path):
     methods = ["local_only", *(f"m{number}" for number in range(10))]
-    made = realistic(tmp_path, ["a", "b"], methods, (0,), latent=False)
+    made = realistic(tmp_path, ["a", "b"], methods, (0,))
     figure = harm_figure(made, methods)
     assert figure is not None
     assert titles(figure) == ["a", "b"]
@@ -246,7 +242,7 @@ def test_harm_has_a_panel_a_setting_and_eight_lines_at_most(tmp_path):
     lines = figure.axes[0].lines[1:]
     assert len({line.get_marker() for line in lines}) == len(lines) == 8
     assert harm_figure(made, ["local_only"]) is None
-    without = realistic(tmp_path / "b", ["a"], ["fixavg"], (0,), latent=False)
+    without = realistic(tmp_path / "b", ["a"], ["fixavg"], (0,))
     assert harm_figure(without, ["fixavg"]) is None
 
 
@@ -300,75 +296,6 @@ def test_no_test_image_no_matrix_and_a_damaged_file_is_named(tmp_path):
         confusion_figure(made, "a")
 
 
-# --- latent features ------------------------------------------------------------------------------
-
-
-def test_classes_have_colours_and_sites_markers(tmp_path):
-    made = realistic(tmp_path, ["a"], ["fixavg", "um_pfssl"], (0,))
-    figure = latent_figure(made, "a")
-    assert figure is not None
-    assert titles(figure) == ["UM-pFSSL", "FixAvg"]
-    for axes in figure.axes:
-        assert sum(isinstance(c, PathCollection) for c in axes.collections) == 5  # sites
-    assert legend_of(figure) == [
-        *(f"class {c}" for c in range(10)),
-        *(f"site {k}" for k in range(5)),
-    ]
-
-
-def test_the_same_features_give_the_same_picture_and_classes_stay_apart(tmp_path):
-    draw = np.random.default_rng(0)
-    labels = np.repeat([0, 1], 30)
-    points = (draw.normal(0, 1, (60, 64)) + 20 * labels[:, None]).astype(np.float32)
-    first, second = embed(points), embed(points)
-    assert np.array_equal(first, second) and first.shape == (60, 2)
-    centres = [first[labels == c].mean(0) for c in (0, 1)]
-    spread = max(first[labels == c].std() for c in (0, 1))
-    assert np.linalg.norm(centres[0] - centres[1]) > 2 * spread
-
-
-def save(out: Path, count: int, **changes) -> None:
-    arrays = {
-        "features": np.random.default_rng(0).normal(size=(count, 3)).astype(np.float32),
-        "labels": np.zeros(count, np.int64),
-        "sites": np.zeros(count, np.int32),
-    }
-    (out / "c").mkdir(exist_ok=True)
-    np.savez(out / "c" / "latent.npz", **(arrays | changes))
-
-
-def test_rows_that_are_not_finite_are_left_out_and_many_are_thinned(tmp_path):
-    made = written(tmp_path, [result("a", "fixavg", 0, 0.5, cell="c")])
-    assert features(made, "a", "fixavg") is None
-    bad = np.ones((7, 3), np.float32)
-    bad[3, 1] = np.nan
-    save(tmp_path, 7, features=bad)
-    found = features(made, "a", "fixavg")
-    assert found is not None and len(found[0]) == len(found[1]) == len(found[2]) == 6
-    save(tmp_path, 3 * MOST_POINTS)
-    found = features(made, "a", "fixavg")
-    assert found is not None and len(found[0]) == MOST_POINTS
-
-
-@pytest.mark.parametrize("count", [0, 4])
-def test_too_few_points_are_no_picture(tmp_path, count):
-    made = written(tmp_path, [result("a", "fixavg", 0, 0.5, cell="c")])
-    save(tmp_path, count)
-    assert latent_figure(made, "a") is None
-
-
-def test_five_points_are_enough_and_a_damaged_file_is_named(tmp_path):
-    made = written(tmp_path, [result("a", "fixavg", 0, 0.5, cell="c")])
-    save(tmp_path, 5)
-    assert latent_figure(made, "a") is not None
-    save(tmp_path, 5, labels=np.zeros(2, np.int64))
-    with pytest.raises(RunError, match=r"latent\.npz: is damaged"):
-        latent_figure(made, "a")
-    (tmp_path / "c" / "latent.npz").write_bytes(b"PK")
-    with pytest.raises(RunError, match=r"latent\.npz: is damaged"):
-        latent_figure(made, "a")
-
-
 # --- files ----------------------------------------------------------------------------------------
 
 
@@ -390,7 +317,7 @@ def test_every_file_is_written_and_named(tmp_path):
     assert names == [
         *("tables.md", "tables.html", "figures/curves.png", "figures/sweep-nu.png"),
         *("figures/variance.png", "figures/pseudo-label-error.png"),
-        *("figures/confusion-1-alpha_0.5.png", "figures/latent-1-alpha_0.5.png"),
+        *("figures/confusion-1-alpha_0.5.png",),
     ]
     assert all(Path(path).stat().st_size > 1000 for path in listed)
 

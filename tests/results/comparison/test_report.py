@@ -84,7 +84,7 @@ def test_groups_are_set_apart_only_where_they_have_several_rows():
 
 def test_strange_names_do_no_harm(tmp_path):
     names = [NASTY, "$x^2$"], ["um_pfssl", "a|<i>b", "_hidden"]
-    realistic(tmp_path, *names, (0, 1), latent=False, title=NASTY)
+    realistic(tmp_path, *names, (0, 1), title=NASTY)
     write_report(tmp_path)
     seen = page(tmp_path)
     assert NASTY in seen.seen and "a|<i>b" in seen.seen
@@ -96,7 +96,7 @@ def test_strange_names_do_no_harm(tmp_path):
 
 
 def test_both_forms_say_the_same(tmp_path):
-    realistic(tmp_path, ["alpha=0.5"], latent=False, paper=TABLE_I)
+    realistic(tmp_path, ["alpha=0.5"], paper=TABLE_I)
     write_report(tmp_path)
     markdown = (tmp_path / "tables.md").read_text(encoding="utf-8")
     for text in page(tmp_path).seen:
@@ -124,7 +124,7 @@ def unclean(out: Path) -> list[str]:
 
 
 def test_one_seed_and_missing_cells_give_a_report_that_says_so(tmp_path):
-    realistic(tmp_path, seeds=(0, 1), latent=False)
+    realistic(tmp_path, seeds=(0, 1))
     lost = {("alpha=5", "um_pfssl"), ("alpha=5", "fixavg")}
     for name in ("results.csv", "sites.csv", "rounds.csv"):
         change(

@@ -235,7 +235,7 @@ def test_a_cell_that_was_cut_goes_on_to_the_same_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ):
     (whole,), (cut,) = (cells(tmp_path / name, methods=[method]) for name in _made(tmp_path))
-    do(Job.of(whole, "loopback", latent=True))
+    do(Job.of(whole, "loopback"))
     append = RunFolder.append_metrics
 
     def until_round_2(self: RunFolder, row) -> None:
@@ -245,20 +245,19 @@ def test_a_cell_that_was_cut_goes_on_to_the_same_numbers(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(RunFolder, "append_metrics", until_round_2)
-        do(Job.of(cut, "loopback", latent=True))
+        do(Job.of(cut, "loopback"))
     assert cut.state() == "begun"
-    job = Job.of(cut, "loopback", latent=True)
+    job = Job.of(cut, "loopback")
     assert job.overrides["runtime.resume"] is True
     do(job)
     assert cut.state() == "done"
     assert rows(cut.folder) == rows(whole.folder)
     assert RunFolder(cut.folder).per_site() == RunFolder(whole.folder).per_site()
-    assert cut.latent.read_bytes() == whole.latent.read_bytes()
 
 
 def test_a_cell_gives_the_numbers_of_fedapp_run(tmp_path: Path):
     (cell,) = cells(tmp_path, methods=["um_pfssl"])
-    do(Job.of(cell, "loopback", latent=False))
+    do(Job.of(cell, "loopback"))
     words = {k: v for k, v in cell.overrides.items() if not k.startswith("runtime.")}
     words |= {"runtime.out": str(tmp_path / "runs"), "runtime.device": "cpu"}
     _, folder = run_loopback(load_experiment(cell.preset, words))
@@ -306,7 +305,6 @@ def test_interrupted_and_gone_on_is_as_never_interrupted(tmp_path: Path):
     for name in ("sites.csv", "rounds.csv"):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
     assert not list(cut.glob("cells/*/*/*/pool"))
-    assert len(list(cut.glob("cells/*/*/*/latent.npz"))) == 3
 
 
 @pytest.mark.slow

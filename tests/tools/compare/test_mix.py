@@ -1,4 +1,4 @@
-"""Mix and latent features: the mean of tables by hand, and final models read back from runs."""
+"""Mix: the mean of tables by hand, and final models read back from runs."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from fedapp.ground.errors import RunError, StoreError
 from fedapp.learn.metrics import evaluation
 from fedapp.site.federation import federation_of
 from fedapp.tools.compare.cells import Cell
-from fedapp.tools.compare.final import FinalModels, four_sites
+from fedapp.tools.compare.final import FinalModels
 from fedapp.tools.compare.mix import ensemble
 from fedapp.tools.compare.work import Job, do
 from tests.tools.compare.tiny import cells
@@ -26,7 +26,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cell]:
     """Every method's cell, run in this process, its models kept."""
     every = cells(tmp_path_factory.mktemp("ran"), methods=METHODS)
     for cell in every:
-        do(Job.from_line(Job.of(cell, "loopback", latent=not cell.parents).to_line()))
+        do(Job.from_line(Job.of(cell, "loopback").to_line()))
     return {cell.method: cell for cell in every}
 
 
@@ -73,8 +73,7 @@ def test_final_models_give_the_accuracies_that_the_run_recorded(ran: dict[str, C
 def test_a_model_that_a_site_has_beside_the_common_one_is_left_aside(tmp_path: Path):
     """Prior shift's site keeps a whole model of its own: what is loaded is the common one."""
     cell = cells(tmp_path, methods=["recommended"])[0]
-    do(Job.of(cell, "loopback", latent=True))
-    assert cell.latent.is_file()
+    do(Job.of(cell, "loopback"))
     models = FinalModels(cell.folder, cell.experiment, federation_of(cell.experiment))
     first = {name: tensor.clone() for name, tensor in models.load(0).state_dict().items()}
     assert all(torch.equal(first[name], t) for name, t in models.load(1).state_dict().items())
@@ -113,7 +112,7 @@ def test_a_mix_that_was_cut_is_made_again(ran: dict[str, Cell]):
     before = read(mix, "evaluations.json")
     (mix.folder / "summary.json").unlink()
     assert mix.state() == "begun"
-    do(Job.of(mix, "loopback", latent=False))
+    do(Job.of(mix, "loopback"))
     assert mix.state() == "done"
     assert read(mix, "evaluations.json") == before
 
@@ -134,44 +133,7 @@ def test_removed_models_and_unfinished_runs_are_named(tmp_path: Path):
     (cell,) = cells(tmp_path, methods=["fixavg"])
     with pytest.raises(RunError, match="is not over"):
         FinalModels(cell.folder, cell.experiment, federation_of(cell.experiment))
-    do(Job.of(cell, "loopback", latent=False))
+    do(Job.of(cell, "loopback"))
     rmtree(cell.folder / "pool")
     with pytest.raises(RunError, match="its models were removed"):
         FinalModels(cell.folder, cell.experiment, federation_of(cell.experiment))
-
-
-# --- latent features ------------------------------------------------------------------------------
-
-
-def test_features_times_the_head_are_the_answers(ran: dict[str, Cell]):
-    cell = ran["lg_fedavg"]
-    models = FinalModels(cell.folder, cell.experiment, federation_of(cell.experiment))
-    seen, labels = models.features(2, 300)
-    head = models.network.head
-    answers, expected = models.probabilities(2, "test")
-    with torch.no_grad():
-        torch.testing.assert_close(torch.softmax(head(seen), 1), answers)
-    assert torch.equal(labels, expected)
-    assert models.features(2, 5)[0].shape == (5, seen.shape[1])
-
-
-@pytest.mark.parametrize("method", METHODS[:-1])
-def test_latent_features_are_of_the_same_images_for_all_methods(ran: dict[str, Cell], method: str):
-    with np.load(ran[method].latent, allow_pickle=False) as file:
-        found = dict(file)
-    with np.load(ran["um_pfssl"].latent, allow_pickle=False) as file:
-        other = dict(file)
-    assert found["features"].shape == (len(found["labels"]), 32)
-    assert (found["features"].dtype, found["labels"].dtype) == (np.float32, np.int64)
-    for name in ("labels", "sites", "mu"):
-        assert np.array_equal(found[name], other[name]), name
-    assert (np.diff(found["mu"]) >= 0).all(), "from the fewest labels to the most"
-
-
-def test_the_four_sites_lowest_two_in_the_middle_highest():
-    assert four_sites([0.5, 0.1, 0.9, 0.3, 0.7, 0.2], [9] * 6) == [1, 3, 0, 2]
-    assert four_sites([0.5, 0.1, 0.9, 0.3, 0.7], [9] * 5) == [1, 3, 0, 2]
-    # those without test images have nothing to show
-    assert four_sites([0.5, 0.1, 0.9, 0.3, 0.7], [9, 0, 0, 9, 9]) == [3, 0, 4]
-    assert four_sites([], []) == []
-    assert four_sites([0.2, 0.2, 0.2, 0.2, 0.2], [1] * 5) == [0, 1, 2, 4]

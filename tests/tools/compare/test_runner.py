@@ -45,7 +45,6 @@ class Bench:
                 board,
                 lambda cell: self.done.append(cell.method),
                 driver="loopback",
-                latent_seed=0,
                 keep_models=keep_models,
             )
             it.run(jobs)
@@ -92,7 +91,6 @@ def test_a_cell_that_has_written_no_round_yet_has_none(tmp_path: Path, bench: Be
 def test_done_stays_begun_goes_on_and_the_unmade_starts_anew(tmp_path: Path, bench: Bench):
     done, begun, damaged, unmade = cells(tmp_path, seeds=[0, 1, 2, 3], methods=["fixavg"])
     pretend_done(done)
-    done.latent.touch()
     pretend_begun(begun)
     pretend_begun(damaged)
     (damaged.folder / "checkpoint.json").write_text("{")
@@ -192,16 +190,3 @@ def test_models_stay_where_a_person_wants_them_and_go_later(tmp_path: Path, benc
     assert all(map(models, every))
     bench.run(every)
     assert (bench.started, any(map(models, every))) == ([], False)
-
-
-def test_a_done_cell_whose_features_are_wanted_and_to_be_had_gets_a_process(
-    tmp_path: Path, bench: Bench
-):
-    first, second, third = cells(tmp_path, methods=["fixavg"], seeds=[0, 1, 2])
-    for cell in (first, second, third):
-        pretend_done(cell)
-    bench.run([first, second, third])
-    assert bench.started == ["fixavg/seed-0"], "the first seed's alone"
-    first.latent.unlink()
-    bench.run([first, second, third])
-    assert bench.started == [], "its models are gone"
