@@ -1,11 +1,11 @@
 """Can those who see a site's model tell which images it was trained on?
 
 `python -m bench.membership [--quick] [--methods M,...] [--seeds N,...]`: membership inference
-against what sites upload, in bench.hostile's setting, without and with `privacy.clip` and
-`privacy.noise`. Attacked is the model that each site uploaded last. Members are its labelled
-training images, non-members its own test images. Two guesses, both without another model: an image
-is a member where the model's loss is low (Yeom et al. 2018, who knows the label), or where the
-entropy of its answer is low (who does not).
+against what sites upload, in bench.hostile's setting, without and with `privacy.clip`. Attacked is
+the model that each site uploaded last. Members are its labelled training images, non-members its
+own test images. Two guesses, both without another model: an image is a member where the model's
+loss is low (Yeom et al. 2018, who knows the label), or where the entropy of its answer is low (who
+does not).
 
 Measured at each site with at least 20 of both, then averaged over sites and seeds: `auc`, 0.5 for a
 guess; `advantage`, the greatest true minus false positive rate over all thresholds. An attacker
@@ -38,10 +38,7 @@ LEAST = 20
 """Members, and non-members, of a site that is attacked."""
 SHUFFLES = 20
 METHODS = ("fedavg", "um_pfssl", "recommended")
-NOISE: Mapping[str, Mapping[str, Scalar]] = {
-    "without": {},
-    "C = 3, z = 0.003": {"privacy.clip": 3.0, "privacy.noise": 0.003},
-}
+CLIPS: Mapping[str, Mapping[str, Scalar]] = {"without": {}, "C = 3": {"privacy.clip": 3.0}}
 
 
 def losses(answers: Tensor, labels: Tensor) -> NDArray[np.float64]:
@@ -99,14 +96,14 @@ def on_site(run: Run, site: int) -> dict[str, dict[str, float]]:
 
 
 def rows_of(results: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> list[Row]:
-    """Return a row for each method and noise: mean over sites and seeds, accuracy in %."""
+    """Return a row for each method and clip: mean over sites and seeds, accuracy in %."""
     rows: list[Row] = []
-    for method, noise in dict.fromkeys((method, noise) for method, noise, _ in results):
-        found = [r for (m, n, _), r in results.items() if (m, n) == (method, noise)]
+    for method, clip in dict.fromkeys((method, clip) for method, clip, _ in results):
+        found = [r for (m, c, _), r in results.items() if (m, c) == (method, clip)]
         sites = [attacks for result in found for attacks in result["attacks"].values()]
         row: Cells = {
             "method": method,
-            "noise": noise,
+            "clip": clip,
             "accuracy_%": round(100 * fmean(result["accuracy"] for result in found), 1),
             "sites": len(sites),
         }
@@ -127,10 +124,10 @@ def main(
     size = QUICK if quick else FULL
     numbers: Sequence[int] = list(map(int, several(seeds))) or size.seeds
     cases = {
-        (method, noise, seed): experiment_of(size, method, seed, changes=NOISE[noise])
+        (method, clip, seed): experiment_of(size, method, seed, changes=CLIPS[clip])
         for seed in numbers
         for method in several(methods)
-        for noise in NOISE
+        for clip in CLIPS
     }
     results = kept_runs("membership", size.overrides, cases, lambda _, one: measured(one))
     notes = {

@@ -105,7 +105,7 @@ def open_site(
         own = house.folder or place or runs_root()
         if experiment.privacy.masked:
             summing = _summing(experiment, number, origin, node_config, house, own)
-        if experiment.privacy.epsilon or experiment.privacy.clip:
+        if experiment.privacy.epsilon:
             which = f"releases {origin.run} {origin.identity} {number}"
             released = Head(own, which, folder / "privacy" / RELEASED, AGAIN)
     with withheld(own_images):

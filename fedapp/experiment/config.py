@@ -283,9 +283,11 @@ def config_keys() -> dict[str, str]:
 def experiment_digest(experiment: Experiment) -> str:
     """Return the SHA-256, in hex, of what is computed, whoever computes it and wherever.
 
-    `shared_settings` count.
+    `shared_settings` count, and so do those that were taken out, with the value that changed
+    nothing: without them every run and every cell of a comparison would be another than it was.
     """
-    flat = shared_settings(experiment)
+    gone = {key: one.idle for key, one in SETTINGS.items() if not _of_a_machine(key)}
+    flat = gone | shared_settings(experiment)
     return hashlib.sha256(json.dumps(flat, sort_keys=True).encode()).hexdigest()
 
 
@@ -294,8 +296,12 @@ def shared_settings(experiment: Experiment) -> dict[str, Scalar]:
     return {
         key: value
         for key, value in _flatten(to_plain(experiment)).items()
-        if key not in MACHINE_KEYS and key.partition(".")[0] not in MACHINE_KEYS
+        if not _of_a_machine(key)
     }
+
+
+def _of_a_machine(key: str) -> bool:
+    return key in MACHINE_KEYS or key.partition(".")[0] in MACHINE_KEYS
 
 
 def settings_that_differ(mine: Mapping[str, Scalar], theirs: Mapping[str, Scalar]) -> str:

@@ -540,8 +540,6 @@ class PrivacySettings:
 
     clip: Annotated[float, Field(ge=0)] = 0.0
     """C, largest L2 norm of an upload's change; 0: off, models leave as they were trained."""
-    noise: Annotated[float, Field(ge=0)] = 0.0
-    """z: Gaussian noise of standard deviation z C on every number of an upload; 0: none."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """At which epsilon is told; well below 1 / the number of a site's images."""
     epsilon: Annotated[float, Field(ge=0)] = 0.0
@@ -575,15 +573,12 @@ class PrivacySettings:
         if self.members and not self.masked:
             raise Contradiction("members says nothing where sums is 'plain'", "members", "sums")
         if self.epsilon and self.clip:
-            rule = "clip and noise protect a whole site, epsilon one image of it"
+            rule = "clip is of whole models, and under epsilon each image's part is clipped"
             raise Contradiction(f"{rule}: set one of the two", "epsilon", "clip")
         for key in ("gradient", "sampling"):
             if changed(self, key) and not self.epsilon:
                 rule = f"{key} says nothing without epsilon: set epsilon or drop it"
                 raise Contradiction(rule, key, "epsilon")
-        if self.noise and not self.clip:
-            rule = "noise needs a clip above 0: without it no amount of noise is enough"
-            raise Contradiction(rule, "noise", "clip")
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -21,6 +21,9 @@ class Setting:
 
 
 SETTINGS: Mapping[str, Setting] = {
+    "privacy.noise": Setting(
+        0.0, "leave it out; privacy.epsilon (docs/SECURITY.md) hides an image or a patient"
+    ),
     "runtime.peers": Setting(
         "", "leave it out; begin a run with the new sites in it (docs/JOINING.md)"
     ),
@@ -32,6 +35,10 @@ COMMANDS: Mapping[str, str] = {
     "page": "use `fedapp report` or `fedapp watch`; at a site also `fedapp audit`",
 }
 """Commands of `fedapp`, and what to do instead."""
+TERMS: Mapping[str, str] = {
+    "noise_at_least": "write epsilon_at_most, which refuses runs without noise",
+}
+"""Terms of a site's own site.yaml."""
 
 
 def changes_nothing(key: str, value: object) -> bool:

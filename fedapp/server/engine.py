@@ -381,14 +381,10 @@ class Engine:
         }
         privacy = self.experiment.privacy
         delta = privacy.delta
-        spent = [(k, s.epsilon) for k, s in sorted(state.standings.sites.items()) if s.epsilon]
         if privacy.epsilon:  # every site's, also where sums alone are known
             summary[EPSILON] = privacy.epsilon
             of = summary["epsilon_of"] = state.standings.epsilon_of
             self.progress.note(f"epsilon of {of} at delta = {delta:g}: {privacy.epsilon:g}")
-        elif spent:
-            every = ", ".join(f"site {site} {epsilon:.3g}" for site, epsilon in spent)
-            self.progress.note(f"epsilon of each site's models at delta = {delta:g}: {every}")
         self.folder.write_evaluations(standings.evaluations())
         self.folder.write_per_site(standings.per_site(state.server.column))
         self._checkpoint.save_whole(state, self.pool, self.ledger)

@@ -41,7 +41,6 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.site.privacy import epsilon
 from fedapp.site.record import Line, Record
 from fedapp.site.site import SiteClient
 from fedapp.site.terms import BY_CLASS, FILE, HOW_TO_SAY, TermError, Terms, read_terms
@@ -51,7 +50,8 @@ log = logging.getLogger(__name__)
 INTRODUCED, ASKED, SENT, REFUSED = "introduced", "asked", "sent", "refused"
 """Events of the record that count later."""
 EPSILON_OF = "epsilon_of"
-"""Beside an epsilon in the record: whether it is of an image, a patient or the whole site."""
+"""Beside an epsilon in the record: whether it is of an image or a patient; of version 1.0.0 also
+of a whole site."""
 
 KEY, NO_TERMS = "site-folder", "no-terms"
 """Node config: the site's own folder, with its terms and its record; and that it has no terms."""
@@ -194,7 +194,7 @@ class House:
             privacy = site.experiment.privacy
             if task.action != EVALUATE and (privacy.clip or privacy.epsilon):
                 terms.check_delta(privacy.delta, sum(site.data.counts.values()))
-                self._check_epsilon(task, site, origin)
+                self._check_epsilon(site, origin)
 
         # No other run can spend between the question and this line.
         names, cost = sorted(task.models), _cost(task, site)
@@ -296,9 +296,9 @@ class House:
         counts = Counter(label for label, _ in pairs)
         return self.terms.least_count > 1 and self.terms.withheld(counts)
 
-    def _check_epsilon(self, task: Task, site: SiteClient, origin: Origin) -> None:
+    def _check_epsilon(self, site: SiteClient, origin: Origin) -> None:
         privacy = site.experiment.privacy
-        if self.folder is None or not (self.terms.bounds_epsilon or privacy.epsilon):
+        if self.folder is None or not privacy.epsilon:
             return
         spent: dict[tuple[str, str], list[float]] = {}
         sent = False
@@ -307,20 +307,15 @@ class House:
                 run = str(line.get("run", "")), str(line.get("identity", ""))
                 sent |= line["event"] == "sent" and run == (origin.run, origin.identity)
                 spent.setdefault(run, []).append(float(line[EPSILON]))
-        mine = spent.pop((origin.run, origin.identity), [])
-        made = site.releases.made()
-        if privacy.epsilon:
-            # Without its key and list the site would look at the same images through other noise.
-            if sent and not made:
-                raise StoreError(
-                    "the list of this run's noisy releases is gone, and the record knows of some: "
-                    "begin another run"
-                )
-            self.terms.check_epsilon(privacy.epsilon, sum(map(max, spent.values())))
-            return
-        uploads = max(made, len(mine), task.own.version) + 1  # store and heads may be lost
-        cost = max([epsilon(privacy.noise, uploads, privacy.delta), *mine])
-        self.terms.check_epsilon(cost, sum(map(max, spent.values())))
+        spent.pop((origin.run, origin.identity), None)
+        # Without its key and list the site would look at the same images through other noise.
+        made = site.releases.made()  # tells an older copy of the list too
+        if sent and not made:
+            raise StoreError(
+                "the list of this run's noisy releases is gone, and the record knows of some: "
+                "begin another run"
+            )
+        self.terms.check_epsilon(privacy.epsilon, sum(map(max, spent.values())))
 
 
 def stands_in(folder: Path) -> bool:
@@ -347,9 +342,7 @@ def _cost(task: Task, site: SiteClient) -> dict[str, object]:
 
 def _said(cost: float, site: SiteClient) -> dict[str, object]:
     """Return an epsilon as the record has it, and of what it is."""
-    image_level = bool(site.experiment.privacy.epsilon)
-    of = ("patient" if site.data.by_patient else "image") if image_level else "site"
-    return {EPSILON: cost, EPSILON_OF: of}
+    return {EPSILON: cost, EPSILON_OF: "patient" if site.data.by_patient else "image"}
 
 
 def _asked(request: Request) -> str:

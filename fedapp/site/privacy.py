@@ -1,13 +1,13 @@
-"""Clipping and Gaussian noise on what a site uploads, and the epsilon that they buy.
+"""What a site has released with noise, and the clipping of what it uploads.
 
-The uploaded model is w' = a + clip_C(w - a) + N(0, (z C)^2 I), where w is what the site trained, C
-is `privacy.clip`, z is `privacy.noise`, and a is a model that the server knows already: the
-server's own where a method has one, else the site's last upload. Every start that depends on data
-the server has not seen (a mean weighted by relations) is thereby part of what is clipped.
+Clipped, the uploaded model is w' = a + clip_C(w - a), where w is what the site trained, C is
+`privacy.clip`, and a is a model that the server knows already: the server's own where a method has
+one, else the site's last upload. Every start that depends on data the server has not seen (a mean
+weighted by relations) is thereby part of what is clipped. This bounds how far one upload moves an
+average; it hides no image: `privacy.epsilon` does (`site.protected`).
 
-Why not Flower's mods: they want the same arrays in request and reply, as numbers; ours carry whole
-models as bytes (docs/SECURITY.md). Why not `ground.rng`: its draws follow from the experiment's
-seed, which everybody knows; noise that the server can draw again protects nothing.
+Why not `ground.rng` for noise: its draws follow from the experiment's seed, which everybody knows;
+noise that the server can draw again protects nothing.
 """
 
 import hashlib
@@ -18,16 +18,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import StoreError
-from fedapp.ground.settings import PrivacySettings
-from fedapp.learn.params import Params, digest_of, to_bytes
-from fedapp.learn.privacy.draws import normal
-from fedapp.messages.codec import encode
-from fedapp.messages.protocol import EPSILON, Task
+from fedapp.learn.params import Params
+from fedapp.messages.protocol import Task
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.site.heads import ABSENT, Head
 
@@ -36,12 +30,10 @@ log = logging.getLogger(__name__)
 RELEASED = "releases.txt"
 """File of the list of releases."""
 _KEY_BYTES = 32
-_LEAST_VARIANCE = 0.1
-"""Share of a's variance that a batch norm keeps, whatever the noise: a variance is above 0."""
 
 
 class Releases:
-    """A site's key to its noise, and which noisy models it has made, in a folder of its own."""
+    """A site's key to its noise, and what it has released with noise, in a folder of its own."""
 
     def __init__(self, root: Path, secret: bytes | None = None, head: Head | None = None) -> None:
         """secret: 32 bytes that everybody may know, for simulations; None: drawn, and kept.
@@ -75,15 +67,6 @@ class Releases:
                 "upload makes another key"
             )
         return secret
-
-    def count(self, key: bytes) -> int:
-        """Note a release before it leaves; return how many different ones there are."""
-        name = hashlib.sha256(key).hexdigest()
-        with self._alone():
-            known = self._known()
-            if name not in known:
-                self._note(name)
-        return len(known | {name})
 
     def pays(self, kind: str, key: bytes, most: int) -> bool:
         """Whether a release is among the first so many of its kind; it is noted if it is.
@@ -130,55 +113,36 @@ def _digest(text: bytes | None) -> str:
     return ABSENT if text is None else hashlib.sha256(text).hexdigest()
 
 
-def privately(
-    task: Task, report: SiteReport, site: SiteContext, settings: PrivacySettings, releases: Releases
-) -> SiteReport:
-    """Return the report with its model clipped and noisy, and measured again as it now is.
+def clipped(task: Task, report: SiteReport, site: SiteContext, bound: float) -> SiteReport:
+    """Return the report with its model's change clipped, and measured again as it now is.
 
-    Tensors that never leave the site (`site.kept`) stay as they are.
+    bound: C. Tensors that never leave the site (`site.kept`) stay as they are.
     """
     assert report.params is not None
     ref = task.models["server"][0] if "server" in task.models else task.own
     shared = {n: t for n, t in report.params.items() if n not in site.kept}
-    trained = to_bytes(shared)
-    key = releases.key(encode(task) + digest_of(trained).encode() + repr(settings).encode())
-    count = max(releases.count(key), task.own.version + 1)  # a lost disk forgets, the server knows
     known = site.contents(ref)
-    noisy = upload(shared, known, settings, key)
-    params = {**report.params, **noisy}
+    params = {**report.params, **upload(shared, known, bound)}
     site.model.load_state_dict(params)
     parts = set(report.evaluations) - {"test_before"} if report.personal is None else set()
-    cost = epsilon(settings.noise, count, settings.delta)
     log.info(
-        "site %d, round %d: change of length %.3g, clip %g; %d models sent, epsilon %.4g",
-        task.site, task.round, length(shared, known), settings.clip, count, cost,
+        "site %d, round %d: change of length %.3g, clip %g",
+        task.site, task.round, length(shared, known), bound,
     )  # fmt: skip
-    told = {EPSILON: cost} if math.isfinite(cost) else {}
-    return replace(
-        report,
-        params=params,
-        metrics={**report.metrics, **told},
-        evaluations={**report.evaluations, **site.evaluate(*sorted(parts))},
-    )
+    measured = site.evaluate(*sorted(parts))
+    return replace(report, params=params, evaluations={**report.evaluations, **measured})
 
 
-def upload(params: Params, known: Params, settings: PrivacySettings, key: bytes) -> Params:
-    """Return a + clip_C(w - a) + noise for w = `params` and a = `known`, tensor by name.
+def upload(params: Params, known: Params, bound: float) -> Params:
+    """Return a + clip_C(w - a) for w = `params`, a = `known` and C = `bound`, tensor by name.
 
     The norm is over all floating tensors together, batch-norm statistics included. Integer tensors
-    are a's. Variances stay above a tenth of a's, which only the noisy model and a decide.
+    are a's.
     """
     change, norm = _change(params, known), length(params, known)
-    scale = min(1.0, settings.clip / norm) if norm else 1.0
-    out = dict(known)
-    for name in change:
-        noise = normal(key + name.encode(), params[name].numel()).reshape(params[name].shape)
-        noisy = known[name].double() + scale * change[name]
-        noisy += settings.noise * settings.clip * torch.from_numpy(noise)
-        out[name] = noisy.to(params[name].dtype)
-        if name.endswith("running_var"):
-            out[name] = torch.maximum(out[name], _LEAST_VARIANCE * known[name])
-    return out
+    scale = min(1.0, bound / norm) if norm else 1.0
+    moved = {name: known[name].double() + scale * delta for name, delta in change.items()}
+    return {**known, **{name: of.to(params[name].dtype) for name, of in moved.items()}}
 
 
 def length(params: Params, known: Params) -> float:
@@ -193,36 +157,3 @@ def length(params: Params, known: Params) -> float:
 def _change(params: Params, known: Params) -> Params:
     floating = [name for name in sorted(params) if params[name].is_floating_point()]
     return {name: params[name].double() - known[name].double() for name in floating}
-
-
-def epsilon(noise: float, uploads: int, delta: float) -> float:
-    """Return the epsilon of (epsilon, delta)-differential privacy of a site's uploads.
-
-    Neighbours are any two contents of a site: all its data are exchanged. Two clipped changes are
-    at most 2 C apart, so one upload is mu-GDP with mu = 2 / noise. Several uploads, each made in
-    knowledge of those before, are sqrt(uploads) mu (Dong, Roth, Su 2022). Then
-    delta = Phi(mu / 2 - eps / mu) - e^eps Phi(-mu / 2 - eps / mu) (Balle, Wang 2018, Theorem 8),
-    which falls in eps. Exact; nothing is gained by who was sampled, which the server knows.
-    """
-    if uploads == 0:
-        return 0.0
-    if noise == 0:
-        return math.inf
-    mu = 2 * math.sqrt(uploads) / noise
-    low, high = 0.0, 1.0
-    while _delta(high, mu) > delta:
-        low, high = high, 2 * high
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if _delta(middle, mu) > delta else (low, middle)
-    return high
-
-
-def _delta(eps: float, mu: float) -> float:
-    first, second = _log_phi(mu / 2 - eps / mu), eps + _log_phi(-mu / 2 - eps / mu)
-    return math.exp(first) - math.exp(second)
-
-
-def _log_phi(x: float) -> float:
-    value: Tensor = torch.special.log_ndtr(torch.tensor(x, dtype=torch.float64))
-    return value.item()

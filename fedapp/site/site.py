@@ -60,7 +60,7 @@ from fedapp.methods._summed import COUNTS, NOISE_SHARE, WORDS, Added, Layout
 from fedapp.methods.base import Contents, SiteContext, SiteReport, schemas
 from fedapp.site.heads import Head
 from fedapp.site.holdings import Holdings
-from fedapp.site.privacy import Releases, privately
+from fedapp.site.privacy import Releases, clipped
 from fedapp.site.private import (
     MEMORY,
     OWN,
@@ -106,7 +106,7 @@ class SiteClient:
     keeper: sees what every task brought; None: nobody does.
     features: folder for what frozen networks say of its images; None: nothing is kept there.
     summing: its part in masked sums; None: its answers go to the server as they are.
-    released: head of its list of releases, in runs with noise; None: in simulations.
+    released: head of its list of releases, where single images are protected; None: in simulations.
     """
 
     experiment: Experiment
@@ -225,7 +225,7 @@ class SiteClient:
                 log.exception("site %d, round %d: nothing was measured", task.site, task.round)
                 report = SiteReport()
         if self.experiment.privacy.clip and task.site != SERVER_SITE:  # the server's stays with it
-            report = self._privately(task, report, context)
+            report = self._clipped(task, report, context)
         if context.protection is not None and task.site != SERVER_SITE:
             report = protected(task, report, context, self.experiment.method, self.releases)
             work = Worked()  # how many images it drew is its own affair
@@ -440,26 +440,25 @@ class SiteClient:
         model = {n: own[OWN + n] for n in self.shared[MODEL]}
         return _Own(own, lost, ModelRef(task.site, version, digest_of(to_bytes(model))))
 
-    def _privately(self, task: Task, report: SiteReport, context: SiteContext) -> SiteReport:
-        """Clip and noise what leaves the site. Raises ConfigError where more than a model does."""
+    def _clipped(self, task: Task, report: SiteReport, context: SiteContext) -> SiteReport:
+        """Clip what leaves the site. Raises ConfigError where more than a model does."""
         if report.contents or report.sent:
             raise ConfigError(
                 f"privacy.clip covers whole models; method {self.experiment.method.name} sends "
                 f"{', '.join(report.contents) or 'parts of them'}: set privacy.clip to 0"
             )
         if report.params is not None:
-            report = privately(task, report, context, self.experiment.privacy, self.releases)
+            report = clipped(task, report, context, self.experiment.privacy.clip)
         return report
 
     @property
     def releases(self) -> Releases:
         """What the site has released with noise, and the key to that.
 
-        In a simulation it follows from the seed, equal in all drivers; not where whole sites are
-        protected (`privacy.clip`).
+        In a simulation it follows from the seed, equal in all drivers.
         """
         root, secret = self.private_parts.root.with_name("privacy"), None
-        if not self.experiment.privacy.clip and self.data.audit is not None:
+        if self.data.audit is not None:
             secret = simulated_secret(self.experiment.seed, self.data.site)
         return Releases(root, secret, self.released)
 

@@ -27,6 +27,7 @@ from fedapp.ground.disk import check_owned, opened_plainly
 from fedapp.ground.errors import ConfigError, FedAppError, nearest
 from fedapp.ground.functions import names_function
 from fedapp.ground.settings import CLOSED, OWN, check_patients, members_of
+from fedapp.ground.withdrawn import TAKEN_OUT, TERMS
 from fedapp.learn.networks import is_timm_name, network_names
 from fedapp.messages.masks.session import FEWEST
 from fedapp.messages.protocol import MASKED, MODEL, Origin
@@ -100,15 +101,12 @@ class Terms:
     """Kinds of content that may leave."""
     clip_at_most: Annotated[float, Field(gt=0)] | None = None
     """Largest `privacy.clip`; a run without clipping is refused then."""
-    noise_at_least: Annotated[float, Field(gt=0)] | None = None
-    """Least `privacy.noise`; a run without clipping is refused then."""
     epsilon_at_most: Annotated[float, Field(gt=0)] | None = None
-    """Highest epsilon of one run, what is to be sent counted; `privacy.epsilon` where that is set,
-    which is of one image, or patient where the site knows whose its images are, else of the whole
-    site."""
+    """Highest `privacy.epsilon` of one run, which is of one image, or patient where the site knows
+    whose its images are; a run without is refused then."""
     epsilon_of_all_runs: Annotated[float, Field(gt=0)] | None = None
-    """Highest sum of the epsilons of all runs in the record, what is to be sent counted. What
-    protects the whole site protects each of its images and patients, so all kinds are added."""
+    """Highest sum of the epsilons of all runs in the record, this one's counted. Those of an image,
+    of a patient and, in runs of version 1.0.0, of the whole site are added alike."""
     delta_at_most: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Largest `privacy.delta` of a run with noise. Where an epsilon is bounded, delta is at most
     1e-5 and at most 1 / the number of the site's images, whether this is written down or not: at
@@ -354,22 +352,16 @@ class Terms:
             raise TermError("masked_only", f"{said}: {why}")
         if privacy.masked:
             self._check_members(experiment)
-        asks = self.clip_at_most is not None or self.noise_at_least is not None
-        if (asks or (self.bounds_epsilon and not privacy.epsilon)) and not privacy.clip:
-            term = "clip_at_most" if self.clip_at_most is not None else "noise_at_least"
-            term = term if asks else "epsilon_at_most"
-            raise TermError(term, "privacy.clip = 0: models would leave as they are")
+        if self.bounds_epsilon and not privacy.epsilon:
+            term = "epsilon_at_most" if self.epsilon_at_most is not None else "epsilon_of_all_runs"
+            raise TermError(term, "privacy.epsilon = 0: nothing would bound what leaves")
         if privacy.epsilon:
             self.check_epsilon(privacy.epsilon, 0.0)
-        if self.clip_at_most is not None and privacy.clip > self.clip_at_most:
-            said = f"privacy.clip = {privacy.clip:g} is more than {self.clip_at_most:g}"
+        if self.clip_at_most is not None and not 0 < privacy.clip <= self.clip_at_most:
+            said = f"privacy.clip = {privacy.clip:g} is not between 0 and {self.clip_at_most:g}"
             raise TermError("clip_at_most", said)
-        if self.noise_at_least is not None and privacy.noise < self.noise_at_least:
-            said = f"privacy.noise = {privacy.noise:g} is less than {self.noise_at_least:g}"
-            raise TermError("noise_at_least", said)
-        noisy = privacy.clip or privacy.epsilon
         most = self.delta_at_most or (LARGEST_DELTA if self.bounds_epsilon else None)
-        if most is not None and noisy and privacy.delta > most:
+        if most is not None and privacy.epsilon and privacy.delta > most:
             said = f"privacy.delta = {privacy.delta:g} is more than {most:g}"
             raise TermError("delta_at_most", said)
 
@@ -456,6 +448,8 @@ def _explained(error: Mapping[str, object]) -> str:
     assert isinstance(loc, tuple)
     name = ".".join(map(str, loc))
     if error["type"] == "unexpected_keyword_argument":
+        if name in TERMS:
+            return f"{name}: {TAKEN_OUT}; {TERMS[name]}"
         return f"{name}: no such term; {nearest(name, [one.name for one in fields(Terms)])}"
     said = str(error["msg"]).removeprefix("Value error, ")
     return f"{name} = {error['input']!r}: {said}" if name else said

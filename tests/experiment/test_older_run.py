@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from fedapp.drivers.loopback import run_loopback
-from fedapp.experiment.config import load_experiment
+from fedapp.experiment.config import experiment_digest, load_experiment
 from fedapp.experiment.runfolder import RunFolder, check_run
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError, RunError
@@ -43,6 +43,13 @@ def test_its_settings_name_everything_that_was_taken_out():
         group, _, name = key.partition(".")
         if group != "method":
             assert plain[group][name] == setting.idle, key
+
+
+def test_what_was_taken_out_moves_no_digest():
+    """That of a preset, as it was while privacy.noise was a setting."""
+    assert experiment_digest(load_experiment("digits_demo")) == (
+        "ba95841c8174b177641a4591fc63f4d5ecf20ab1f8d099383c04d78e19b098de"
+    )
 
 
 def test_it_opens_and_its_models_too(run: Path):

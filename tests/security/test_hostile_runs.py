@@ -44,9 +44,7 @@ PLAIN = {
     "rounds_at_most": 2, "megabytes_at_most": 50.0, "least_count": 2, "runs": ["study*"],
 }  # fmt: skip
 SIGNED = {**PLAIN, "started_by": [line(KEY), line(KEY_2)]}
-PRIVATE = {**PLAIN, "clip_at_most": 1.0, "noise_at_least": 2.0, "epsilon_at_most": 20.0,
-           "delta_at_most": 1e-5}  # fmt: skip
-NOISY = "privacy.clip=1.0 privacy.noise=2.0 privacy.delta=1e-05"
+CLIPPED = {**PLAIN, "clip_at_most": 1.0}
 IMAGES = "method.preset=one_round method.features=plain privacy.epsilon=8.5"
 OF_IMAGES = {
     **PLAIN, "methods": ["one_round"], "leaves": ["sums", "models"], "epsilon_at_most": 8.0,
@@ -112,27 +110,21 @@ ATTACKS = [
     *(attack(f"run {name}", "runs", run=name) for name in ("other", "tudy-1", "Study")),
     *(attack(f"hour {hours}", "hours", terms={**PLAIN, "hours": hours})
       for hours in ("13:00-14:00", "00:00-11:59", "12:01-12:00")),
-    attack("no clipping", "clip_at_most", terms=PRIVATE),
-    attack("clip 0, said", "clip_at_most", "privacy.clip=0.0", terms=PRIVATE),
-    attack("a longer change", "clip_at_most", NOISY.replace("clip=1.0", "clip=1.1"), terms=PRIVATE),
-    attack("less noise", "noise_at_least", NOISY.replace("noise=2.0", "noise=1.9"), terms=PRIVATE),
-    attack("no noise", "noise_at_least", "privacy.clip=1.0", terms=PRIVATE),
-    attack("another delta", "delta_at_most", NOISY.replace("1e-05", "0.1"), terms=PRIVATE),
-    attack("noise alone, no clip", "noise_at_least", terms={**PLAIN, "noise_at_least": 2.0}),
+    attack("no clipping", "clip_at_most", terms=CLIPPED),
+    attack("clip 0, said", "clip_at_most", "privacy.clip=0.0", terms=CLIPPED),
+    attack("a longer change", "clip_at_most", "privacy.clip=1.1", terms=CLIPPED),
     attack("an epsilon of infinity", "epsilon_at_most", terms={**PLAIN, "epsilon_at_most": 5.0}),
-    attack("too high an epsilon", "epsilon_at_most", NOISY, task=True,
-           terms={**PRIVATE, "epsilon_at_most": 0.5}),
+    attack("a clip where an epsilon is asked for", "epsilon_at_most", "privacy.clip=1.0",
+           terms={**CLIPPED, "epsilon_at_most": 5.0}),
+    attack("no epsilon where all runs' is bounded", "epsilon_of_all_runs",
+           terms={**PLAIN, "epsilon_of_all_runs": 5.0}),
     attack("too high an epsilon of an image", "epsilon_at_most", IMAGES, terms=OF_IMAGES),
     attack("all runs' epsilon of an image", "epsilon_of_all_runs", IMAGES, task=True,
            action="release", spent=6.0, terms={**OF_IMAGES, "epsilon_at_most": 9.0}),
     attack("an epsilon at a large delta", "delta_at_most", IMAGES + " privacy.delta=0.01",
            terms={**OF_IMAGES, "epsilon_at_most": 9.0}),
-    attack("an image's epsilon where the whole site is to be protected", "noise_at_least", IMAGES,
-           terms={**OF_IMAGES, "noise_at_least": 1.0}),
-    attack("all runs' epsilon", "epsilon_of_all_runs", NOISY, task=True, spent=18.0,
-           terms={**PRIVATE, "epsilon_of_all_runs": 20.0}),
-    attack("a run of this name that has spent it already", "epsilon_at_most", NOISY, task=True,
-           spent=19.9, spent_by="study-1", terms={**PRIVATE, "epsilon_at_most": 19.0}),
+    attack("an image's epsilon where models are to be clipped", "clip_at_most", IMAGES,
+           terms={**OF_IMAGES, "clip_at_most": 1.0, "epsilon_at_most": 9.0}),
     *(attack(f"one more {action} than may be answered", "answers_at_most", task=True,
              terms={**PLAIN, "answers_at_most": 1}, action=action,
              before={"event": "sent", "round": 0}) for action in ("warmup", "evaluate")),
@@ -465,21 +457,6 @@ def test_a_site_folder_changes_no_number(site, monkeypatch):
     found.append(site.ask(attack("honest", None, task=True).values[0]))
     assert found[0].payloads == found[1].payloads and found[0].payloads
     assert found[0].answer == found[1].answer
-
-
-@pytest.mark.parametrize("lost", [True, False])
-def test_a_list_of_noisy_models_that_is_lost_or_put_back_is_noticed(site, tmp_path, lost):
-    """A server that calls each model the first would have a later one recorded as an earlier."""
-    noisy = attack("noisy", None, NOISY, task=True, terms=PRIVATE).values[0]
-    assert site.ask(noisy).payloads
-    [made] = (tmp_path / "store").rglob("releases.txt")
-    older = made.read_bytes()
-    noisy.round = 1
-    assert site.ask(noisy).payloads and made.read_bytes() != older
-    made.unlink() if lost else made.write_bytes(older)
-    noisy.round = 2
-    with pytest.raises(RecordError, match=r"releases\.txt: is (gone|not as this site left it)"):
-        site.ask(noisy)
 
 
 def test_parts_with_small_counts_are_not_used_at_all(site, caplog):

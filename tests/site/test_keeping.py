@@ -51,7 +51,7 @@ def files(folder):
         ("fedper", {"transport__precision": "float16"}),
         ("um_pfssl", {"transport__precision": "float16"}),
         ("fedrod", {}),
-        ("local_only", {"privacy__clip": 0.1, "privacy__noise": 0.1}),
+        ("local_only", {"privacy__clip": 0.1}),
     ],
 )
 def test_a_kept_model_answers_as_it_was_measured(tmp_path, method, more):

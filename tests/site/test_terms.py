@@ -47,12 +47,13 @@ def allowed(terms, preset="digits_demo", **settings):
     terms.check_run(load_experiment(preset, overrides), "study-1")
 
 
-PRIVATE = {"method__preset": "um_pfssl", "privacy__clip": 1.0, "privacy__noise": 2.0}
+CLIPPED = {"method__preset": "um_pfssl", "privacy__clip": 1.0}
+PRIVATE = {"method__preset": "one_round", "privacy__epsilon": 3.0}
 
 
 def test_without_terms_all_that_the_program_allows_is_allowed_but_paths_and_modules():
     allowed(Terms())
-    allowed(Terms(), **PRIVATE)
+    allowed(Terms(), **PRIVATE), allowed(Terms(), **CLIPPED)
     assert "rounds.num_rounds" not in refused(Terms(), "folders", data__root="/etc")
 
 
@@ -63,10 +64,12 @@ def test_without_terms_all_that_the_program_allows_is_allowed_but_paths_and_modu
     ({"runs": ["other-*"]}, {}),
     ({"rounds_at_most": 3}, {"rounds__num_rounds": 4}),
     ({"clip_at_most": 1.0}, {}),
-    ({"clip_at_most": 1.0}, {**PRIVATE, "privacy__clip": 1.1}),
-    ({"noise_at_least": 2.0}, {}),
-    ({"noise_at_least": 2.0}, {**PRIVATE, "privacy__noise": 1.9}),
+    ({"clip_at_most": 1.0}, {**CLIPPED, "privacy__clip": 1.1}),
+    ({"clip_at_most": 1.0}, PRIVATE),
     ({"epsilon_at_most": 8.0}, {}),
+    ({"epsilon_at_most": 8.0}, CLIPPED),
+    ({"epsilon_at_most": 2.9}, PRIVATE),
+    ({"epsilon_of_all_runs": 8.0}, {}),
     ({"delta_at_most": 1e-6}, {**PRIVATE, "privacy__delta": 1e-5}),
 ])  # fmt: skip
 def test_each_term_refuses_by_its_name(term, settings):
@@ -79,7 +82,8 @@ def test_each_term_refuses_by_its_name(term, settings):
     ({"data": ["digits"]}, {}),
     ({"runs": ["other-*", "study-?"]}, {}),
     ({"rounds_at_most": 3}, {"rounds__num_rounds": 3}),
-    ({"clip_at_most": 1.0, "noise_at_least": 2.0, "epsilon_at_most": 8.0}, PRIVATE),
+    ({"clip_at_most": 1.0}, CLIPPED),
+    ({"epsilon_at_most": 3.0}, PRIVATE),
     ({"delta_at_most": 1e-5}, {**PRIVATE, "privacy__delta": 1e-5}),
     ({"delta_at_most": 1e-9}, {}),
 ])  # fmt: skip
@@ -96,7 +100,7 @@ def test_a_bound_on_epsilon_bounds_delta_too(bound, delta, kept):
         allowed(Terms(**{bound: 3.0}), **run)
     else:
         refused(Terms(**{bound: 3.0}), "delta_at_most", **run)
-    allowed(Terms(noise_at_least=1.0), **run)  # nobody speaks of epsilon
+    allowed(Terms(), **run)  # nobody speaks of epsilon
     with pytest.raises(ValueError, match="at most 1e-05"):
         Terms(**{bound: 3.0}, delta_at_most=0.5)
     refused(Terms(**{bound: 3.0}, delta_at_most=1e-6), "delta_at_most", **PRIVATE)
@@ -354,7 +358,7 @@ def test_every_content_of_every_method_has_a_kind():
     ("rounds_at_most: 0", "rounds_at_most"),
     ("rounds_at_most: 1.5", "rounds_at_most"),
     ("clip_at_most: -1.0", "clip_at_most"),
-    ("noise_at_least: 0", "noise_at_least"),
+    ("noise_at_least: 2.0", "noise_at_least: was taken out in 2.0; write epsilon_at_most"),
     ("epsilon_at_most: .nan", "epsilon_at_most"),
     ("epsilon_at_most: .inf", "epsilon_at_most"),
     ("delta_at_most: 1.0", "delta_at_most"),
@@ -396,7 +400,7 @@ def test_the_example_is_a_file_of_terms_and_names_them_all():
     terms = read_terms(EXAMPLE)
     assert terms.methods and terms.hours and not terms.own_modules
     text = EXAMPLE.read_text()
-    plain = text.replace("# clip", "clip").replace("# noise", "noise").replace("# eps", "eps")
+    plain = text.replace("# clip", "clip").replace("# eps", "eps")
     plain = plain.replace("# delta", "delta").replace("# runs", "runs")
     plain = plain.replace("# started", "started").replace("# masked", "masked")
     for term in ("least", "most", "members", "colluding", "patients"):

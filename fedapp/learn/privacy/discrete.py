@@ -60,7 +60,7 @@ def shares_differ(sigma: float, shares: int) -> float:
 class _Stream:
     """Words that nobody without the key can tell from chance: SHAKE-256 of key and block number.
 
-    torch's and numpy's generators are no secret: see `site.privacy.normal`.
+    torch's and numpy's generators are no secret: see `learn.privacy.draws`.
     """
 
     key: bytes

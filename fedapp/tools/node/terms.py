@@ -101,14 +101,13 @@ def _privacy(terms: Terms) -> Iterator[str]:
         )
     asked = {
         "privacy.clip at most": terms.clip_at_most,
-        "privacy.noise at least": terms.noise_at_least,
         "epsilon of a run at most": terms.epsilon_at_most,
         "epsilon of all runs at most": terms.epsilon_of_all_runs,
         "delta at most": terms.delta_at_most or (LARGEST_DELTA if terms.bounds_epsilon else None),
     }
     said = [f"{what} {value:g}" for what, value in asked.items() if value is not None]
     if said:
-        yield f"Noise: {', '.join(said)}; a run without is refused."
+        yield f"Noise and clipping: {', '.join(said)}; a run without is refused."
     elif terms.masked_only:
         yield "Noise: none is asked for; the sum of all sites is exact."
     else:
