@@ -25,8 +25,10 @@ SERVERS_SIDE = ("fedapp.server", "server_app")
 """Nothing passes between the two but messages."""
 OWN_SITE = ("server_app.strategy", "fedapp.site.servers")
 """But for the server's own site, which is a site in the server's process."""
-WHOLE = {"docs", "flower", "deploy", "faults", "security", "golden", "mutants", "outside"}
-"""Folders of tests that run all rooms together; the others are named after a room."""
+WHOLE = {
+    "docs", "flower", "deploy", "examples", "faults", "security", "golden", "mutants", "outside",
+}  # fmt: skip
+"""Folders of tests that run all rooms together, or none; the others are named after a room."""
 MATHEMATICS = (
     "messages/masks/words", "messages/masks/shares", "messages/masks/graph",
     "messages/masks/masking", "messages/masks/session", "messages/masks/opening",

@@ -18,8 +18,8 @@ from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 
+from examples import demo_images
 from fedapp.experiment.config import load_experiment
-from fedapp.tools.deploy import demo_images
 from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.deploy.compose_local import read_compose
 from tests.deploy.machines import Document

@@ -42,7 +42,7 @@ def test_the_tutorial_does_what_it_says(tmp_path):
         if named := re.match(r"# ([\w.]+)\n", text):
             (tmp_path / named[1]).write_text(text)
         elif language == "sh":
-            script = f"RUNS={tmp_path}/runs\n{text}"
+            script = f"RUNS={tmp_path}/runs CLONE={ROOT}\n{text}"
             done = subprocess.run(
                 ["bash", "-e", "-c", script],
                 cwd=tmp_path,

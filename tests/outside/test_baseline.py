@@ -1,4 +1,4 @@
-"""The extract for Flower's baselines, `baseline/um_pfssl`: two apps that import the package."""
+"""The extract for Flower's baselines, `examples/baseline`: two apps that import the package."""
 
 import importlib
 import os
@@ -21,7 +21,7 @@ from fedapp.experiment.presetfiles import read_yaml
 from fedapp.methods.um_pfssl.method import UmPfssl
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "baseline/um_pfssl"
+FOLDER = ROOT / "examples/baseline/um_pfssl"
 PROJECT = tomllib.loads((FOLDER / "pyproject.toml").read_text())
 APP = PROJECT["tool"]["flwr"]["app"]
 FROM = "from fedapp.drivers import flower_local"

@@ -2,10 +2,10 @@
 
 import pytest
 
+from examples.demo_images import SITES, write_sites
 from fedapp.data.inputs import DataSet
 from fedapp.data.published import read_digits
 from fedapp.server.finished import finished_run
-from fedapp.tools.deploy.demo_images import SITES, write_sites
 from fedapp.tools.models.export import export
 from tests.flower.results import loopback
 from tests.own import agreed, experiment

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from examples.demo_images import SITES
 from fedapp.cli import app
 from fedapp.ground.errors import FedAppError
 from fedapp.learn.choice import Candidate
@@ -23,7 +24,6 @@ from fedapp.models.listing import list_several
 from fedapp.models.model import load_model
 from fedapp.server.finished import finished_run
 from fedapp.site.federation import federation_of
-from fedapp.tools.deploy.demo_images import SITES
 from tests.imagefiles import dicom, raster, twelve_bits
 from tests.models.made import written
 from tests.own import image

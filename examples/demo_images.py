@@ -1,6 +1,6 @@
 """Images for the demo of a federation: three sites' own handwritten digits, as PNG files.
 
-    python -m fedapp.tools.deploy.demo_images FOLDER    makes FOLDER/north, south and west
+    python examples/demo_images.py FOLDER    makes FOLDER/north, south and west
 
 The sites differ as hospitals do: north has labelled all of its images, south every fifth, west has
 labels for a test set alone. Most of north's digits are 0 to 4, most of south's 5 to 9; west has as

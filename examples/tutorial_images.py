@@ -1,7 +1,7 @@
 """Images for the tutorial: three hospitals' photographs of clothes, as PNG files.
 
-    python -m fedapp.tools.deploy.tutorial_images FOLDER    makes FOLDER/north, south, west and new
-    python -m fedapp.tools.deploy.tutorial_images FOLDER cifar10 224    in colour, 224 pixels a side
+    python examples/tutorial_images.py FOLDER    makes FOLDER/north, south, west and new
+    python examples/tutorial_images.py FOLDER cifar10 224    in colour, 224 pixels a side
 
 Real Fashion-MNIST images play the scans. Each hospital has 800. North has labelled 240 of them,
 south 120, west 60. North sees mostly the first five classes, south the last five, west all alike.

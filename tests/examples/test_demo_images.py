@@ -3,10 +3,10 @@
 import pytest
 from PIL import Image
 
+from examples import demo_images
 from fedapp.data.own import list_own
 from fedapp.data.published import read_digits
 from fedapp.experiment.config import load_experiment
-from fedapp.tools.deploy import demo_images
 
 
 @pytest.fixture(scope="module")

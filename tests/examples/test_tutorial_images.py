@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
+from examples import tutorial_images
+from examples.tutorial_images import LABELLED
 from fedapp.data.own import list_own
 from fedapp.data.published import read_digits
 from fedapp.ground.errors import DataError
-from fedapp.tools.deploy import tutorial_images
-from fedapp.tools.deploy.tutorial_images import LABELLED
 
 
 @pytest.fixture
