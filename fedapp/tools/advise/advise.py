@@ -1,39 +1,47 @@
-"""`fedapp advise`: short runs of the candidates, then a table, a recommendation and its reason."""
+"""`fedapp advise`: the sweep `advise` on a person's own data, and one rule over its table."""
 
 import json
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from sys import stderr
+from typing import Any
 
-from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import Scalar
-from fedapp.ground.errors import RunError
-from fedapp.ground.progress import doing
-from fedapp.ground.text import duration
-from fedapp.learn.quality import NAMES, Metric
-from fedapp.results.comparison.record import SELECTED, ComparisonRecord
+from fedapp.data.folder import list_images
+from fedapp.experiment.config import load_experiment
+from fedapp.experiment.presetfiles import (
+    CONF,
+    Scalar,
+    anywhere,
+    presets,
+    read_yaml,
+    sweeps,
+    yaml_path,
+)
+from fedapp.ground.errors import ConfigError, RunError, nearest
+from fedapp.learn.quality import Metric
+from fedapp.results.comparison.record import read_comparison
 from fedapp.results.statistics import by_run
-from fedapp.site.federation import federation_of, forget
-from fedapp.tools.advise.plan import SEEDS, SETTING, UNTRAINED, plan
-from fedapp.tools.advise.rule import advise
-from fedapp.tools.advise.words import anchored, as_json, left_out_words, reason, table, tuned_words
-from fedapp.tools.compare.cells import Cell, build_cells
-from fedapp.tools.compare.compare import folder_of
-from fedapp.tools.compare.earlier import check_cells
-from fedapp.tools.compare.execute import execute
-from fedapp.tools.compare.grid import Grid
-from fedapp.tools.compare.tuning import candidates, judge, tuning_grid
+from fedapp.tools.advise.rule import MARGIN, Advice, advise
+from fedapp.tools.compare.cells import build_cells
+from fedapp.tools.compare.compare import compare, folder_of, tune
+from fedapp.tools.compare.grid import read_grid
+from fedapp.tools.compare.tuning import RATE, write_grid
 
-ALONE = "alone_selected_test_accuracy"
-"""Column of a run of one round: what the same closed form reaches with each site's own sums."""
+SWEEP = "advise"
+SETTING = "base"
+"""What the one setting is called in the comparison's files."""
+FOLDERS = CONF / "python" / "in_memory.yaml"
+"""The preset of a folder of images; as of data that a program gives."""
+SIDE = 32
+"""Pixels to which a folder's images are brought, unless told otherwise."""
 
 
 def advise_on(
     data: str,
-    overrides: Mapping[str, Scalar],
+    given: Mapping[str, Scalar],
     *,
     seeds: Sequence[int] = (),
     out: Path | None = None,
@@ -43,113 +51,136 @@ def advise_on(
 ) -> int:
     """Tune and run the candidates on a preset or a folder, and say which to take; as `compare`.
 
-    by: metric in which candidates are compared. as_data: print JSON alone to standard output;
-    progress goes to standard error.
+    data: a preset, by name or file, or a folder of images by class. given: overrides, which go over
+    the sweep's; a given learning rate is that of all, and nothing is tuned. by: metric in which
+    candidates are compared. as_data: print JSON alone to standard output; progress goes to standard
+    error.
 
-    Raises ConfigError and RunError as `compare`, and RunError where no site has test images.
+    Raises ConfigError, DataError and RunError before anything is run, and RunError where no site
+    has test images.
     """
-    grid, words, left_out = plan(data, overrides, seeds or SEEDS)
-    folder = folder_of(out, f"advise-{grid.name}")
-    with redirect_stdout(stderr) if as_data else nullcontext():
-        for line in left_out_words(left_out):
-            print(line)
-        read_once(check(grid, folder))
-        code, chosen, tuning_seconds = _tuned(grid, folder / "tuning", jobs)
-        if code:
+    plain, own, left_out = plan(data, given, seeds)
+    folder = folder_of(out, f"advise-{_name(data)}")
+    file = folder / f"{SWEEP}.yaml"
+    with redirect_stdout(sys.stderr) if as_data else nullcontext():
+        for name, why in left_out.items():
+            print(f"left out: {name}: {why}")
+        write_grid(file, "# Written by `fedapp advise`.\n", plain)
+        build_cells(read_grid(str(file)), folder)  # what is wrong is said before the tuning
+        if "tune" in plain:
+            if code := tune(str(file), {}, out=folder / "tuning", jobs=jobs):
+                return code
+            file = folder / "tuning" / file.name
+        if code := compare(str(file), {}, out=folder, jobs=jobs, by=by):
             return code
-        code, collection, _ = execute(_with(grid, chosen), folder, jobs, "loopback")
-    if code:
-        return code
-    record = collection.record()
-    units = record.units(SETTING, by)
-    found = by_run({name: units[name] for name in grid.methods if name in units})
-    advice = advise(found)
+    found = by_run(read_comparison(folder).units(SETTING, by))
+    advice = advise({name: found[name] for name in plain["methods"] if name in found})
     if advice is None:
         raise RunError(f"{data}: no site has labelled test images: label some, or nobody can tell")
-    costs = {
-        name: fmean(record.by_seed(SETTING, name, "wall_seconds").values()) for name in grid.methods
-    }
-    images, shares = _tested(record, next(iter(grid.methods)), grid.seeds[0])
+    chosen = read_grid(str(file)).methods
     if as_data:
-        print(json.dumps(as_json(found, advice, costs, images, chosen, left_out), indent=2))
+        print(json.dumps(as_json(found, advice, chosen, left_out), indent=2))
         return 0
-    sites = len(shares)
-    what = NAMES[by][0].upper() + NAMES[by][1:]
-    print(f"\n{what} on each site's own test images: {sites} sites, {len(grid.seeds)} seeds")
-    worth = []
-    if UNTRAINED in found and by == "accuracy":
-        alone = record.by_seed(SETTING, UNTRAINED, ALONE)
-        worth = anchored(record.by_seed(SETTING, UNTRAINED, SELECTED), alone)
-    said = [*table(found, advice, costs, NAMES[by]), *worth, *tuned_words(chosen), ""]
-    print("\n".join([*said, *reason(advice, images, shares)]))
-    total = duration(tuning_seconds + sum(row["wall_seconds"] for row in collection.results))
-    print(f"\nThis took {total} of computing, in {folder}; the same command goes on from there.")
-    more = "".join(f" {key}={value}" for key, value in chosen.get(advice.method, {}).items())
-    print(f"In full: fedapp run {words} method.preset={advice.method}{more}")
+    print("\n".join(["", *reason(advice)]))
+    best = {"method.preset": advice.method, **chosen[advice.method]}
+    words = [plain["preset"], *(f"{key}={value}" for key, value in {**own, **best}.items())]
+    print(f"In full: fedapp run {shlex.join(words)}")
     return 0
 
 
-def read_once(experiment: Experiment) -> None:
-    """Read all sites' data, so that a fault of theirs is said once, and before anything is run.
+def plan(
+    data: str, given: Mapping[str, Scalar], seeds: Sequence[int]
+) -> tuple[dict[str, Any], dict[str, Scalar], dict[str, str]]:
+    """Return the sweep on a person's data as its file holds it, what they set, and what cannot run.
 
-    Raises DataError, and ConfigError where the sites do not fit the settings.
+    The last: why each candidate that these settings leave out cannot run with them. Raises
+    ConfigError where there is no such data or fewer than two candidates can run, and DataError
+    where a folder has no images.
     """
-    with doing("reading the sites' data"):
-        federation = federation_of(experiment)
-        for site in range(experiment.split.num_clients):
-            federation.dealt.site(site)
-    forget()  # the cells' processes need the memory
+    plain = dict(read_yaml(sweeps()[SWEEP]))
+    base, own = _data(data)
+    own |= given
+    plain |= {"preset": base, "set": {**plain["set"], **own}, "seeds": [*(seeds or plain["seeds"])]}
+    left_out: dict[str, str] = {}
+    for name in plain["methods"]:
+        try:
+            load_experiment(base, {**own, "method.preset": name})
+        except ConfigError as error:
+            left_out[name] = "; ".join(map(str, error.found))
+    able = [name for name in plain["methods"] if name not in left_out]
+    if len(able) < 2:
+        why = next(iter(left_out.values()))
+        raise ConfigError(
+            f"{data}: advise compares two methods or more, and {len(able)} can: {why}"
+        )
+    plain["methods"] = able
+    values = {name: plain["tune"]["values"][name] for name in able}
+    plain["tune"] = {**plain["tune"], "seeds": [max(plain["seeds"]) + 1], "values": values}
+    if RATE in own:
+        del plain["tune"]
+    return plain, own, left_out
 
 
-def check(grid: Grid, folder: Path) -> Experiment:
-    """Raise now what would be refused after hours of tuning; nothing is run.
-
-    Returns the first cell's experiment. Raises ConfigError where a cell of the tuning or of the
-    comparison cannot be built, whichever values are chosen, and RunError where the folder holds one
-    that none of these values fits.
-    """
-    ways = [_with(grid, {})]
-    if grid.tune is not None:
-        tried = candidates(grid)
-        build_cells(tuning_grid(grid, tried), folder / "tuning")
-        by_method = {name: [c.values for c in tried if c.method == name] for name in grid.methods}
-        tuned = {name: values for name, values in by_method.items() if values}
-        ways = [
-            _with(grid, dict(zip(tuned, values, strict=True)))
-            for values in zip(*tuned.values(), strict=True)
-        ]
-    cells = list(zip(*(build_cells(way, folder) for way in ways), strict=True))
-    check_cells([same[0] for same in cells if not any(map(_fits, same))])
-    first: Cell = cells[0][0]
-    return first.experiment
+def _data(data: str) -> tuple[str, dict[str, Scalar]]:
+    """Return the preset of what a person named, and the settings that say where it is."""
+    if Path(data).is_dir() and data not in presets():
+        list_images(Path(data))  # else every run would say that there are none
+        where = str(Path(data).absolute())
+        return str(FOLDERS), {"data.name": "folder", "data.root": where, "data.image_size": SIDE}
+    if data in presets() or yaml_path(data) is not None:
+        return anywhere(data), {}
+    raise ConfigError(f"'{data}': no such preset, YAML file or folder; {nearest(data, presets())}")
 
 
-def _fits(cell: Cell) -> bool:
-    return cell.state() == "new" or cell.run_facts().get("experiment") == cell.digest
+def _name(data: str) -> str:
+    path = Path(data)
+    return (path.absolute().name if path.is_dir() else path.stem) or "images"
 
 
-def _with(grid: Grid, chosen: Mapping[str, Mapping[str, Scalar]]) -> Grid:
-    """Return the comparison with the values that were chosen for its methods."""
-    methods = {name: {**own, **chosen.get(name, {})} for name, own in grid.methods.items()}
-    return replace(grid, methods=methods, tune=None)
+def reason(advice: Advice) -> list[str]:
+    """Return the recommendation and why, a sentence each."""
+    if all(difference.n < 2 for difference in advice.differences.values()):
+        return ["One seed tells nothing about other seeds: give several (--seeds)."]
+    lines = [f"Take: {advice.method}."]
+    if advice.over:
+        lines = [f"Take: {advice.method}. Better, beyond chance, than {', '.join(advice.over)}."]
+    elif advice.rivals:
+        lines = [f"Cannot tell: nothing is shown to be better than {advice.method}."]
+    if advice.clear:
+        return [*lines, f"Nothing else can be more than {100 * MARGIN:.0f} point better."]
+    seen = ""
+    if advice.reach is not None:
+        seen = f": differences smaller than {100 * advice.reach:.1f} points are not seen"
+    return [
+        *lines,
+        f"These runs do not tell it from {', '.join(advice.rivals)}{seen}.",
+        f"Highest so far: {advice.highest}.",
+        "More seeds (--seeds), or more images that are labelled for testing, tell more.",
+    ]
 
 
-def _tuned(
-    grid: Grid, folder: Path, jobs: int | None
-) -> tuple[int, dict[str, Mapping[str, Scalar]], float]:
-    """Run what the grid's `tune` tries; return exit code, each candidate's best values, seconds."""
-    if grid.tune is None:
-        return 0, {}, 0.0
-    tried = candidates(grid)
-    code, collection, _ = execute(tuning_grid(grid, tried), folder, jobs, "loopback")
-    if code:
-        return code, {}, 0.0
-    judged = judge(tried, collection.results)
-    chosen = {one.candidate.method: one.candidate.values for one in judged if one.chosen}
-    return 0, chosen, sum(row["wall_seconds"] for row in collection.results)
-
-
-def _tested(record: ComparisonRecord, method: str, seed: int) -> tuple[int, list[float]]:
-    """Return the test images of all sites, and each site's share of labels, under one seed."""
-    rows = record.sites[SETTING, method, seed].values()
-    return sum(int(row.test or 0) for row in rows), [row.mu for row in rows if row.mu is not None]
+def as_json(
+    found: Mapping[str, Mapping[int, float]],
+    advice: Advice,
+    chosen: Mapping[str, Mapping[str, Scalar]],
+    left_out: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return all of it as JSON can hold it; accuracies and differences are shares."""
+    return {
+        "method": advice.method,
+        "clear": advice.clear,
+        "better_than": list(advice.over),
+        "rivals": list(advice.rivals),
+        "highest": advice.highest,
+        "reach": advice.reach,
+        "candidates": {
+            name: {
+                "accuracy": fmean(runs.values()),
+                **({RATE: chosen[name][RATE]} if RATE in chosen[name] else {}),
+                **({} if (d := advice.differences.get(name)) is None else
+                   {"difference": d.value, "low": d.low, "high": d.high}),
+            }
+            for name, runs in found.items()
+        },
+        "left_out": dict(left_out),
+    }  # fmt: skip
