@@ -40,10 +40,10 @@ def handle_several(message: Message, context: Context) -> Message:
     """Answer tasks for several of the sites that this node simulates."""
     try:
         refuse_idle_mods(app._mods)
-        from client_app.work import together  # with torch: a node of a simulation, which has it
+        from client_app.work import answers  # with torch: a node of a simulation, which has it
 
-        lot = together(context.run_config, context.node_config, *wire.read_lot(message.content))
-        records = wire.write_answers(lot)
+        several = answers(context.run_config, context.node_config, *wire.read_lot(message.content))
+        records = wire.write_answers(several)
     except Exception as error:
         records = wire.write_answer(refusal_of(error))
     return Message(records, reply_to=message)

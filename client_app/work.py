@@ -19,7 +19,6 @@ from fedapp.experiment.config import load_run_config
 from fedapp.experiment.presetfiles import Scalar, read_once
 from fedapp.ground.errors import ProtocolError
 from fedapp.ground.ours import process_is_ours
-from fedapp.learn.together import side_by_side
 from fedapp.messages.codec import decode_origin, decode_request, encode
 from fedapp.messages.protocol import Hello, Incoming, Origin, Refusal, Request, Task
 from fedapp.site.federation import called
@@ -100,13 +99,13 @@ def introductions(
     return [first, *(_tried(run_config, node_config, origin, hello, k, house) for k in others)]
 
 
-def together(
+def answers(
     run_config: Mapping[str, Scalar],
     node_config: Mapping[str, Scalar],
     origin: Origin,
     requests: Sequence[Request],
 ) -> list[Incoming]:
-    """Answer tasks for several of the sites that a node stands for, as one batch where they can be.
+    """Answer tasks for several of the sites that a node stands for, one after the other.
 
     Raises ProtocolError for what is no task, and where the node is a real site: its terms and its
     record are about one task.
@@ -117,12 +116,7 @@ def together(
     if not simulated_here(node_config):
         raise ProtocolError("several tasks at once are for simulated sites, and this node is real")
     house = house_of(node_config)
-
-    def done(task: Task) -> Incoming:
-        return _tried(run_config, node_config, origin, task, task.site, house)
-
-    with side_by_side(True) as every:
-        return list(every(done, tasks))
+    return [_tried(run_config, node_config, origin, task, task.site, house) for task in tasks]
 
 
 def _tried(

@@ -11,7 +11,6 @@ from flwr.serverapp import Grid
 from fedapp.experiment.config import shared_settings
 from fedapp.ground.errors import StoreError, one_line
 from fedapp.learn.params import digest_of
-from fedapp.learn.together import MEMBERS
 from fedapp.messages import wire
 from fedapp.messages.poolkey import make_key
 from fedapp.messages.protocol import (
@@ -30,9 +29,9 @@ from fedapp.server.phases import Fetch
 from server_app.introductions import Introductions
 from server_app.post import AT_ONCE, NOT_SENT, Post, parsed
 
-MOST_GROUPS = 4
-"""Groups of `MEMBERS` sites in one message: a message of Flower's costs as much as 10 to 20 tiny
-sites. Fewer where a node has not at least four messages: whoever is free first takes the next."""
+MOST_TASKS, MESSAGES = 64, 4
+"""Tasks in one message at most: a message of Flower's costs as much as 10 to 20 tiny sites. A node
+gets at least so many messages, or one for each task: whoever is free first takes the next."""
 
 Lot = Sequence[Outgoing]
 """Tasks that go in one message, at least one."""
@@ -41,8 +40,7 @@ Lot = Sequence[Outgoing]
 class GridCarrier:
     """Carries one run's messages by a grid (`fedapp.server.phases.Carrier`).
 
-    Where sites are grouped, a node that simulates several gets the tasks of many of them in one
-    message, those of sites with as many images together.
+    A node that simulates many sites gets the tasks of several of them in one message.
     """
 
     def __init__(self, grid: Grid, origin: Origin, run: Assembly) -> None:
@@ -58,22 +56,17 @@ class GridCarrier:
             run.progress.note,
         )
         self._declined: dict[int, tuple[str, str]] = {}
-        self._images: dict[int, tuple[int, int]] = {}
 
     def introduce(self) -> Sequence[SiteFacts]:
         """Ask every node who it is; note which node is which site.
 
         Raises RunError where there is no node, or where every one that answers refuses.
         """
-        return self._known(self.sites.at_start())
+        return self.sites.at_start()
 
     def newcomers(self) -> Sequence[SiteFacts]:
         """Return the sites whose nodes have come, or come back, since the last call."""
-        return self._known(self.sites.since())
-
-    def _known(self, sites: Sequence[SiteFacts]) -> Sequence[SiteFacts]:
-        self._images |= {facts.site: (facts.labelled, facts.unlabelled) for facts in sites}
-        return sites
+        return self.sites.since()
 
     def leave_out(self, site: int) -> None:
         """Have a site's node asked again at a later call of `newcomers`."""
@@ -119,20 +112,19 @@ class GridCarrier:
             yield out.task.site, _unsent(out.task, "not sent: the round's time was over")
 
     def _lots(self, outbox: Sequence[Outgoing]) -> Iterator[Lot]:
-        """Cut tasks into what goes in one message: one each, but in groups where asked for."""
+        """Cut tasks into what goes in one message: one, or several for a node of many sites."""
         nodes, near = self.sites.nodes, self.sites.neighbours
         several = {node for node, sites in Counter(nodes.values()).items() if sites > 1}
         of_node = defaultdict[int, list[Outgoing]](list)
         for out in outbox:
             node = nodes[out.task.site]
-            if self._settings.runtime.grouped and node in several and out.task.site in near:
+            if node in several and out.task.site in near:
                 of_node[node].append(out)
             else:
                 yield (out,)
         lots = []
         for tasks in of_node.values():
-            tasks.sort(key=lambda out: self._images[out.task.site])
-            size = MEMBERS * max(1, min(MOST_GROUPS, len(tasks) // (4 * MEMBERS)))
+            size = max(1, min(MOST_TASKS, len(tasks) // MESSAGES))
             lots.append([tasks[at : at + size] for at in range(0, len(tasks), size)])
         yield from filter(None, chain.from_iterable(zip_longest(*lots)))  # each node in its turn
 

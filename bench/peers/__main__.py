@@ -21,15 +21,7 @@ import typer
 
 from bench.command import Quick, carry_out
 from bench.measure import Times, in_turns
-from bench.peers.contenders import (
-    BEFORE_GROUPED,
-    GROUPED,
-    LOOP,
-    OURS,
-    STEPS,
-    Contender,
-    contender,
-)
+from bench.peers.contenders import LOOP, OURS, STEPS, Contender, contender
 from bench.peers.problem import Problem, Setting, apart, write
 from bench.record import Row, save
 from fedapp.ground.errors import ConfigError
@@ -92,10 +84,7 @@ def main(
     turns = 1 if quick else turns
     settings = of_so_many(sites, TOY if quick else SETTINGS)
     contenders = [Contender(LOOP, "loop"), Contender(STEPS, "steps"), Contender(OURS, "ours")]
-    contenders.append(Contender(GROUPED, "grouped"))
     contenders += [contender(name, path) for name, path in checkouts.items()]
-    if before and (before / "fedapp" / "learn" / "grouped.py").is_file():
-        contenders.append(Contender(BEFORE_GROUPED, "grouped", str(before.resolve())))
     contenders = those(only, contenders)
     with TemporaryDirectory(prefix="bench-") as folder:
         for index, setting in enumerate(settings):

@@ -29,7 +29,6 @@ class Kind:
 
 
 LOOP, STEPS, OURS = "bare loop", "loop in our steps", "this project"
-GROUPED, BEFORE_GROUPED = "this project, grouped", "before, grouped"
 KINDS = {
     "before": Kind("ours", "an earlier checkout of this project", "fedapp/__init__.py"),
     "PFLlib": Kind(

@@ -1,6 +1,5 @@
 """Marks between a contender's rounds: time, page faults, images seen; the first round's model."""
 
-import math
 import resource
 import time
 from collections.abc import Callable, Mapping
@@ -55,12 +54,10 @@ class Marks:
 
     def _count(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         weight = getattr(module, "weight", None)
-        # Of a group's head [S, C, d] too (`learn/grouped`), which an earlier checkout has not.
         if type(module).__name__.endswith("Linear") and weight is not None:
-            *group, outputs, _ = weight.shape
-            if outputs == self._classes:
+            if weight.shape[0] == self._classes:
                 kind = "trained" if torch.is_grad_enabled() else "evaluated"
-                self.images[kind] += len(inputs[0]) * math.prod(group)
+                self.images[kind] += len(inputs[0])
 
 
 def _used() -> tuple[float, int]:

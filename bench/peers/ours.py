@@ -21,16 +21,11 @@ from fedapp.methods.base import MethodState, Round
 RUN = "run"
 
 
-def run(problem: Problem, mark: Mark, grouped: bool = False) -> None:
-    """Run the rounds; with evaluation, what every run has: see docs/PERFORMANCE.md.
-
-    grouped: many sites as one batch.
-    """
+def run(problem: Problem, mark: Mark) -> None:
+    """Run the rounds; with evaluation, what every run has: see docs/PERFORMANCE.md."""
     process_is_ours()
     with TemporaryDirectory(prefix="bench-") as out:
         experiment = experiment_of(problem, out)
-        if grouped:  # an earlier checkout has no such setting
-            experiment = replace(experiment, runtime=replace(experiment.runtime, grouped=True))
         schema = schema_of(problem.w_0)
 
         def model(digest: str) -> Params:

@@ -1,12 +1,11 @@
 """What carries messages by function call: the sites work in this very process."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ProtocolError
 from fedapp.learn.scores import ScoreStore
-from fedapp.learn.together import MEMBERS, side_by_side
 from fedapp.messages.codec import delivered, encode
 from fedapp.messages.protocol import Incoming, Outgoing, Refusal, Reply, SiteFacts
 from fedapp.messages.store import ModelStore
@@ -32,7 +31,6 @@ class Loopback:
         sites_root: Path,
         keeps: Keeps | None = None,
     ) -> None:
-        self._grouped = experiment.runtime.grouped
         self.sites: dict[int, SiteClient] = {
             k: federation.site(
                 k,
@@ -60,29 +58,10 @@ class Loopback:
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
     ) -> Iterable[tuple[int, Incoming]]:
-        """Do the tasks one after the other, or side by side; nobody is ever late here."""
-
-        def done(outgoing: Outgoing) -> tuple[int, Incoming]:
+        """Do the tasks one after the other; nobody is ever late here."""
+        for outgoing in outbox:
             task = delivered(outgoing.task, outgoing.head)
-            return task.site, carried(self.sites[task.site].handle(task, {}))
-
-        with side_by_side(self._grouped) as every:
-            for lot in self.lots(outbox):
-                yield from every(done, lot)
-
-    def lots(self, outbox: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
-        """Cut tasks into lots that are done together; one by one unless sites are grouped.
-
-        Those of sites that will take steps of equal shapes stand beside each other.
-        """
-
-        def images(outgoing: Outgoing) -> tuple[int, int]:
-            counts = self.sites[outgoing.task.site].data.counts
-            return counts["labelled"], counts["unlabelled"]
-
-        size = MEMBERS if self._grouped else 1
-        order = sorted(outbox, key=images) if self._grouped else outbox
-        yield from (order[at : at + size] for at in range(0, len(order), size))
+            yield task.site, carried(self.sites[task.site].handle(task, {}))
 
 
 def carried(incoming: Incoming) -> Incoming:

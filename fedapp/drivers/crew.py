@@ -24,7 +24,6 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ConfigError, FedAppError, RunError
 from fedapp.ground.ours import process_is_ours
 from fedapp.learn.scores import ScoreStore
-from fedapp.learn.together import side_by_side
 from fedapp.messages.codec import decode_request, encode
 from fedapp.messages.protocol import Incoming, Outgoing, Task
 from fedapp.messages.store import ModelStore
@@ -94,27 +93,27 @@ class Crew(Loopback):
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
     ) -> Iterable[tuple[int, Incoming]]:
-        """Hand each process that is free the next lot, and yield answers as they come.
+        """Hand each process that is free the next task, and yield answers as they come.
 
         All are waited for, as of `Loopback`.
         """
-        waiting = deque(self.lots(outbox))
-        free, busy = list(self._workers), dict[Connection, tuple[_Worker, list[Task]]]()
+        waiting = deque(outgoing.task for outgoing in outbox)
+        free, busy = list(self._workers), dict[Connection, tuple[_Worker, int]]()
         while waiting or busy:
             while waiting and free:
-                worker, tasks = free.pop(), [outgoing.task for outgoing in waiting.popleft()]
-                worker.give(tasks)
-                busy[worker.line] = worker, tasks
+                worker, task = free.pop(), waiting.popleft()
+                worker.give(task)
+                busy[worker.line] = worker, task.site
             for line in wait(list(busy)):
                 assert isinstance(line, Connection)
-                worker, tasks = busy.pop(line)
-                answers = worker.answers()
+                worker, site = busy.pop(line)
+                answer = worker.answer()
                 free.append(worker)
-                yield from zip([task.site for task in tasks], answers, strict=True)
+                yield site, answer
 
 
 class _Worker:
-    """A process that does tasks, a lot at a time; line: to it and back."""
+    """A process that does one task after the other; line: to it and back."""
 
     def __init__(self, place: Workplace) -> None:
         spawn = multiprocessing.get_context("spawn")  # a forked process cannot use a GPU
@@ -124,23 +123,23 @@ class _Worker:
         self._process.start()
         theirs.close()
 
-    def give(self, tasks: Sequence[Task]) -> None:
-        """Hand over tasks. Raises RunError where the process has ended."""
+    def give(self, task: Task) -> None:
+        """Hand over a task. Raises RunError where the process has ended."""
         try:
-            self.line.send([encode(task) for task in tasks])
+            self.line.send(encode(task))
         except OSError:
             raise self._ended() from None
 
-    def answers(self) -> list[Incoming]:
-        """Take the answers, in the tasks' order. Raises what went wrong there, and as `give`."""
+    def answer(self) -> Incoming:
+        """Take the answer. Raises what went wrong there, and as `give`."""
         try:
-            answers = self.line.recv()
+            answer = self.line.recv()
         except (EOFError, OSError):
             raise self._ended() from None
-        if isinstance(answers, FedAppError):
-            raise answers
-        assert isinstance(answers, list)
-        return answers
+        if isinstance(answer, FedAppError):
+            raise answer
+        assert isinstance(answer, Incoming)
+        return answer
 
     def leave(self, at_once: bool) -> None:
         """Say that there is no more to do. at_once: not even what it is at."""
@@ -171,21 +170,17 @@ def _work(line: Connection, place: Workplace) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     store, sites = ModelStore(place.pool), dict[int, SiteClient]()
 
-    def done(task: Task) -> Incoming:
-        if task.site not in sites:
-            sites[task.site] = place.open(task.site, store)
-        return carried(sites[task.site].handle(task, {}))
-
-    with side_by_side(place.experiment.runtime.grouped) as every:
-        for tasks in _lots(line):
-            try:
-                answers: list[Incoming] | FedAppError = list(every(done, tasks))
-            except FedAppError as error:
-                answers = error
-            try:
-                line.send(answers)
-            except OSError:  # nobody is there any more
-                return
+    for task in _tasks(line):
+        try:
+            if task.site not in sites:
+                sites[task.site] = place.open(task.site, store)
+            answer: Incoming | FedAppError = carried(sites[task.site].handle(task, {}))
+        except FedAppError as error:
+            answer = error
+        try:
+            line.send(answer)
+        except OSError:  # nobody is there any more
+            return
 
 
 def _end_with_parent() -> None:
@@ -199,11 +194,12 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _lots(line: Connection) -> Iterator[list[Task]]:
-    """Yield lots of tasks until the other end is closed."""
+def _tasks(line: Connection) -> Iterator[Task]:
+    """Yield tasks until the other end is closed."""
     while True:
         try:
-            lot = [decode_request(head) for head in line.recv()]
+            task = decode_request(line.recv())
         except (EOFError, OSError):
             return
-        yield [task for task in lot if isinstance(task, Task)]
+        assert isinstance(task, Task)
+        yield task

@@ -115,9 +115,10 @@ def _tool(name: str) -> str:
 
 
 def _federation(plan: Plan, need: Need | None) -> str:
-    """Return Flower's federation config: one node per site, as many workers as the machine carries.
+    """Return Flower's federation config: as many workers as the machine carries, a node for each.
 
-    Where sites are grouped, a node per worker, which stands for several sites.
+    A node stands for several sites, one after the other (`client_app.identity.stands_for`): a node
+    for each site would have Flower look through all messages again for every one of them.
     need: of one worker; None where it could not be measured: a worker per core.
     """
     sites, threads = plan.sites, plan.threads
@@ -131,7 +132,7 @@ def _federation(plan: Plan, need: Need | None) -> str:
     # Ray counts shares of a GPU in steps of 0.0001; rounding up would cost a worker.
     share = min(1.0, int(1e4 * len(need.gpus) / number) / 1e4)
     parts = {
-        "num-supernodes": number if plan.grouped else sites,
+        "num-supernodes": number,
         "client-resources-num-cpus": threads,
         "client-resources-num-gpus": share,
         "init-args-num-cpus": number * threads,

@@ -43,14 +43,12 @@ class Plan:
     """A run whose settings were checked, as far as a launcher of Flower must know it.
 
     run_config: as `flwr run` takes it. workers: sites at a time that a person asked for; 0: nobody.
-    grouped: whether a node stands for several sites.
     """
 
     run_config: str
     sites: int
     threads: int
     workers: int
-    grouped: bool = False
 
 
 def workers(sites: int, threads: int, cores: int, ram: int, need: Need) -> tuple[int, str]:

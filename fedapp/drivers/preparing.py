@@ -42,7 +42,7 @@ def prepare(preset: str, texts: Sequence[str]) -> tuple[Experiment, Plan]:
     pick_device(experiment.runtime.device)  # before every simulated site says the same
     runtime, sites = experiment.runtime, experiment.split.num_clients
     run_config = flower_words({"preset": preset, "set": shlex.join(words)})
-    plan = Plan(run_config, sites, runtime.threads, runtime.workers, runtime.grouped)
+    plan = Plan(run_config, sites, runtime.threads, runtime.workers)
     return experiment, plan
 
 

@@ -20,7 +20,6 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device, pick_dtype, torch_threads
 from fedapp.ground.errors import FedAppError
 from fedapp.learn.networks import build_model
-from fedapp.learn.ondevice import budget_of
 from fedapp.learn.params import Params
 from fedapp.learn.parsed import MEMORY
 from fedapp.learn.scores import ScoreStore
@@ -66,7 +65,8 @@ def measure(experiment: Experiment) -> Need:
         context.fit(batch, targets, len(batch), 1, task)
     ram = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + ACTOR
     ram += kept_parsed(experiment, sum(t.nbytes for t in network.state_dict().values()))
-    return Need(ram, _gpu_need(experiment, device) if gpus else 0, free)
+    gpu = torch.cuda.max_memory_reserved(device) + CONTEXT if gpus else 0
+    return Need(ram, gpu, free)
 
 
 def kept_parsed(experiment: Experiment, model_bytes: int) -> int:
@@ -76,13 +76,6 @@ def kept_parsed(experiment: Experiment, model_bytes: int) -> int:
     """
     models = (experiment.rounds.num_rounds + 1) * (experiment.split.num_clients + 1)
     return min(models * model_bytes, MEMORY)
-
-
-def _gpu_need(experiment: Experiment, device: torch.device) -> int:
-    """Return the GPU memory of a process whose peak was just measured, with what it keeps there."""
-    peak = torch.cuda.max_memory_reserved(device)
-    pools = 2 if experiment.runtime.graphs else 1  # recorded work has memory of its own
-    return pools * peak + CONTEXT + budget_of(device)
 
 
 if __name__ == "__main__":

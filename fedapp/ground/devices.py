@@ -46,16 +46,6 @@ def deterministic(wanted: bool) -> Iterator[None]:
         _memory.fill_uninitialized_memory = before[1]
 
 
-def draws_of(device: torch.device) -> torch.Generator:
-    """Return torch's own generator, which dropout on this device draws from."""
-    if device.type != "cuda":
-        return torch.default_generator
-    torch.cuda.init()
-    index = torch.cuda.current_device() if device.index is None else device.index
-    generator: torch.Generator = torch.cuda.default_generators[index]
-    return generator
-
-
 def pick_device(setting: str) -> torch.device:
     """Return the device that `runtime.device` asks for; ConfigError where this machine has none."""
     here = torch.cuda.is_available()

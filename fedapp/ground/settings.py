@@ -597,11 +597,6 @@ class RuntimeSettings:
     """CPU threads per site; fixed so that every driver gives the same bits."""
     deterministic: bool = False
     """On a GPU: algorithms that give equal bits every time; some are slower."""
-    graphs: bool = False
-    """On a GPU: record training steps and scoring, and start each as a whole (CUDA graphs)."""
-    grouped: bool = False
-    """Sites with few images train as one batch: many tiny sites in half the time, one alone in
-    twice its. Other last bits, the same in every driver."""
     workers: NonNegative = 0
     """Sites at a time, each in a process; 0: on Flower as many as cores and memory carry, in
     `fedapp run` one."""

@@ -24,6 +24,12 @@ SETTINGS: Mapping[str, Setting] = {
     "privacy.noise": Setting(
         0.0, "leave it out; privacy.epsilon (docs/SECURITY.md) hides an image or a patient"
     ),
+    "runtime.graphs": Setting(
+        False, "leave it out; `runtime.workers` keeps a card busy (docs/PERFORMANCE.md)"
+    ),
+    "runtime.grouped": Setting(
+        False, "leave it out; sites train one after the other, or in `runtime.workers` processes"
+    ),
     "runtime.peers": Setting(
         "", "leave it out; begin a run with the new sites in it (docs/JOINING.md)"
     ),

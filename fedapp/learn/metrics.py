@@ -7,13 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedapp.ground.turns import ask
-from fedapp.learn.answering import FEW as FEW_ASKED
-from fedapp.learn.answering import Question, answered
 from fedapp.learn.findings import read_alone
 from fedapp.learn.networks.base import Network
 from fedapp.learn.quality import counted
-from fedapp.learn.together import fits
 from fedapp.learn.uncertainty import SCORING_BATCH, Normalise, features_of, pieces
 from fedapp.messages.protocol import Evaluation
 
@@ -43,16 +39,12 @@ def predict(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
 def predict_each(model: Network, sets: Sequence[Tensor], normalise: Normalise) -> list[Tensor]:
     """Return what `predict` does of each set of images.
 
-    A few images of a site whose network is `grouped` are answered with those of others. Else small
-    sets go through the trunk together: a pass costs two images nearly what it costs ten. The
+    Small sets go through the trunk together: a pass costs two images nearly what it costs ten. The
     tail, whose matrix products have other last bits with other numbers of rows, sees each alone,
     and at the start of memory of its own: on some CPUs the bits depend on where that lies too.
     """
     model.eval()
     sizes = [len(images) for images in sets]
-    if 0 < sum(sizes) <= FEW_ASKED and fits(model):
-        said: list[Tensor] = ask(Question(model, sets, normalise), answered)
-        return said
     if len(sets) > 1 and sum(sizes) <= SCORING_BATCH:
         every = features_of(model, torch.cat(list(sets)), normalise)
         found = [[one.clone() for one in part.split(sizes)] for part in every]

@@ -96,10 +96,10 @@ def supervised(work: Work, loss: LabelledLoss = cross_entropy) -> Iterator[Step]
     Of findings it is `finding_loss` in the place of cross entropy.
     """
     images, labels = work.data.labelled, work.data.labels
-    recordable = loss is cross_entropy  # of others nobody knows what they depend on
+    mean = loss is cross_entropy  # of others nobody knows what they depend on
     if work.data.finds:
         loss = finding_loss
-    elif recordable and (shift := work.shift).values:
+    elif mean and (shift := work.shift).values:
         loss = AdjustedCrossEntropy(shift)
     work.begin(len(labels))
 
@@ -108,7 +108,7 @@ def supervised(work: Work, loss: LabelledLoss = cross_entropy) -> Iterator[Step]
         order = drawn[torch.randperm(len(drawn), generator=work.shuffle)]
         for batch in batches(order.to(images.device), work.size):
             inputs = work.normalise(work.view(images[batch])), labels[batch]
-            yield Step(loss, inputs, recordable, mean=recordable)
+            yield Step(loss, inputs, mean)
 
     yield from work.passes(epoch)
 
@@ -161,7 +161,6 @@ def two_views(
     is.
     """
     data, loss = work.data, TwoViewsLoss(unlabelled_loss, weight, work.shift)
-    recordable = isinstance(unlabelled_loss, Consistency)  # of others nobody knows when equal
     work.begin(len(data.labels) + 2 * len(data.unlabelled))
 
     def epoch() -> Iterator[Step]:
@@ -169,7 +168,7 @@ def two_views(
             x_s, y = weak(data.labelled[labelled]), data.labels[labelled]
             x_u = data.unlabelled[unlabelled]
             views = work.normalise(torch.cat([x_s, weak(x_u), strong(x_u)]))
-            yield Step(loss, (views, y), recordable)
+            yield Step(loss, (views, y))
 
     yield from work.passes(epoch)
 

@@ -19,14 +19,12 @@ class Step:
     """A mini-batch and its loss: a function of the network, whichever it is given.
 
     loss: of a network and the batch, a scalar with its graph. batch: inputs as the network takes
-    them, and what is known of them. recordable: nothing else goes into the loss, equal losses do
-    the same and the batch is of tensors alone, so that a GPU can record the step. mean: the loss is
-    a mean over the batch's images, of which each tensor in it has a row.
+    them, and what is known of them. mean: the loss is a mean over the batch's images, of which each
+    tensor in it has a row.
     """
 
     loss: Callable[..., Tensor]
     batch: tuple[Any, ...]
-    recordable: bool = False
     mean: bool = False
 
     def __call__(self, network: nn.Module) -> Tensor:

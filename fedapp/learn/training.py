@@ -1,6 +1,6 @@
 """Local training and batch-norm recalibration."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -9,14 +9,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedapp.ground.settings import TrainSettings
-from fedapp.ground.turns import Raised, ask
-from fedapp.learn.graphs import recorded, state_of
 from fedapp.learn.limits import Penalty, shorten
 from fedapp.learn.losses import joint_loss, soft_target_loss
 from fedapp.learn.networks.base import Network
 from fedapp.learn.sgd import Sgd
 from fedapp.learn.steps import Step, View, batches, paired, repeated
-from fedapp.learn.together import Training, can_be_grouped, trained_together
 from fedapp.learn.uncertainty import Normalise, at_once
 from fedapp.learn.worked import count
 
@@ -62,7 +59,7 @@ def train(
         else:
             order = torch.randperm(count, generator=shuffle)
             cut = batches(order.to(images.device, non_blocking=True), size)
-            yield from (Step(joint_loss, seen(batch), True, mean=True) for batch in cut)
+            yield from (Step(joint_loss, seen(batch), mean=True) for batch in cut)
 
     model.train()
     if count == 1:
@@ -85,61 +82,20 @@ def descend(
     penalty, None without steps. Dropout draws from torch's global generator: call it inside
     `rng.seeded`.
     """
-    counted = _counted(steps)
-    alone = bool(squares) or settings.at_once > 0
-    if isinstance(model, Network) and not alone and can_be_grouped(model, settings):
-        loss: float | None = ask(Training(model, counted, settings, penalty), _together)
-        return loss
-    return _looped(model, counted, settings, penalty, squares)
-
-
-def _looped(
-    model: nn.Module,
-    counted: Iterable[Step],
-    settings: TrainSettings,
-    penalty: Penalty | None = None,
-    squares: Mapping[str, Tensor] = MappingProxyType({}),
-) -> float | None:
-    """Take the steps one after the other, each by itself; the rest as of `descend`."""
     parameters = list(model.parameters())
-    graphs = model.graphs if isinstance(model, Network) and penalty is None else None
+    optimiser = optimiser_of(parameters, settings)
+    if isinstance(optimiser, torch.optim.RMSprop):
+        for name, parameter in model.named_parameters():
+            if name in squares:
+                state = {"step": torch.tensor(0.0), "square_avg": squares[name]}
+                optimiser.state[parameter] = state
+    take = partial(_take, model, parameters, optimiser, penalty)
     if settings.at_once:
-        optimiser = optimiser_of(parameters, settings)
         take = partial(_in_pieces, model, parameters, optimiser, penalty, settings.at_once)
-        return _mean([take(step) for step in counted])
-    if graphs is None or settings.optimiser == "rmsprop":
-        optimiser = optimiser_of(parameters, settings)
-        if isinstance(optimiser, torch.optim.RMSprop):
-            for name, parameter in model.named_parameters():
-                if name in squares:
-                    state = {"step": torch.tensor(0.0), "square_avg": squares[name]}
-                    optimiser.state[parameter] = state
-        take = partial(_take, model, parameters, optimiser, penalty)
-        return _mean([take(step) for step in counted])
-    with graphs.aside():
-        key = (
-            settings.optimiser, settings.learning_rate, settings.momentum, settings.weight_decay,
-        )  # fmt: skip
-        make = partial(_recordable, parameters, settings)
-        take = partial(_take, model, parameters, graphs.optimiser(key, make), None)
-
-        def now() -> Hashable:
-            return key, state_of(model)
-
-        return _mean(list(recorded(graphs, now, take, counted)))
-
-
-def _together(trainings: Sequence[Training]) -> Sequence[float | Raised | None]:
-    return trained_together(trainings, _looped)
-
-
-def _counted(steps: Iterable[Step]) -> Iterator[Step]:
+    losses = []
     for step in steps:
         count(steps=1)
-        yield step
-
-
-def _mean(losses: list[Tensor]) -> float | None:
+        losses.append(take(step))
     return torch.stack(losses).mean().item() if losses else None  # the only sync
 
 
@@ -189,18 +145,12 @@ def optimiser_of(parameters: Sequence[Tensor], settings: TrainSettings) -> Optim
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.optimiser == "rmsprop":
         return torch.optim.RMSprop(parameters, rate, SQUARES_KEPT, eps=TINY, weight_decay=decay)
-    if settings.optimiser == "adam" or parameters[0].is_cuda:
-        return _recordable(parameters, settings)
-    return Sgd(parameters, rate, settings.momentum, decay)
-
-
-def _recordable(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimizer:
-    """Return an optimiser of torch's, whose steps a CUDA graph can hold."""
-    rate, decay = settings.learning_rate, settings.weight_decay
-    fused = parameters[0].is_cuda
+    fused = parameters[0].is_cuda  # a step is then one kernel
     if settings.optimiser == "adam":
-        return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=fused, capturable=fused)
-    return torch.optim.SGD(parameters, rate, settings.momentum, weight_decay=decay, fused=fused)
+        return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=fused)
+    if fused:
+        return torch.optim.SGD(parameters, rate, settings.momentum, weight_decay=decay, fused=True)
+    return Sgd(parameters, rate, settings.momentum, decay)
 
 
 def freeze_batch_norm(model: nn.Module) -> None:

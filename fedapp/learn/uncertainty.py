@@ -2,17 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from fedapp.ground.turns import ask
-from fedapp.learn.graphs import state_of
 from fedapp.learn.networks.base import Features, Network
 from fedapp.learn.passes import in_turn, together
-from fedapp.learn.together import alike, fits
 
 Normalise = Callable[[Tensor], Tensor]
 """uint8 images -> float images, on the same device."""
@@ -62,16 +58,8 @@ def on_a_gpu(model: Network, images: Tensor, passes: int, normalise: Normalise) 
 
     The model is in eval mode, gradients are off. Other draws than one pass after the other.
     """
-
-    def answer(x: Tensor) -> Tensor:
-        return together(model, model.trunk(x), passes, dropout_sample)
-
-    batches = map(normalise, pieces(images))
-    if (graphs := model.graphs) is None:
-        return torch.cat([answer(batch) for batch in batches])
-    with graphs.aside():
-        key = "scoring", passes, state_of(model)
-        return torch.cat([graphs.run(key, answer, [batch]) for batch in batches])
+    found = (model.trunk(normalise(batch)) for batch in pieces(images))
+    return torch.cat([together(model, each, passes, dropout_sample) for each in found])
 
 
 def features_of(model: Network, images: Tensor, normalise: Normalise) -> Features:
@@ -79,42 +67,9 @@ def features_of(model: Network, images: Tensor, normalise: Normalise) -> Feature
 
     On a CPU it runs piece by piece: activations that fit the cache save memory and, in a wide
     network, time. The result is the same: in eval mode an image's features depend on it alone.
-    Sites that take turns ask together: one pass does for all whose networks have equal weights.
     """
-    if not model.training and fits(model):
-        found: Features = ask(_Trunk(model, images, normalise), _pooled)
-        return found
-    return _joined([model.trunk(normalise(piece)) for piece in cut(images)])
-
-
-def _joined(pieces: Sequence[Features]) -> Features:
-    return pieces[0] if len(pieces) == 1 else tuple(map(torch.cat, zip(*pieces, strict=True)))
-
-
-@dataclass(frozen=True, eq=False)
-class _Trunk:
-    """What one site asks for: the features of these images."""
-
-    model: Network
-    images: Tensor
-    normalise: Normalise
-
-
-@torch.no_grad()
-def _pooled(asked: Sequence[_Trunk]) -> list[Features]:
-    """Return the features for each; bit for bit the same, whoever else asks."""
-    answers: dict[int, Features] = {}
-    for places in alike([one.model for one in asked]):
-        sizes = [len(asked[place].images) for place in places]
-        every = torch.cat([asked[place].normalise(asked[place].images) for place in places])
-        if len(every) == 1:  # of one image, other kernels would do the work
-            every = torch.cat([every, every])
-        model = asked[places[0]].model
-        found = _joined([model.trunk(piece) for piece in cut(every)])
-        # Each in memory of its own: on some CPUs a product's last bits depend on where that starts.
-        parts = [[own.clone() for own in part[: sum(sizes)].split(sizes)] for part in found]
-        answers.update(zip(places, zip(*parts, strict=True), strict=True))
-    return [answers[place] for place in range(len(asked))]
+    found = [model.trunk(normalise(piece)) for piece in cut(images)]
+    return found[0] if len(found) == 1 else tuple(map(torch.cat, zip(*found, strict=True)))
 
 
 def cut(images: Tensor) -> Sequence[Tensor]:

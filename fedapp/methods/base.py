@@ -27,7 +27,6 @@ from fedapp.ground.settings import PrivacySettings, RoundSettings, TrainSettings
 from fedapp.learn.averages.base import Rule
 from fedapp.learn.metrics import evaluation, predict_each
 from fedapp.learn.networks.base import Network, NetworkSettings
-from fedapp.learn.ondevice import models_on
 from fedapp.learn.params import (
     Params,
     Schema,
@@ -293,11 +292,7 @@ class SiteContext:
 
     def load(self, ref: ModelRef) -> None:
         """Load a model into the network, with what this site keeps to itself."""
-        if self.device.type == "cuda":
-            params = models_on(self.device).get(ref.digest, lambda: self.contents(ref))
-        else:
-            params = self.contents(ref)
-        assign(self.model, {**params, **self.kept})
+        assign(self.model, {**self.contents(ref), **self.kept})
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 images, or float32 numbers -> float32, scaled per channel.
@@ -456,8 +451,6 @@ class Method(ABC, Generic[State]):
     """Actions of tasks that any number of sites may leave undone: the others go on without them."""
     learns_from: ClassVar[frozenset[str]] = frozenset({LABELLED, UNLABELLED})
     """The parts of a site's data that it can learn from, of `fedapp.data.parts.TRAINING`."""
-    one_by_one: ClassVar[str] = ""
-    """Why `runtime.grouped` finds no training of its to put side by side; empty: it may."""
 
     def unlearnable(self, data: SiteData) -> tuple[str, str] | None:
         """Return what keeps a site's data from teaching, and the remedy; None: nothing.

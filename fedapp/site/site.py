@@ -26,14 +26,11 @@ from fedapp.ground.errors import (
     one_line,
     told,
 )
-from fedapp.ground.turns import seat
-from fedapp.learn.graphs import graphs_on
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import Params, Schema, digest_of, schema_of, to_bytes, without
 from fedapp.learn.privacy.discrete import Integers
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.shelf import features_in
-from fedapp.learn.together import MEMBERS, say_one_by_one
 from fedapp.learn.worked import Worked, counting
 from fedapp.messages.codec import encode
 from fedapp.messages.poolkey import read_key
@@ -403,23 +400,12 @@ class SiteClient:
         whole_own = {**schema_of(whole), **own, VERSION: ((), torch.int64)}
         return stored_schema({*self._kept, *own, VERSION}, whole_own, memory)
 
-    @property
-    def _network(self) -> Network:
-        """The network of the turn that is running, of as many as sites take turns."""
-        if (network := self._networks.get(seat())) is None:
-            runtime, model = self.experiment.runtime, self.experiment.model
-            precision, device = pick_dtype(runtime.precision, self.device), str(self.device)
-            finds = bool(self.experiment.data.findings)
-            key = model, self.inputs, len(self.classes), device, precision, finds, runtime.graphs
-            network = self._networks[seat()] = _network(seat(), *key)
-            network.grouped = runtime.grouped
-            if runtime.grouped and (why := self.experiment.method.one_by_one):
-                say_one_by_one(why)
-        return network
-
     @cached_property
-    def _networks(self) -> dict[int, Network]:
-        return {}
+    def _network(self) -> Network:
+        """The network that all sites of this process load their weights into."""
+        precision = pick_dtype(self.experiment.runtime.precision, self.device)
+        model, finds = self.experiment.model, bool(self.experiment.data.findings)
+        return _network(model, self.inputs, len(self.classes), str(self.device), precision, finds)
 
     def _initial(self) -> Params:
         settings, classes = self.experiment.model, len(self.classes)
@@ -501,22 +487,14 @@ def _told(evaluations: Mapping[str, Evaluation]) -> dict[str, Evaluation]:
     return {name: one if name == TEST else plain[id(one)] for name, one in evaluations.items()}
 
 
-@lru_cache(maxsize=MEMBERS)
+@lru_cache(maxsize=1)
 def _network(
-    number: int,  # noqa: ARG001 the key
     settings: NetworkSettings,
     inputs: tuple[int, ...],
     classes: int,
     device: str,
     compute: torch.dtype,
     finds: bool,
-    graphs: bool,
 ) -> Network:
-    """Build a network once a process: every use begins with loading weights into it.
-
-    number: of those that take turns, each has its own.
-    """
-    network = build_model(settings, inputs, classes, compute, finds).to(torch.device(device))
-    if graphs:
-        network.graphs = graphs_on(torch.device(device))
-    return network
+    """Build a network once a process: every use begins with loading weights into it."""
+    return build_model(settings, inputs, classes, compute, finds).to(torch.device(device))

@@ -93,25 +93,6 @@ def test_pages_name_findings_and_count_them(data, capsys):
     assert card["model"]["finds"] and card["calibration"] == {"lac": [], "aps": []}
 
 
-def test_sites_trained_as_one_batch_learn_findings_as_alone():
-    """Few steps: the last bits differ, and what is learned hardly does."""
-    stream = torch.Generator().manual_seed(0)
-    sites = []
-    for _ in range(3):
-        x = torch.randint(0, 256, (24, 1, 8, 8), generator=stream, dtype=torch.uint8)
-        y = torch.randint(-1, 2, (24, 2), generator=stream)
-        sites.append(fedapp.Site(labelled=(x, y), val=(x, y), test=(x, y)))
-    data, few = fedapp.Federation(sites), {"training.local_steps": 2, "model.width": 2}
-    settings = {**few, "rounds.num_rounds": 1, "training.warmup_epochs": 1}
-    alone, grouped = (
-        fedapp.run(data, "fedavg", settings={**settings, "runtime.grouped": of}, quiet=True)
-        for of in (False, True)
-    )
-    found = [run.summary["by_class"] for run in (alone, grouped)]
-    assert [row["read"] for row in found[0]] == [row["read"] for row in found[1]]
-    assert alone.accuracy == pytest.approx(grouped.accuracy, abs=0.05)
-
-
 def test_images_of_which_nothing_was_read_are_unlabelled_and_measure_nothing():
     x, y = torch.randn(6, 3), torch.tensor([[1, 0], [-1, -1], [0, -1]] * 2)
     federation = fedapp.Federation([fedapp.Site(labelled=(x, y), test=(x, y))] * 1)

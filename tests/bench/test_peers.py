@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from bench import record
 from bench.peers import __main__ as command
 from bench.peers import loop, ours, steps
-from bench.peers.contenders import GROUPED, KINDS, LOOP, OURS, STEPS, Contender, contender
+from bench.peers.contenders import KINDS, LOOP, OURS, STEPS, Contender, contender
 from bench.peers.marks import EnoughError, Marks
 from bench.peers.problem import Problem, Setting, apart, save_model, write
 from bench.peers.turn import peak_mib
@@ -181,8 +181,8 @@ def test_the_command_measures_and_compares(tmp_path, monkeypatch):
     result = json.loads((tmp_path / "peers-4.json").read_text())
     assert result["command"] == "python -m bench.peers --turns 1 --sites 4"
     rows = {(row["who"], row["evaluation"]): row for row in result["rows"]}
-    every = LOOP, STEPS, OURS, GROUPED
-    assert len(result["rows"]) == 8
+    every = LOOP, STEPS, OURS
+    assert len(result["rows"]) == 6
     assert rows.keys() == set(product(every, ("with", "without")))
     for (who, evaluation), row in rows.items():
         assert row["trained on"] == 2 * 20 and row["update apart"] < 1e-5

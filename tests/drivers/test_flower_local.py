@@ -38,14 +38,14 @@ def machine(monkeypatch):
     return make
 
 
-def test_the_federation_has_a_node_per_site_and_at_most_a_worker_per_core(machine):
+def test_the_federation_has_a_worker_per_core_at_most_and_a_node_for_each(machine):
     machine(cores=4)
     for sites, number in ((10, 4), (3, 3)):
         read = federation(split__num_clients=sites)
-        assert (read["num-supernodes"], read["init-args-num-cpus"]) == (sites, number)
+        assert (read["num-supernodes"], read["init-args-num-cpus"]) == (number, number)
         assert (read["client-resources-num-cpus"], read["client-resources-num-gpus"]) == (1, 0.0)
         config = simulation_config_from_json({k.replace("-", "_"): v for k, v in read.items()})
-        assert config.num_supernodes == sites
+        assert config.num_supernodes == number
 
 
 def test_threads_take_cores_and_memory_limits_workers_unless_a_person_knows_better(machine):

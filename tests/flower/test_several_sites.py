@@ -1,6 +1,7 @@
-"""Nodes that stand for several simulated sites each; tasks in groups by `runtime.grouped`."""
+"""Nodes that stand for several simulated sites each, and get several tasks in a message."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,9 +12,13 @@ from fedapp.ground.errors import RunError
 from fedapp.messages import wire
 from fedapp.messages.protocol import Incoming, Refusal
 from fedapp.methods.averaging.fedavg import FedAvg
+from server_app.carrier import GridCarrier
 from tests.flower.grids import MemoryGrid, node, preset, serve
 from tests.flower.results import loopback, results
 from tests.small import SMALL, small
+
+SITES = 8
+"""Two tasks in each message to a node that stands for all of them."""
 
 
 @pytest.fixture
@@ -22,9 +27,8 @@ def federation(tmp_path, monkeypatch):
     monkeypatch.delenv("FEDAPP_SITES", raising=False)
 
     def make(nodes, name="flower", **settings):
-        grouped = {"runtime__grouped": True, **settings}
-        out = str(tmp_path / name)
-        experiment = small(runtime__out=out, rounds__num_rounds=2, **grouped)
+        those = {"runtime__out": str(tmp_path / name), "split__num_clients": SITES}
+        experiment = small(rounds__num_rounds=2, **those, **settings)
         run_config = {"preset": preset(experiment, tmp_path)}
         those = {
             100 + p: node(run_config, **{"partition-id": p, "num-partitions": nodes})
@@ -50,16 +54,22 @@ def test_nodes_for_all_sites_give_the_loopback_runs_bits(federation, method):
         _, folder = serve(experiment, grid)
         assert results(folder.path) == whole
         assert kinds(grid)["query.hello"] == nodes
-        assert nodes > 2 or kinds(grid)["train.lot"] > 0
+        assert ("train.lot" in kinds(grid)) == (nodes == 1)
 
 
-def test_two_nodes_train_all_sites_where_nobody_asked_for_groups(federation):
-    """As plain `flwr run .` starts them; the loopback run's bits."""
-    ungrouped = {"runtime__grouped": False}
-    experiment, grid = federation(2, **ungrouped)
-    _, folder = serve(experiment, grid)
-    assert results(folder.path) == results(loopback(federation(1, "loopback", **ungrouped)[0]))
-    assert kinds(grid)["query.hello"] == 2 and "train.lot" not in kinds(grid)
+@pytest.mark.parametrize(("tasks", "sizes"), [
+    (3, [1] * 3), (7, [1] * 7), (9, [2] * 4 + [1]), (40, [10] * 4), (600, [64] * 9 + [24]),
+])  # fmt: skip
+def test_a_node_gets_at_least_four_messages_of_at_most_64_tasks(tasks, sizes):
+    """Of few sites one each: a message costs little beside a site's work, and actors share it."""
+    outbox = [SimpleNamespace(task=SimpleNamespace(site=k)) for k in range(tasks)]
+    carrier = object.__new__(GridCarrier)
+    carrier.sites = SimpleNamespace(
+        nodes=dict.fromkeys(range(tasks), 7), neighbours={*range(tasks)}
+    )
+    lots = list(carrier._lots(outbox))
+    assert list(map(len, lots)) == sizes
+    assert [out for lot in lots for out in lot] == outbox
 
 
 def test_a_real_node_is_one_site_whatever_it_says_of_itself(federation, capsys):
@@ -71,7 +81,7 @@ def test_a_real_node_is_one_site_whatever_it_says_of_itself(federation, capsys):
 
 
 def test_as_many_nodes_as_sites_get_their_tasks_one_by_one(federation):
-    experiment, grid = federation(small().split.num_clients)
+    experiment, grid = federation(SITES)
     serve(experiment, grid)
     assert "train.lot" not in kinds(grid)
 

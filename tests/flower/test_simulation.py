@@ -69,12 +69,6 @@ def test_the_number_of_actors_does_not_matter(copy, tmp_path):
 
 
 @pytest.mark.slow
-@TWO_CORES
-def test_actors_that_stand_for_several_sites_each_give_the_loopback_runs_bits(copy, tmp_path):
-    same_bits(copy, tmp_path, 2, runtime__grouped=True)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=TWO_CORES)])
 def test_the_recommended_method_is_the_loopback_run_bit_for_bit(copy, tmp_path, count):
     """With pseudo-labels, weak views, steps that are counted, the closed form and its weights."""
@@ -146,7 +140,7 @@ def test_absent_data_end_the_run_with_one_reason_and_no_flood(copy, tmp_path):
     assert code == 1, output
     assert "Traceback" not in output
     assert output.count("cannot take part: ") == 1
-    assert "none of 20 nodes can take part: " in errors(output)[-1]
+    assert re.search(r"none of \d+ nodes can take part: ", errors(output)[-1])
     assert "[a path at the site]" in errors(output)[-1]
     assert str(tmp_path / "data") in output  # the sites' own words
 

@@ -52,8 +52,6 @@ OLDER = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 """The environment in which torch and its convolutions use no wide instructions."""
 OWN = "own_data"
 """The name of the run on sites with own images."""
-GROUPED = "recommended, grouped"
-"""The name of the run whose sites are one batch."""
 
 
 WILD = {
@@ -72,14 +70,12 @@ def near(name: str, out: Path) -> dict[str, list[float]]:
 
 
 def run_of(name: str, out: Path, changes: Mapping[str, float] = MappingProxyType({})) -> Path:
-    """Run a method preset below `out`, or one of the two runs that are no preset's."""
+    """Run a method preset below `out`, or the run that is no preset's."""
     if name == OWN:
         wanted = experiment(three_sites(out / "images"), runtime__out=str(out / "runs"))
         return loopback(wanted)
     bags = {"split.bags": BAGS.get(name, 0)}
     shown = {"method.preset": name, **bags, "runtime.out": str(out / name)}
-    if name == GROUPED:
-        shown |= {"method.preset": "recommended", "runtime.grouped": True}
     overrides = {**SHRUNK, **shown, **EARLIER.get(name, {}), **changes}
     return loopback(load_experiment("digits_demo", overrides))
 
@@ -152,7 +148,7 @@ def main() -> int:
     old = json.loads(FILE.read_text())["runs"] if FILE.is_file() else {}
     new = {}
     with tempfile.TemporaryDirectory() as out:
-        for name in (OWN, GROUPED, *method_presets()):
+        for name in (OWN, *method_presets()):
             folder = run_of(name, Path(out))
             found = near(name, Path(out) / "near") if name in WILD else sketch(folder)
             new[name] = {**digests(folder), "sketch": found}

@@ -10,7 +10,6 @@ from fedapp.methods import method_names
 from tests.golden.numbers import (
     BAGS,
     FILE,
-    GROUPED,
     OWN,
     arithmetic,
     digests,
@@ -22,7 +21,7 @@ from tests.golden.sketch import apart
 
 GOLDEN = json.loads(FILE.read_text())
 RUNS = GOLDEN["runs"]
-FAST = (OWN, GROUPED, "fedavg", "recommended", "um_pfssl")
+FAST = (OWN, "fedavg", "recommended", "um_pfssl")
 """The others are slow: half a minute together."""
 REMEDY = "numbers changed; is it meant so? `python -m tests.golden.numbers`, and say why"
 TIMES, LEAST = 3, 0.01
@@ -31,7 +30,7 @@ share of its length at least."""
 
 
 def test_every_method_and_every_preset_has_its_numbers():
-    assert list(RUNS) == [OWN, GROUPED, *method_presets()]
+    assert list(RUNS) == [OWN, *method_presets()]
     bags = {name: {"split.bags": count} for name, count in BAGS.items()}
     presets = ({"method.preset": name, **bags.get(name, {})} for name in method_presets())
     named = {load_experiment("digits_demo", one).method.name for one in presets}

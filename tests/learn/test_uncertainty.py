@@ -1,8 +1,6 @@
 """MC dropout: by hand, degenerate, extremes, and the shared trunk against whole passes."""
 
-import copy
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -10,9 +8,7 @@ from scipy.stats import ks_2samp
 from torch import nn
 
 from fedapp.ground.rng import seeded
-from fedapp.ground.turns import Turns
 from fedapp.learn.networks.resnet9 import ResNet9
-from fedapp.learn.together import alike
 from fedapp.learn.uncertainty import (
     CACHE_BATCH,
     SCORING_BATCH,
@@ -185,36 +181,6 @@ def test_sure_models_that_contradict_each_other_have_nothing_else():
     total, mutual = decomposed(sure, torch.tensor([0.5, 0.5, 0.0]))
     assert total.item() == mutual.item() == pytest.approx(math.log(2))
     assert decomposed(sure, torch.tensor([1.0, 0.0, 0.0]))[1].item() == 0
-
-
-@pytest.mark.parametrize("counts", [(1, 1, 3), (2, 0, 33), (40, 1, 5)])
-def test_sites_that_take_turns_have_the_features_of_a_site_by_itself(counts):
-    """To the bit: two sites with equal weights and one with others; also of one image, of none."""
-    one = small().eval()
-    one.inputs, one.grouped = (1, 8, 8), True
-    networks = [copy.deepcopy(one) for _ in counts]
-    with torch.no_grad():
-        networks[1].head.weight.zero_()
-    asked = [(n, pictures(count)) for n, count in zip(networks, counts, strict=True)]
-    alone = [features_of(*each, scale) for each in asked]
-    with Turns(len(counts)) as turns:
-        found = list(turns.carry_out([partial(features_of, *each, scale) for each in asked]))
-    one.grouped = False
-    for mine, together, count in zip(alone, found, counts, strict=True):
-        assert [len(part) for part in mine] == [count] * len(mine)
-        assert all(map(torch.equal, mine, together))
-        if count > 1:  # of one image, other kernels do the work
-            assert all(map(torch.equal, mine, features_of(one, pictures(count), scale)))
-
-
-def test_networks_with_equal_weights_are_found():
-    one = small()
-    one.grouped = True
-    others = [copy.deepcopy(one) for _ in range(3)]
-    with torch.no_grad():
-        next(iter(others[1].parameters())).flatten()[0] += 1
-    wider = ResNet9(1, 3, width=8, dropout=0.5)
-    assert alike([one, *others, wider]) == [[0, 1, 3], [2], [4]]
 
 
 def test_of_large_images_fewer_are_asked_at_once():

@@ -8,7 +8,6 @@ from fedapp.ground.errors import ConfigError
 from fedapp.methods import method_class, method_names
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.recommended.prior_shift import PriorShift
-from tests.flower.results import loopback, rows
 from tests.methods.conformance import Deal, play, toy
 
 TAKES = {
@@ -51,28 +50,6 @@ def test_protected_images_keep_their_counts_to_themselves():
     said = {"method.preset": "fedavg", "training.uneven": "balanced", "privacy.epsilon": 8.0}
     with pytest.raises(ConfigError, match=r"training\.uneven.*privacy\.epsilon hides"):
         load_experiment("digits_demo", {**said, "model.norm": "group"})
-
-
-@pytest.mark.parametrize("how", ["balanced", "adjusted"])
-def test_groups_give_a_site_the_same_bits_and_nearly_those_of_the_loop(how, tmp_path, monkeypatch):
-    said = {
-        "method.preset": "fedavg", "data.subset": 300, "split.num_clients": 3, "model.width": 2,
-        "rounds.num_rounds": 1, "rounds.sample_rate": 1.0, "model.dropout": 0.0,
-        "training.warmup_epochs": 1,
-        "training.uneven": how, "runtime.device": "cpu",
-    }  # fmt: skip
-
-    def last(name, **more):
-        out = {"runtime.out": str(tmp_path / name)}
-        row = rows(loopback(load_experiment("digits_demo", {**said, **out, **more})))[-1]
-        return {key: row[key] for key in row if not key.startswith("seconds")}
-
-    loop = last("loop")
-    grouped = last("grouped", **{"runtime.grouped": True})
-    for module in ("fedapp.learn.together", "fedapp.drivers.calls"):
-        monkeypatch.setattr(f"{module}.MEMBERS", 2)
-    assert last("two", **{"runtime.grouped": True}) == grouped
-    assert grouped["mean_test_accuracy"] == pytest.approx(loop["mean_test_accuracy"], abs=0.05)
 
 
 def test_where_classes_count_alike_prior_shift_answers_without_its_class_mix(tmp_path):

@@ -57,7 +57,7 @@ def test_its_settings_load_and_are_the_methods():
     ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert config.keys() == ours.keys()
     experiment = load_run_config(config)
-    assert isinstance(experiment.method, UmPfssl) and experiment.runtime.grouped
+    assert isinstance(experiment.method, UmPfssl)
 
 
 def test_the_bundle_is_small_and_needs_the_package_alone():
@@ -88,7 +88,7 @@ def test_flower_runs_it(tmp_path):
     app = tmp_path / "app"
     shutil.copytree(FOLDER, app, ignore=shutil.ignore_patterns("__pycache__", ".flwr"))
     small = ["rounds.num_rounds=1", "data.image_size=0", "split.num_clients=3", "model.width=2"]
-    chosen = ["method.preset=um_pfssl", "runtime.grouped=true", f"runtime.out={tmp_path / 'runs'}"]
+    chosen = ["method.preset=um_pfssl", f"runtime.out={tmp_path / 'runs'}"]
     started = f"flower_local.run(Path({str(app)!r}), 'digits_demo', {[*small, *chosen]})"
     code = f"import sys; from pathlib import Path; {FROM}; sys.exit({started})"
     env = os.environ | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}

@@ -10,9 +10,6 @@ from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import StoreError
 from fedapp.learn.choice import chosen
 from fedapp.learn.metrics import evaluation
-from fedapp.learn.ondevice import OnDevice
-from fedapp.learn.params import assign
-from fedapp.methods.base import SiteContext
 from fedapp.models.description import read_description
 from fedapp.models.model import load_model
 from fedapp.server.engine import Engine
@@ -73,26 +70,6 @@ def test_a_kept_model_answers_as_it_was_measured(tmp_path, method, more):
         data = federation.dealt.site(site)
         again = evaluation(model.probabilities(data.test), data.test_labels)
         assert (again.correct, again.samples) == (test.right, test.images)
-
-
-@pytest.mark.parametrize("method", ["local_only", "um_pfssl", "pfedme", "recommended"])
-def test_where_models_are_known_by_their_digest_it_is_the_measured_one(
-    tmp_path, method, monkeypatch
-):
-    """As on a GPU. Methods that train and measure in one task have a new model under no name."""
-    known = OnDevice(CPU, 2**30)
-
-    def load(site, ref):
-        params = known.get(ref.digest, lambda: site.contents(ref))
-        assign(site.model, {**params, **site.kept})
-
-    monkeypatch.setattr(SiteContext, "load", load)
-    folder = run(tmp_path, method)
-    for site in SITES:
-        found = read_description(folder / "models" / str(site))
-        kept = chosen(found.choice.candidates)
-        assert found.results.exact is True
-        assert found.results.test.right == kept.test_right
 
 
 @pytest.mark.parametrize("method", ["recommended", "um_pfssl"])

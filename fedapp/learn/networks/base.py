@@ -9,8 +9,6 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from fedapp.learn.graphs import Graphs
-
 Features = tuple[Tensor, ...]
 """What the trunk hands to the tail: one tensor or more, each [n, ...]."""
 Draw = Callable[[Tensor, float], Tensor]
@@ -43,13 +41,9 @@ class Network(nn.Module, ABC):
     compute: torch.dtype = torch.float32
     """bfloat16: what runs under `in_compute_type` runs in it; parameters, statistics of batch norms
     and logits are float32 all the same."""
-    graphs: Graphs | None = None
-    """Where work on this network is recorded for a GPU; None: it is not."""
     finds: bool = False
     """Whether its logits are of findings, each there or not, and not of classes that exclude each
     other (`networks.build_model`)."""
-    grouped: bool = False
-    """Whether it is trained as one of a group (`learn.together`), be it by itself."""
 
     _asked: bool | None = None
     """The mode that `train` was last asked for."""

@@ -43,7 +43,6 @@ class FedRoD(FromLabelled):
 
     name: ClassVar[str] = "fedrod"
     sums_suffice: ClassVar[bool] = True
-    one_by_one: ClassVar[str] = "a step of FedRoD's trains two heads"
 
     answer: Literal["common", "tuned"] = "tuned"
     """What a site uses: the server's model, or the personal answer ("tuned")."""

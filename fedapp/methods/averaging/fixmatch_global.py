@@ -83,7 +83,7 @@ def taught(
         for labelled, unlabelled in pairs(work):
             x_s, y = weak(data.labelled[labelled]), data.labels[labelled]
             views = work.normalise(torch.cat([x_s, strong(data.unlabelled[unlabelled])]))
-            yield Step(loss, (views, y, labels[unlabelled], sure[unlabelled]), recordable=True)
+            yield Step(loss, (views, y, labels[unlabelled], sure[unlabelled]))
 
     yield from work.passes(epoch)
 

@@ -31,7 +31,6 @@ class PFedMe(ByObjective):
     """Defaults are the official README's for a deep network on MNIST."""
 
     name: ClassVar[str] = "pfedme"
-    one_by_one: ClassVar[str] = "pFedMe goes several steps down each mini-batch's loss"
 
     elastic: Annotated[float, Field(ge=0)] = 15.0
     """lambda: how strongly theta is pulled to w."""

@@ -53,7 +53,7 @@ def corrected(work: Work, kept: Tensor, soft: Tensor, worth: Tensor, mix: Tensor
                     [known_shift.expand(len(some), -1), shift.expand(len(others), -1)]
                 )
             batch = views, targets[some], targets[others], added, scale
-            yield Step(corrected_loss, batch, recordable=True)
+            yield Step(corrected_loss, batch)
 
     return work.passes(epoch)
 

@@ -91,7 +91,6 @@ class FedMatch(Method[Sparse]):
     """Fields are the paper's hyper-parameters, defaults the code's with labels at the sites."""
 
     name: ClassVar[str] = "fedmatch"
-    one_by_one: ClassVar[str] = "a step of FedMatch's goes down two losses, for two sets of weights"
     state: ClassVar[type[MethodState]] = Sparse
 
     confidence: Share = 0.75
