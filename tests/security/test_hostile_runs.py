@@ -29,7 +29,6 @@ from fedapp.learn.params import digest_of, to_bytes
 from fedapp.messages.codec import decode_answer, encode
 from fedapp.messages.protocol import Hello, Incoming, ModelRef, Origin, Refusal, Task
 from fedapp.site import house
-from fedapp.site.heads import RecordError
 from fedapp.site.record import Record
 from fedapp.site.terms import TermError
 from tests.experiment.test_signed import KEY, OTHER, line
