@@ -100,8 +100,8 @@ from fedapp.drivers.crew import _Worker
 from tests.drivers.test_crew import Asleep, outbox
 from tests.small import small
 worker = _Worker(Asleep(small(), Path("pool"), Path("sites"), None))
-worker.give([outbox(1)[0].task])
-worker.answers()
+worker.give(outbox(1)[0].task)
+worker.answer()
 """
 
 
