@@ -21,7 +21,7 @@ from flwr.proto.node_pb2 import Node
 from examples import demo_images
 from fedapp.experiment.config import load_experiment
 from fedapp.tools.deploy.certs import make_certs
-from fedapp.tools.deploy.compose_local import read_compose
+from fedapp.tools.deploy.compose_local import Services, read_compose
 from tests.deploy.machines import Document
 
 ROOT = Path(__file__).parents[2]
@@ -167,6 +167,12 @@ def test_what_is_made_once_goes_where_its_service_may_write(tmp_path):
         for file in (tmp_path / top).rglob("*"):
             place = Path("/") / file.relative_to(tmp_path)
             assert file.is_dir() or any(map(place.is_relative_to, open_to_it)), (name, place)
+
+
+def test_the_demos_images_are_made_where_no_containers_are_too(tmp_path):
+    services = Services(DOCKER / "compose.yaml", tmp_path, {})
+    assert services.start("images").wait(120) == 0, services.log("images")
+    assert all(any(services.volume(f"{site}-images").rglob("*.png")) for site in SITES)
 
 
 def test_each_site_sees_its_own_images_only_and_cannot_change_them():
