@@ -20,8 +20,13 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def results(folder: Path) -> dict[str, Any]:
-    """Rows, every site's model by digest, helper lists, evaluations, and all traffic."""
+    """Rows, every site's model by digest, helper lists, evaluations, and all traffic.
+
+    Of what sites keep to themselves only whose there is: its digests have each site's secret in
+    them, and are other ones wherever its folder is another.
+    """
     checkpoint = _untimed(json.loads((folder / "checkpoint.json").read_text()))
+    checkpoint["state"]["private"] = sorted(checkpoint["state"]["private"])
     return {"rows": rows(folder), "traffic": (folder / "traffic.csv").read_text(), **checkpoint}
 
 
