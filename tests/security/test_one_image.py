@@ -415,17 +415,22 @@ def test_what_a_server_says_that_a_site_keeps_buys_no_second_look(opened, sums):
     """
     client = opened(trained(), "one")
     weights = to_bytes(client._initial())
-    seen = []
-    for turn in range(2):
-        task = question(client, "train", 1, weights, private=f"{turn}" * 64)
-        if sums:
-            task = replace(task, sum=SumStep(sums[turn], "add", 1, (0, 1, 2)))
+    tasks = [question(client, "train", 1, weights, private=f"{turn}" * 64) for turn in range(2)]
+    if sums:
+        steps = [SumStep(number, "add", 1, (0, 1, 2)) for number in sums]
+        tasks = [replace(task, sum=step) for task, step in zip(tasks, steps, strict=True)]
+    assert_one_look(client, tasks)
+
+
+def assert_one_look(client, tasks):
+    """Check that a site takes tasks for one question: one payment, one model of the same draws."""
+    models = set()
+    for task in tasks:
         context, _ = client.context(task)
         pay(task, context, client.experiment.method, client.releases)
-        model = client.experiment.method.site_round(task, context).params
-        seen.append(digest_of(to_bytes(model)))
+        models.add(digest_of(to_bytes(client.experiment.method.site_round(task, context).params)))
     paid = [line for line in client.releases._known() if line.startswith("model-")]
-    assert len(paid) == len(set(seen)) == 1
+    assert len(paid) == len(models) == 1
 
 
 def question(client, action, number, blob, **more) -> Task:
