@@ -2,8 +2,9 @@
 
 `python -m bench.study [NAME ...]`: all grids results_*, second_* and crossing of conf/sweeps, or
 those named. What was run before is kept, what was cut goes on; so a second call only writes the
-pages anew. Tables, figures and numbers of each go into docs/results/NAME/; its page there is
-tables.md, to which docs/RESULTS.md links.
+pages anew. The tables and the numbers of each run go into docs/results/NAME/; its page there is
+tables.md, to which docs/RESULTS.md links. Of its figures only those go there that a page under
+docs/ shows: all others stay in the comparison's own folder.
 
 What a grid says of tuning decides: `tune`: its methods are tuned, then compared; `tuned_from`: they
 have what was chosen for that grid, which is tuned first; neither: they are compared as they are.
@@ -11,9 +12,10 @@ have what was chosen for that grid, which is tuned first; neither: they are comp
 
 import json
 import os
+import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,8 @@ from fedapp.tools.compare.tuning import as_file, chosen_values, laid_over, write
 FIRST = ("results_fashion_mnist", "results_cifar10")
 """The studies that come first; the others follow by name."""
 DOCUMENT = Path(__file__).parents[1] / "docs" / "RESULTS.md"
-KEPT = ("results.csv", "rounds.csv")
-"""Files of a comparison that lie beside its figures."""
+NUMBERS = "results.csv"
+"""The file of a comparison that lies beside its page: a row for each run."""
 PAGE = "tables.md"
 """A study's page in its folder."""
 
@@ -96,21 +98,53 @@ def _facts(tuning: Path) -> Mapping[str, Any]:
     return facts
 
 
-def published(study: Study, folder: Path) -> None:
-    """Write a study's page into its folder; copy its figures and numbers beside it."""
+def published(study: Study, folder: Path, shown: Collection[str] = ()) -> None:
+    """Write a study's page into its folder; copy its numbers and the figures `shown` beside it."""
     name, comparison = study.name, study.comparison
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob("*.png"), folder / "tuning.json", folder / f"{name}.yaml"):
         old.unlink(missing_ok=True)
-    files = [comparison / kept for kept in KEPT]
+    files = [comparison / NUMBERS]
     files += [study.grid] if study.grid else []
     files += [study.tuning / "tuning.json"] if study.tuning else []
-    for file in (*files, *sorted((comparison / "figures").glob("*.png"))):
+    for file in (*files, *(comparison / "figures" / figure for figure in sorted(shown))):
         shutil.copyfile(file, folder / file.name)
     report = (comparison / "tables.md").read_text(encoding="utf-8")
     _, _, body = report.partition("\n")  # the page has a title of its own
-    text = page(name, _head(study), body.replace("](figures/", "]("))
+    text = page(name, _head(study), with_figures(body, shown))
     write_atomic(folder / PAGE, text.encode(), durable=False)
+
+
+def figures_shown(name: str) -> set[str]:
+    """Return the figures of a study that a page under docs/ shows, by their file names."""
+    docs = DOCUMENT.parent
+    pages = [*docs.glob("*.md"), *docs.glob("results/*.md")]
+    text = "\n".join(file.read_text(encoding="utf-8") for file in pages)
+    return set(re.findall(rf"[(/]{re.escape(name)}/([\w.-]+\.png)\)", text))
+
+
+def with_figures(report: str, shown: Collection[str]) -> str:
+    """Return a comparison's report with the sections of tables, and of the figures `shown`.
+
+    A section is a heading with what stands below it. The heading of a part of which no section is
+    left goes too. The figures lie in the page's own folder.
+    """
+    sections = re.split(r"^(?=##+ )", report, flags=re.MULTILINE)
+    drawn = [
+        re.search(r"^!\[[^]]*\]\((?:figures/)?([^)]*)\)$", part, re.MULTILINE) for part in sections
+    ]
+    kept = [
+        part
+        for part, figure in zip(sections, drawn, strict=True)
+        if not figure or figure[1] in shown
+    ]
+    follows = [part.startswith("###") for part in kept[1:]] + [False]
+    whole = [
+        part
+        for part, has_section in zip(kept, follows, strict=True)
+        if has_section or not re.fullmatch(r"## [^\n]*\s*", part)
+    ]
+    return "".join(whole).replace("](figures/", "](")
 
 
 def page(name: str, head: str, body: str) -> str:
@@ -176,7 +210,7 @@ def main(names: Sequence[str]) -> None:
     root = Path(os.environ.get("FEDAPP_OUT") or "~/um-pfssl-runs").expanduser()
     try:
         for name in chosen:
-            published(run(name, root), DOCUMENT.parent / "results" / name)
+            published(run(name, root), DOCUMENT.parent / "results" / name, figures_shown(name))
             print(f"docs/results/{name}/{PAGE} is written")
             if f"](results/{name}/{PAGE})" not in DOCUMENT.read_text(encoding="utf-8"):
                 print(f"{DOCUMENT.name} has no link to it: add [{name}](results/{name}/{PAGE})")

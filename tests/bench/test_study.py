@@ -26,7 +26,26 @@ FACTS = {
          "validation_accuracy": 0.25, "test_accuracy": 0.9},
     ],
 }  # fmt: skip
-REPORT = "# Title\n\n## Accuracy\n\n### Table\n\n![Curves](figures/curves.png)\n"
+REPORT = """# Title
+
+## Accuracy
+
+### Table
+
+| a |
+
+### Curves
+
+![Curves](figures/curves.png)
+
+What a curve is.
+
+## Mistakes
+
+### Confusion
+
+![Confusion](figures/confusion.png)
+"""
 
 
 @pytest.fixture
@@ -36,25 +55,44 @@ def ran(tmp_path: Path) -> Study:
     tuning.mkdir()
     (tuning / "tuning.json").write_text(json.dumps(FACTS))
     (tuning / "results.yaml").write_text("tuned\n")
-    for name in study.KEPT:
-        (comparison / name).write_text("numbers\n")
+    (comparison / study.NUMBERS).write_text("numbers\n")
     (comparison / "tables.md").write_text(REPORT)
-    (comparison / "figures" / "curves.png").write_bytes(b"drawn")
+    for name in ("curves", "confusion"):
+        (comparison / "figures" / f"{name}.png").write_bytes(b"drawn")
     return Study("results", comparison, tuning / "results.yaml", tuning)
 
 
-def test_a_page_is_written_and_all_that_it_shows_is_beside_it(tmp_path: Path, ran: Study):
+def test_a_page_is_written_with_the_figures_that_are_shown_elsewhere_beside_it(
+    tmp_path: Path, ran: Study
+):
     folder = tmp_path / "docs" / "results"
-    study.published(ran, folder)
+    study.published(ran, folder, {"curves.png"})
     text = (folder / study.PAGE).read_text()
     assert text.startswith("# All tables: results\n\nMade by `python -m bench.study results`: ")
     assert "\n\n## Tuning\n\n2 candidates of every method" in text and "# Title" not in text
-    assert text.endswith("\n\n## Accuracy\n\n### Table\n\n![Curves](curves.png)\n")
+    curves = "### Curves\n\n![Curves](curves.png)\n\nWhat a curve is."
+    assert text.endswith(f"\n\n## Accuracy\n\n### Table\n\n| a |\n\n{curves}\n")
     assert (folder / "curves.png").read_bytes() == b"drawn"
     kept = {path.name for path in folder.iterdir()}
-    assert kept == {*study.KEPT, study.PAGE, "curves.png", "tuning.json", "results.yaml"}
-    study.published(ran, folder)
+    assert kept == {study.NUMBERS, study.PAGE, "curves.png", "tuning.json", "results.yaml"}
+    study.published(ran, folder, {"curves.png"})
     assert (folder / study.PAGE).read_text() == text
+
+
+def test_a_page_without_figures_has_its_tables_alone(tmp_path: Path, ran: Study):
+    study.published(ran, tmp_path)
+    assert (tmp_path / study.PAGE).read_text().endswith("\n\n## Accuracy\n\n### Table\n\n| a |\n")
+    assert not list(tmp_path.glob("*.png"))
+
+
+def test_figures_are_shown_that_a_page_names_by_the_studys_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(study, "DOCUMENT", tmp_path / "RESULTS.md")
+    study.DOCUMENT.write_text("![a](results/one/a.png) ![b](results/other/b.png) [c](one/c.md)")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "gallery.md").write_text("![d](one/d-1_0.5.png)\n![e](someone/e.png)")
+    assert study.figures_shown("one") == {"a.png", "d-1_0.5.png"}
 
 
 def test_tuning_is_a_row_a_method_with_the_chosen_one_in_bold():
@@ -94,13 +132,13 @@ def test_a_study_that_is_not_tuned_says_so_and_keeps_no_tuning(
     study.published(Study("results", ran.comparison), folder)
     text = (folder / study.PAGE).read_text()
     assert "every method has the values of [its grid](../../../conf/sweeps/ours.yaml)." in text
-    assert {path.name for path in folder.iterdir()} == {*study.KEPT, study.PAGE, "curves.png"}
+    assert {path.name for path in folder.iterdir()} == {study.NUMBERS, study.PAGE}
     study.published(Study("results", ran.comparison, ran.grid, source="results_a"), folder)
     text = (folder / study.PAGE).read_text()
     assert "the values that tuning chose for it in `results_a`, except" in text
     assert "[results.yaml](results.yaml) has them all." in text
     kept = {path.name for path in folder.iterdir()}
-    assert kept == {*study.KEPT, study.PAGE, "curves.png", "results.yaml"}
+    assert kept == {study.NUMBERS, study.PAGE, "results.yaml"}
 
 
 PAGES = sorted((study.DOCUMENT.parent / "results").glob(f"*/{study.PAGE}"))
@@ -116,8 +154,9 @@ def test_the_pages_are_what_the_code_writes_and_results_leads_to_them(page: Path
         made = Study(name, folder, grid, tuning=folder)
     head, found, body = text.partition("## What was compared")
     assert study.page(name, study._head(made), found + body) == text, head
-    shown = set(re.findall(r"!\[[^]]*\]\(([^)]*)\)", text))
-    assert shown <= {path.name for path in folder.glob("*.png")}
+    shown = study.figures_shown(name)
+    assert set(re.findall(r"!\[[^]]*\]\(([^)]*)\)", text)) == shown
+    assert {path.name for path in folder.glob("*.png")} == shown
     assert f"](results/{name}/{study.PAGE})" in study.DOCUMENT.read_text()
 
 
