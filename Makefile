@@ -62,10 +62,11 @@ soak: $(STAMP) ## a federation while its programs are killed: ARGS="--sites 12 -
 mutants: $(STAMP) ## small faults put in: does a test notice? ARGS="--each 100 --seed 1"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants --workers $(WORKERS) $(ARGS)
 
-lint: $(STAMP) ## style and types, as CI checks them
+lint: $(STAMP) ## style and types, as CI checks them; at the end what is nearest its budget
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@$(BIN)/python -m tests.budgets --nearest 5
 
 format: $(STAMP) ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
