@@ -48,7 +48,7 @@ FAMILIES = {
 """Of methods, with those that they build on."""
 FLOWER = {
     "fedapp.messages.wire", "fedapp.tools.deploy.roster", "fedapp.tools.deploy.superlink",
-    "fedapp.tools.node.checkserver",
+    "fedapp.tools.flower_compat", "fedapp.tools.node.checkserver",
     "fedapp.tools.node.gate", "fedapp.tools.node.supernode",
     "client_app.app", "client_app.resident.caller",
     "server_app.app", "server_app.carrier", "server_app.introductions", "server_app.post",

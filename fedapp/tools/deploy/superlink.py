@@ -7,15 +7,15 @@ and SuperNodes. Removing a delivered model of 250 MB can take as long, since Deb
 writes zeros over it. Here it does not, and who must wait may wait a minute.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
-from flwr.supercore import sql_mixin
-from flwr.supercore.constant import SQLITE_PRAGMAS
-from flwr.superlink import extensions
 from flwr.superlink.cli import flower_superlink
 
+from fedapp.ground.errors import RunError
+from fedapp.tools.flower_compat import DATABASE_PRAGMAS, SERVER_PAGES
 from fedapp.tools.node.bundle import ABOUT, about, installed
 
 PRAGMAS = (("busy_timeout", "60000"), ("secure_delete", "FAST"))
@@ -37,8 +37,11 @@ async def _about() -> dict[str, Any]:
 
 def main() -> None:
     """Run the SuperLink."""
-    vars(extensions).update(configure_app=saying_which(extensions.configure_app))
-    vars(sql_mixin).update(SQLITE_PRAGMAS=(*SQLITE_PRAGMAS, *PRAGMAS))
+    try:
+        SERVER_PAGES.replace(saying_which(SERVER_PAGES.original()))
+        DATABASE_PRAGMAS.replace((*DATABASE_PRAGMAS.original(), *PRAGMAS))
+    except RunError as error:
+        sys.exit(f"error: {error}")
     flower_superlink()
 
 

@@ -11,27 +11,25 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
-from flwr.app import Error, Message
+from flwr.app import Error
 from flwr.cli.build import build_fab_from_files
 from flwr.cli.config_utils import get_fab_metadata
 from flwr.common.constant import ErrorCode
 from flwr.supercore.constant import TaskType
 from flwr.supercore.fab import Fab
-from flwr.supernode import start_client_internal as flower
 
 from fedapp.experiment.codehash import STAND_IN
 from fedapp.ground.errors import FedAppError, one_line
 from fedapp.site.house import stands_in
 from fedapp.site.record import Record
+from fedapp.tools.flower_compat import PULL_A_MESSAGE, answer_with_error
 from fedapp.tools.node.approvals import Approvals
 from fedapp.tools.node.bundle import Bundle, installed, read_fab
 
 log = logging.getLogger("flwr")
-
-PULL = "_pull_and_store_message"
-"""Flower's function that pulls one message and, for a new run, its app."""
 
 
 class _NotApprovedError(Exception):
@@ -39,14 +37,18 @@ class _NotApprovedError(Exception):
 
 
 def ask_before_running(approvals: Approvals) -> None:
-    """Have Flower's SuperNode in this process ask a site's approvals before it takes a message."""
-    vars(flower)[PULL] = asking(vars(flower)[PULL], approvals)
+    """Have Flower's SuperNode in this process ask a site's approvals before it takes a message.
+
+    Raises RunError where this Flower has no such place.
+    """
+    PULL_A_MESSAGE.replace(asking(PULL_A_MESSAGE.original(), approvals))
 
 
 def asking(pull: Callable[..., int | None], approvals: Approvals) -> Callable[..., int | None]:
-    """Return Flower's function `_pull_and_store_message` with the question in it."""
+    """Return Flower's function that pulls a message, with the question in it."""
     gate = _Gate(approvals)
 
+    @wraps(pull)  # so `flower_compat` finds Flower's own function behind it
     def pulled(**given: Any) -> int | None:
         state, taken, runs = given["state"], [], []
 
@@ -83,8 +85,8 @@ def asking(pull: Callable[..., int | None], approvals: Approvals) -> Callable[..
                 Record(approvals.folder).add("refused", **facts)
             except FedAppError as error:  # refused it is all the same
                 log.error("%s", one_line(error))
-            answer = Message(Error(ErrorCode.INVALID_FAB, why), reply_to=message)
-            vars(flower)["_insert_message"](answer, state, given["object_store"])
+            answer = Error(ErrorCode.INVALID_FAB, why)
+            answer_with_error(message, answer, state, given["object_store"])
             run_id: int = message.metadata.run_id
             return run_id
 

@@ -18,10 +18,11 @@ from typing import BinaryIO
 
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest, SendNodeHeartbeatResponse
-from flwr.supernode import fleet_http_connection
 from flwr.supernode.cli import flower_supernode
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
+from fedapp.ground.errors import RunError
+from fedapp.tools.flower_compat import FLEET_CLIENT
 from fedapp.tools.node.approvals import Approvals
 from fedapp.tools.node.gate import ask_before_running
 
@@ -61,8 +62,11 @@ def main() -> None:
     """Run the SuperNode until it ends, or until it does nothing any more."""
     told = os.fdopen(int(sys.argv.pop(1)), "wb", buffering=0)
     threading.Thread(target=leave_with_parent, daemon=True).start()
-    ask_before_running(Approvals(Path(sys.argv.pop(1))))
-    vars(fleet_http_connection).update(FleetHttpClient=telling(told))
+    try:
+        ask_before_running(Approvals(Path(sys.argv.pop(1))))
+        FLEET_CLIENT.replace(telling(told))
+    except RunError as error:
+        sys.exit(f"error: {error}")
     flower_supernode()
     # Its loop is over, after an error. Flower's other threads would hold the process for ever.
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,6 @@
 """The question between Flower's message and Flower's app."""
 
 import hashlib
-import inspect
 import os
 from types import SimpleNamespace
 
@@ -16,20 +15,12 @@ from flwr.supernode import start_client_internal as flower
 from fedapp.experiment.codehash import digest_of_files
 from fedapp.messages.protocol import READS, SCHEMA
 from fedapp.site.record import Record
+from fedapp.tools.flower_compat import PULL_A_MESSAGE
 from fedapp.tools.node.approvals import Approvals
 from fedapp.tools.node.bundle import installed, read_fab
-from fedapp.tools.node.gate import PULL, ask_before_running, asking
+from fedapp.tools.node.gate import ask_before_running, asking
 from tests.tools.node.test_approvals import APP, FAB
 from tests.tools.node.test_bundle import fab
-
-
-def test_flower_has_what_is_replaced():
-    """By name, in the module's own namespace, with the arguments that are looked at."""
-    loop = flower.start_client_internal.__code__.co_names
-    assert PULL in loop
-    taken = set(inspect.signature(vars(flower)[PULL]).parameters)
-    assert taken >= {"state", "object_store", "receive", "get_run", "get_fab"}
-    assert list(inspect.signature(flower._insert_message).parameters) == ["msg", "state", "store"]
 
 
 @pytest.fixture
@@ -60,7 +51,11 @@ def node(tmp_path, monkeypatch):
         return 7
 
     asked = asking(pull, made.approvals)
-    monkeypatch.setattr(flower, "_insert_message", lambda msg, *_: made.answers.append(msg))
+
+    def keep(msg, state, store):
+        made.answers.append(msg)
+
+    monkeypatch.setattr(flower, "_insert_message", keep)
     made.pull = lambda empty=False: asked(
         state=made.state,
         object_store=None,
@@ -113,10 +108,10 @@ def test_a_damaged_list_approves_nothing_and_its_path_stays_at_the_site(node, ca
 
 
 def test_it_takes_the_place_of_flowers_own(monkeypatch, tmp_path):
-    monkeypatch.setattr(flower, PULL, vars(flower)[PULL])
-    before = vars(flower)[PULL]
+    before = PULL_A_MESSAGE.original()
+    monkeypatch.setattr(flower, PULL_A_MESSAGE.name, before)
     ask_before_running(Approvals(tmp_path))
-    assert vars(flower)[PULL] is not before
+    assert PULL_A_MESSAGE.original() is not before
 
 
 HERE = installed().files

@@ -9,8 +9,6 @@ import httpx
 import pytest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse, PullMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest, SendNodeHeartbeatResponse
-from flwr.supernode import fleet_http_connection
-from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from fedapp.tools.node.supernode import telling
 
@@ -50,12 +48,6 @@ def test_a_supervisor_that_is_gone_breaks_no_heartbeat():
     told.write = lambda _: (_ for _ in ()).throw(BrokenPipeError())
     body = SendNodeHeartbeatResponse(success=True).SerializeToString()
     assert client(told, 200, body).SendNodeHeartbeat(SendNodeHeartbeatRequest()).success
-
-
-def test_flowers_connection_takes_its_client_by_the_name_that_is_replaced():
-    assert fleet_http_connection.FleetHttpClient is FleetHttpClient
-    names = fleet_http_connection.http_request_response.__wrapped__.__code__.co_names
-    assert "FleetHttpClient" in names
 
 
 CHILD = """
