@@ -1,4 +1,4 @@
-# Everything runs from .venv, which `make env` builds once from constraints-hashes.txt.
+# Everything runs from .venv, which `make env` builds once from requirements/constraints-hashes.txt.
 PYTHON ?= python3
 PRESET ?= digits_demo
 SITES ?=
@@ -18,12 +18,12 @@ help: ## list the targets
 env: $(STAMP) ## make the environment in .venv (once; several minutes the first time)
 
 # The pins, with their hashes, of which this is true. CUDA's packages are made for Linux on x86-64.
-pins = awk '/^[a-z]/ { wanted = $(1) } wanted' constraints-hashes.txt
+pins = awk '/^[a-z]/ { wanted = $(1) } wanted' requirements/constraints-hashes.txt
 HERE := $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),1,!/^(cuda-|nvidia-|triton==)/)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
 # Every package by the hash of its file, pip itself first. The project is built by what is there then.
-$(STAMP): pyproject.toml constraints-hashes.txt
+$(STAMP): pyproject.toml requirements/constraints-hashes.txt
 	@echo "making .venv: PyTorch is large, this takes some minutes the first time"
 	$(PYTHON) -m venv .venv
 	@$(call pins,/^pip==/) > .venv/pip.txt

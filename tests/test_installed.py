@@ -1,4 +1,4 @@
-"""The wheel in an environment of its own, outside the checkout, without the extra `app`."""
+"""The wheel in an environment of its own, outside the checkout, where Flower cannot be imported."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from fedapp.tools.node.bundle import read_app
 ROOT = Path(__file__).parents[1]
 TINY = ["rounds.num_rounds=1", "training.local_steps=2", "data.image_size=0"]
 ABSENT = ("flwr", "ray", "cryptography")
-"""What the extra `app` brings."""
+"""What one process and Python do not need, though `pip install` brings it."""
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ def test_the_wheel_says_which_extras_there_are(wheel):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(metadata.get_all("Provides-Extra")) == set(project["optional-dependencies"])
     needed = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
-    assert not [line for line in needed if re.match("|".join(ABSENT), line)]
+    assert [line for line in needed if line.startswith("flwr[simulation]")]
     presets = {f"fedapp/{path.relative_to(ROOT)}" for path in (ROOT / "conf").rglob("*.yaml")}
     assert presets <= set(names) and "fedapp/py.typed" in names
 
@@ -108,15 +108,3 @@ def test_an_example_of_docs_python_works_without_flower(fedapp, tmp_path):
     (tmp_path / "example.py").write_text(example[1])
     done = fedapp("python", "example.py")
     assert done.returncode == 0 and done.stdout, done.stderr
-
-
-@pytest.mark.parametrize("words", [
-    ["certs", "keys"],
-    ["sites"],
-    ["compare", "small", "--driver", "flower"],
-])  # fmt: skip
-def test_what_needs_the_extra_says_so_in_a_line(fedapp, words):
-    done = fedapp("fedapp", *words)
-    assert done.returncode == 2
-    remedy = r"fedapp: \w+ is not installed: pip install 'um-pfssl\[app\]'.*\n"
-    assert re.fullmatch(remedy, done.stderr)

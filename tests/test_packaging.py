@@ -46,7 +46,7 @@ def test_constraints_are_exact_public_versions_without_addresses():
 
 
 def test_every_pin_has_the_hashes_of_its_files_and_no_address():
-    text = (ROOT / "constraints-hashes.txt").read_text()
+    text = (ROOT / "requirements/constraints-hashes.txt").read_text()
     body = "".join(line for line in text.splitlines(True) if not line.startswith("#"))
     assert "://" not in body and "@" not in body and ";" not in body
     found = {}
