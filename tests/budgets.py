@@ -65,7 +65,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/server": (2_300, 16),
     "fedapp/results": (4_600, 34),
     "fedapp/drivers": (650, 9),
-    "fedapp/tools": (5_350, 67),
+    "fedapp/tools": (5_450, 68),
     "fedapp/api": (600, 6),
     "client_app": (950, 13),
     "server_app": (600, 7),
