@@ -34,7 +34,7 @@ from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runpaths import out_root
+from fedapp.experiment.runfolder import out_root
 from fedapp.ground.errors import RunError
 from fedapp.ground.rng import numpy_stream
 from fedapp.site.federation import federation_of

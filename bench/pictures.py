@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageChops
 
 from bench.command import carry_out
-from fedapp.experiment.runpaths import find_run
+from fedapp.experiment.runfolder import find_run
 from fedapp.ground.errors import RunError
 from fedapp.results.comparison.figures import WIDTH_MORE, png, styled
 from fedapp.results.comparison.looks import looks

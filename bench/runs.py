@@ -20,8 +20,8 @@ from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import RunFolder, open_run
-from fedapp.experiment.runpaths import out_root
+from fedapp.experiment.resume import open_run
+from fedapp.experiment.runfolder import RunFolder, out_root
 from fedapp.ground.devices import torch_threads
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.progress import Progress

@@ -19,7 +19,7 @@ from fedapp.experiment.config import (
 )
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runpaths import folder_of, out_root, runs_root
+from fedapp.experiment.runfolder import folder_of, out_root, runs_root
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import ConfigError, ProtocolError, RunError
 from fedapp.ground.settings import OWN

@@ -147,7 +147,7 @@ def run(
     """Run an experiment in this process, without Flower: the same rounds, the same numbers."""
     from fedapp.drivers.loopback import run_loopback
     from fedapp.experiment.config import load_experiment, parse_overrides
-    from fedapp.experiment.records import pretty
+    from fedapp.experiment.runfolder import pretty
     from fedapp.ground.processes import termination_as_interrupt
     from fedapp.results.endblock import end_block
     from fedapp.results.paperblock import paper_block
@@ -306,7 +306,7 @@ def show_site(
     ] = 0.9,
 ) -> None:
     """Say whether joining paid, and which models this site has: of which run, why, how good."""
-    from fedapp.experiment.runpaths import runs_root
+    from fedapp.experiment.runfolder import runs_root
     from fedapp.tools.models.mine import show_site
 
     place = folder or Path(os.environ.get("FEDAPP_SITES") or runs_root())

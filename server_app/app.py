@@ -12,7 +12,7 @@ from fedapp.experiment.config import (
     read_run_config,
     settings_said,
 )
-from fedapp.experiment.runlock import sole_server
+from fedapp.experiment.resume import sole_server
 from fedapp.experiment.signed import SIGNED, read_word, settings_digest
 from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.ground.ours import process_is_ours

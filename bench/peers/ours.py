@@ -9,7 +9,7 @@ from bench.peers.problem import SEED, Problem
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runpaths import out_root
+from fedapp.experiment.runfolder import out_root
 from fedapp.ground.ours import process_is_ours
 from fedapp.learn.params import Params, from_bytes, schema_of
 from fedapp.messages.protocol import SERVER_SITE, Reply, Task

@@ -14,8 +14,7 @@ from fedapp.api.tensors import Inputs, as_inputs
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import CONF, Scalar
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.experiment.runpaths import find_run
+from fedapp.experiment.runfolder import RunFolder, find_run
 from fedapp.ground import functions
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError, DataError, RunError, nearest

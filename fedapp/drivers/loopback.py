@@ -7,8 +7,7 @@ from pathlib import Path
 from fedapp.drivers.calls import Loopback
 from fedapp.drivers.crew import Crew, Workplace
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import check_run
-from fedapp.experiment.runlock import sole_server
+from fedapp.experiment.resume import check_run, sole_server
 from fedapp.ground.progress import doing
 from fedapp.messages.store import ModelStore
 from fedapp.results.endblock import COPIES, end_block

@@ -19,7 +19,7 @@ from fedapp.drivers.workers import measure
 from fedapp.experiment.config import flower_words, load_experiment, parse_overrides
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import anywhere
-from fedapp.experiment.runfolder import check_run
+from fedapp.experiment.resume import check_run
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError, FedAppError
 

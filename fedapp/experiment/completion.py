@@ -14,7 +14,7 @@ from fedapp.experiment.presetfiles import (
     read_yaml,
     sweeps,
 )
-from fedapp.experiment.runpaths import run_names, runs_root
+from fedapp.experiment.runfolder import run_names, runs_root
 
 _METHOD = "method.preset="
 

@@ -14,10 +14,10 @@ import dataclasses
 import difflib
 import hashlib
 import json
-import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
@@ -38,22 +38,32 @@ from fedapp.experiment.presetfiles import (
     scalar,
     source_of,
 )
-from fedapp.ground.errors import OVERRIDE, ConfigError, Contradiction, Problem, nearest
+from fedapp.ground.errors import (
+    OVERRIDE,
+    ConfigError,
+    Contradiction,
+    Incompatibility,
+    Problem,
+    nearest,
+)
 from fedapp.ground.functions import advice, names_function
 from fedapp.ground.settings import (
+    BETWEEN_GROUPS,
     CLOSED,
     OWN,
     DataSettings,
     NonNegative,
+    PrivacySettings,
+    RoundSettings,
     SplitSettings,
-    changed,
+    TrainSettings,
     idle,
-    members_of,
 )
 from fedapp.ground.withdrawn import SETTINGS, TAKEN_OUT, changes_nothing
 from fedapp.learn.averages import rule_names
-from fedapp.learn.networks import DEFAULT_NETWORK, network_class, network_names
+from fedapp.learn.networks import DEFAULT_NETWORK, NetworkSettings, network_class, network_names
 from fedapp.methods import learning_from, method_class, method_names, protecting
+from fedapp.methods.base import Method
 
 MACHINE_KEYS = (
     "name", "runtime", "data.root", "data.download", "split.manifest", "model.weights",
@@ -152,8 +162,10 @@ def load_experiment(
     """
     values, given, name, source = _said(preset, overrides)
     experiment = _build(_laid_over(values, given), name, source, given)
-    if problems := _misfits(experiment, _Origin(source, given)):
-        raise ConfigError(*problems)
+    method, origin = experiment.method, _Origin(source, given)
+    if rules := method.misfits(experiment.split.num_clients):  # what so few sites cannot use
+        found = ((f"method.{key}", getattr(method, key), rule) for key, rule in rules.items())
+        raise ConfigError(*(origin.problem(*one) for one in found))
     return experiment
 
 
@@ -353,9 +365,13 @@ def _build(
     if isinstance(wanted, str) and wanted not in DATASETS and not names_function(wanted):
         remedy = advice(wanted, DATASETS)
         problems.append(origin.problem("data.name", wanted, "no such data set", remedy))
-    for needed, check in _BETWEEN:
-        if needed <= parts.keys():
-            problems += check(parts, origin)
+    for check in _CHECKS:
+        groups = signature(check).parameters
+        if groups.keys() <= parts.keys():
+            for found in check(*(parts[group] for group in groups)):
+                group, _, leaf = found.setting.partition(".")
+                value = getattr(parts[group], leaf)
+                problems.append(origin.problem(found.setting, value, found.reason, found.remedy))
     if problems:
         raise ConfigError(*problems)
     return Experiment(name=name, seed=parts.pop("").seed, **parts)
@@ -376,205 +392,117 @@ def _named(values: Mapping[str, Any], origin: _Origin) -> tuple[dict[str, type],
     return found, problems
 
 
-def _bag_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
-    """Return what is wrong where there are bags for a method that cannot use them, or none."""
-    split, method = parts["split"], parts["method"]
+def _check_bags(
+    data: DataSettings, split: SplitSettings, method: Method[Any]
+) -> Iterator[Incompatibility]:
+    """Yield what is wrong where there are bags for a method that cannot use them, or none."""
     bagless = not (split.bags or split.knows or split.labels == "none")
     # Of a site's own data nobody here knows whether they lie in bags.
-    if bagless and BAGS in method.learns_from and parts["data"].name != OWN:
+    if bagless and BAGS in method.learns_from and data.name != OWN:
         rule = "learns from bags, and the data have none"
         remedy = "set split.bags, the bags of a site, or choose another method"
-        return [origin.problem("method.name", method.name, rule, remedy)]
-    if not split.bags or BAGS in method.learns_from:
-        return []
-    able = learning_from(BAGS)
-    remedy = "leave it out" + (f" or choose {' or '.join(able)}" if able else "")
-    rule = f"{method.name} cannot learn from bags"
-    return [origin.problem("split.bags", split.bags, rule, remedy)]
+        yield Incompatibility("method.name", rule, remedy)
+    if split.bags and BAGS not in method.learns_from:
+        able = learning_from(BAGS)
+        remedy = "leave it out" + (f" or choose {' or '.join(able)}" if able else "")
+        yield Incompatibility("split.bags", f"{method.name} cannot learn from bags", remedy)
 
 
-def _server_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
-    """Return what is wrong where nobody has labels, the method needs some, or no server can."""
-    split, given, found = parts["split"], parts["runtime"].server_data, []
-    own = parts["data"].name == OWN
-    if given and not own:
-        rule, remedy = "goes with data.name=own", "a data set that is dealt has split.server_share"
-        found.append(origin.problem("runtime.server_data", given, rule, remedy))
-    if split.labels == "none":
-        if not (split.server_share or given):
-            key = "runtime.server_data" if own else "split.server_share"
-            rule = f"the server alone has labels, and it has no images: set {key}"
-            found.append(origin.problem("split.labels", "none", rule))
-        if why := parts["method"].needs_labels:
-            rule = f"{parts['method'].name} cannot run so: {why}"
-            found.append(origin.problem("split.labels", "none", rule))
-    return found
+def _check_labels(split: SplitSettings, method: Method[Any]) -> Iterator[Incompatibility]:
+    """Yield why a method needs labels at the sites where the server alone has some."""
+    if split.labels == "none" and (why := method.needs_labels):
+        yield Incompatibility("split.labels", f"{method.name} cannot run so: {why}")
 
 
-def _average_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
-    """Return each setting that asks for what the method's sums and averages are not."""
-    method, robust, clip = parts["method"], parts["rounds"].robust, parts["privacy"].clip
-    found = []
-    if not names_function(robust) and robust not in rule_names():
-        rule = f"no such rule; {nearest(robust, rule_names())}"
-        found.append(origin.problem("rounds.robust", robust, rule))
-    if parts["privacy"].masked:
-        found += _mask_problems(parts, origin)
-    remedy = "leave it out or choose another method"
-    return found + [
-        origin.problem(key, value, f"{method.name} cannot run so: {why}", remedy)
-        for key, value, idle, why in (
-            ("rounds.robust", robust, "none", method.needs_mean),
-            ("privacy.clip", clip, 0, method.needs_unclipped),
-            ("training.uneven", parts["training"].uneven, "plain", method.needs_plain),
-        )
-        if value != idle and why
-    ]
-
-
-def _mask_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
-    """Return each setting that needs more of a site than its part in a sum."""
-    method, split, rounds, privacy = (parts[k] for k in ("method", "split", "rounds", "privacy"))
-    found, masked = [], "sums are masked (privacy.sums)"
-    if not method.sums_suffice:
+def _check_averages(
+    method: Method[Any],
+    training: TrainSettings,
+    rounds: RoundSettings,
+    privacy: PrivacySettings,
+) -> Iterator[Incompatibility]:
+    """Yield each setting that asks for what the method's sums and averages are not."""
+    if privacy.masked and not method.sums_suffice:
         able = ", ".join(name for name in method_names() if method_class(name).sums_suffice)
-        rule = f"{method.name} needs each site's own answer, and {masked}"
-        found.append(origin.problem("privacy.sums", "masked", rule, f"choose {able}"))
-    for key, value, plain in (
-        ("rounds.robust", rounds.robust, "none"),
-        ("split.server_share", split.server_share, 0.0),
-        ("runtime.server_data", parts["runtime"].server_data, ""),
+        rule = f"{method.name} needs each site's own answer, and sums are masked (privacy.sums)"
+        yield Incompatibility("privacy.sums", rule, f"choose {able}")
+    for key, asked, why in (
+        ("rounds.robust", rounds.robust != "none", method.needs_mean),
+        ("privacy.clip", privacy.clip, method.needs_unclipped),
+        ("training.uneven", training.uneven != "plain", method.needs_plain),
     ):
-        if value != plain:
-            rule = f"needs single models or images, and {masked}"
-            found.append(origin.problem(key, value, rule, "leave it out"))
-    cohort = math.ceil(rounds.sample_rate * split.num_clients - 1e-9)
-    if cohort < privacy.least_members:
-        rule = f"{cohort} sites train in a round, and a masked sum is of {privacy.least_members}"
-        few = split.num_clients < privacy.least_members  # then all of them do not suffice
-        key, value = (
-            ("split.num_clients", split.num_clients)
-            if few
-            else ("rounds.sample_rate", rounds.sample_rate)
-        )
-        found.append(origin.problem(key, value, rule, "raise it"))
-    if privacy.epsilon and privacy.colluding > max((privacy.least_members - 1) // 3, 1):
-        rule = f"must be fewer than a third of privacy.least_members = {privacy.least_members}"
-        found.append(origin.problem("privacy.colluding", privacy.colluding, rule, "raise that"))
-    try:
-        members_of(privacy.members, parts["data"].site_names, split.num_clients)
-    except ValueError as error:
-        found.append(origin.problem("privacy.members", privacy.members, str(error)))
-    return found
+        if asked and why:
+            rule, remedy = (
+                f"{method.name} cannot run so: {why}",
+                "leave it out or choose another method",
+            )
+            yield Incompatibility(key, rule, remedy)
 
 
-def _image_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
-    """Return why single images cannot be protected."""
-    method, epsilon, training = parts["method"], parts["privacy"].epsilon, parts["training"]
-    if not epsilon:
-        return []
+def _check_images(
+    method: Method[Any],
+    model: NetworkSettings,
+    training: TrainSettings,
+    privacy: PrivacySettings,
+) -> Iterator[Incompatibility]:
+    """Yield the first reason why single images cannot be protected."""
+    if not privacy.epsilon:
+        return
     if why := method.needs_open:
-        rule = f"{method.name} cannot run so: {why}"
         able = "" if method.image_level else f"leave it out or choose {' or '.join(protecting())}"
-        return [origin.problem("privacy.epsilon", epsilon, rule, able)]
-    if training.uneven != "plain":
+        yield Incompatibility("privacy.epsilon", f"{method.name} cannot run so: {why}", able)
+    elif training.uneven != "plain":
         rule = "goes by how many images a class has, which privacy.epsilon hides"
-        return [origin.problem("training.uneven", training.uneven, rule, "set one of the two")]
-    if method.noisy_training and training.optimiser != "sgd":
+        yield Incompatibility("training.uneven", rule, "set one of the two")
+    elif method.noisy_training and training.optimiser != "sgd":
         rule = "steps that protect single images (privacy.epsilon) are plain ones"
-        return [origin.problem("training.optimiser", training.optimiser, rule, "set it to 'sgd'")]
-    if method.noisy_training and training.augment != "none":
+        yield Incompatibility("training.optimiser", rule, "set it to 'sgd'")
+    elif method.noisy_training and training.augment != "none":
         rule = "one image more would change the random views of others, which privacy.epsilon hides"
-        return [origin.problem("training.augment", training.augment, rule, "set it to 'none'")]
-    if method.noisy_training and getattr(parts["model"], "norm", "") == "batch":
+        yield Incompatibility("training.augment", rule, "set it to 'none'")
+    elif method.noisy_training and getattr(model, "norm", "") == "batch":
         rule = "batch norm mixes images, and privacy.epsilon protects each"
-        return [origin.problem("model.norm", "batch", rule, "set it to 'group'")]
-    return []
+        yield Incompatibility("model.norm", rule, "set it to 'group'")
 
 
-def _misfits(experiment: Experiment, origin: _Origin) -> list[Problem]:
-    """Return each setting of the method that so few sites cannot use."""
-    method = experiment.method
-    return [
-        origin.problem(f"method.{key}", getattr(method, key), rule)
-        for key, rule in method.misfits(experiment.split.num_clients).items()
-    ]
+def _check_findings(data: DataSettings, method: Method[Any]) -> Iterator[Incompatibility]:
+    """Yield why a method needs that each image is of one class."""
+    if data.findings and (why := method.needs_classes):
+        yield Incompatibility("data.findings", f"{method.name} cannot learn findings: {why}")
 
 
-def _own_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
-    """Return each setting that does not go with sites' own data."""
-    data, split = parts["data"], parts["split"]
-    if data.name != OWN:
-        return []
-    found: list[Problem] = []
-    if data.sites and len(data.site_names) != split.num_clients:
-        rule = f"data.sites names {len(data.site_names)} sites"
-        key, remedy = "split.num_clients", "make the two equal"
-        found.append(origin.problem(key, split.num_clients, rule, remedy))
-    if split.labels == "all":
-        rule = "own data have no hidden labels to reveal"
-        found.append(origin.problem("split.labels", "all", rule, "use 'some'"))
-    dealt = "own data are dealt by nobody"
-    for key, rule in {
-        "manifest": dealt,
-        "label_share": "own data come with the labels they have",
-        "feature_shift": "own data are used as they are",
-        **dict.fromkeys(("bags", "knows", "server_share"), dealt),
-    }.items():
-        if changed(split, key):
-            value = getattr(split, key)
-            found.append(origin.problem(f"split.{key}", value, rule, "leave it out"))
-    return found
-
-
-def _finding_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
-    """Return each setting that has no meaning where an image has several labels (findings)."""
-    if not parts["data"].findings:
-        return []
-    method, found = parts["method"], []
-    if why := method.needs_classes:
-        rule = f"{method.name} cannot learn findings: {why}"
-        found.append(origin.problem("data.findings", parts["data"].findings, rule))
-    for group, key, plain in (("training", "uneven", "plain"), ("rounds", "min_sensitivity", 0)):
-        if (value := getattr(parts[group], key)) != plain:
-            rule = "is a setting of classes, and data.findings are set"
-            found.append(origin.problem(f"{group}.{key}", value, rule, "leave it out"))
-    if epsilon := parts["privacy"].epsilon:
-        rule = "an image counts in the sums of every finding that was read in it, and the noise is "
-        rule += "for one class an image"
-        found.append(origin.problem("privacy.epsilon", epsilon, rule, "leave it out"))
-    if parts["rounds"].chosen_by == "kappa":
-        rule = "kappa is of classes, and data.findings are set"
-        remedy = "choose balanced_accuracy or f1"
-        found.append(origin.problem("rounds.chosen_by", "kappa", rule, remedy))
-    return found
-
-
-def _size_problems(parts: Mapping[str, Any], origin: _Origin) -> list[Problem]:
-    """Return where network or method take no inputs of the size that is set, or not both."""
-    model, method, found = parts["model"], parts["method"], []
-    data = parts["data"]
-    key, size = "data.image_size", data.image_size
-    shape: tuple[int, ...] = (1, size, size)
+def _check_inputs(
+    data: DataSettings, model: NetworkSettings, method: Method[Any]
+) -> Iterator[Incompatibility]:
+    """Yield where network or method take no inputs of the size that is set, or not both."""
     if data.vector_size:
-        key, size, shape = "data.vector_size", data.vector_size, data.inputs
-    if size and (rule := model.misfit(shape) or method.misfit(shape)):
-        found.append(origin.problem(key, size, rule))
+        key, shape = "data.vector_size", data.inputs
+    else:
+        key, shape = "data.image_size", (1, data.image_size, data.image_size)
+    if shape[-1] and (rule := model.misfit(shape) or method.misfit(shape)):
+        yield Incompatibility(key, rule)
     if rule := method.unfit(model):
-        found.append(origin.problem("model.name", model.name, rule))
-    return found
+        yield Incompatibility("model.name", rule)
 
 
-_BETWEEN: tuple[tuple[set[str], Callable[[Mapping[str, Any], _Origin], list[Problem]]], ...] = (
-    ({"data", "method", "split"}, _bag_problems),
-    ({"data", "method", "runtime", "split"}, _server_problems),
-    ({"method", "privacy", "rounds", "training"}, _average_problems),
-    ({"method", "model", "privacy", "training"}, _image_problems),
-    ({"data", "split"}, _own_problems),
-    ({"data", "method", "privacy", "rounds", "training"}, _finding_problems),
-    ({"data", "model", "method"}, _size_problems),
+def _check_rule(rounds: RoundSettings) -> Iterator[Incompatibility]:
+    """Yield that there is no such rule for averages."""
+    if not names_function(rounds.robust) and rounds.robust not in rule_names():
+        rule = f"no such rule; {nearest(rounds.robust, rule_names())}"
+        yield Incompatibility("rounds.robust", rule)
+
+
+_CHECKS = (
+    *BETWEEN_GROUPS,
+    _check_rule,
+    _check_bags,
+    _check_labels,
+    _check_averages,
+    _check_images,
+    _check_findings,
+    _check_inputs,
 )
-"""Rules between groups, and the groups that must be right by themselves first."""
+"""Rules between settings; each is asked where the groups that are its arguments, and called as
+these are, are right by themselves."""
 
 
 def _misplaced(values: Mapping[str, Any], valid: set[str], origin: _Origin) -> list[Problem]:

@@ -1,19 +1,139 @@
-"""Whether a run may be resumed: its settings then and now."""
+"""The folder of a run that begins or goes on: made, or opened where its run may be resumed.
+
+A run may be resumed with the settings that it had, but for those of the machine, and with more
+rounds. One server carries it on at a time.
+"""
 
 import logging
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import MACHINE_KEYS, experiment_digest, from_plain, to_plain
-from fedapp.experiment.records import Records, Row, json_values
+from fedapp.experiment.experiment import Experiment
+from fedapp.experiment.runfolder import (
+    SERVER,
+    Row,
+    RunFolder,
+    Savable,
+    check_name,
+    held,
+    json_values,
+    newest,
+    out_root,
+    pretty,
+    taken,
+)
+from fedapp.ground.disk import remove_stale
 from fedapp.ground.errors import FedAppError, RunError
 from fedapp.ground.foreign import ForeignError, yaml_file
 
 log = logging.getLogger(__name__)
+
+
+def open_run(
+    experiment: Experiment, manifest: Savable | None = None, identity: str = ""
+) -> RunFolder:
+    """Return the folder that `experiment.runtime` asks for: a new one, or one to resume.
+
+    Of one to resume, metrics of rounds after the checkpoint are dropped. Nobody else may be at work
+    there (`sole_server`). `rounds.num_rounds` may be larger than it was: the folder then is of that
+    longer run. identity: see `RunFolder.create`.
+
+    Raises RunError and StoreError as `RunFolder.create` does, and RunError as `resumable`.
+    """
+    runtime, plain, digest = experiment.runtime, to_plain(experiment), experiment_digest(experiment)
+    if not runtime.resume:
+        root = out_root(experiment)
+        return RunFolder.create(root, runtime.run_name, plain, manifest, digest, identity)
+    folder = resumable(experiment, manifest)
+    facts = folder.read_json("run.json") or {}
+    if facts.get("code") != code_hash()[1]:
+        log.warning(
+            "%s was started with code %s and continues with %s: its rounds may not be alike",
+            folder.path,
+            facts.get("code"),
+            code_hash()[1],
+        )
+    warn_of_other_bits(folder.path, plain)
+    if facts.get("experiment") != digest:  # longer
+        folder.write("run.json", pretty({**facts, "experiment": digest}))
+    note_rounds(folder, plain)
+    folder.drop_rows_after((folder.load_checkpoint() or {"round": -1})["round"])
+    remove_stale(folder.path)
+    return folder
+
+
+def check_run(experiment: Experiment) -> None:
+    """Check early what `open_run` would refuse: no run to resume, another one, or a name taken.
+
+    Nothing is changed: another server may be at work in the folder.
+    """
+    name = experiment.runtime.run_name
+    if experiment.runtime.resume:
+        resumable(experiment, None)
+    elif name:
+        check_name(name)
+        if (folder := out_root(experiment) / name).exists():
+            raise RunError(taken(folder))
+
+
+def resumable(experiment: Experiment, manifest: Savable | None) -> RunFolder:
+    """Return the folder of a run that can be continued, having changed nothing in it.
+
+    Raises RunError where no run is named or there is none of that name, where its checkpoint is
+    damaged, or where it is of another experiment: other settings (naming them), fewer rounds or
+    other images.
+    """
+    root, name = out_root(experiment), experiment.runtime.run_name
+    if not name:
+        raise RunError(
+            f"runtime.resume needs runtime.run_name, the run's folder in {root}; {newest(root)}"
+        )
+    folder, plain, path = RunFolder(root / name), to_plain(experiment), root / name
+    facts = folder.read_json("run.json")
+    if facts is None:
+        raise RunError(
+            f"{path}: no run to resume; name one with runtime.run_name and its folder with "
+            "runtime.out, or start anew with runtime.resume=false"
+        )
+    before = digests_of(path, str(facts.get("experiment")))
+    if experiment_digest(experiment) not in before and not is_longer(path, plain, before):
+        what = differences(path, plain) or "by another version of this software"
+        raise RunError(
+            f"{path}: a run with other settings ({what}); give "
+            "the settings in its config.yaml, or start anew under another runtime.run_name"
+        )
+    if manifest and facts.get("manifest") not in {None, manifest.digest()}:
+        raise RunError(
+            f"{path}: a run on other images or another split than data.root holds now; restore "
+            "the data, or start anew with runtime.resume=false"
+        )
+    folder.load_checkpoint()
+    return folder
+
+
+@contextmanager
+def sole_server(
+    experiment: Experiment, manifest: Savable | None = None, identity: str = ""
+) -> Iterator[RunFolder]:
+    """Hold the folder that `open_run` returns: no second server carries on the same run meanwhile.
+
+    One may be thought dead and be at work: where the SuperLink was down, or a site's link. The
+    kernel lets go of the folder when the process ends, however it ends. Raises RunError where
+    another process has it, and what `open_run` raises.
+    """
+    # One that is resumed is held before it is opened: that cuts its records back.
+    first = out_root(experiment) / experiment.runtime.run_name
+    early = experiment.runtime.resume and (first / "run.json").exists()
+    path = first if early else (folder := open_run(experiment, manifest, identity)).path
+    busy = "its run is still going on; let it end, or end it (on Flower: flwr stop), "
+    with held(path / SERVER, f"{path}: {busy}and then resume it"):
+        yield open_run(experiment, manifest) if early else folder
 
 
 def differences(path: Path, plain_config: Mapping[str, Any]) -> str:
@@ -77,13 +197,13 @@ def is_longer(path: Path, plain_config: Mapping[str, Any], digests: Collection[s
     return True
 
 
-def note_rounds(records: Records, plain_config: Mapping[str, Any]) -> None:
+def note_rounds(folder: RunFolder, plain_config: Mapping[str, Any]) -> None:
     """Write into config.yaml how many rounds the run has now, where it says otherwise."""
     wanted = plain_config["rounds"]["num_rounds"]
-    if _rounds(records.path) not in {None, wanted}:
-        plain = yaml_file(records.path / "config.yaml")
+    if _rounds(folder.path) not in {None, wanted}:
+        plain = yaml_file(folder.path / "config.yaml")
         plain["rounds"]["num_rounds"] = wanted
-        records.write("config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+        folder.write("config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
 
 
 def warn_of_other_bits(path: Path, plain_config: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runpaths import NAME
+from fedapp.experiment.runfolder import NAME
 from fedapp.ground.errors import ConfigError
 from fedapp.messages.protocol import CLOSED
 

@@ -83,6 +83,18 @@ class Contradiction(ValueError):
         self.keys = keys
 
 
+@dataclass(frozen=True)
+class Incompatibility:
+    """A setting that does not go with settings of another group.
+
+    setting: its dotted key. reason: the rule that its value breaks. remedy: as of `Problem`.
+    """
+
+    setting: str
+    reason: str
+    remedy: str = ""
+
+
 class DataError(FedAppError):
     """Images or labels are absent, damaged or not what the experiment declares."""
 

@@ -7,14 +7,14 @@ The descriptions give unit and source; `conf/*.yaml` repeats them beside the val
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.errors import Contradiction, nearest
+from fedapp.ground.errors import Contradiction, Incompatibility, nearest
 from fedapp.ground.names import SITE_NAME, folder_name
 
 CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -613,3 +613,107 @@ class RuntimeSettings:
     their own; empty: it has none."""
     models: bool = True
     """Each site keeps its best model for use; a comparison's cells do not: it costs up to 9 %."""
+
+
+# --- between groups -------------------------------------------------------------------------------
+
+
+def _check_own_data(data: DataSettings, split: SplitSettings) -> Iterator[Incompatibility]:
+    """Yield each setting that does not go with sites' own data, which nobody deals."""
+    if data.name != OWN:
+        return
+    if data.sites and len(data.site_names) != split.num_clients:
+        rule = f"data.sites names {len(data.site_names)} sites"
+        yield Incompatibility("split.num_clients", rule, "make the two equal")
+    if split.labels == "all":
+        rule = "own data have no hidden labels to reveal"
+        yield Incompatibility("split.labels", rule, "use 'some'")
+    dealt = "own data are dealt by nobody"
+    for key, rule in {
+        "manifest": dealt,
+        "label_share": "own data come with the labels they have",
+        "feature_shift": "own data are used as they are",
+        **dict.fromkeys(("bags", "knows", "server_share"), dealt),
+    }.items():
+        if changed(split, key):
+            yield Incompatibility(f"split.{key}", rule, "leave it out")
+
+
+def _check_findings(
+    data: DataSettings, training: TrainSettings, rounds: RoundSettings, privacy: PrivacySettings
+) -> Iterator[Incompatibility]:
+    """Yield each setting that has no meaning where an image has several labels (findings)."""
+    if not data.findings:
+        return
+    of_classes = "is a setting of classes, and data.findings are set"
+    if training.uneven != "plain":
+        yield Incompatibility("training.uneven", of_classes, "leave it out")
+    if rounds.min_sensitivity:
+        yield Incompatibility("rounds.min_sensitivity", of_classes, "leave it out")
+    if privacy.epsilon:
+        rule = "an image counts in the sums of every finding that was read in it, and the noise is "
+        rule += "for one class an image"
+        yield Incompatibility("privacy.epsilon", rule, "leave it out")
+    if rounds.chosen_by == "kappa":
+        rule = "kappa is of classes, and data.findings are set"
+        yield Incompatibility("rounds.chosen_by", rule, "choose balanced_accuracy or f1")
+
+
+def _check_the_servers_data(
+    data: DataSettings, split: SplitSettings, runtime: RuntimeSettings
+) -> Iterator[Incompatibility]:
+    """Yield what is wrong where no server can have labels, or it alone should and has no images."""
+    own = data.name == OWN
+    if runtime.server_data and not own:
+        remedy = "a data set that is dealt has split.server_share"
+        yield Incompatibility("runtime.server_data", "goes with data.name=own", remedy)
+    if split.labels == "none" and not (split.server_share or runtime.server_data):
+        key = "runtime.server_data" if own else "split.server_share"
+        rule = f"the server alone has labels, and it has no images: set {key}"
+        yield Incompatibility("split.labels", rule)
+
+
+def _check_masked_sums(
+    split: SplitSettings, rounds: RoundSettings, privacy: PrivacySettings, runtime: RuntimeSettings
+) -> Iterator[Incompatibility]:
+    """Yield each setting that needs more of a site than its part in a sum, or a smaller sum."""
+    if not privacy.masked:
+        return
+    rule = "needs single models or images, and sums are masked (privacy.sums)"
+    for key, asked in {
+        "rounds.robust": rounds.robust != "none",
+        "split.server_share": split.server_share,
+        "runtime.server_data": runtime.server_data,
+    }.items():
+        if asked:
+            yield Incompatibility(key, rule, "leave it out")
+    cohort, least = math.ceil(rounds.sample_rate * split.num_clients - 1e-9), privacy.least_members
+    if cohort < least:
+        rule = f"{cohort} sites train in a round, and a masked sum is of {least}"
+        too_few = split.num_clients < least  # then all of them do not suffice
+        key = "split.num_clients" if too_few else "rounds.sample_rate"
+        yield Incompatibility(key, rule, "raise it")
+    if privacy.epsilon and privacy.colluding > max((least - 1) // 3, 1):
+        rule = f"must be fewer than a third of privacy.least_members = {least}"
+        yield Incompatibility("privacy.colluding", rule, "raise that")
+
+
+def _check_members(
+    data: DataSettings, split: SplitSettings, privacy: PrivacySettings
+) -> Iterator[Incompatibility]:
+    """Yield what is wrong with the sites that are named as members of masked sums."""
+    try:
+        members_of(privacy.members, data.site_names, split.num_clients)
+    except ValueError as error:
+        yield Incompatibility("privacy.members", str(error))
+
+
+BETWEEN_GROUPS: tuple[Callable[..., Iterator[Incompatibility]], ...] = (
+    _check_the_servers_data,
+    _check_masked_sums,
+    _check_members,
+    _check_own_data,
+    _check_findings,
+)
+"""Rules between groups of settings; what a rule looks at are its arguments, called as the groups
+are. What a method rules out stands at the method."""

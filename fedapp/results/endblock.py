@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedapp.experiment.runpaths import runs_root
+from fedapp.experiment.runfolder import runs_root
 from fedapp.ground.text import duration, percent, size
 from fedapp.learn.metrics import FEW, SHARES_OF_LABELS, label_group, wilson, worst_decile
 from fedapp.messages.protocol import EVERYBODY

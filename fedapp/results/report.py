@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedapp.experiment.runpaths import find_run
+from fedapp.experiment.runfolder import find_run
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.results.run.ofrecord import record_blocks, record_page

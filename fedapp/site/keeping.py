@@ -6,7 +6,7 @@ round is the last. What it chooses from is in the folder too, so that a run that
 round that is done again, ends with the same bytes.
 
 A model is only ever replaced by a later one of its own run, and only where the rule says that this
-is as good. A run of the same name from elsewhere has another folder (`runpaths.folder_of`).
+is as good. A run of the same name from elsewhere has another folder (`runfolder.folder_of`).
 """
 
 import logging

@@ -15,7 +15,8 @@ import yaml
 
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import experiment_digest, load_experiment
-from fedapp.experiment.runfolder import RunFolder, check_run
+from fedapp.experiment.resume import check_run
+from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.ground.withdrawn import SETTINGS

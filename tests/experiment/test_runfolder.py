@@ -10,13 +10,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedapp.experiment import runfolder
+from fedapp.experiment import resume
 from fedapp.experiment.codehash import code_hash, digest_of, versions
 from fedapp.experiment.config import experiment_digest, from_plain, load_experiment, to_plain
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import RunFolder, check_run, open_run
-from fedapp.experiment.runlock import sole_server
-from fedapp.experiment.runpaths import NAME, out_root
+from fedapp.experiment.resume import check_run, open_run, sole_server
+from fedapp.experiment.runfolder import (
+    NAME,
+    RunFolder,
+    find_run,
+    folder_of,
+    make_folder,
+    out_root,
+    run_names,
+)
 from fedapp.ground.errors import RunError, StoreError
 
 
@@ -159,7 +166,7 @@ def test_resume_with_more_rounds_survives_a_kill_between_its_two_files(
 ) -> None:
     folder = open_run(rounds(named(experiment, "mine"), 3))
     longer = rounds(named(experiment, "mine", resume=True), 5)
-    monkeypatch.setattr(runfolder, "note_rounds", lambda *_: None)  # killed before
+    monkeypatch.setattr(resume, "note_rounds", lambda *_: None)  # killed before
     open_run(longer)
     monkeypatch.undo()
     open_run(longer)
@@ -196,7 +203,7 @@ def test_resume_with_other_code_warns(
     experiment: Experiment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     open_run(named(experiment, "mine"))
-    monkeypatch.setattr(runfolder, "code_hash", lambda: ("/x", "0" * 16))
+    monkeypatch.setattr(resume, "code_hash", lambda: ("/x", "0" * 16))
     with caplog.at_level(logging.WARNING):
         open_run(named(experiment, "mine", resume=True))
     assert f"continues with {'0' * 16}" in caplog.text
@@ -478,3 +485,83 @@ def test_code_hash_of_this_code() -> None:
     assert (Path(path) / "fedapp" / "experiment" / "codehash.py").exists()
     assert len(digest) == 16
     int(digest, 16)
+
+
+# --- where runs are -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "runs"
+    monkeypatch.setenv("FEDAPP_OUT", str(root))
+    return root
+
+
+def begun(root: Path, name: str, age: int, mark: str = "run.json") -> Path:
+    """Make a folder as a run has it, begun so many seconds ago."""
+    path = root / name / mark
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    os.utime(path, (1e9 - age, 1e9 - age))
+    return path.parent
+
+
+def test_by_name_and_by_path(root: Path, tmp_path: Path) -> None:
+    ours = begun(root, "trial", 5)
+    other = begun(tmp_path / "elsewhere", "trial", 5)
+    assert find_run("trial") == ours, "a name of ours comes first"
+    assert find_run(str(other)) == other
+    cell = begun(root / "compare-small" / "cells", "fixavg-0", 1)
+    assert find_run("compare-small/cells/fixavg-0") == cell
+
+
+def test_a_relative_folder_and_the_home_folder(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path / "here", "mine", 1)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert find_run("mine") == Path("mine")
+    assert find_run("~/here/mine") == tmp_path / "here" / "mine"
+    monkeypatch.chdir(tmp_path / "here" / "mine")
+    root.mkdir()
+    assert find_run(".").samefile(tmp_path / "here" / "mine"), "not the folder of all runs"
+    assert find_run("../mine").samefile(tmp_path / "here" / "mine")
+
+
+def test_without_a_name_it_is_the_newest_run(root: Path) -> None:
+    with pytest.raises(RunError, match="no runs yet"):
+        find_run("")
+    begun(root, "b-old", 9)
+    newest = begun(root, "a-new", 2)
+    begun(root, "compare-small", 1, "comparison.json")
+    assert find_run("") == newest, "a comparison is no run"
+    assert run_names(root) == ["b-old", "a-new", "compare-small"]
+
+
+def test_a_typo_names_the_nearest_and_nothing_near_the_newest(root: Path) -> None:
+    with pytest.raises(RunError, match=r"no such run in .*; there are none yet"):
+        find_run("hospitals")
+    begun(root, "hospitals", 5)
+    begun(root, "compare-small", 4, "comparison.json")
+    begun(root, "digits", 3)
+    for typo, near in (("hospital", "hospitals"), ("compare-smal", "compare-small")):
+        with pytest.raises(RunError, match=rf"'{typo}': .*did you mean '{near}'\?"):
+            find_run(typo)
+    with pytest.raises(RunError, match="the newest is digits") as error:
+        find_run("zzz")
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_is_no_run(root: Path) -> None:
+    path = begun(root, "trial", 1) / "run.json"
+    with pytest.raises(RunError, match="no such folder"):
+        find_run(str(path))
+
+
+def test_where_run_folders_cannot_be_the_settings_are_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"another folder \(FEDAPP_OUT or runtime.out\)$"):
+        make_folder(tmp_path / "file", "run", "")
+    with pytest.raises(StoreError, match=r"another folder .*, or the node's store-path"):
+        folder_of(tmp_path / "file", "run", "")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedapp.experiment.records import Records
+from fedapp.experiment.runfolder import RunFolder
 from tests.flower.results import results, rows
 
 LIMIT_S = 600.0
@@ -70,7 +70,7 @@ class Run:
 
     def round(self) -> int:
         """Return the last round of the checkpoint; -1: none."""
-        return (Records(self.path).load_checkpoint() or {"round": -1})["round"]
+        return (RunFolder(self.path).load_checkpoint() or {"round": -1})["round"]
 
     def at_work(self, site: int) -> bool:
         """Return whether a site is at work on a task of this run: it holds its lock then."""
@@ -105,7 +105,7 @@ class Run:
 
         Checks also that no site's version is lower than it was when this was called before.
         """
-        records = Records(self.path)
+        records = RunFolder(self.path)
         while True:
             saved = records.load_checkpoint() or {"pool": {}}
             missing = [

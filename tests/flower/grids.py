@@ -18,7 +18,8 @@ from client_app.app import app as client
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import experiment_digest, load_experiment, to_plain
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import RunFolder, open_run
+from fedapp.experiment.resume import open_run
+from fedapp.experiment.runfolder import RunFolder
 from fedapp.messages.protocol import Origin
 from fedapp.site.house import KEY, NO_TERMS
 from server_app.strategy import PoolStrategy

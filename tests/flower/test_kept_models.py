@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from client_app.node import open_site
-from fedapp.experiment.runpaths import folder_of
+from fedapp.experiment.runfolder import folder_of
 from fedapp.ground.errors import RunError
 from fedapp.learn.networks import initial_params
 from fedapp.learn.params import digest_of, to_bytes

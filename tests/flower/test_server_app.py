@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict
 
 from fedapp.experiment.codehash import code_digest
 from fedapp.experiment.config import settings_said
-from fedapp.experiment.runpaths import identity_of
+from fedapp.experiment.runfolder import identity_of
 from fedapp.experiment.signed import Word, settings_digest, sign
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.site.record import Record

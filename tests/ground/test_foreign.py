@@ -15,8 +15,8 @@ from safetensors.numpy import save
 from fedapp.data.manifest import Manifest
 from fedapp.data.own.vectors import read_rows
 from fedapp.experiment.config import load_experiment, parse_overrides
-from fedapp.experiment.records import Records
 from fedapp.experiment.resume import differences
+from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.foreign import (
     DEEPEST,
@@ -114,13 +114,13 @@ READERS = {
     "evidence": lambda folder, junk: read_evidence(
         whole(beside(folder / "model"), junk).with_name("model")
     ),
-    "summary": lambda folder, junk: Records(whole(folder / "s.json", junk).parent).read_json(
+    "summary": lambda folder, junk: RunFolder(whole(folder / "s.json", junk).parent).read_json(
         "s.json"
     ),
-    "checkpoint": lambda folder, junk: Records(
+    "checkpoint": lambda folder, junk: RunFolder(
         whole(folder / "checkpoint.json", junk).parent
     ).load_checkpoint(),
-    "changes": lambda folder, junk: Records(
+    "changes": lambda folder, junk: RunFolder(
         whole(whole(folder / "changes.jsonl", junk + b"\n").with_name("checkpoint.json"),
               b'{"round": 1}').parent
     ).load_checkpoint(),

@@ -21,7 +21,8 @@ from fedapp.data.parts import Part
 from fedapp.data.sites import SiteData
 from fedapp.drivers.calls import Loopback, carried
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import RunFolder, open_run
+from fedapp.experiment.resume import open_run
+from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.progress import Progress
 from fedapp.ground.settings import (
     DataSettings,

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load, save
 from torchvision.models import resnet18
 
-from fedapp.experiment.runfolder import open_run
+from fedapp.experiment.resume import open_run
 from fedapp.ground.progress import Progress
 from fedapp.learn.networks import network_settings
 from fedapp.learn.networks.fedsiam_cifar import FedSiamCifarSettings

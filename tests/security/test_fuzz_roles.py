@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load
 
 import fedapp.methods
-from fedapp.experiment.runfolder import open_run
+from fedapp.experiment.resume import open_run
 from fedapp.ground.errors import ProtocolError
 from fedapp.learn.layers import layers_of
 from fedapp.learn.params import digest_of, from_bytes, to_bytes

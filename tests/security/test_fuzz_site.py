@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.experiment.config import shared_settings
-from fedapp.experiment.runpaths import IDENTITY
+from fedapp.experiment.runfolder import IDENTITY
 from fedapp.learn.networks import initial_params
 from fedapp.learn.params import digest_of, schema_of, to_bytes
 from fedapp.messages import wire

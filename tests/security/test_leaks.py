@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedapp.data.folder import decode
-from fedapp.experiment.runfolder import open_run
+from fedapp.experiment.resume import open_run
 from fedapp.ground.errors import ConfigError, DataError, ImageError, StoreError, told
 from fedapp.ground.progress import Progress
 from fedapp.messages.ledger import COLUMNS, Ledger

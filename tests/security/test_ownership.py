@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load, save
 
 from fedapp.drivers.calls import Loopback
-from fedapp.experiment.runfolder import open_run
+from fedapp.experiment.resume import open_run
 from fedapp.ground.errors import ProtocolError
 from fedapp.ground.progress import Progress
 from fedapp.ground.settings import DataSettings

@@ -11,7 +11,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.drivers.calls import Loopback
 from fedapp.experiment.config import experiment_digest
-from fedapp.experiment.runfolder import open_run
+from fedapp.experiment.resume import open_run
 from fedapp.ground.progress import Progress
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.learn.privacy.draws import normal

@@ -13,7 +13,7 @@ from fedapp.data.parts import Part
 from fedapp.drivers.calls import Loopback
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
-from fedapp.experiment.runfolder import open_run
+from fedapp.experiment.resume import open_run
 from fedapp.ground.errors import ConfigError, StoreError, Withheld
 from fedapp.ground.progress import Progress
 from fedapp.ground.settings import DataSettings, PrivacySettings, RoundSettings, TrainSettings

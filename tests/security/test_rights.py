@@ -10,8 +10,8 @@ import pytest
 
 from client_app.work import answer
 from fedapp.drivers import flower_local
-from fedapp.experiment.runfolder import open_run
-from fedapp.experiment.runpaths import folder_of
+from fedapp.experiment.resume import open_run
+from fedapp.experiment.runfolder import folder_of
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import StoreError
 from fedapp.messages.protocol import Hello

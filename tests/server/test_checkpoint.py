@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from pydantic_core import to_json
 
-from fedapp.experiment.records import CHANGES, CHECKPOINT, Records
-from fedapp.experiment.runfolder import RunFolder
+from fedapp.experiment.runfolder import CHANGES, CHECKPOINT, RunFolder
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import RunError, StoreError
 from fedapp.messages.ledger import Ledger
@@ -58,7 +57,7 @@ class Run:
         return json.loads(to_json({**plain, "ledger": Ledger().totals()}))
 
     def loaded(self):
-        return Records(self.folder.path).load_checkpoint()
+        return RunFolder(self.folder.path).load_checkpoint()
 
 
 @pytest.fixture
@@ -148,7 +147,7 @@ def test_a_full_disk_keeps_what_was_saved_before(run, monkeypatch):
     def full(path, data):
         raise refused(path, OSError(errno.ENOSPC, "No space left on device"))
 
-    monkeypatch.setattr("fedapp.experiment.records.append_durable", full)
+    monkeypatch.setattr("fedapp.experiment.runfolder.append_durable", full)
     with pytest.raises(StoreError, match=r"changes\.jsonl.*No space left"):
         run.round(2)
     assert run.loaded() == before

@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 
 from fedapp.drivers.calls import Loopback, carried
 from fedapp.experiment.config import experiment_digest
-from fedapp.experiment.runfolder import open_run
+from fedapp.experiment.resume import open_run
 from fedapp.ground.disk import refused, write_atomic
 from fedapp.ground.errors import RunError, StoreError
 from fedapp.ground.progress import Progress
@@ -346,7 +346,7 @@ def test_a_full_disk_ends_the_run_with_its_name_and_loses_nothing(run, monkeypat
             raise refused(path, OSError(errno.ENOSPC, "No space left on device"))
         real(path, data, durable=durable)
 
-    monkeypatch.setattr("fedapp.experiment.records.write_atomic", full)
+    monkeypatch.setattr("fedapp.experiment.runfolder.write_atomic", full)
     with pytest.raises(
         StoreError, match=r"checkpoint.json.*No space left.*resume=true runtime.run_name=full"
     ):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fedapp.drivers.calls import Loopback
-from fedapp.experiment.runfolder import open_run
+from fedapp.experiment.resume import open_run
 from fedapp.ground.errors import RunError
 from fedapp.ground.progress import Progress
 from fedapp.messages.ledger import Ledger

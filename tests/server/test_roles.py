@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from fedapp.experiment.runfolder import open_run
+from fedapp.experiment.resume import open_run
 from fedapp.ground.errors import ProtocolError, RunError
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.messages.protocol import (

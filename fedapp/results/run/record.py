@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedapp.experiment.presetfiles import read_yaml
-from fedapp.experiment.records import Records
+from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import RunError
 from fedapp.learn.findings import COUNTED, both
 from fedapp.learn.metrics import SHARES_OF_LABELS, label_group, wilson
@@ -155,7 +155,7 @@ def read_run(path: Path) -> RunRecord:
 
     Raises RunError where it holds none, or none that can be told of; ConfigError as `read_yaml`.
     """
-    records = Records(path)
+    records = RunFolder(path)
     checkpoint = records.load_checkpoint()
     if checkpoint is None:
         raise RunError(

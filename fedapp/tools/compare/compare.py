@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runpaths import runs_root
+from fedapp.experiment.runfolder import runs_root
 from fedapp.learn.quality import Metric
 from fedapp.results.comparison.words import in_words, overview
 from fedapp.results.statistics import telling

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from fedapp.drivers import flower_local
 from fedapp.drivers.need import SHARE, free_ram, measured, start_measuring
-from fedapp.experiment.atwork import COMPARISON, LOOK_S
+from fedapp.experiment.runfolder import COMPARISON, LOOK_S
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import ConfigError, RunError

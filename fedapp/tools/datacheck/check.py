@@ -16,7 +16,7 @@ from fedapp.data.own.copies import Group, together
 from fedapp.data.own.deal import deal
 from fedapp.data.own.entries import of_findings
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runpaths import out_root
+from fedapp.experiment.runfolder import out_root
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import OWN, SplitSettings
 from fedapp.learn.findings import both

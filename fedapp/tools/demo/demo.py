@@ -5,8 +5,7 @@ from pathlib import Path
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.experiment.runpaths import check_name, runs_root
+from fedapp.experiment.runfolder import RunFolder, check_name, runs_root
 from fedapp.ground.disk import refused, write_atomic
 from fedapp.ground.errors import RunError
 from fedapp.results.comparison.figures import png

@@ -15,7 +15,7 @@ from fedapp.experiment.config import (
     parse_overrides,
     settings_said,
 )
-from fedapp.experiment.runpaths import check_name, new_identity
+from fedapp.experiment.runfolder import check_name, new_identity
 from fedapp.experiment.signed import (
     SIGNED,
     Word,

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.experiment.runpaths import find_run
+from fedapp.experiment.runfolder import RunFolder, find_run
 from fedapp.ground.devices import pick_device, torch_threads
 from fedapp.ground.errors import RunError
 from fedapp.ground.progress import doing

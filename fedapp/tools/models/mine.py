@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedapp.experiment.runpaths import find_run
+from fedapp.experiment.runfolder import find_run
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import RunError
 from fedapp.ground.progress import doing

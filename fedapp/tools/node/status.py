@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedapp.experiment.runpaths import runs_root
+from fedapp.experiment.runfolder import runs_root
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import StoreError
 from fedapp.ground.foreign import json_file

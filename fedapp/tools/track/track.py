@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedapp.experiment.presetfiles import read_yaml
-from fedapp.experiment.records import Records, Row, damaged
-from fedapp.experiment.runpaths import find_run, runs_root
+from fedapp.experiment.runfolder import Row, RunFolder, damaged, find_run, runs_root
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import RunError, StoreError, one_line
 from fedapp.ground.extras import needs
@@ -96,7 +95,7 @@ def _settings(run: Path) -> dict[str, Any]:
 def _started(run: Path) -> float:
     """Return when a run began, in seconds since 1970. Raises RunError where that is damaged."""
     try:
-        facts = Records(run).read_json("run.json") or {}
+        facts = RunFolder(run).read_json("run.json") or {}
         return datetime.fromisoformat(str(facts["started"])).timestamp()
     except (KeyError, ValueError) as error:
         raise RunError(damaged(run / "run.json", f"no start: {error}")) from error
@@ -117,7 +116,7 @@ def _to_tensorboard(run: Path, folder: Path) -> None:
         lines = [f"| {key} | {value} |" for key, value in _settings(run).items()]
         table = "\n".join(["| setting | value |", "|---|---|", *lines])
         writer.add_text("settings", table, walltime=started)
-        for row in Records(run).metrics():
+        for row in RunFolder(run).metrics():
             at = started + float(row.get("wall_seconds") or 0.0)
             for key, value in numbers(row).items():
                 writer.add_scalar(key, value, row["round"], walltime=at)
@@ -143,7 +142,7 @@ def _to_mlflow(run: Path, group: str, name: str, where: str) -> None:
         for first in range(0, len(params), _PARAMS_AT_ONCE):
             client.log_batch(number, params=params[first : first + _PARAMS_AT_ONCE])
         done = {one.step for one in client.get_metric_history(number, "skipped")}
-        for row in Records(run).metrics():
+        for row in RunFolder(run).metrics():
             if row["round"] not in done:
                 at = round((started + float(row.get("wall_seconds") or 0.0)) * 1000)
                 values = numbers(row).items()

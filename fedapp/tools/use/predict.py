@@ -11,8 +11,7 @@ from typing import BinaryIO
 
 import torch
 
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.experiment.runpaths import find_run
+from fedapp.experiment.runfolder import RunFolder, find_run
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import written_whole
 from fedapp.ground.errors import DataError, RunError

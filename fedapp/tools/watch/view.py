@@ -16,9 +16,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedapp.experiment.atwork import at_work
 from fedapp.experiment.presetfiles import read_yaml
-from fedapp.experiment.records import Records
+from fedapp.experiment.runfolder import RunFolder, is_running
 from fedapp.ground.errors import RunError, one_line
 from fedapp.ground.progress import RECENT
 from fedapp.ground.text import duration, percent, size
@@ -97,8 +96,8 @@ def look(run: Path) -> Watched:
         raise RunError(f"{run}: {'a comparison' if several else 'no run'}: {remedy}")
     plain = read_yaml(run / "config.yaml")
     # Asked first: a run that ends meanwhile is not taken for one that was cut.
-    working = at_work(run)
-    rows = Records(run).metrics()
+    working = is_running(run)
+    rows = RunFolder(run).metrics()
     metrics = run / "metrics.jsonl"
     return Watched(
         name=str(plain["name"]),

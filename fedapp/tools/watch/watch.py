@@ -7,8 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from fedapp.experiment.records import Records
-from fedapp.experiment.runpaths import find_run
+from fedapp.experiment.runfolder import RunFolder, find_run
 from fedapp.ground.progress import Progress
 from fedapp.tools.watch.view import Row, Watched, look, screen, warnings_of
 
@@ -42,7 +41,7 @@ def watch(run: str, paper: bool, console: Console) -> int:
     from fedapp.results.endblock import end_block
     from fedapp.results.paperblock import paper_block
 
-    records = Records(folder)
+    records = RunFolder(folder)
     words = paper_block if paper else end_block
     print(words(records.read_json("summary.json") or {}, records.per_site(), folder))
     return 0

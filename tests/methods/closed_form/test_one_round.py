@@ -12,7 +12,7 @@ from fedapp.data.inputs import normalise
 from fedapp.data.parts import Part
 from fedapp.drivers.calls import Loopback
 from fedapp.experiment.config import load_experiment
-from fedapp.experiment.runfolder import open_run
+from fedapp.experiment.resume import open_run
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.ground.progress import Progress
 from fedapp.learn.features import build_features

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from fedapp.drivers.calls import Loopback
-from fedapp.experiment.runfolder import open_run
+from fedapp.experiment.resume import open_run
 from fedapp.ground.progress import Progress
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import Reply

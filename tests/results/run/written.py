@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from fedapp.experiment.records import Records
+from fedapp.experiment.runfolder import RunFolder
 from fedapp.messages.protocol import Evaluation, ModelRef, PseudoLabels, Reply, ScoredRef, SiteFacts
 from fedapp.server.history import sites_row
 from fedapp.server.standings import Standing, Standings
@@ -53,7 +53,7 @@ def write_run(
     """
     folder = root / name
     folder.mkdir(parents=True)
-    records = Records(folder)
+    records = RunFolder(folder)
     sites = {
         k: Standing(facts(k, labelled, called, classes))
         for k, (labelled, called) in enumerate(zip((5, 30, 80), names, strict=True))

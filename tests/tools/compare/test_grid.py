@@ -10,7 +10,7 @@ from yaml import safe_dump as dump
 from fedapp.experiment import presetfiles
 from fedapp.experiment.config import experiment_digest, load_experiment
 from fedapp.experiment.presetfiles import method_presets, presets, sweeps
-from fedapp.experiment.runfolder import open_run
+from fedapp.experiment.resume import open_run
 from fedapp.ground.errors import ConfigError
 from fedapp.methods.bags._bagged import FromBags
 from fedapp.methods.two_networks.fedsiam_d import FedSiamD

@@ -11,7 +11,7 @@ import pytest
 from filelock import FileLock
 from rich.console import Console
 
-from fedapp.experiment.atwork import SERVER, at_work
+from fedapp.experiment.runfolder import SERVER, is_running
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.tools.watch import watch as following
 from fedapp.tools.watch.view import Watched, curve, look, screen
@@ -65,10 +65,10 @@ def watched(run: str = "", **more: Any) -> tuple[int, str]:
 
 
 def test_whether_a_server_is_at_work(run: Path) -> None:
-    assert not at_work(run)
+    assert not is_running(run)
     with FileLock(run / SERVER):
-        assert at_work(run)
-    assert not at_work(run)
+        assert is_running(run)
+    assert not is_running(run)
     assert FileLock(run / SERVER).acquire(timeout=0), "looking leaves the lock free"
 
 
@@ -173,7 +173,7 @@ def test_ctrl_c_ends_the_watching_alone(
     monkeypatch.setattr(following.time, "sleep", pressed)
     before = sorted(path.name for path in run.iterdir())
     assert watched("trial")[0] == 0
-    assert at_work(run) and sorted(path.name for path in run.iterdir()) == before
+    assert is_running(run) and sorted(path.name for path in run.iterdir()) == before
 
 
 def test_what_is_no_run(run: Path, tmp_path: Path) -> None:
