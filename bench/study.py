@@ -27,7 +27,7 @@ from fedapp.ground.text import percent
 from fedapp.results.comparison.looks import looks
 from fedapp.tools.compare.compare import compare, tune
 from fedapp.tools.compare.grid import read_grid
-from fedapp.tools.compare.tuning import as_file, chosen_values, laid_over, write_grid
+from fedapp.tools.compare.tuning import chosen_values, laid_over, write_grid
 
 FIRST = ("results_fashion_mnist", "results_cifar10")
 """The studies that come first; the others follow by name."""
@@ -73,7 +73,7 @@ def run(name: str, root: Path) -> Study:
         laid = laid_over(grid, read_grid(grid.tuned_from), chosen)
         file = root / f"tuned-{name}" / f"{name}.yaml"
         head = f"# {grid.origin} with the values that tuning chose for {grid.tuned_from}.\n"
-        write_grid(file, head, as_file(laid))
+        write_grid(file, head, laid.to_file())
         study = Study(name, comparison, file, source=grid.tuned_from)
     else:
         study = Study(name, comparison)

@@ -30,7 +30,6 @@ Nothing here imports torch: who completes a run's name or watches a run leaves t
 import csv
 import difflib
 import fcntl
-import io
 import json
 import math
 import os
@@ -52,6 +51,7 @@ from fedapp.ground.disk import TEMPORARY, append_durable, cut_durable, refused, 
 from fedapp.ground.errors import FedAppError, RunError, StoreError
 from fedapp.ground.foreign import json_file, json_of
 from fedapp.ground.names import RUN_NAME
+from fedapp.ground.text import csv_text
 from fedapp.messages.ledger import COLUMNS
 
 if TYPE_CHECKING:  # it imports torch
@@ -221,7 +221,9 @@ class RunFolder:
 
     def write_per_site(self, rows: Sequence[Row]) -> None:
         """Write per_site.csv; columns as they first come up, None as an empty field."""
-        self.write("per_site.csv", _csv(rows, "site"))
+        columns = list(dict.fromkeys(key for row in rows for key in row)) or ["site"]
+        values = ([row.get(column) for column in columns] for row in rows)
+        self.write("per_site.csv", csv_text([columns, *values]))
 
     def per_site(self) -> list[Row]:
         """Return the rows of per_site.csv with numbers as numbers and empty fields as None."""
@@ -396,15 +398,6 @@ def _compact(value: Mapping[str, Any]) -> str:
 
 def _line(row: Row) -> str:
     return json.dumps(json_values(row), allow_nan=False) + "\n"
-
-
-def _csv(rows: Sequence[Row], first: str) -> str:
-    columns = list(dict.fromkeys(key for row in rows for key in row)) or [first]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _field(text: str) -> int | float | str | None:

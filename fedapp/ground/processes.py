@@ -25,14 +25,20 @@ def free_port() -> int:
 
 
 @contextmanager
-def signals_as_exit() -> Iterator[None]:
-    """Turn the signals that end a program into SystemExit, so that everything is cleaned up."""
+def signals_as_exit(interrupt: bool = True) -> Iterator[None]:
+    """Turn the signals that end a program into SystemExit, so that everything is cleaned up.
+
+    interrupt: Ctrl-C too, and it is said that the program ends; False: Ctrl-C stays what it is, and
+    who catches it has something better to say.
+    """
 
     def leave(number: int, _frame: FrameType | None) -> None:
-        print("\nending, with all that was started ...", file=sys.stderr, flush=True)
+        if interrupt:
+            print("\nending, with all that was started ...", file=sys.stderr, flush=True)
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in _ENDING}
+    numbers = _ENDING if interrupt else set(_ENDING) - {signal.SIGINT}
+    before = {number: signal.signal(number, leave) for number in numbers}
     try:
         yield
     finally:

@@ -1,4 +1,8 @@
-"""Numbers as a person reads them. What is not known is a dash."""
+"""Numbers as a person reads them, where what is not known is a dash; and rows as CSV."""
+
+import csv
+import io
+from collections.abc import Iterable
 
 
 def percent(share: float | None) -> str:
@@ -28,6 +32,13 @@ def size(number: float | None) -> str:
         number /= 1000
         units.pop(0)
     return f"{number:.1f} {units[0]}"
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as lines of CSV; None is an empty field."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def duration(seconds: float | None) -> str:

@@ -1,7 +1,7 @@
 """The cells of a comparison: one experiment each, where it lies, and how far it is.
 
 A cell's folder is an ordinary run folder, OUT/cells/<setting>/<method>/seed-<n>; its
-log lies beside.
+log lies beside. What lies there from before is kept where it belongs to this comparison.
 """
 
 import hashlib
@@ -9,16 +9,23 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, Literal
 
-from fedapp.experiment.config import experiment_digest, load_experiment
+from fedapp.data.manifest import Manifest
+from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.config import experiment_digest, load_experiment, to_plain
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.resume import differences
+from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import OVERRIDE, ConfigError, Problem, RunError
 from fedapp.ground.foreign import json_file
 from fedapp.tools.compare.grid import ANSWER, MIX, Grid, Setting
 
 State = Literal["new", "begun", "done"]
+NAMED = 3
+"""Cells named where there may be many."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +89,23 @@ class Cell:
                 f"{path}: cannot be read ({error}): remove {self.folder} to run the cell again"
             ) from error
         return facts
+
+    def make_ready(self) -> str:
+        """Remove what it cannot go on from; return why, where a person should know; else empty."""
+        if self.state() == "begun" and not self.parents:
+            try:
+                RunFolder(self.folder).load_checkpoint()
+            except RunError:
+                rmtree(self.folder)
+                return f"{self.name}: its checkpoint is damaged; it starts again"
+        if self.state() == "new" and self.folder.exists():  # cut while it was being made
+            rmtree(self.folder)
+        return ""
+
+    def remove_models(self) -> None:
+        """Remove its models, where nothing needs them any more."""
+        for name in ("pool", "sites"):
+            rmtree(self.folder / name, ignore_errors=True)
 
 
 def build_cells(grid: Grid, out: Path) -> tuple[Cell, ...]:
@@ -178,3 +202,64 @@ def _located(error: ConfigError, grid: Grid, setting: Setting, method: str) -> l
         else:
             lines.append(f"{grid.origin}: {setting.name} / {method}: {problem}")
     return lines
+
+
+def check_cells(cells: Sequence[Cell]) -> list[str]:
+    """Compare what lies in the cells' folders with the grid; return what deserves a warning.
+
+    Raises RunError where a cell was run with other settings or on another split, or where Mix's
+    parents have no models any more.
+    """
+    begun = [cell for cell in cells if cell.state() != "new"]
+    facts = {cell: cell.run_facts() for cell in begun}
+    lines = [_changed(cell) for cell in begun if facts[cell].get("experiment") != cell.digest]
+    lines += [
+        f"{cell.folder}: was run on another split than split.manifest holds: give another --out, "
+        "or remove that folder to run it again"
+        for cell in begun
+        if _other_split(cell, facts[cell].get("manifest"))
+    ]
+    gone = [
+        parent
+        for cell in cells
+        if cell.state() != "done"
+        for parent in cell.parents
+        if parent.state() == "done" and not parent.has_models
+    ]
+    lines += [
+        f"{parent.folder}: its models were removed, and {MIX} needs them: remove that folder to "
+        "run it again, or give another --out"
+        for parent in gone
+    ]
+    if lines:
+        more = [f"and {len(lines) - NAMED} more cells like these"] if len(lines) > NAMED else []
+        raise RunError("\n".join(lines[:NAMED] + more))
+    here = code_hash()[1]
+    other = [cell for cell in begun if facts[cell].get("code") != here]
+    if not other:
+        return []
+    return [
+        f"{len(other)} of {len(cells)} cells were begun with other code than this "
+        f"({facts[other[0]].get('code')}, now {here}), such as {other[0].name}; they are kept: "
+        "remove their folders to run them again"
+    ]
+
+
+def _changed(cell: Cell) -> str:
+    if cell.parents:
+        what = "other settings of the methods it asks"
+    else:
+        plain = to_plain(cell.experiment)
+        what = differences(cell.folder, plain) or "another version of this software"
+    return (
+        f"{cell.folder}: was run with other settings ({what}): give another --out, or remove that "
+        "folder to run it again"
+    )
+
+
+def _other_split(cell: Cell, manifest: object) -> bool:
+    """Whether the split that `split.manifest` names is another than the one that was run on."""
+    split = cell.experiment.split
+    if not split.manifest or manifest is None:
+        return False
+    return Manifest.load(split.manifest).showing(split.labels).digest() != manifest

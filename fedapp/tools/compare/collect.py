@@ -1,7 +1,5 @@
 """What came out of all cells, as tidy CSV files, rewritten whole whenever a cell gets done."""
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import RunError
 from fedapp.ground.foreign import json_file
+from fedapp.ground.text import csv_text
 from fedapp.learn.metrics import calibration_error
 from fedapp.messages.protocol import Evaluation
 from fedapp.results.comparison.record import (
@@ -83,8 +82,9 @@ class Collection:
         paths = []
         for name, columns in COLUMNS.items():
             rows = [row for cell in self._cells for row in self._read.get(cell, {}).get(name, ())]
+            values = ([row.get(column) for column in columns] for row in rows)
             paths.append(self._out / name)
-            write_atomic(paths[-1], _csv(columns, rows).encode(), durable=True)
+            write_atomic(paths[-1], csv_text([columns, *values]).encode(), durable=True)
         paths.append(self._out / "comparison.json")
         text = json.dumps(self._description(), indent=2, allow_nan=False, ensure_ascii=False)
         write_atomic(paths[-1], f"{text}\n".encode(), durable=True)
@@ -111,9 +111,7 @@ class Collection:
 
     def _description(self) -> Row:
         grid = self._grid
-        papers = {
-            s.name: s.paper.model_dump(exclude_defaults=True) for s in grid.settings if s.paper
-        }
+        papers = {s.name: s.paper.described for s in grid.settings if s.paper}
         return {
             "title": grid.title,
             "name": grid.name,
@@ -211,14 +209,6 @@ def _calibration_error(cell: Cell) -> float | None:
         raise RunError(
             f"{path}: cannot be read ({error!r}): remove {path.parent} to run the cell again"
         ) from error
-
-
-def _csv(columns: Sequence[str], rows: Sequence[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _same_split(first: Cell, second: Cell) -> bool:

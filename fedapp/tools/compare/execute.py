@@ -1,35 +1,45 @@
-"""Carries out a grid: its cells run in one folder, several at a time, and are collected."""
+"""Carries out a grid: its cells run in one folder, several at a time, and are collected.
+
+Each cell runs in a process of its own, and nothing earned is lost. A cell that is done is never run
+again, one that was cut goes on, one that fails leaves the others alone. However the comparison
+ends, its processes end with it.
+"""
 
 import os
-import signal
+import re
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
-from types import FrameType
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from fedapp.drivers import flower_local
 from fedapp.drivers.need import SHARE, free_ram, measured, start_measuring
-from fedapp.experiment.runfolder import COMPARISON, LOOK_S
+from fedapp.experiment.runfolder import COMPARISON, held
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.ground.extras import needs
+from fedapp.ground.processes import signals_as_exit
 from fedapp.ground.text import duration, percent, size
 from fedapp.results.comparison.record import VALIDATION
-from fedapp.tools.compare.board import Board
-from fedapp.tools.compare.cells import Cell, build_cells, runs_of
+from fedapp.tools.compare.cells import Cell, build_cells, check_cells, runs_of
 from fedapp.tools.compare.collect import Collection
-from fedapp.tools.compare.earlier import check_cells
 from fedapp.tools.compare.grid import Grid
-from fedapp.tools.compare.runner import Runner, make_ready, remove_models
+from fedapp.tools.compare.progress import Board
 from fedapp.tools.compare.work import Driver, Job, do
 
 INTERRUPTED = 130
 """Exit code of what Ctrl-C ended."""
+POLL_S = 0.2
+PATIENCE_S = 30.0
+"""For a process to end when asked; one that runs Flower has others to end first."""
+
+# -P: the code is this one's, whatever lies in the current folder.
+COMMAND = (sys.executable, "-P", "-m", "fedapp.tools.compare.work")
+_CODE = Path(__file__).resolve().parents[3]
 
 
 def execute(
@@ -52,7 +62,7 @@ def execute(
     for device in {cell.experiment.runtime.device for cell in cells}:
         pick_device(device)
     _check_driver(driver, jobs)
-    with _alone(out), _signals_as_exit(), Board() as board:
+    with held(out / COMPARISON, _busy(out)), signals_as_exit(interrupt=False), Board() as board:
         for warning in check_cells(cells):
             board.note(f"warning: {warning}")
         collection = Collection(grid, every, out)
@@ -100,7 +110,7 @@ def execute_here(grid: Grid, out: Path) -> Collection:
     """
     every = build_cells(grid, out)
     cells = runs_of(every)
-    with _alone(out):
+    with held(out / COMPARISON, _busy(out)):
         for warning in check_cells(cells):
             print(f"warning: {warning}")
         collection = Collection(grid, every, out)
@@ -112,7 +122,7 @@ def execute_here(grid: Grid, out: Path) -> Collection:
             )
         for cell in cells:
             if cell.state() != "done":
-                if note := make_ready(cell):
+                if note := cell.make_ready():
                     print(note)
                 cell.log.parent.mkdir(parents=True, exist_ok=True)
                 with cell.log.open("a", encoding="utf-8") as log, redirect_stdout(log):
@@ -120,9 +130,13 @@ def execute_here(grid: Grid, out: Path) -> Collection:
                 collection.write()
                 print(f"{cell.name}: {_outcome(collection.result(cell))}")
         for cell in cells:
-            remove_models(cell)
+            cell.remove_models()
         collection.write()
     return collection
+
+
+def _busy(out: Path) -> str:
+    return f"{out}: another comparison is at work there: wait for it, or give another --out"
 
 
 def _check_driver(driver: Driver, jobs: int | None) -> None:
@@ -171,35 +185,174 @@ def _outcome(result: Mapping[str, Any]) -> str:
     return f"{accuracy} % {which} {result['selected_by']}, {spent}"
 
 
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Let one comparison at a time work in a folder."""
-    lock = FileLock(out / COMPARISON)
+class Runner:
+    """Finishes the cells of a comparison.
+
+    ended: called after every cell that got done. keep_models: do not remove models that nothing
+    needs any more.
+    """
+
+    def __init__(
+        self,
+        cells: Sequence[Cell],
+        board: Board,
+        ended: Callable[[Cell], None],
+        *,
+        driver: Driver,
+        keep_models: bool,
+    ) -> None:
+        self._cells, self._board, self._ended = cells, board, ended
+        self._driver, self._keep_models = driver, keep_models
+        self._running: dict[Cell, subprocess.Popen[str]] = {}
+        self._rows: dict[Cell, tuple[int, int]] = {}
+        self._done = {cell for cell in cells if cell.state() == "done"}
+        self.failed: dict[Cell, str] = {}
+        """What failed, and why: the last line of its log."""
+
+    def todo(self) -> list[Cell]:
+        """Return the cells that a process has something to do for, in order."""
+        return [c for c in self._cells if c not in self._done]
+
+    def run(self, jobs: int) -> None:
+        """Run what is to do, `jobs` processes at a time; an interrupt ends them first."""
+        waiting = self.todo()
+        self._board.began(len(self._cells), len(self._done), self._rounds_left())
+        self.tidy()
+        try:
+            while waiting or self._running:
+                self._start(waiting, jobs)
+                over = [c for c, process in self._running.items() if process.poll() is not None]
+                for cell in over:
+                    self._take(cell, self._running.pop(cell))
+                running = {c.name: (self._rounds(c) - 1, _rounds_of(c)) for c in self._running}
+                self._board.show(running, len(self._done), len(self.failed), self._rounds_left())
+                if not over:
+                    time.sleep(POLL_S)
+        finally:
+            end(list(self._running.values()))
+
+    # --- one cell ---------------------------------------------------------------------------------
+
+    def _start(self, waiting: list[Cell], jobs: int) -> None:
+        """Start those that are ready while there is room; take out of `waiting` what is settled."""
+        for cell in list(waiting):
+            if len(self._running) >= jobs:
+                return
+            broken = [p for p in cell.parents if p in self.failed and p not in self._done]
+            if broken:
+                self._fail(cell, f"not run, because {broken[0].name} failed")
+            elif self._done.issuperset(cell.parents):
+                self._running[cell] = self._process(cell)
+            else:
+                continue
+            waiting.remove(cell)
+
+    def _process(self, cell: Cell) -> subprocess.Popen[str]:
+        if note := cell.make_ready():
+            self._board.note(note)
+        job = Job.of(cell, self._driver)
+        env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_CODE), env.get("PYTHONPATH")]))
+        env.pop("FEDAPP_SITES", None)  # what Flower's sites keep to themselves lies in the cell too
+        try:
+            cell.log.parent.mkdir(parents=True, exist_ok=True)
+            with cell.log.open("ab") as log:
+                process = subprocess.Popen(
+                    COMMAND,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    encoding="utf-8",
+                    env=env,
+                    start_new_session=True,  # Ctrl-C is ours to handle
+                )
+        except OSError as error:
+            raise refused(cell.log, error) from error
+        assert process.stdin is not None
+        try:
+            process.stdin.write(job.to_line())
+            process.stdin.flush()  # and stays open: when it closes, the process ends
+        except BrokenPipeError:
+            pass  # it has ended; its log says why
+        return process
+
+    def _take(self, cell: Cell, process: subprocess.Popen[str]) -> None:
+        """Take in the end of a cell's process."""
+        _close(process)
+        if process.returncode:
+            self._fail(cell, _reason(cell, process.returncode))
+        if cell.state() == "done":  # it may have failed afterwards
+            self._done.add(cell)
+            self.tidy([cell, *cell.parents])
+            self._ended(cell)
+
+    def _fail(self, cell: Cell, reason: str) -> None:
+        self.failed[cell] = reason
+        self._board.note(f"{cell.name}: failed")  # why is said once, at the end
+
+    # --- models, which fill a disk ----------------------------------------------------------------
+
+    def tidy(self, cells: Sequence[Cell] = ()) -> None:
+        """Remove the models of these cells, or of all, that are done and that nothing needs."""
+        if self._keep_models:
+            return
+        needed = {p for cell in self._cells if cell not in self._done for p in cell.parents}
+        for cell in cells or self._cells:
+            if cell in self._done and cell not in needed:
+                cell.remove_models()
+
+    # --- how far ----------------------------------------------------------------------------------
+
+    def _rounds_left(self) -> int:
+        """Return the rounds, warm-ups included, of all cells that are neither done nor failed."""
+        left = [c for c in self._cells if c not in self.failed and c not in self._done]
+        return sum(_rounds_of(c) + 1 - self._rounds(c) for c in left if not c.parents)
+
+    def _rounds(self, cell: Cell) -> int:
+        """Return how many rounds a cell has recorded, its warm-up included."""
+        path = cell.folder / "metrics.jsonl"
+        try:
+            length = path.stat().st_size
+            if self._rows.get(cell, (-1, 0))[0] != length:  # an empty file is news too
+                self._rows[cell] = (length, path.read_bytes().count(b"\n"))
+        except FileNotFoundError:
+            return 0
+        return self._rows[cell][1]
+
+
+def end(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """End processes: ask, wait, then kill. Once, for a second time would cut their cleaning up."""
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + PATIENCE_S
+    for process in processes:
+        try:
+            process.wait(max(deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        _close(process)
+
+
+def _close(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=LOOK_S)
-    except Timeout as error:
-        raise RunError(
-            f"{out}: another comparison is at work there: wait for it, or give another --out"
-        ) from error
-    except OSError as error:
-        raise refused(out / COMPARISON, error) from error
-    try:
-        yield
-    finally:
-        lock.release()
+        process.stdin.close()
+    except BrokenPipeError:
+        pass
 
 
-@contextmanager
-def _signals_as_exit() -> Iterator[None]:
-    """Turn the signals that end a program into SystemExit, so that the processes are ended."""
+def _rounds_of(cell: Cell) -> int:
+    return cell.experiment.rounds.num_rounds
 
-    def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
 
-    before = {n: signal.signal(n, leave) for n in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _reason(cell: Cell, code: int) -> str:
+    """Return why a process ended: its last error, else its last words; or what signal ended it."""
+    if code < 0:
+        memory = ", which may be for want of memory: lower --jobs" if code == -9 else ""
+        return f"ended by signal {-code}{memory}"
+    text = cell.log.read_text(encoding="utf-8", errors="replace")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n")
+    said = [line.strip() for line in lines if line.strip()] or [f"exit code {code}"]
+    return next((line for line in reversed(said) if line.startswith("error: ")), said[-1])

@@ -34,12 +34,16 @@ A later one wins: `set`, the setting, the method, the method in that setting. Th
 to `set`; it cannot change what the cells vary.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+
+from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import (
     Scalar,
     anywhere,
@@ -52,15 +56,7 @@ from fedapp.experiment.presetfiles import (
     yaml_path,
 )
 from fedapp.ground.errors import ConfigError, nearest
-from fedapp.tools.compare.gridfile import (
-    Judged,
-    Paper,
-    SettingFile,
-    Tune,
-    is_preset,
-    one_of,
-    parse,
-)
+from fedapp.ground.settings import NonNegative
 
 ANSWER = "answer"
 """Key of a method that is scored by another answer of its runs; one of `SCORED`."""
@@ -83,6 +79,94 @@ _RESERVED = {
 }
 
 
+def _one_value(value: object) -> object:
+    if isinstance(value, str | int | float):
+        return value
+    raise ValueError("must be one number, text, true or false; write keys with their group, dotted")
+
+
+Value = Annotated[Any, PlainValidator(_one_value)]
+Values = dict[str, Value]
+Judged = Literal["validation", "last"]
+
+
+class Paper(BaseModel):
+    """Where the paper's numbers are: the rows of conf/paper_tables.csv with these values.
+
+    setting: empty where the grid's setting has the same name.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    table: str
+    dataset: str
+    setting: str = ""
+    paper: str = "UM-pFSSL"
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """As a grid's file holds it."""
+        return self.model_dump(exclude_defaults=True)
+
+
+class SettingFile(BaseModel):
+    """A setting: three keys of its own, all others are overrides.
+
+    methods: label -> overrides that this method has in this setting only.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    preset: str = ""
+    paper: Paper | None = None
+    methods: dict[str, Values] = {}
+    __pydantic_extra__: dict[str, Value]
+
+
+class Tune(BaseModel):
+    """What `fedapp tune` tries: for each method all combinations of its values.
+
+    budget: combinations of every method, no more and no fewer, so that none is tuned harder; a
+    method that is to stay as it is has an empty mapping.
+    settings: of the grid; empty: all. each_setting: every method is judged in each setting by
+    itself, and has values of its own there; otherwise by its mean over all, with the same values
+    everywhere. seeds: none of the comparison's own.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    budget: Annotated[int, Field(ge=1)]
+    values: dict[str, dict[str, Annotated[list[Value], Field(min_length=1)]]]
+    settings: list[str] = []
+    each_setting: bool = False
+    seeds: Annotated[list[NonNegative], Field(min_length=1)]
+
+
+class GridFile(BaseModel):
+    """A grid. methods: label -> overrides; a plain list of labels is read as one without any.
+
+    judged: at which round every run stands, in tables and for tuning: the one that is best on
+    validation images, or the last.
+
+    reference: label of the method that the others are compared with; empty: the report's choice.
+    tuned_from: grid whose tuning this one's methods have their values from; empty: none.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    title: str = ""
+    preset: str = ""
+    common: Values = Field(default={}, alias="set")
+    settings: dict[str, SettingFile] = {}
+    methods: dict[str, Values]
+    seeds: Annotated[list[NonNegative], Field(min_length=1)] = [0, 1, 2]
+    judged: Judged = "validation"
+    paper: Paper | None = None
+    tune: Tune | None = None
+    reference: str = ""
+    tuned_from: str = ""
+
+
 @dataclass(frozen=True)
 class Setting:
     """One setting: the data preset, what it changes of it, and of single methods, by label."""
@@ -92,6 +176,16 @@ class Setting:
     overrides: Mapping[str, Scalar]
     paper: Paper | None = None
     methods: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
+
+    def to_plain(self, papers: bool) -> dict[str, Any]:
+        """Return it as a grid's file holds it. papers: with its `paper`."""
+        methods = {label: dict(changes) for label, changes in self.methods.items() if changes}
+        return {
+            "preset": self.preset,
+            **self.overrides,
+            **({"paper": self.paper.described} if papers and self.paper else {}),
+            **({"methods": methods} if methods else {}),
+        }
 
 
 @dataclass(frozen=True)
@@ -138,17 +232,21 @@ class Grid:
         """Return the labels of the three methods that Mix asks, in the order of `PARENTS`."""
         return tuple(self._having(preset)[0] for preset in PARENTS)
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return the grid as JSON can hold it, resolved."""
+    def to_plain(self, papers: bool = False) -> dict[str, Any]:
+        """Return the grid as JSON can hold it, resolved. papers: each setting with its `paper`."""
         return {
             "title": self.title,
             "set": {**self.common, **self.given},
-            "settings": {
-                s.name: {"preset": s.preset, **s.overrides, **methods_of(s)} for s in self.settings
-            },
+            "settings": {s.name: s.to_plain(papers) for s in self.settings},
             "methods": {label: dict(changes) for label, changes in self.methods.items()},
             "seeds": list(self.seeds),
         }
+
+    def to_file(self) -> dict[str, Any]:
+        """Return the grid to run as it is, as its YAML file holds it: what tunes it is left out."""
+        judged = {"judged": self.judged} if self.judged != Grid.judged else {}
+        reference = {"reference": self.reference} if self.reference else {}
+        return {**self.to_plain(papers=True), **judged, **reference}
 
     def problems(self) -> list[str]:
         """Return what no single value shows, a line each."""
@@ -348,6 +446,74 @@ def grid_of(
     return grid
 
 
+def is_preset(plain: Mapping[str, Any]) -> bool:
+    """Whether a file describes one experiment: a preset has other keys than a grid."""
+    groups = {field.name for field in fields(Experiment)}
+    return plain.keys().isdisjoint(_KEYS) and not plain.keys().isdisjoint(groups)
+
+
+def one_of(several: Mapping[str, Any], name: str, origin: str) -> dict[str, Any]:
+    """Return one of a file's grids. Raises ConfigError where it is like one that is not there."""
+    own = dict(several[name])
+    if (other := own.pop("like", None)) is None:
+        return own
+    if other not in several:
+        hint = nearest(other, several)
+        raise ConfigError(f"{origin}: like = {other!r}: no such grid here; {hint}")
+    base = one_of(several, other, origin)
+    both = [
+        key
+        for key in _BY_NAME
+        if isinstance(base.get(key), Mapping) and isinstance(own.get(key), Mapping)
+    ]
+    return {**base, **own, **{key: {**base[key], **own[key]} for key in both}}
+
+
+def parse(plain: Mapping[str, Any], origin: str) -> GridFile:
+    """Return the file's content, checked in shape. Raises ConfigError, a line for each problem."""
+    values = dict(plain)
+    if isinstance(listed := values.get("methods"), list):
+        values["methods"] = {str(label): None for label in listed}
+        if len(values["methods"]) < len(listed):
+            raise ConfigError(f"{origin}: methods = {listed!r}: one stands twice; keep one")
+    for group in ("settings", "methods"):  # a label with nothing after the colon
+        if isinstance(named := values.get(group), Mapping):
+            values[group] = {label: {} if v is None else v for label, v in named.items()}
+    try:
+        return GridFile.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(dict.fromkeys(_lines(error, origin)))) from None
+
+
+def _lines(error: ValidationError, origin: str) -> Iterator[str]:
+    """Yield one line for each problem: where, key, value, rule."""
+    for found in error.errors():
+        *groups, key = (str(part) for part in found["loc"] if part != "[key]")
+        where = ": ".join([origin, *groups])
+        rule = re.sub(r"^(Input|Value error,)\s+", "", found["msg"]).removeprefix("should ")
+        rule = f"must {rule}" if rule.startswith("be ") else rule
+        if found["type"] == "missing":
+            yield f"{where}: {key}: is missing; give it"
+            continue
+        if found["type"] == "extra_forbidden":
+            valid = Paper.model_fields if groups else _KEYS
+            rule = f"unknown key; {nearest(key, valid)}"
+        elif found["loc"][-1] == "[key]":
+            rule = "a name must be text: put it in quotes"
+        rule = _RULES.get((key, found["type"]), rule)
+        yield f"{where}: {key} = {found['input']!r}: {rule}"
+
+
+_RULES = {
+    ("methods", "dict_type"): "must be a list of method presets, or a mapping of labels",
+    ("seeds", "list_type"): "must be a list, such as [0, 1, 2]",
+    ("seeds", "too_short"): "must name at least one",
+}
+_BY_NAME = ("set", "settings", "methods")
+"""What a grid that is like another one adds to that one's, name by name."""
+_KEYS = [entry.alias or key for key, entry in GridFile.model_fields.items()]
+
+
 def _chosen(named: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     """Return the methods of these labels: the grid's own, or method presets beside them."""
     valid = [*dict.fromkeys([*named, *method_presets(), MIX])]
@@ -370,12 +536,6 @@ def _by_label(named: Mapping[str, Any], near: Path) -> dict[str, Any]:
             raise ConfigError(f"methods: {label!r} stands twice; give one of them another label")
         found[label] = changes
     return found
-
-
-def methods_of(setting: Setting) -> dict[str, Any]:
-    """Return a setting's values for single methods, as a grid's file holds them."""
-    found = {label: dict(changes) for label, changes in setting.methods.items() if changes}
-    return {"methods": found} if found else {}
 
 
 def _is_method(preset: Scalar) -> bool:

@@ -21,8 +21,7 @@ from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.text import percent
 from fedapp.results.comparison.words import aligned
-from fedapp.tools.compare.grid import MIX, Grid, Setting, methods_of
-from fedapp.tools.compare.gridfile import Tune
+from fedapp.tools.compare.grid import MIX, Grid, Setting, Tune
 
 VALIDATION, TEST = "selected_val_accuracy", "selected_test_accuracy"
 RATE = "training.learning_rate"
@@ -186,7 +185,7 @@ def tuned(grid: Grid, judged: Sequence[Judged]) -> dict[str, Any]:
         replace(s, methods=_laid(s, {m: v for (name, m), v in chosen.items() if name == s.name}))
         for s in grid.settings
     )
-    return as_file(replace(grid, methods=methods, settings=settings))
+    return replace(grid, methods=methods, settings=settings).to_file()
 
 
 def _laid(setting: Setting, chosen: Mapping[str, Mapping[str, Scalar]]) -> dict[str, Any]:
@@ -202,28 +201,6 @@ def _own_there(setting: Setting, tried: Sequence[Candidate]) -> dict[str, dict[s
         c.label: {key: v for key, v in own[c.method].items() if key not in c.values}
         for c in tried
         if c.method in own
-    }
-
-
-def as_file(grid: Grid) -> dict[str, Any]:
-    """Return a grid to run as it is, as its YAML file holds it: what tunes it is left out."""
-    settings = {
-        s.name: {
-            "preset": s.preset,
-            **s.overrides,
-            **({"paper": s.paper.model_dump(exclude_defaults=True)} if s.paper else {}),
-            **methods_of(s),
-        }
-        for s in grid.settings
-    }
-    return {
-        "title": grid.title,
-        "set": {**grid.common, **grid.given},
-        "settings": settings,
-        "methods": {label: dict(values) for label, values in grid.methods.items()},
-        "seeds": list(grid.seeds),
-        **({"judged": grid.judged} if grid.judged != Grid.judged else {}),
-        **({"reference": grid.reference} if grid.reference else {}),
     }
 
 

@@ -22,7 +22,7 @@ from fedapp.ground.devices import torch_threads
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.ours import process_is_ours
 from fedapp.tools.compare.cells import Cell
-from fedapp.tools.compare.mix import write_mix
+from fedapp.tools.compare.ensemble import write_mix
 
 Driver = Literal["loopback", "flower"]
 

@@ -1,7 +1,5 @@
 """`fedapp next-to-label`: which images a person labels first."""
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,10 +7,13 @@ from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.text import count as counted
+from fedapp.ground.text import csv_text
 from fedapp.models.listing import list_images
 from fedapp.models.model import load_model
 from fedapp.models.predict import Asked, Prediction, predictions
 from fedapp.tools.use.bar import counting
+
+COLUMNS = ("rank", "file", "class", "probability", "entropy", "lead")
 
 
 def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str]:
@@ -54,10 +55,8 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
 
 
 def _table(chosen: Sequence[Prediction]) -> str:
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("rank", "file", "class", "probability", "entropy", "lead"))
+    rows: list[tuple[object, ...]] = [COLUMNS]
     for rank, one in enumerate(chosen, start=1):
         numbers = (one.probability, one.entropy, one.lead)
-        rows.writerow((rank, one.image.name, one.label, *(f"{n:.6f}" for n in numbers)))
-    return text.getvalue()
+        rows.append((rank, one.image.name, one.label, *(f"{n:.6f}" for n in numbers)))
+    return csv_text(rows)

@@ -12,8 +12,7 @@ from fedapp.data.manifest import Manifest
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import to_plain
 from fedapp.ground.errors import RunError
-from fedapp.tools.compare.cells import Cell
-from fedapp.tools.compare.earlier import can_resume, check_cells
+from fedapp.tools.compare.cells import Cell, check_cells
 from tests.tools.compare.tiny import SET, cells, pretend_begun, pretend_done
 
 
@@ -92,9 +91,10 @@ def test_a_folder_is_new_begun_or_done(tmp_path: Path):
 def test_a_damaged_checkpoint_cannot_be_gone_on_from(tmp_path: Path):
     (cell,) = cells(tmp_path, methods=["fixavg"])
     pretend_begun(cell)
-    assert can_resume(cell)
+    assert cell.make_ready() == "" and cell.state() == "begun"
     (cell.folder / "checkpoint.json").write_text('{"round": ')
-    assert not can_resume(cell)
+    assert cell.make_ready() == f"{cell.name}: its checkpoint is damaged; it starts again"
+    assert not cell.folder.exists()
 
 
 # --- whose ----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from fedapp.experiment.config import load_experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.results.comparison import document
-from fedapp.tools.compare import execute, runner
+from fedapp.tools.compare import execute
 from fedapp.tools.compare.compare import compare
 from fedapp.tools.compare.execute import INTERRUPTED, _outcome
 from fedapp.tools.compare.work import Job, do
@@ -36,7 +36,7 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     """Put stand-ins in the processes' place; the report is only noted."""
 
     def put(**behaviour: str) -> None:
-        monkeypatch.setattr(runner, "COMMAND", stand_in(tmp_path / "calls", behaviour))
+        monkeypatch.setattr(execute, "COMMAND", stand_in(tmp_path / "calls", behaviour))
 
     monkeypatch.setattr(document, "write_report", lambda out: [out / "tables.md"])
     put()

@@ -15,8 +15,7 @@ from fedapp.ground.errors import ConfigError
 from fedapp.methods.bags._bagged import FromBags
 from fedapp.methods.two_networks.fedsiam_d import FedSiamD
 from fedapp.tools.compare.cells import build_cells, runs_of
-from fedapp.tools.compare.grid import MIX, labels_of, read_grid, seeds_of
-from fedapp.tools.compare.gridfile import one_of
+from fedapp.tools.compare.grid import MIX, labels_of, one_of, read_grid, seeds_of
 from tests.tools.compare.tiny import SET, cells, grid, grid_file
 
 ROOT = Path(__file__).parents[3]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedapp.tools.compare import runner
-from fedapp.tools.compare.board import Board
+from fedapp.tools.compare import execute
 from fedapp.tools.compare.cells import Cell
-from fedapp.tools.compare.runner import Runner
+from fedapp.tools.compare.execute import Runner
+from fedapp.tools.compare.progress import Board
 from tests.tools.compare.tiny import cells, pretend_begun, pretend_done, stand_in
 
 FOUR = ["fixavg", "fixprox", "fixbn", "mix"]
@@ -36,8 +36,8 @@ class Bench:
         keep_models: bool = False,
     ) -> Runner:
         command = stand_in(self._calls, behaviour or {})
-        self._monkeypatch.setattr(runner, "COMMAND", command)
-        self._monkeypatch.setattr(runner, "POLL_S", 0.01)
+        self._monkeypatch.setattr(execute, "COMMAND", command)
+        self._monkeypatch.setattr(execute, "POLL_S", 0.01)
         self._calls.write_text("")
         with Board(Console(file=self.said, width=500)) as board:
             it = Runner(
@@ -134,13 +134,13 @@ def interrupt_when(ready: Callable[[], bool]) -> None:
 def test_ctrl_c_ends_the_processes_and_the_next_run_goes_on(tmp_path: Path, bench: Bench):
     every = cells(tmp_path, methods=["fixavg", "fedper", "um_pfssl"])
     pids: list[int] = []
-    begun = runner.subprocess.Popen.__init__
+    begun = execute.subprocess.Popen.__init__
 
     def noted(self, *args, **named):
         begun(self, *args, **named)
         pids.append(self.pid)
 
-    bench._monkeypatch.setattr(runner.subprocess.Popen, "__init__", noted)
+    bench._monkeypatch.setattr(execute.subprocess.Popen, "__init__", noted)
     interrupt_when(lambda: (every[2].folder / "run.json").exists())
     with pytest.raises(KeyboardInterrupt):
         bench.run(every, {"fedper": "hang", "um_pfssl": "hang"})

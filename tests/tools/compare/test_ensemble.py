@@ -13,8 +13,7 @@ from fedapp.ground.errors import RunError, StoreError
 from fedapp.learn.metrics import evaluation
 from fedapp.site.federation import federation_of
 from fedapp.tools.compare.cells import Cell
-from fedapp.tools.compare.final import FinalModels
-from fedapp.tools.compare.mix import ensemble
+from fedapp.tools.compare.ensemble import FinalModels, ensemble
 from fedapp.tools.compare.work import Job, do
 from tests.tools.compare.tiny import cells
 
