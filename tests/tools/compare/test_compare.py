@@ -271,7 +271,7 @@ def _made(folder: Path) -> tuple[str, str]:
 
 
 def command_of(path: Path, out: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "fedapp.cli", "compare", str(path), "--out", str(out), *words]
+    return [sys.executable, "-m", "fedapp", "compare", str(path), "--out", str(out), *words]
 
 
 def results(out: Path) -> list[dict[str, str]]:

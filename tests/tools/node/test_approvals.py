@@ -145,7 +145,7 @@ def test_a_person_is_shown_the_app_and_asked(site, monkeypatch):
     done, said = saying(decide, APP.hash[:8], "approved", site, sure=False, lines=False)
     assert not done and "Nothing is decided" in said and site.decisions() == []
     assert "NOT KEPT" in said, "it is no app of this project's"
-    assert APP.hash in said and "the installed app" in said and "removed  fedapp/cli.py" in said
+    assert APP.hash in said and "the installed app" in said and "removed  fedapp/cli/run.py" in said
     done, said = saying(decide, APP.hash[:8], "approved", site, sure=True, lines=True)
     assert done and "+pass" in said and "is approved" in said
     new = Bundle({**APP.files, "a.py": b"other"})

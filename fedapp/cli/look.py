@@ -1,0 +1,83 @@
+"""Commands that show a run: its page, its progress, its rounds in another program."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from fedapp.cli.shared import SiteFolder, app, needed
+from fedapp.experiment.completion import complete_run
+
+PANEL = "Look"
+"""As `fedapp --help` shows it."""
+
+
+@app.command(rich_help_panel=PANEL)
+def report(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            help="runs or one comparison: their names, or their folders",
+            autocompletion=complete_run,
+        ),
+    ],
+    site: Annotated[str, typer.Option(help="only this site's page, for the site to read")] = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="file to write; else in the run's folder")
+    ] = None,
+    reference: Annotated[
+        str, typer.Option(help="a comparison's method that the others are compared with")
+    ] = "",
+    site_folder: SiteFolder = None,
+) -> None:
+    """Write a page of a run or of several side by side; of a comparison, tables and figures."""
+    from fedapp.results.report import write_reports
+
+    record = None if site_folder is None else needed(site_folder, "report")
+    for path in write_reports(runs, reference, site, out, record):
+        print(path)
+
+
+@app.command("watch", rich_help_panel=PANEL)
+def watch_run(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="a run: its name, or its folder; else the newest", autocompletion=complete_run
+        ),
+    ] = "",
+    paper: Annotated[
+        bool, typer.Option("--paper", help="end in the paper's terms, instead of plain words")
+    ] = False,
+) -> None:
+    """Follow a run that goes on, from another terminal; of one that is over, show how it ended."""
+    from fedapp.tools.watch.watch import watch
+
+    raise typer.Exit(watch(run, paper, Console()))
+
+
+@app.command("track", rich_help_panel=PANEL)
+def track_run(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="a run or a comparison: its name, or its folder; else the newest run",
+            autocompletion=complete_run,
+        ),
+    ] = "",
+    to: Annotated[
+        Literal["tensorboard", "mlflow"], typer.Option(help="what shows it")
+    ] = "tensorboard",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder of the event files, else in the run's; or of MLflow's store, else "
+            "MLFLOW_TRACKING_URI, else mlruns in your runs"
+        ),
+    ] = None,
+) -> None:
+    """Bring a run's rounds to TensorBoard or MLflow; again is as once. Its own files stay."""
+    from fedapp.tools.track.track import track
+
+    track(run, to, out)

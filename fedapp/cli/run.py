@@ -1,0 +1,102 @@
+"""Commands that run an experiment, or say what there is to run."""
+
+import sys
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedapp.cli.shared import Overrides, Preset, app
+from fedapp.experiment.presetfiles import headline, method_path, method_presets, presets
+from fedapp.ground.errors import ConfigError
+
+PANEL = "Run"
+"""As `fedapp --help` shows it."""
+
+Seed = Annotated[int | None, typer.Option(min=0, help="of all random draws; the same as seed=3")]
+
+
+@app.command(rich_help_panel=PANEL)
+def run(
+    preset: Preset,
+    overrides: Overrides = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="end in the paper's terms, instead of plain words")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="the summary as JSON on standard output, all else on standard error"
+        ),
+    ] = False,
+    seed: Seed = None,
+) -> None:
+    """Run an experiment in this process, without Flower: the same rounds, the same numbers."""
+    from fedapp.drivers.loopback import run_loopback
+    from fedapp.experiment.config import load_experiment, parse_overrides
+    from fedapp.experiment.runfolder import pretty
+    from fedapp.ground.processes import termination_as_interrupt
+    from fedapp.results.endblock import end_block
+    from fedapp.results.paperblock import paper_block
+
+    # Whoever reads standard output as JSON must find nothing else there.
+    with termination_as_interrupt(), redirect_stdout(sys.stderr) if as_json else nullcontext():
+        given = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
+        experiment = load_experiment(preset, parse_overrides(given))
+        summary, _ = run_loopback(experiment, paper_block if paper else end_block)
+    if as_json:
+        print(pretty(summary), end="")
+
+
+@app.command(rich_help_panel=PANEL)
+def demo(
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="new folder; else `demo` in your runs")
+    ] = None,
+    seed: Seed = None,
+) -> None:
+    """Show what this is for, in a minute or two: 10 simulated sites, alone against together."""
+    from fedapp.ground.processes import termination_as_interrupt
+    from fedapp.tools.demo.demo import demo as show
+
+    with termination_as_interrupt():
+        over = {} if seed is None else {"seed": seed}
+        for line in show(out, **over):
+            print(line)
+
+
+@app.command("presets", rich_help_panel=PANEL)
+def list_presets() -> None:
+    """List the presets, and the method presets that `method.preset=NAME` lays over them."""
+    from fedapp.experiment.config import load_experiment
+
+    for name in presets():
+        experiment = load_experiment(name)
+        print(
+            f"{name:24} {experiment.method.name}, {experiment.data.name}, "
+            f"{experiment.split.num_clients} sites, {experiment.rounds.num_rounds} rounds"
+        )
+    print()
+    for name in method_presets():
+        print(f"method.preset={name:26} {headline(method_path(name))}")
+
+
+@app.command(rich_help_panel=PANEL)
+def manifest(
+    preset: Preset,
+    out: Annotated[Path, typer.Option("--out", "-o", help="file to write")],
+    overrides: Overrides = None,
+) -> None:
+    """Draw the split of a preset and save it, to be shared and cited (split.manifest=FILE)."""
+    from fedapp.experiment.config import load_experiment, parse_overrides
+    from fedapp.site.federation import federation_of
+
+    experiment = load_experiment(preset, parse_overrides(overrides or []))
+    split = federation_of(experiment).manifest
+    if split is None:
+        raise ConfigError("data.name = 'own': nobody deals the sites' images: there is no split")
+    split.save(out)
+    print(f"{out}: {len(split.site)} images, {split.num_clients} sites, digest {split.digest()}")
+    if split.particulars:
+        print(split.particulars)

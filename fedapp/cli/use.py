@@ -1,0 +1,116 @@
+"""Commands that use the models that sites keep."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from fedapp.cli.shared import app
+from fedapp.experiment.completion import complete_run
+
+PANEL = "Use"
+"""As `fedapp --help` shows it."""
+
+Run = Annotated[
+    str, typer.Argument(help="a run: its name, or its folder", autocompletion=complete_run)
+]
+Model = Annotated[Path, typer.Argument(help="a model's folder; `fedapp site` names them")]
+Images = Annotated[
+    Path, typer.Argument(help="a folder of images, a CSV file with `path`, or a file of vectors")
+]
+
+
+@app.command("models", rich_help_panel=PANEL)
+def models_of(run: Run) -> None:
+    """Check the models that the sites of a simulated run kept; make those that are gone anew."""
+    from fedapp.tools.models.export import write_models
+
+    write_models(run, Console())
+
+
+@app.command("site", rich_help_panel=PANEL)
+def show_site(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="a node's store-path, or a run's name or folder; else your runs"),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="folder for a page of each model, with its surest mistakes")
+    ] = None,
+    specificity: Annotated[
+        float, typer.Option(help="at which the page tells the sensitivity of each class")
+    ] = 0.9,
+) -> None:
+    """Say whether joining paid, and which models this site has: of which run, why, how good."""
+    from fedapp.experiment.runfolder import runs_root
+    from fedapp.tools.models.mine import show_site
+
+    place = folder or Path(os.environ.get("FEDAPP_SITES") or runs_root())
+    show_site(place, Console(), page, specificity)
+
+
+@app.command("predict", rich_help_panel=PANEL)
+def predict_images(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="a model's folder (`fedapp site` names them); or RUN/SITE, or a run with one "
+            "site's model, by its name or folder",
+            autocompletion=complete_run,
+        ),
+    ],
+    images: Annotated[
+        list[Path],
+        typer.Argument(
+            help="one or more images, folders of them, CSV files with `path`; or a file of vectors"
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="CSV file to write; else standard output")
+    ] = None,
+    coverage: Annotated[
+        float, typer.Option(help="share of prediction sets that are to hold the right class")
+    ] = 0.9,
+    sets: Annotated[
+        Literal["lac", "aps"], typer.Option(help="lac: smallest; aps: never empty")
+    ] = "lac",
+    passes: Annotated[int, typer.Option(min=1, help="dropout samples for the uncertainty")] = 20,
+) -> None:
+    """Classify images with a site's model: class, probability, uncertainty, prediction set."""
+    from fedapp.models.predict import Asked
+    from fedapp.tools.use.predict import model_folder, predict
+
+    asked = Asked(coverage, sets, passes)
+    raise typer.Exit(predict(model_folder(model), images, out, asked))
+
+
+@app.command("next-to-label", rich_help_panel=PANEL)
+def next_images(
+    model: Model,
+    images: Images,
+    out: Annotated[Path, typer.Option("--out", "-o", help="CSV file to write")],
+    count: Annotated[int, typer.Option(min=1, help="how many images")] = 50,
+) -> None:
+    """Choose the images to label first: a CSV file of them."""
+    from fedapp.tools.use.label import next_to_label
+
+    for line in next_to_label(model, images, count, out):
+        print(line)
+
+
+@app.command("export", rich_help_panel=PANEL)
+def export_model(
+    model: Model,
+    to: Annotated[Literal["onnx", "monai", "safetensors"], typer.Option(help="what to write")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="folder to write it to")],
+    images: Annotated[
+        Path | None, typer.Option(help="images to check the ONNX file with: a folder or CSV file")
+    ] = None,
+) -> None:
+    """Write a site's model for other programs: ONNX, a MONAI bundle or safetensors."""
+    from fedapp.tools.use.export import export
+
+    for line in export(model, to, out, images):
+        print(line)
