@@ -1,4 +1,4 @@
-"""A run while it goes on: a bar on a terminal, plain lines in a log."""
+"""Work while it goes on, a run's or another's: a bar on a terminal, plain lines in a log."""
 
 import sys
 import time
@@ -10,8 +10,17 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 from fedapp.ground.text import duration, percent
 
@@ -148,6 +157,33 @@ def doing(what: str, stream: TextIO | None = None, after_s: float = SLOW_S) -> I
     finally:
         over.set()
         teller.join()
+
+
+class _Rate(ProgressColumn):
+    """Images a second, of late."""
+
+    def render(self, task: Task) -> Text:
+        """Return the text; empty before there is anything to say."""
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.0f} a second")
+
+
+@contextmanager
+def counting(what: str, images: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar for work of many images; yield what is to be told how many more are done.
+
+    On standard error: answers may go to standard output.
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=images)
+        yield lambda more: bar.advance(task, more)
 
 
 def _one_line(text: str) -> str:

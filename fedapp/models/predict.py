@@ -1,7 +1,5 @@
-"""A model's answers to a person's images, batch by batch, and as lines of CSV."""
+"""A model's answers to a person's images, batch by batch, how unsure it is of each, rows of CSV."""
 
-import csv
-import io
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -14,18 +12,21 @@ from torch import Tensor
 from fedapp.data.folder import decode_all
 from fedapp.data.own.vectors import read_rows
 from fedapp.data.stored import DepthError
-from fedapp.ground.errors import ConfigError, DataError, ImageError, one_line
+from fedapp.ground.errors import ConfigError, DataError, ImageError, RunError, one_line
 from fedapp.ground.names import cell, of_cell
-from fedapp.learn.uncertainty import at_once
+from fedapp.ground.rng import seeded
+from fedapp.learn.predictors import combined
+from fedapp.learn.uncertainty import at_once, decomposed, dropout_sample, features_of
 from fedapp.models.conformal import COVERAGE, Calibration, Sets, prediction_sets
 from fedapp.models.description import Recipe
 from fedapp.models.listing import Listed
 from fedapp.models.model import SiteModel
-from fedapp.models.study import PASSES, study
 
 COLUMNS = (
     "file", "class", "probability", "entropy", "mutual_information", "set", "abstain",
 )  # fmt: skip
+PASSES = 20
+"""Dropout samples of a network for one image."""
 BETWEEN = "|"
 """Stands between the classes of a set; in a class's own name it is written as in `set_cell`."""
 
@@ -104,19 +105,24 @@ def predictions(
         yield [found[image] for image in batch.listed]
 
 
-def finding_rows(
-    model: SiteModel, images: Sequence[Listed]
-) -> Iterator[list[tuple[Listed, list[float]] | Unread]]:
-    """Yield each image with the probability of every finding, batch by batch and in their order.
+@dataclass(frozen=True)
+class Found:
+    """What a model says of an image's findings: how probable each is, by itself, in [0, 1]."""
+
+    image: Listed
+    probabilities: Sequence[float]
+
+
+def findings(model: SiteModel, images: Sequence[Listed]) -> Iterator[list[Found | Unread]]:
+    """Yield what a model finds in images, batch by batch and in their order.
 
     Raises DataError as `predictions`.
     """
     for batch in batches(images, model.recipe):
-        found: dict[Listed, tuple[Listed, list[float]] | Unread]
-        found = {one.image: one for one in batch.unread}
+        found: dict[Listed, Found | Unread] = {one.image: one for one in batch.unread}
         if batch.read:
             said = model.probabilities(batch.pixels).tolist()
-            found |= {one: (one, row) for one, row in zip(batch.read, said, strict=True)}
+            found |= {one: Found(one, row) for one, row in zip(batch.read, said, strict=True)}
         yield [found[image] for image in batch.listed]
 
 
@@ -208,11 +214,21 @@ def read(files: Sequence[Path], recipe: Recipe) -> Tensor:
     return torch.stack(decoded)
 
 
-def as_csv(found: Sequence[Prediction | Unread]) -> str:
-    """Return answers as lines of CSV, without the header; of an image not read, no class."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(map(_row, found))
-    return out.getvalue()
+def cells_of(one: Prediction | Unread) -> tuple[str, ...]:
+    """Return an answer's cells, as `COLUMNS` names them; of an image not read, no class."""
+    if isinstance(one, Unread):
+        return one.image.name, "", "", "", "", "", "yes"
+    numbers = (one.probability, one.entropy, one.mutual_information)
+    abstain = "yes" if one.abstains else "no"
+    texts = [f"{number:.6f}" for number in numbers]
+    return one.image.name, cell(one.label), *texts, set_cell(one.inside), abstain
+
+
+def cells_of_findings(one: Found | Unread, findings: int) -> tuple[str, ...]:
+    """Return an image's cells: its name and a probability each; empty, where it was not read."""
+    if isinstance(one, Unread):
+        return one.image.name, *[""] * findings
+    return one.image.name, *(f"{number:.6f}" for number in one.probabilities)
 
 
 def set_cell(classes: Sequence[str]) -> str:
@@ -226,29 +242,42 @@ def classes_in(text: str) -> tuple[str, ...]:
     return tuple(re.sub(r"\\(.)", r"\1", name) for name in names)
 
 
-def findings_head(findings: Sequence[str]) -> str:
-    """Return the first line of `findings_csv`."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow(("file", *map(cell, findings)))
-    return out.getvalue()
+@dataclass(frozen=True, eq=False)
+class Study:
+    """What a model says of n images.
+
+    probabilities: float32 [n, C], the plain answer, as of `SiteModel.probabilities`. entropy,
+    mutual_information: float64 [n], nats (`decomposed`).
+    """
+
+    probabilities: Tensor
+    entropy: Tensor
+    mutual_information: Tensor
 
 
-def findings_csv(found: Sequence[tuple[Listed, list[float]] | Unread], findings: int) -> str:
-    """Return answers as lines of CSV: the image and a probability each; empty, where not read."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(
-        [one.image.name, *[""] * findings]
-        if isinstance(one, Unread)
-        else [one[0].name, *(f"{number:.6f}" for number in one[1])]
-        for one in found
-    )
-    return out.getvalue()
+@torch.inference_mode()
+def study(model: SiteModel, images: Tensor, passes: int, batch: int) -> Study:
+    """Ask a model about a batch of images.
 
+    images: as of `SiteModel.probabilities`, n >= 1, at most `at_once`. passes: dropout
+    samples of each network, >= 1. batch: the batch's number, by which the draws are keyed: the same
+    batch of the same model has the same numbers every time.
 
-def _row(one: Prediction | Unread) -> tuple[str, ...]:
-    if isinstance(one, Unread):
-        return one.image.name, "", "", "", "", "", "yes"
-    numbers = (one.probability, one.entropy, one.mutual_information)
-    abstain = "yes" if one.abstains else "no"
-    texts = [f"{number:.6f}" for number in numbers]
-    return one.image.name, cell(one.label), *texts, set_cell(one.inside), abstain
+    A drawn model is one of the networks, by its weight in the answer, with a dropout sample: where
+    networks contradict each other, that is doubt of the model as well. Raises RunError where an
+    answer is NaN.
+    """
+    images = images.to(model.device)
+    plain, samples, weights = [], [], []
+    with seeded(model.device, 0, "study", model.recipe.sha256, batch):
+        for network, one in model.predictors:
+            features = features_of(network.eval(), images, model.normalise)
+            plain.append(torch.softmax(network.tail(features), dim=1).cpu())
+            for _ in range(passes):
+                drawn = torch.softmax(network.tail(features, dropout_sample), dim=1)
+                samples.append(one.times_mix(drawn.cpu()))
+                weights.append(one.weight / passes)
+    answer = combined([one for _, one in model.predictors], plain)
+    if not bool(answer.isfinite().all()):
+        raise RunError("the model answers NaN: use one of another round or site")
+    return Study(answer, *decomposed(torch.stack(samples), torch.tensor(weights).double()))

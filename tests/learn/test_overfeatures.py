@@ -16,8 +16,7 @@ from fedapp.learn.networks import build_model, network_settings
 from fedapp.learn.overfeatures import Form, answers_over, mapped
 from fedapp.learn.predictors import Predictor, answer_of
 from fedapp.models.description import DESCRIPTION, TENSORS
-from fedapp.models.graph import Answer
-from fedapp.models.model import SiteModel, in_parts, load_model
+from fedapp.models.model import Answer, SiteModel, in_parts, load_model
 from tests.models.made import CPU, pictures, recipe_of, written
 
 SHAPE = (1, 8, 8)

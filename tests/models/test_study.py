@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedapp.learn.uncertainty import entropy
-from fedapp.models.study import study
+from fedapp.models.predict import study
 from tests.models.made import MIXTURE, SMALL, model_of, pictures
 
 SURE = {**SMALL, "dropout": 0.0}

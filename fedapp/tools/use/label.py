@@ -6,12 +6,12 @@ from pathlib import Path
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError, DataError
+from fedapp.ground.progress import counting
 from fedapp.ground.text import count as counted
 from fedapp.ground.text import csv_text
 from fedapp.models.listing import list_images
 from fedapp.models.model import load_model
 from fedapp.models.predict import Asked, Prediction, predictions
-from fedapp.tools.use.bar import counting
 
 COLUMNS = ("rank", "file", "class", "probability", "entropy", "lead")
 

@@ -17,8 +17,7 @@ from fedapp.ground.disk import write_atomic
 from fedapp.ground.names import cell
 from fedapp.models.card import card
 from fedapp.models.description import Description
-from fedapp.models.graph import Answer
-from fedapp.models.model import SiteModel
+from fedapp.models.model import Answer, SiteModel
 from fedapp.tools.use.onnx_file import INPUT, OUTPUT
 
 SCHEMA = (

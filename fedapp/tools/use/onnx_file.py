@@ -13,8 +13,7 @@ from fedapp.experiment.codehash import versions
 from fedapp.ground.errors import RunError, one_line
 from fedapp.ground.extras import needs
 from fedapp.ground.rng import torch_stream
-from fedapp.models.graph import Answer
-from fedapp.models.model import SiteModel
+from fedapp.models.model import Answer, SiteModel
 
 TOLERANCE: Final = 1e-4
 """Largest difference of a probability between the file under onnxruntime and torch."""

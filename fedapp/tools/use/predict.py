@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,9 @@ from fedapp.experiment.runfolder import RunFolder, find_run
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import written_whole
 from fedapp.ground.errors import DataError, RunError
-from fedapp.ground.text import count, duration, percent
+from fedapp.ground.names import cell
+from fedapp.ground.progress import counting
+from fedapp.ground.text import count, csv_text, duration, percent
 from fedapp.learn.lights import shifted
 from fedapp.models.conformal import caution
 from fedapp.models.description import DESCRIPTION
@@ -27,18 +29,18 @@ from fedapp.models.predict import (
     Asked,
     Prediction,
     Unread,
-    as_csv,
-    finding_rows,
-    findings_csv,
-    findings_head,
+    cells_of,
+    cells_of_findings,
+    findings,
     predictions,
 )
-from fedapp.tools.use.bar import counting
 
 _NAMED = 4
 """Sites named where a list of sites could be long."""
 UNREAD = 1
 """Exit code where some images could not be used."""
+_Batch = tuple[list[tuple[str, ...]], list[Unread]]
+"""Rows of CSV, and the images among them that cannot be used."""
 
 
 def model_folder(named: str) -> Path:
@@ -90,16 +92,13 @@ def predict(model: Path, images: Sequence[Path], out: Path | None, asked: Asked)
         raise DataError(f"{out}: it is one of the images: name another file for the answers")
     if description.model.finds:
         return _findings(loaded, listed, out)
-    target: AbstractContextManager[BinaryIO]
-    target = nullcontext(sys.stdout.buffer) if out is None else written_whole(out, durable=False)
-    with target as file, counting("images", len(listed)) as done:
-        file.write((",".join(COLUMNS) + "\n").encode())
+
+    def rows() -> Iterator[_Batch]:
         for found in predictions(loaded, description.calibration, listed, asked):
-            file.write(as_csv(found).encode())
             tally.add(found)
-            done(len(found))
-        if len(tally.unread) == len(listed):
-            raise DataError(f"no image can be used; the first: {tally.unread[0].why}")
+            yield [cells_of(one) for one in found], [x for x in found if isinstance(x, Unread)]
+
+    tally.unread = _write(out, len(listed), COLUMNS, rows())
     where = "" if out is None else f"{out}: "
     taken = duration(time.monotonic() - began)
     print(f"{where}{count(len(listed))} images in {taken}", file=sys.stderr)
@@ -107,6 +106,27 @@ def predict(model: Path, images: Sequence[Path], out: Path | None, asked: Asked)
     for line in [*lines, *_lights(model, tally)]:
         print(line, file=sys.stderr)
     return UNREAD if tally.unread else 0
+
+
+def _write(
+    out: Path | None, images: int, columns: Sequence[str], batches: Iterable[_Batch]
+) -> list[Unread]:
+    """Write answers as CSV, as they come; return the images that cannot be used.
+
+    out: None: standard output. images: how many there are. Raises DataError where none can be used.
+    """
+    unread: list[Unread] = []
+    target: AbstractContextManager[BinaryIO]
+    target = nullcontext(sys.stdout.buffer) if out is None else written_whole(out, durable=False)
+    with target as file, counting("images", images) as done:
+        file.write(csv_text([columns]).encode())
+        for rows, failed in batches:
+            file.write(csv_text(rows).encode())
+            unread += failed
+            done(len(rows))
+        if len(unread) == images:
+            raise DataError(f"no image can be used; the first: {unread[0].why}")
+    return unread
 
 
 def _lights(model: Path, tally: "Tally") -> list[str]:
@@ -122,24 +142,25 @@ def _lights(model: Path, tally: "Tally") -> list[str]:
 def _findings(model: SiteModel, images: Sequence[Listed], out: Path | None) -> int:
     """Write the probability of each finding, a column each, as `predict` does."""
     names = model.recipe.classes
-    target: AbstractContextManager[BinaryIO]
-    target = nullcontext(sys.stdout.buffer) if out is None else written_whole(out, durable=False)
-    unread: list[Unread] = []
-    with target as file, counting("images", len(images)) as done:
-        file.write(findings_head(names).encode())
-        for found in finding_rows(model, images):
-            file.write(findings_csv(found, len(names)).encode())
-            unread += [one for one in found if isinstance(one, Unread)]
-            done(len(found))
-        if len(unread) == len(images):
-            raise DataError(f"no image can be used; the first: {unread[0].why}")
-    print("findings, each by itself: no sets, and no threshold is chosen", file=sys.stderr)
-    if unread:
-        print(
-            f"images that cannot be used: {count(len(unread))}; the first: {unread[0].why}",
-            file=sys.stderr,
+    answers = (
+        (
+            [cells_of_findings(one, len(names)) for one in found],
+            [one for one in found if isinstance(one, Unread)],
         )
+        for found in findings(model, images)
+    )
+    unread = _write(out, len(images), ("file", *map(cell, names)), answers)
+    print("findings, each by itself: no sets, and no threshold is chosen", file=sys.stderr)
+    for line in _not_read(unread):
+        print(line, file=sys.stderr)
     return UNREAD if unread else 0
+
+
+def _not_read(unread: Sequence[Unread]) -> list[str]:
+    """Say that some images cannot be used, where there are any."""
+    if not unread:
+        return []
+    return [f"images that cannot be used: {count(len(unread))}; the first: {unread[0].why}"]
 
 
 @dataclass
@@ -163,7 +184,6 @@ class Tally:
         """Count a batch."""
         for one in found:
             if isinstance(one, Unread):
-                self.unread.append(one)
                 continue
             self.read += 1
             self.said[one.label] += 1
@@ -200,12 +220,7 @@ class Tally:
                 f"{count(self.foreign)} of them have a label that is no class of the model, which "
                 f"counts as wrong; it knows {', '.join(self.classes)}"
             )
-        if self.unread:
-            first = self.unread[0].why
-            lines.append(
-                f"images that cannot be used: {count(len(self.unread))}; the first: {first}"
-            )
-        return lines
+        return lines + _not_read(self.unread)
 
 
 def _of(part: int, whole: int) -> str:

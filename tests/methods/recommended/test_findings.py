@@ -15,7 +15,7 @@ from fedapp.methods.closed_form._calibration import Fit
 from fedapp.methods.recommended import _stack
 from fedapp.methods.recommended._corrected import corrected_loss
 from fedapp.methods.recommended.prior_shift import PriorShift, Taught
-from fedapp.models.graph import Answer
+from fedapp.models.model import Answer
 from tests.methods.closed_form.test_findings import site
 
 SAME = torch.nn.Identity()

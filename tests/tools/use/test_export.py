@@ -20,8 +20,7 @@ from typer.testing import CliRunner
 from fedapp.cli import app
 from fedapp.ground.errors import FedAppError
 from fedapp.learn.networks import network_names
-from fedapp.models.graph import Answer
-from fedapp.models.model import load_model
+from fedapp.models.model import Answer, load_model
 from fedapp.tools.use import onnx_file
 from tests.encoders import encoder_fields
 from tests.models.made import CPU, MIXTURE, model_of, pictures, written

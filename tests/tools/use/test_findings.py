@@ -11,8 +11,7 @@ import fedapp
 from fedapp.ground.errors import ConfigError
 from fedapp.models.card import card
 from fedapp.models.description import read_description
-from fedapp.models.graph import Answer
-from fedapp.models.model import load_model
+from fedapp.models.model import Answer, load_model
 from fedapp.models.predict import Asked
 from fedapp.tools.use.export import export
 from fedapp.tools.use.label import next_to_label
