@@ -12,11 +12,7 @@ from filelock import FileLock, Timeout
 
 from client_app.identity import check_unchanged, simulated_here, who_am_i
 from fedapp.experiment.codehash import code_hash, stands_in_for
-from fedapp.experiment.config import (
-    experiment_digest,
-    settings_that_differ,
-    shared_settings,
-)
+from fedapp.experiment.config import differing, experiment_digest, shared_settings, three_of
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runfolder import folder_of, out_root, runs_root
@@ -190,7 +186,8 @@ def _check(origin: Origin, experiment: Experiment, settings: Mapping[str, Scalar
         )
     if not origin.reads[0] <= SCHEMA <= origin.reads[1]:
         raise ProtocolError(f"this site writes messages {SCHEMA}, {mends(origin.reads)}")
-    found = settings_that_differ(shared_settings(experiment), settings) if settings else ""
+    differ = differing(shared_settings(experiment), settings) if settings else []
+    found = three_of([f"{key} is {my!r} here, {its!r} at the server" for key, my, its in differ])
     if found or origin.experiment != experiment_digest(experiment):
         raise ConfigError(
             f"this site's settings differ from the server's{f' ({found})' if found else ''}; use "

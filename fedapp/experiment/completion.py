@@ -54,19 +54,10 @@ def setting_keys() -> list[str]:
     has to import them.
     """
     # Here, because it takes a fifth of a second, which names of presets and runs need not wait for.
-    from fedapp.ground import settings
+    from fedapp.ground.settings import GROUPS
 
-    groups = {
-        "data": settings.DataSettings,
-        "split": settings.SplitSettings,
-        "training": settings.TrainSettings,
-        "rounds": settings.RoundSettings,
-        "transport": settings.TransportSettings,
-        "privacy": settings.PrivacySettings,
-        "runtime": settings.RuntimeSettings,
-    }
     keys = {"seed", "method.preset"}
-    keys |= {f"{group}.{field.name}" for group, cls in groups.items() for field in fields(cls)}
+    keys |= {f"{group}.{field.name}" for group, cls in GROUPS.items() for field in fields(cls)}
     for path in (*map(method_path, method_presets()), *CONF.glob("*.yaml")):
         plain = read_yaml(path)
         for group in ("method", "model"):

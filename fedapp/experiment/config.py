@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
@@ -50,6 +50,7 @@ from fedapp.ground.functions import advice, names_function
 from fedapp.ground.settings import (
     BETWEEN_GROUPS,
     CLOSED,
+    GROUPS,
     OWN,
     DataSettings,
     NonNegative,
@@ -72,12 +73,6 @@ MACHINE_KEYS = (
 
 The split that `split.manifest` names is compared by its own digest; `model.weights_sha256` counts.
 """
-
-_GROUPS: dict[str, type] = {
-    key: hint
-    for key, hint in get_type_hints(Experiment).items()
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint)
-}
 
 _NAMED: dict[str, tuple[Callable[[], list[str]], Callable[[str], type]]] = {
     "method": (method_names, method_class),
@@ -264,7 +259,7 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, Scalar]:
 def to_plain(experiment: Experiment) -> dict[str, Any]:
     """Return the experiment as nested plain values; `from_plain` takes them back unchanged."""
     plain: dict[str, Any] = {"name": experiment.name, "seed": experiment.seed}
-    plain |= {group: dataclasses.asdict(getattr(experiment, group)) for group in _GROUPS}
+    plain |= {group: dataclasses.asdict(getattr(experiment, group)) for group in GROUPS}
     for group in _NAMED:
         chosen = getattr(experiment, group)
         plain[group] = {"name": chosen.name, **dataclasses.asdict(chosen)}
@@ -316,14 +311,22 @@ def _of_a_machine(key: str) -> bool:
     return key in MACHINE_KEYS or key.partition(".")[0] in MACHINE_KEYS
 
 
-def settings_that_differ(mine: Mapping[str, Scalar], theirs: Mapping[str, Scalar]) -> str:
-    """Name the settings that this site and the server do not share, three at most."""
-    found = [
-        f"{key} is {mine.get(key)!r} here, {theirs.get(key)!r} at the server"
-        for key in sorted(mine.keys() | theirs.keys())
-        if mine.get(key) != theirs.get(key)
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return in which settings two experiments differ, but for the machine's: key and both values.
+
+    one, other: as `to_plain` has them, or flat, as `shared_settings`.
+    """
+    first, second = _flatten(one), _flatten(other)
+    return [
+        (key, first.get(key), second.get(key))
+        for key in sorted(first.keys() | second.keys())
+        if first.get(key) != second.get(key) and not _of_a_machine(key)
     ]
-    return "; ".join(found[:3] + ([f"{len(found) - 3} more"] if len(found) > 3 else []))
+
+
+def three_of(found: Sequence[str]) -> str:
+    """Return three of what was found, and how much more there is."""
+    return "; ".join([*found[:3], *([f"{len(found) - 3} more"] if len(found) > 3 else [])])
 
 
 def _name(values: dict[str, Any], source: str, otherwise: str = "") -> str:
@@ -353,7 +356,7 @@ def _build(
     problems += _misplaced(values, valid, origin)
     said = {key: value for key, value in values.items() if key in valid}
     parts: dict[str, Any] = {}
-    for group, cls in {**_GROUPS, **named, "": _Frame}.items():
+    for group, cls in {**GROUPS, **named, "": _Frame}.items():
         known = _within(group, said)
         if group in _NAMED:
             known.pop("name", None)
@@ -491,7 +494,7 @@ def _check_rule(rounds: RoundSettings) -> Iterator[Incompatibility]:
         yield Incompatibility("rounds.robust", rule)
 
 
-_CHECKS = (
+_CHECKS: tuple[Callable[..., Iterator[Incompatibility]], ...] = (
     *BETWEEN_GROUPS,
     _check_rule,
     _check_bags,
@@ -510,7 +513,7 @@ def _misplaced(values: Mapping[str, Any], valid: set[str], origin: _Origin) -> l
     found = []
     for key in sorted(values.keys() - valid):
         group, remedy = key.partition(".")[0], ""
-        if key in {*_GROUPS, *_NAMED}:
+        if key in {*GROUPS, *_NAMED}:
             meant = _SYNONYMS.get(key)
             known = valid | {"method.preset"}  # taken out of the values before these are checked
             rule = f"must be a group of keys: {_listed(key, valid)}"
@@ -579,7 +582,7 @@ def _nearest_key(key: str, valid: Iterable[str]) -> str:
     if whole or leaf:
         return f"did you mean '{whole[0] if whole else by_leaf[leaf[0]]}'?"
     in_group = _listed(key.partition(".")[0], valid)
-    return f"valid: {in_group or ', '.join(sorted({*_GROUPS, *_NAMED, 'seed'}))}"
+    return f"valid: {in_group or ', '.join(sorted({*GROUPS, *_NAMED, 'seed'}))}"
 
 
 def _listed(group: str, valid: Iterable[str]) -> str:
@@ -590,7 +593,7 @@ def _listed(group: str, valid: Iterable[str]) -> str:
 def _shared_keys() -> dict[str, str]:
     """Return the keys that depend neither on the method nor on the network, and their types."""
     keys = {"seed": "int"}
-    for group, cls in _GROUPS.items():
+    for group, cls in GROUPS.items():
         keys |= {f"{group}.{key}": kind for key, kind in _field_types(cls).items()}
     return keys | {f"{group}.name": "str" for group in _NAMED}
 
@@ -610,7 +613,7 @@ def _flatten(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Return dotted keys one group deep; deeper values stay whole, for the type check to refuse."""
     flat: dict[str, Any] = {}
     for key, value in plain.items():
-        if isinstance(value, Mapping) and key in {*_GROUPS, *_NAMED}:
+        if isinstance(value, Mapping) and key in {*GROUPS, *_NAMED}:
             flat |= {f"{key}.{inner}": innermost for inner, innermost in value.items()}
         else:
             flat[str(key)] = value

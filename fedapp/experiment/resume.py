@@ -13,16 +13,20 @@ from typing import Any
 import yaml
 
 from fedapp.experiment.codehash import code_hash
-from fedapp.experiment.config import MACHINE_KEYS, experiment_digest, from_plain, to_plain
+from fedapp.experiment.config import (
+    differing,
+    experiment_digest,
+    from_plain,
+    three_of,
+    to_plain,
+)
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import (
     SERVER,
-    Row,
     RunFolder,
     Savable,
     check_name,
     held,
-    json_values,
     newest,
     out_root,
     pretty,
@@ -145,20 +149,7 @@ def differences(path: Path, plain_config: Mapping[str, Any]) -> str:
         found = [f"{key} {was!r}, now {now!r}" for key, was, now in differing(old, plain_config)]
     except (OSError, ForeignError, AttributeError, TypeError, ValueError):
         return "its config.yaml cannot be read"
-    more = [f"{len(found) - 3} more"] if len(found) > 3 else []
-    return "; ".join(found[:3] + more)
-
-
-def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return the settings that differ, but for the machine's: key, old value, new value."""
-    before, after = _flat(old), _flat(new)
-    return [
-        (key, before.get(key), after.get(key))
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key)
-        and key not in MACHINE_KEYS
-        and key.partition(".")[0] not in MACHINE_KEYS
-    ]
+    return three_of(found)
 
 
 def digests_of(path: Path, noted: str) -> set[str]:
@@ -208,15 +199,14 @@ def note_rounds(folder: RunFolder, plain_config: Mapping[str, Any]) -> None:
 
 def warn_of_other_bits(path: Path, plain_config: Mapping[str, Any]) -> None:
     """Warn of settings that change the last bits of numbers."""
-    old = _flat(yaml_file(path / "config.yaml"))
-    new = _flat(plain_config)
-    for key in ("runtime.device", "runtime.threads", "runtime.precision"):
-        if old.get(key) != new.get(key):
+    old, new = yaml_file(path / "config.yaml").get("runtime", {}), plain_config["runtime"]
+    for key in ("device", "threads", "precision"):
+        if old.get(key) != new[key]:
             log.warning(
-                "%s was %s, now %s: the last bits of its rounds may differ",
+                "runtime.%s was %s, now %s: the last bits of its rounds may differ",
                 key,
                 old.get(key),
-                new.get(key),
+                new[key],
             )
 
 
@@ -227,12 +217,3 @@ def _rounds(path: Path) -> int | None:
     except (OSError, ForeignError, LookupError, TypeError):
         return None
     return number if isinstance(number, int) else None
-
-
-def _flat(plain: Mapping[str, Any]) -> Row:
-    """Return dotted keys, one group deep, and values as JSON has them."""
-    flat: Row = {}
-    for key, value in json_values(plain).items():
-        inner = value if isinstance(value, dict) else {"": value}
-        flat |= {f"{key}.{name}".rstrip("."): item for name, item in inner.items()}
-    return flat

@@ -615,6 +615,18 @@ class RuntimeSettings:
     """Each site keeps its best model for use; a comparison's cells do not: it costs up to 9 %."""
 
 
+GROUPS: Mapping[str, type] = {
+    "data": DataSettings,
+    "split": SplitSettings,
+    "training": TrainSettings,
+    "rounds": RoundSettings,
+    "transport": TransportSettings,
+    "privacy": PrivacySettings,
+    "runtime": RuntimeSettings,
+}
+"""The groups of settings of an experiment, by the names that they have there."""
+
+
 # --- between groups -------------------------------------------------------------------------------
 
 

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from fedapp.experiment.config import load_experiment, to_plain
+from fedapp.experiment.config import differing, load_experiment, to_plain
 from fedapp.experiment.presetfiles import method_presets, presets
-from fedapp.experiment.resume import differing
 from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.ground.text import count, duration, percent, size
 from fedapp.learn.lights import lights
