@@ -21,7 +21,7 @@ from pydicom.uid import (
 from fedapp.data.dicom import read_dicom
 from fedapp.data.folder import decode
 from fedapp.ground.errors import ImageError
-from fedapp.tools.datacheck.depth import depth_of, suggested
+from fedapp.tools.datacheck.inputs import depth_of, suggested
 from tests.imagefiles import dicom, header
 
 RNG = np.random.default_rng(26)

@@ -16,18 +16,22 @@ from fedapp.data.own.copies import Group, together
 from fedapp.data.own.deal import deal
 from fedapp.data.own.entries import of_findings
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import out_root
+from fedapp.experiment.runfolder import out_root, runs_root
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import OWN, SplitSettings
 from fedapp.learn.findings import both
 from fedapp.tools.datacheck import machine
-from fedapp.tools.datacheck.bags import bags_in_words, findings_of_bags
-from fedapp.tools.datacheck.copies import findings_of_copies
-from fedapp.tools.datacheck.counts import Counts
-from fedapp.tools.datacheck.enough import expected, findings_of_classes, findings_of_test
-from fedapp.tools.datacheck.findings import Finding, fault, note, of_listing
-from fedapp.tools.datacheck.images import look_at_images
-from fedapp.tools.datacheck.vectors import look_at_vectors
+from fedapp.tools.datacheck.dealt import (
+    Counts,
+    bags_in_words,
+    expected,
+    remarks_on_bags,
+    remarks_on_classes,
+    remarks_on_copies,
+    remarks_on_test,
+)
+from fedapp.tools.datacheck.inputs import look_at_images, look_at_vectors
+from fedapp.tools.datacheck.remarks import Remark, fault, note, of_listing
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def check(data: Path, options: Options, console: Console) -> int:
         if settings
         else list_own(data, (), options.patients)
     )
-    findings = of_listing(listing.faults)
+    remarks = of_listing(listing.faults)
     if settings and settings.patients:
         what = (
             "data.patients in the preset: sites refuse a run that names a pattern for their files"
@@ -68,7 +72,7 @@ def check(data: Path, options: Options, console: Console) -> int:
         remedy = (
             "have it left out; write `patients` into your own site.yaml, and give --site-folder"
         )
-        findings.append(fault(what, remedy))
+        remarks.append(fault(what, remedy))
     if listing.entries:
         entries, hide_below = listing.entries, options.hide_below
         if listing.values is None:
@@ -87,23 +91,23 @@ def check(data: Path, options: Options, console: Console) -> int:
         if listing.bags:
             seen.append(("bags", bags_in_words(listing, hide_below)))
         facts = [*seen, *facts]
-        findings += [
+        remarks += [
             *odd,
-            *findings_of_copies(entries, parts, contents, hide_below, table),
-            *counts.findings(),
-            *findings_of_classes(*told, both(named) or classes, hide_below),
-            *findings_of_test(told.entries, told.parts, hide_below),
-            *findings_of_bags(listing, parts, experiment),
+            *remarks_on_copies(entries, parts, contents, hide_below, table),
+            *counts.remarks(),
+            *remarks_on_classes(*told, both(named) or classes, hide_below),
+            *remarks_on_test(told.entries, told.parts, hide_below),
+            *remarks_on_bags(listing, parts, experiment),
         ]
         if experiment and not options.site_name and not any(e.part for e in listing.entries):
             remedy = "the site's own split will differ a little; give its name with --site-name"
-            findings.append(note("no site named", remedy))
-    findings += [*_passed_over(listing), *machines]
+            remarks.append(note("no site named", remedy))
+    remarks += [*_passed_over(listing), *machines]
     if settings is None:
         remedy = "labels, sizes and split are not compared; give the server's with --preset"
-        findings.append(note("no preset named", remedy))
-    _print(console, facts, findings)
-    return int(any(finding.fault for finding in findings))
+        remarks.append(note("no preset named", remedy))
+    _print(console, facts, remarks)
+    return int(any(remark.fault for remark in remarks))
 
 
 class _Told(NamedTuple):
@@ -123,10 +127,11 @@ def _told(
     return _Told(each, [parts[i] for i in places], [groups[i] for i in places])
 
 
-def _machine(options: Options) -> tuple[list[tuple[str, str]], list[Finding]]:
+def _machine(options: Options) -> tuple[list[tuple[str, str]], list[Remark]]:
     """Return what there is besides the images, each in words, and what is wrong with it."""
     experiment = options.experiment
-    place = options.store_path or Path(os.environ.get("FEDAPP_SITES") or _runs(experiment))
+    runs = out_root(experiment) if experiment else runs_root()
+    place = options.store_path or Path(os.environ.get("FEDAPP_SITES") or runs)
     parts = {
         "disk": machine.room(place.expanduser(), experiment),
         "GPU": machine.gpu(experiment.runtime.device if experiment else "auto"),
@@ -134,7 +139,7 @@ def _machine(options: Options) -> tuple[list[tuple[str, str]], list[Finding]]:
     if options.server:
         parts["server"] = machine.reach(options.server)
     facts = [(name, said) for name, (said, _) in parts.items()]
-    return facts, [finding for _, found in parts.values() for finding in found]
+    return facts, [remark for _, found in parts.values() for remark in found]
 
 
 def _agreed(options: Options) -> Experiment | None:
@@ -156,14 +161,7 @@ def _agreed(options: Options) -> Experiment | None:
     return experiment
 
 
-def _runs(experiment: Experiment | None) -> Path:
-    """Return where a node keeps its models unless told otherwise."""
-    if experiment is not None:
-        return out_root(experiment)
-    return Path(os.environ.get("FEDAPP_OUT") or "~/um-pfssl-runs")
-
-
-def _passed_over(listing: Listing) -> list[Finding]:
+def _passed_over(listing: Listing) -> list[Remark]:
     if not listing.passed_over:
         return []
     endings = Counter(Path(name).suffix.lower() or "none" for name in listing.passed_over)
@@ -172,18 +170,18 @@ def _passed_over(listing: Listing) -> list[Finding]:
     return [note(what, f"images must be {KINDS}; save others as PNG")]
 
 
-def _print(console: Console, facts: Sequence[tuple[str, str]], findings: Sequence[Finding]) -> None:
+def _print(console: Console, facts: Sequence[tuple[str, str]], remarks: Sequence[Remark]) -> None:
     table = Table.grid(padding=(0, 2))
     for name, said in facts:
         table.add_row(name, said)
     console.print(table, markup=False)
     console.print()
-    for finding in sorted(findings, key=lambda finding: not finding.fault):
-        word, colour = ("fault", "red") if finding.fault else ("note", "yellow")
+    for remark in sorted(remarks, key=lambda remark: not remark.fault):
+        word, colour = ("fault", "red") if remark.fault else ("note", "yellow")
         console.print(f"{word:6}", style=colour, end="")
-        console.print(finding.what, markup=False, highlight=False, soft_wrap=True)
-        console.print(f"      {finding.remedy}", markup=False, highlight=False, soft_wrap=True)
-    faults = sum(finding.fault for finding in findings)
+        console.print(remark.what, markup=False, highlight=False, soft_wrap=True)
+        console.print(f"      {remark.remedy}", markup=False, highlight=False, soft_wrap=True)
+    faults = sum(remark.fault for remark in remarks)
     if faults:
         number = "1 fault" if faults == 1 else f"{faults} faults"
         console.print(f"{number}: this site cannot join yet", style="red")

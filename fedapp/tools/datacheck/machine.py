@@ -11,7 +11,7 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.text import size
 from fedapp.learn.networks import build_model
-from fedapp.tools.datacheck.findings import Finding, fault, note
+from fedapp.tools.datacheck.remarks import Remark, fault, note
 
 PATIENCE_S = 5.0
 """Seconds to wait for the server."""
@@ -21,7 +21,7 @@ _SPARE = 3
 """Models beyond those of the helper list: the site's own old and new one, and one on its way."""
 
 
-def room(folder: Path, experiment: Experiment | None) -> tuple[str, list[Finding]]:
+def room(folder: Path, experiment: Experiment | None) -> tuple[str, list[Remark]]:
     """Return the free space where a site keeps models, in words, and whether it is too little."""
     there = next(path for path in (folder, *folder.absolute().parents) if os.path.isdir(path))
     free, needed = shutil.disk_usage(there).free, _LEAST_FREE
@@ -39,7 +39,7 @@ def room(folder: Path, experiment: Experiment | None) -> tuple[str, list[Finding
     return said, found
 
 
-def gpu(device: str) -> tuple[str, list[Finding]]:
+def gpu(device: str) -> tuple[str, list[Remark]]:
     """Return the GPU in words, and whether `runtime.device` asks for one that is not there."""
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
@@ -57,7 +57,7 @@ def address(server: str) -> str:
     return server.removeprefix("https://").removesuffix("/")
 
 
-def reach(server: str) -> tuple[str, list[Finding]]:
+def reach(server: str) -> tuple[str, list[Remark]]:
     """Return whether the server takes connections, in words. Raises ConfigError: not host:port."""
     server = address(server)
     host, colon, port = server.rpartition(":")

@@ -18,7 +18,7 @@ from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.methods import method_class
 from fedapp.tools.datacheck import machine
 from fedapp.tools.datacheck.check import Options, check
-from fedapp.tools.datacheck.findings import SHOWN
+from fedapp.tools.datacheck.remarks import SHOWN
 from tests.own import CLASSES, agreed, experiment, image, table, text, three_sites
 
 

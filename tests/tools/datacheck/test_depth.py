@@ -8,7 +8,7 @@ from fedapp.data.stored import Stored
 from fedapp.data.window import Ramp
 from fedapp.ground import extras
 from fedapp.models.listing import list_images
-from fedapp.tools.datacheck.depth import Depth, depth_of, findings_of_depth, kinds, suggested
+from fedapp.tools.datacheck.inputs import Depth, depth_of, kinds, remarks_on_depth, suggested
 from tests.imagefiles import dicom, raster
 from tests.own import agreed, experiment
 from tests.tools.datacheck.test_check import findings, roomy, said
@@ -62,13 +62,13 @@ def test_which_window_is_suggested():
     ],
 )  # fmt: skip
 def test_what_is_said_of_the_window(window, depths, what):
-    found = findings_of_depth(depths, agreed(window=window))
+    found = remarks_on_depth(depths, agreed(window=window))
     assert [finding.what for finding in found] == what
     assert [f.fault for f in found] == ["more than 8 bits" in text for text in what]
 
 
 def test_without_a_preset_it_is_a_note():
-    [found] = findings_of_depth([seen()], None)
+    [found] = remarks_on_depth([seen()], None)
     assert not found.fault and "these images suggest '0, 4095'" in found.remedy
 
 

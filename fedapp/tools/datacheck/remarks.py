@@ -10,7 +10,7 @@ SHOWN = 50
 
 
 @dataclass(frozen=True)
-class Finding:
+class Remark:
     """One line, and one line of remedy or consequence. fault: it must be mended."""
 
     fault: bool
@@ -18,14 +18,14 @@ class Finding:
     remedy: str
 
 
-def fault(what: str, remedy: str) -> Finding:
+def fault(what: str, remedy: str) -> Remark:
     """Return something that must be mended."""
-    return Finding(True, what, remedy)
+    return Remark(True, what, remedy)
 
 
-def note(what: str, remedy: str) -> Finding:
+def note(what: str, remedy: str) -> Remark:
     """Return something worth knowing."""
-    return Finding(False, what, remedy)
+    return Remark(False, what, remedy)
 
 
 def shown(count: int, hide_below: int) -> str:
@@ -33,13 +33,13 @@ def shown(count: int, hide_below: int) -> str:
     return f"< {hide_below}" if 0 < count < hide_below else f"{count:,}"
 
 
-def of_listing(faults: Sequence[Fault]) -> list[Finding]:
-    """Return the findings for what is wrong with the files, by kind, at most `SHOWN` of each."""
-    findings = []
+def of_listing(faults: Sequence[Fault]) -> list[Remark]:
+    """Return remarks on what is wrong with the files, by kind, at most `SHOWN` of each."""
+    remarks = []
     for kind in dict.fromkeys(found.kind for found in faults):
         alike = [found for found in faults if found.kind == kind]
-        findings += [fault(f"{f.where}: {f.what}", f.remedy) for f in alike[:SHOWN]]
+        remarks += [fault(f"{f.where}: {f.what}", f.remedy) for f in alike[:SHOWN]]
         if more := len(alike) - SHOWN:
             if more > 0:
-                findings.append(fault(f"{more} more: {kind.value}", "mend the first and run again"))
-    return findings
+                remarks.append(fault(f"{more} more: {kind.value}", "mend the first and run again"))
+    return remarks
