@@ -13,7 +13,7 @@ from fedapp.api.data import Federation
 from fedapp.api.tensors import Inputs, as_inputs
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
-from fedapp.experiment.presetfiles import CONF, Scalar
+from fedapp.experiment.presetfiles import IN_MEMORY, Scalar
 from fedapp.experiment.runfolder import RunFolder, find_run
 from fedapp.ground import functions
 from fedapp.ground.devices import pick_device
@@ -32,9 +32,6 @@ OwnNetwork = str | Callable[..., Network | nn.Sequential]
 """A network's name, or a function of one's own (docs/extend/networks.md)."""
 OwnMethod = str | type[Method[Any]]
 """A method preset's name or YAML file, or a class of one's own (docs/extend/methods.md)."""
-
-IN_MEMORY = CONF / "python" / "in_memory.yaml"
-"""The settings of a run on data in memory, where nothing else is said."""
 
 
 class Model:

@@ -21,6 +21,8 @@ Scalar = str | int | float | bool
 _HERE = Path(__file__).resolve().parents[1]
 # A wheel carries conf/ inside the package; a checkout and a Flower app bundle have it beside.
 CONF = _HERE / "conf" if (_HERE / "conf").is_dir() else _HERE.parent / "conf"
+IN_MEMORY = CONF / "python" / "in_memory.yaml"
+"""The settings of a run on a program's data, or on a folder of images, unless others are said."""
 
 
 def presets() -> list[str]:
@@ -48,9 +50,8 @@ def sweeps() -> dict[str, Path]:
 
 def preset_path(preset: str) -> Path:
     """Return the file of a preset, by name or by path. Raises ConfigError where there is none."""
-    if preset in presets():
-        return CONF / f"{preset}.yaml"
-    if (path := yaml_path(preset)) is not None:
+    path = CONF / f"{preset}.yaml" if preset in presets() else yaml_path(preset)
+    if path is not None:
         return path
     if (settings := Path(preset).expanduser() / "config.yaml").is_file():
         raise ConfigError(f"preset '{preset}': a run's folder; name the file in it: {settings}")
@@ -60,9 +61,8 @@ def preset_path(preset: str) -> Path:
 
 def method_path(name: str) -> Path:
     """Return the file of a method preset, by name or by path. Raises ConfigError likewise."""
-    if name in method_presets():
-        return CONF / "methods" / f"{name}.yaml"
-    if (path := yaml_path(name)) is not None:
+    path = CONF / "methods" / f"{name}.yaml" if name in method_presets() else yaml_path(name)
+    if path is not None:
         return path
     hint = nearest(name, method_presets())
     raise ConfigError(f"method.preset '{name}': no such method preset and no such file; {hint}")

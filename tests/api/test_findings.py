@@ -7,9 +7,8 @@ import pytest
 import torch
 
 import fedapp
-from fedapp.api.runs import IN_MEMORY
 from fedapp.experiment.config import load_experiment
-from fedapp.experiment.presetfiles import method_presets
+from fedapp.experiment.presetfiles import IN_MEMORY, method_presets
 from fedapp.learn.findings import by_finding
 from fedapp.learn.quality import FEWEST
 from fedapp.results.own import own_page

@@ -284,6 +284,19 @@ def test_every_problem_is_listed():
     }  # fmt: skip
 
 
+def test_a_rule_between_settings_is_asked_where_those_that_it_looks_at_are_right():
+    both = {"privacy__sums": "masked", "rounds__robust": "median"}
+    lines = refusal("digits_demo", **both, split__num_clients=0, method__name="nothing_like_it")
+    assert {line.split(" = ")[0] for line in lines} == {
+        "override: split.num_clients", "override: method.name"
+    }  # fmt: skip
+    lines = refusal("digits_demo", **both, split__num_clients=2, method__name="nothing_like_it")
+    assert {line.split(" = ")[0] for line in lines} == {
+        "override: split.num_clients", "override: rounds.robust", "override: method.name"
+    }  # fmt: skip
+    assert any("1 sites train in a round, and a masked sum is of 3" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -12,7 +12,7 @@ from typing import Any
 from fedapp.data.folder import list_images
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import (
-    CONF,
+    IN_MEMORY,
     Scalar,
     anywhere,
     presets,
@@ -33,8 +33,6 @@ from fedapp.tools.compare.tuning import RATE, write_grid
 SWEEP = "advise"
 SETTING = "base"
 """What the one setting is called in the comparison's files."""
-FOLDERS = CONF / "python" / "in_memory.yaml"
-"""The preset of a folder of images; as of data that a program gives."""
 SIDE = 32
 """Pixels to which a folder's images are brought, unless told otherwise."""
 
@@ -126,7 +124,7 @@ def _data(data: str) -> tuple[str, dict[str, Scalar]]:
     if Path(data).is_dir() and data not in presets():
         list_images(Path(data))  # else every run would say that there are none
         where = str(Path(data).absolute())
-        return str(FOLDERS), {"data.name": "folder", "data.root": where, "data.image_size": SIDE}
+        return str(IN_MEMORY), {"data.name": "folder", "data.root": where, "data.image_size": SIDE}
     if data in presets() or yaml_path(data) is not None:
         return anywhere(data), {}
     raise ConfigError(f"'{data}': no such preset, YAML file or folder; {nearest(data, presets())}")
