@@ -14,10 +14,10 @@ from fedapp.methods import method_class, method_names
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("fedapp", "server_app", "client_app", "bench")
 ROOMS = (
-    "fedapp.ground", "fedapp.messages", "fedapp.data", "fedapp.learn", "fedapp.methods",
-    "fedapp.experiment", "fedapp.models", "fedapp.site", "client_app", "fedapp.server",
-    "fedapp.results", "server_app", "fedapp.drivers", "fedapp.tools", "fedapp.api", "fedapp.cli",
-    "fedapp.__main__", "bench",
+    "fedapp.ground", "fedapp.messages", "fedapp.data", "fedapp.evaluation", "fedapp.learn",
+    "fedapp.methods", "fedapp.experiment", "fedapp.models", "fedapp.site", "client_app",
+    "fedapp.server", "fedapp.results", "server_app", "fedapp.drivers", "fedapp.tools", "fedapp.api",
+    "fedapp.cli", "fedapp.__main__", "bench",
 )  # fmt: skip
 """A module imports its own room and those before it."""
 SITES_SIDE = ("fedapp.site", "client_app")
@@ -34,8 +34,9 @@ MATHEMATICS = (
     "messages/masks/masking", "messages/masks/session", "messages/masks/opening",
     "learn/uncertainty", "learn/pseudolabels", "learn/losses", "learn/training", "learn/metrics",
     "learn/changes", "learn/averages/base", "learn/averages/filtered", "learn/server_optimizers",
-    "learn/steps", "learn/priors", "learn/choice", "learn/prototypes", "learn/quality",
-    "learn/resampled", "learn/delong", "learn/findings", "learn/verdict", "learn/lights",
+    "learn/steps", "learn/priors", "learn/prototypes",
+    "evaluation/choice", "evaluation/findings", "evaluation/intervals", "evaluation/quality",
+    "evaluation/ranked", "evaluation/reliability_warnings", "evaluation/verdict",
     "models/conformal", "methods/um_pfssl/relation", "methods/um_pfssl/costs",
     "methods/bags/_losses",
     "methods/prototypes/_episodes", "methods/two_networks/_target",

@@ -7,25 +7,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedapp.learn.findings import read_alone
+from fedapp.evaluation.findings import read_alone
+from fedapp.evaluation.quality import counted
 from fedapp.learn.networks.base import Network
-from fedapp.learn.quality import counted
 from fedapp.learn.uncertainty import SCORING_BATCH, Normalise, features_of, pieces
 from fedapp.messages.protocol import Evaluation
 
 BINS = 15
 """Confidence bins of the calibration sums."""
 
-FEW = 20
-"""Test images below which an accuracy says little: 10 of 20 is anything from 30 to 70 %."""
-
 LABEL_GROUPS = ("mu < 0.1", "0.1 <= mu <= 0.5", "mu > 0.5")
 """Sites by mu, the share of their training images that have a label."""
 SHARES_OF_LABELS = ("under 10 %", "10 to 50 %", "over 50 %")
 """The same in plain words."""
-
-Z95 = 1.959963984540054
-"""The normal distribution's 97.5 % point: 95 % lie within as many deviations of the mean."""
 
 
 @torch.inference_mode()
@@ -64,7 +58,8 @@ def _predicted(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
 def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:
     """Sum up predictions: probabilities [n, C], labels int64 [n], both on the CPU; n >= 0.
 
-    Of findings, labels [n, F], each that was read is a sample of 2 F classes (`learn.findings`).
+    Of findings, labels [n, F], each that was read is a sample of 2 F classes
+    (`evaluation.findings`).
     """
     # By NumPy: of the few images of a site, a call of torch costs more than what it does.
     answers, truth, classes = probabilities.numpy(), labels.numpy(), probabilities.shape[1]
@@ -103,23 +98,6 @@ def worst_decile(accuracies: Sequence[float]) -> float:
     """Mean accuracy of the worst tenth of the sites (at least one site); needs one accuracy."""
     count = max(len(accuracies) // 10, 1)
     return sum(sorted(accuracies)[:count]) / count
-
-
-def wilson(correct: float, total: float, z: float = Z95) -> tuple[float, float]:
-    """Return Wilson's interval of a share, both ends in [0, 1].
-
-    correct: right answers, in [0, total]. total: images; without any nothing is known: (0, 1).
-    z: standard deviations each way. Unlike mean and deviation it has a width at 0 and at `total`
-    right answers too.
-    """
-    if total <= 0:
-        return 0.0, 1.0
-    share, spread = correct / total, z**2 / total
-    middle = share + spread / 2
-    half = math.sqrt(spread * (share * (1 - share) + spread / 4))
-    low, high = (middle - half) / (1 + spread), (middle + half) / (1 + spread)
-    # The ends are exact where all or nothing is right, but for rounding.
-    return (low if correct else 0.0), (high if correct < total else 1.0)
 
 
 def label_group(mu: float) -> int:

@@ -63,7 +63,7 @@ MAX_IMAGES = 2**31
 MAX_BINS = 64
 """Bins of an evaluation's calibration, and of pseudo-labels' uncertainty."""
 SCORE_BINS = 100
-"""Bins of a class's scores (`fedapp.learn.ranked`)."""
+"""Bins of a class's scores (`fedapp.evaluation.ranked`)."""
 MAX_ENTRIES = 32
 """Entries of a mapping: metrics, evaluations, roles."""
 MAX_SETTINGS = 256

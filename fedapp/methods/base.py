@@ -21,6 +21,7 @@ from fedapp.data.augment import weak
 from fedapp.data.inputs import normalise
 from fedapp.data.parts import LABELLED, UNLABELLED
 from fedapp.data.sites import SiteData
+from fedapp.evaluation.ranked import score_counts
 from fedapp.ground.errors import DIVERGED, ProtocolError, RunError
 from fedapp.ground.rng import numpy_stream, seeded, torch_stream
 from fedapp.ground.settings import PrivacySettings, RoundSettings, TrainSettings
@@ -40,7 +41,6 @@ from fedapp.learn.params import (
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.privacy.account import Plan
 from fedapp.learn.privacy.protection import Protection
-from fedapp.learn.ranked import score_counts
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.steps import View
 from fedapp.learn.training import train

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
+from fedapp.evaluation.choice import USED, Candidate
+from fedapp.evaluation.intervals import FEW
 from fedapp.ground.names import markdown
 from fedapp.ground.text import percent
-from fedapp.learn.choice import USED, Candidate
-from fedapp.learn.metrics import FEW
 from fedapp.models.conformal import COVERAGE, caution
 from fedapp.models.description import (
     DESCRIPTION,

@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from fedapp.evaluation.choice import Candidate
+from fedapp.evaluation.intervals import weights, wider, wilson
+from fedapp.evaluation.verdict import Verdict
 from fedapp.ground.errors import ConfigError, RunError, one_line
 from fedapp.ground.foreign import json_of
 from fedapp.ground.names import SITE_NAME, class_name, plain
 from fedapp.ground.settings import CLOSED, window_ends
 from fedapp.ground.text import percent
-from fedapp.learn.choice import Candidate
-from fedapp.learn.metrics import calibration_error, wilson
+from fedapp.learn.metrics import calibration_error
 from fedapp.learn.networks import Network, build_model, network_settings
 from fedapp.learn.overfeatures import Form
 from fedapp.learn.prototypes import Distance
-from fedapp.learn.resampled import weights, wider
-from fedapp.learn.verdict import Verdict
 from fedapp.messages.protocol import Evaluation
 from fedapp.models.conformal import Calibration
 
@@ -189,7 +189,7 @@ class Results:
 
 @dataclass(frozen=True, config=CLOSED)
 class Chosen:
-    """Why it is this model, of all that the site could have kept (`fedapp.learn.choice`).
+    """Why it is this model, of all that the site could have kept (`fedapp.evaluation.choice`).
 
     answer: which of the site's answers it gives. rule: in words. helped: whether the rule prefers
     what other sites had a part in to what the site trained alone; None: that cannot be told.
@@ -232,8 +232,8 @@ class Description:
     """All of model.json. calibration: a file written before there was any has none.
 
     others: None where only this site's model is known. lights: warnings of the model, a sentence
-    each (`learn.lights`). claim: that the epsilon of its run is not of this model; empty: the run
-    had none.
+    each (`evaluation.reliability_warnings`). claim: that the epsilon of its run is not of this
+    model; empty: the run had none.
     """
 
     format: Literal[1]

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from safetensors.torch import load
 from torch import Tensor
 
+from fedapp.evaluation.choice import Candidate, Choice
+from fedapp.evaluation.findings import both
+from fedapp.evaluation.reliability_warnings import drifted, unlike, warnings_about
 from fedapp.ground.disk import write_atomic
-from fedapp.learn.choice import Candidate, Choice
-from fedapp.learn.findings import both
-from fedapp.learn.lights import drifted, lights, unlike
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.params import to_bytes
 from fedapp.models.description import Description
@@ -139,11 +139,11 @@ def _when(pair: Tensor) -> tuple[int, int]:
 
 
 def warnings_of(made: Description, evidence: Evidence, choice: Choice) -> tuple[str, ...]:
-    """Return the warning lights of the kept model, from what it said of the site's test images."""
+    """Return the warnings about the kept model, from what it said of the site's test images."""
     classes, labels = made.model.classes, evidence.labels
     if (answers := evidence.answers.get("kept")) is None:  # it was lost: what was seen stands
         return made.lights
-    found = lights(
+    found = warnings_about(
         evaluation(answers, labels),
         made.origin.labelled,
         both(classes) if made.model.finds else classes,

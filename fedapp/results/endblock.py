@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedapp.evaluation.intervals import FEW, wilson
 from fedapp.experiment.runfolder import runs_root
 from fedapp.ground.text import duration, percent, size
-from fedapp.learn.metrics import FEW, SHARES_OF_LABELS, label_group, wilson, worst_decile
+from fedapp.learn.metrics import SHARES_OF_LABELS, label_group, worst_decile
 from fedapp.messages.protocol import EVERYBODY
 
 Row = dict[str, Any]

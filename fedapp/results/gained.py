@@ -11,7 +11,7 @@ from typing import Any, Self
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedapp.learn.verdict import of_counts
+from fedapp.evaluation.verdict import of_counts
 from fedapp.results.comparison.figures import WIDTH_ONE, legend, styled
 from fedapp.results.comparison.looks import BLUE, GREY, VERMILION
 from fedapp.results.endblock import ALONE, FINAL, guessing, right, who

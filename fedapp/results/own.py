@@ -13,12 +13,17 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.text import percent
-from fedapp.learn.delong import difference
-from fedapp.learn.findings import COUNTED, both
-from fedapp.learn.metrics import evaluation, wilson
-from fedapp.learn.quality import (
+from fedapp.evaluation.findings import COUNTED, both
+from fedapp.evaluation.intervals import (
+    difference,
+    interval,
+    one_against_rest,
+    resampled_counts,
+    weights,
+    wider,
+    wilson,
+)
+from fedapp.evaluation.quality import (
     FEWEST,
     METRICS,
     NAMES,
@@ -32,7 +37,9 @@ from fedapp.learn.quality import (
     sensitivity,
     specificity,
 )
-from fedapp.learn.resampled import interval, one_against_rest, resampled_counts, weights, wider
+from fedapp.ground.errors import ConfigError
+from fedapp.ground.text import percent
+from fedapp.learn.metrics import evaluation
 from fedapp.models.card import SAID, joined
 from fedapp.models.description import Description, read_description
 from fedapp.models.evidence import Evidence, read_evidence

@@ -1,4 +1,4 @@
-"""What a site's own page tells of a model of findings (`learn.findings`)."""
+"""What a site's own page tells of a model of findings (`evaluation.findings`)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,11 +6,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedapp.evaluation.findings import blocks, by_finding, read_alone
+from fedapp.evaluation.intervals import interval, one_against_rest, resampled_counts, weights
+from fedapp.evaluation.quality import FEWEST, METRICS, NAMES, Metric, OneClass, counted, macro
+from fedapp.evaluation.verdict import Verdict
 from fedapp.ground.text import percent
-from fedapp.learn.findings import blocks, by_finding, read_alone
-from fedapp.learn.quality import FEWEST, METRICS, NAMES, Metric, OneClass, counted, macro
-from fedapp.learn.resampled import interval, one_against_rest, resampled_counts, weights
-from fedapp.learn.verdict import Verdict
 from fedapp.models.evidence import Evidence
 from fedapp.results.layout import DASH, Table
 from fedapp.results.run.blocks import Block

@@ -7,9 +7,9 @@ from dataclasses import fields
 import numpy as np
 
 from fedapp.data.memory import in_memory
+from fedapp.evaluation.findings import blocks
 from fedapp.ground.errors import ProtocolError, RunError
 from fedapp.ground.settings import OWN, DataSettings
-from fedapp.learn.findings import blocks
 from fedapp.learn.metrics import BINS
 from fedapp.learn.pseudolabels import UNCERTAINTY_BINS
 from fedapp.messages.protocol import (

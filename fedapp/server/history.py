@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedapp.learn.quality import measured
+from fedapp.evaluation.quality import measured
 from fedapp.messages.protocol import MEMORY_LOST, Reply
 
 Row = dict[str, Any]

@@ -14,19 +14,12 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fedapp.learn.choice import Choice, candidates
-from fedapp.learn.findings import measured
+from fedapp.evaluation.choice import Choice, candidates
+from fedapp.evaluation.findings import measured
+from fedapp.evaluation.quality import FEWEST, Counts, Metric, known, sensitivity, specificity
+from fedapp.evaluation.ranked import Pooled, means_of
+from fedapp.evaluation.verdict import Said, Verdict, of_counts
 from fedapp.learn.metrics import worst_decile
-from fedapp.learn.quality import (
-    FEWEST,
-    Counts,
-    Metric,
-    known,
-    sensitivity,
-    specificity,
-)
-from fedapp.learn.ranked import Pooled, means_of
-from fedapp.learn.verdict import Said, Verdict, of_counts
 from fedapp.messages.protocol import (
     ANSWERS,
     EPSILON,

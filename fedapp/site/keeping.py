@@ -1,9 +1,9 @@
 """The best of a run's models, kept at the site for use: nothing here is sent to anybody.
 
-After every task that measured, the rule of `fedapp.learn.choice` looks at what the site can answer
-with. The folder always holds the model that it chooses of all so far: a site does not know which
-round is the last. What it chooses from is in the folder too, so that a run that is resumed, or a
-round that is done again, ends with the same bytes.
+After every task that measured, the rule of `fedapp.evaluation.choice` looks at what the site can
+answer with. The folder always holds the model that it chooses of all so far: a site does not know
+which round is the last. What it chooses from is in the folder too, so that a run that is resumed,
+or a round that is done again, ends with the same bytes.
 
 A model is only ever replaced by a later one of its own run, and only where the rule says that this
 is as good. A run of the same name from elsewhere has another folder (`runfolder.folder_of`).
@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from fedapp.data.sites import SiteData
+from fedapp.evaluation.choice import BLIND, RULE, USED, Candidate, Choice, candidates
+from fedapp.evaluation.quality import FEWEST
+from fedapp.evaluation.verdict import verdict
 from fedapp.ground.errors import RunError
 from fedapp.ground.text import percent
-from fedapp.learn.choice import BLIND, RULE, USED, Candidate, Choice, candidates
 from fedapp.learn.params import Params, digest_of, to_bytes, without
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.quality import FEWEST
-from fedapp.learn.verdict import verdict
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.models.description import (
@@ -170,7 +170,7 @@ class KeptModel:
     def _write(
         self, made: Description, blob: bytes | None, at: "_Moment", evidence: Evidence
     ) -> None:
-        """Write evidence and model, with the verdict and the lights that follow from both."""
+        """Write evidence and model, with the verdict and the warnings that follow from both."""
         write_evidence(self.folder, evidence)
         choice, labels = at.choice, evidence.labels.numpy()
         both = evidence.of("joined", choice.joined), evidence.of("alone", choice.alone)

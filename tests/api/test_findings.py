@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import fedapp
+from fedapp.evaluation.findings import by_finding
+from fedapp.evaluation.quality import FEWEST
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import IN_MEMORY, method_presets
-from fedapp.learn.findings import by_finding
-from fedapp.learn.quality import FEWEST
 from fedapp.results.own import own_page
 from fedapp.results.run.page import run_page
 from fedapp.results.run.record import read_run

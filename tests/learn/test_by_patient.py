@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedapp.evaluation.intervals import interval, weights
 from fedapp.learn.metrics import evaluation
-from fedapp.learn.resampled import interval, weights
 from fedapp.models.description import Measured
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from sklearn.metrics import confusion_matrix
 
+from fedapp.evaluation.intervals import wilson
 from fedapp.learn.metrics import (
     BINS,
     LABEL_GROUPS,
@@ -11,7 +12,6 @@ from fedapp.learn.metrics import (
     label_group,
     predict,
     predict_each,
-    wilson,
     worst_decile,
 )
 from fedapp.learn.networks import build_model

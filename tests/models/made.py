@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 
 from fedapp.data.inputs import normalise
+from fedapp.evaluation.choice import USED
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.rng import seeded
-from fedapp.learn.choice import USED
 from fedapp.learn.networks import build_model, network_settings
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import digest_of

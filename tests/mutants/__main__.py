@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[2]
 OUT = ROOT / "build" / "mutants"
 KNOWN = Path(__file__).with_name("known.toml")
 ROOMS = {
+    "evaluation": ("evaluation/**/*.py",),
     "learn": ("learn/**/*.py",),
     "methods": ("methods/**/*.py",),
     "messages": ("messages/**/*.py",),
@@ -45,7 +46,7 @@ ROOMS = {
         "server/summing.py",
     ),
 }
-TESTS = ("learn", "methods", "messages", "server", "site")
+TESTS = ("evaluation", "learn", "methods", "messages", "server", "site")
 """Folders of tests that are tried."""
 ANYTHING = "*"
 """What a test may call that is not yet measured."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedapp.learn.verdict import of_counts
+from fedapp.evaluation.verdict import of_counts
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.results.endblock import end_block
 from fedapp.results.paperblock import paper_block

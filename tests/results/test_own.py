@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedapp.evaluation.choice import Candidate
+from fedapp.evaluation.quality import by_class, confusion, sensitivity
+from fedapp.evaluation.verdict import verdict
 from fedapp.ground.errors import ConfigError, RunError
-from fedapp.learn.choice import Candidate
-from fedapp.learn.quality import by_class, confusion, sensitivity
-from fedapp.learn.verdict import verdict
 from fedapp.models.description import read_description
 from fedapp.models.evidence import (
     SHOWN,

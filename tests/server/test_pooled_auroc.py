@@ -9,8 +9,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 import fedapp
 from fedapp.drivers.loopback import run_loopback
+from fedapp.evaluation.ranked import EDGES, score_counts
 from fedapp.ground.errors import ProtocolError
-from fedapp.learn.ranked import EDGES, score_counts
 from fedapp.messages.codec import decode_answer, encode
 from fedapp.messages.protocol import MODEL, Evaluation, Scored
 from fedapp.methods.base import SiteContext

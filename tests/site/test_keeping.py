@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedapp.evaluation.choice import chosen
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import StoreError
-from fedapp.learn.choice import chosen
 from fedapp.learn.metrics import evaluation
 from fedapp.models.description import read_description
 from fedapp.models.model import load_model

@@ -34,10 +34,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedapp.data.parts import TEST, UNLABELLED, VAL
+from fedapp.evaluation.intervals import wilson
 from fedapp.ground.errors import ProtocolError
 from fedapp.ground.settings import CLOSED, Share
 from fedapp.learn.features import feature_class
-from fedapp.learn.metrics import wilson
 from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.params import Params, Schema, assign
 from fedapp.learn.predictors import Predictor

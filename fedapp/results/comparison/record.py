@@ -18,9 +18,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedapp.evaluation.quality import Metric
 from fedapp.ground.errors import RunError
 from fedapp.ground.foreign import json_file
-from fedapp.learn.quality import Metric
 from fedapp.messages.protocol import ANSWERS
 from fedapp.results.comparison.looks import Look, looks
 from fedapp.results.statistics import Mean, mean_sd

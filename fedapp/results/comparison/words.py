@@ -3,8 +3,8 @@
 from collections.abc import Sequence, Set
 from statistics import fmean
 
+from fedapp.evaluation.quality import NAMES, Metric
 from fedapp.ground.text import count, percent, points
-from fedapp.learn.quality import NAMES, Metric
 from fedapp.results.comparison.record import (
     BY_METRIC,
     LAST,

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from fedapp.evaluation.intervals import FEW
+from fedapp.evaluation.reliability_warnings import warnings_about
 from fedapp.experiment.config import differing, load_experiment, to_plain
 from fedapp.experiment.presetfiles import method_presets, presets
 from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.ground.text import count, duration, percent, size
-from fedapp.learn.lights import lights
-from fedapp.learn.metrics import FEW
 from fedapp.results.layout import DASH, Table
 from fedapp.results.run.blocks import Block, Figure
 from fedapp.results.run.drawing import Bar, Line, bars, line_chart, rounds_axis, upto
@@ -334,12 +334,12 @@ def _of_sites(run: RunRecord) -> list[str]:
 
 
 def _lights(run: RunRecord) -> list[str]:
-    """Return the warning lights of each site's model, by its answers to test images."""
+    """Return the warnings about each site's model, by its answers to test images."""
     return [
         f"{site.name[:1].upper()}{site.name[1:]}: {light}"
         for site in run.sites
         if (tested := site.standing.latest.get("test")) and tested.samples
-        for light in lights(tested, site.standing.facts.labelled, run.classes)
+        for light in warnings_about(tested, site.standing.facts.labelled, run.classes)
     ]
 
 

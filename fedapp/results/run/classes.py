@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from fedapp.evaluation.intervals import wilson
 from fedapp.ground.text import count, percent
-from fedapp.learn.metrics import BINS, calibration_error, wilson
+from fedapp.learn.metrics import BINS, calibration_error
 from fedapp.messages.protocol import Evaluation
 from fedapp.results.layout import DASH, Table
 from fedapp.results.run.blocks import Block, Figure, over_rounds

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedapp.evaluation.quality import FEWEST, NAMES
 from fedapp.ground.text import percent
-from fedapp.learn.quality import FEWEST, NAMES
 from fedapp.results.layout import DASH, Table
 from fedapp.results.run.blocks import Block
 from fedapp.results.run.record import RunRecord

@@ -8,11 +8,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedapp.evaluation.findings import COUNTED, both
+from fedapp.evaluation.intervals import wilson
 from fedapp.experiment.presetfiles import read_yaml
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import RunError
-from fedapp.learn.findings import COUNTED, both
-from fedapp.learn.metrics import SHARES_OF_LABELS, label_group, wilson
+from fedapp.learn.metrics import SHARES_OF_LABELS, label_group
 from fedapp.messages.protocol import Evaluation
 from fedapp.server.standings import Standing, Standings
 
@@ -100,7 +101,7 @@ class RunRecord:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes; of findings, of each the two (`learn.findings`)."""
+        """Names of the classes; of findings, of each the two (`evaluation.findings`)."""
         names = self.sites[0].standing.facts.classes
         return both(names) if self.setting("data", "findings") else names
 

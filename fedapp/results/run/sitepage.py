@@ -6,9 +6,9 @@ names, and these only where at least `ENOUGH` others were measured: fewer are no
 
 from collections.abc import Sequence
 
+from fedapp.evaluation.reliability_warnings import warnings_about
 from fedapp.ground.errors import RunError, nearest
 from fedapp.ground.text import percent
-from fedapp.learn.lights import lights
 from fedapp.models.card import SAID
 from fedapp.models.description import DESCRIPTION, read_description
 from fedapp.results.layout import Table
@@ -59,7 +59,7 @@ def site_page(run: RunRecord, name: str, more: Sequence[Block] = ()) -> str:
     first = [_paid(run, site)]
     if tested and tested.samples:
         labelled = site.standing.facts.labelled
-        first += [f"Warning: {light}" for light in lights(tested, labelled, run.classes)]
+        first += [f"Warning: {light}" for light in warnings_about(tested, labelled, run.classes)]
     return render(
         title, [*first, lead, *run.counted], [], [[(site.name, block)] for block in blocks]
     )

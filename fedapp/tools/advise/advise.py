@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from fedapp.data.folder import list_images
+from fedapp.evaluation.quality import Metric
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import (
     IN_MEMORY,
@@ -21,7 +22,6 @@ from fedapp.experiment.presetfiles import (
     yaml_path,
 )
 from fedapp.ground.errors import ConfigError, RunError, nearest
-from fedapp.learn.quality import Metric
 from fedapp.results.comparison.record import read_comparison
 from fedapp.results.statistics import by_run
 from fedapp.tools.advise.rule import MARGIN, Advice, advise

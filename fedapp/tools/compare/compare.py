@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from fedapp.evaluation.quality import Metric
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runfolder import runs_root
-from fedapp.learn.quality import Metric
 from fedapp.results.comparison.words import in_words, overview
 from fedapp.results.statistics import telling
 from fedapp.tools.compare.cells import build_cells, runs_of

@@ -15,11 +15,11 @@ from fedapp.data.own import Entry, Listing, list_agreed, list_own
 from fedapp.data.own.copies import Group, together
 from fedapp.data.own.deal import deal
 from fedapp.data.own.entries import of_findings
+from fedapp.evaluation.findings import both
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import out_root, runs_root
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import OWN, SplitSettings
-from fedapp.learn.findings import both
 from fedapp.tools.datacheck import machine
 from fedapp.tools.datacheck.dealt import (
     Counts,

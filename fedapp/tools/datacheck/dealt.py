@@ -13,8 +13,8 @@ from fedapp.data.own import Entry, Listing
 from fedapp.data.own.copies import Group
 from fedapp.data.own.deal import ASIDE, ENOUGH, TEST, TRAIN, VAL
 from fedapp.data.parts import BAGS
+from fedapp.evaluation.intervals import FEW, wilson
 from fedapp.experiment.experiment import Experiment
-from fedapp.learn.metrics import FEW, wilson
 from fedapp.methods import learning_from
 from fedapp.tools.datacheck.remarks import SHOWN, Remark, fault, note, shown
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedapp.evaluation.choice import USED, candidates
 from fedapp.experiment.runfolder import RunFolder, find_run
 from fedapp.ground.devices import pick_device, torch_threads
 from fedapp.ground.errors import RunError
 from fedapp.ground.progress import doing
 from fedapp.ground.text import size
-from fedapp.learn.choice import USED, candidates
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import EVALUATE, Task
 from fedapp.models.description import (

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedapp.evaluation.choice import Choice
 from fedapp.experiment.runfolder import find_run
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import RunError
 from fedapp.ground.progress import doing
 from fedapp.ground.text import percent
-from fedapp.learn.choice import Choice
 from fedapp.models.card import SAID, joined
 from fedapp.models.description import Description, Measured, read_description
 from fedapp.models.folder import model_folders

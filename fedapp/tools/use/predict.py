@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 import torch
 
+from fedapp.evaluation.reliability_warnings import shifted
 from fedapp.experiment.runfolder import RunFolder, find_run
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import written_whole
@@ -18,7 +19,6 @@ from fedapp.ground.errors import DataError, RunError
 from fedapp.ground.names import cell
 from fedapp.ground.progress import counting
 from fedapp.ground.text import count, csv_text, duration, percent
-from fedapp.learn.lights import shifted
 from fedapp.models.conformal import caution
 from fedapp.models.description import DESCRIPTION
 from fedapp.models.evidence import read_evidence

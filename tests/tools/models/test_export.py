@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 from fedapp.cli import app
 from fedapp.data.inputs import normalise
+from fedapp.evaluation.intervals import wilson
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import FedAppError, RunError
-from fedapp.learn.metrics import evaluation, wilson
+from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model
 from fedapp.models.model import load_model
 from fedapp.server.finished import finished_run

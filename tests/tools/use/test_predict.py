@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from examples.demo_images import SITES
 from fedapp.cli import app
+from fedapp.evaluation.choice import Candidate
 from fedapp.ground.errors import FedAppError
-from fedapp.learn.choice import Candidate
 from fedapp.models import predict
 from fedapp.models.conformal import calibrated, prediction_sets
 from fedapp.models.evidence import Evidence, write_evidence

@@ -1,4 +1,4 @@
-"""Warning lights: what makes a site's model or its numbers not to be relied upon, in plain words.
+"""Warnings: what makes a site's model or its numbers not to be relied upon, in plain words.
 
 All but the last two are made of what a site sends anyway, so that server and site say the same.
 """
@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2_contingency
 
+from fedapp.evaluation.choice import USED, Candidate
+from fedapp.evaluation.intervals import FEW, wilson
+from fedapp.evaluation.quality import FEWEST
 from fedapp.ground.text import percent
-from fedapp.learn.choice import USED, Candidate
-from fedapp.learn.metrics import FEW, wilson
-from fedapp.learn.quality import FEWEST
 from fedapp.messages.protocol import Evaluation
 
 NEARLY_ALL: Final = 0.9
@@ -29,8 +29,8 @@ _P: Final = 0.001
 _Z99: Final = 2.5758293035489004
 
 
-def lights(found: Evaluation, labelled: int, classes: Sequence[str]) -> list[str]:
-    """Return the lights of a model's answers to a site's test images, none where there are none.
+def warnings_about(found: Evaluation, labelled: int, classes: Sequence[str]) -> list[str]:
+    """Return the warnings about a model's answers to a site's test images; without any, none.
 
     labelled: the site's training images with a label. classes: names, [C].
     """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from fedapp.learn.delong import Difference, difference, placements
+from fedapp.evaluation.intervals import Difference, difference, placements
 
 
 def slowly(first, second, of):

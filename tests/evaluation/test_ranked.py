@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from fedapp.evaluation.intervals import difference, placements
+from fedapp.evaluation.ranked import EDGES, Pooled, means_of, ranked, score_counts
 from fedapp.ground.errors import RunError
-from fedapp.learn.delong import difference, placements
-from fedapp.learn.ranked import EDGES, Pooled, means_of, ranked, score_counts
 from fedapp.messages.protocol import SCORE_BINS
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapp.learn.choice import Candidate, Choice, candidates, chosen, margin, needed
-from fedapp.learn.quality import shortfall
+from fedapp.evaluation.choice import Candidate, Choice, candidates, chosen, margin, needed
+from fedapp.evaluation.quality import shortfall
 from fedapp.messages.protocol import Evaluation
 
 IMAGES = 12

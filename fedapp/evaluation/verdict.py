@@ -13,7 +13,8 @@ interval's place, the same resample for both models, and is only said where each
 has `quality.FEWEST` images.
 
 Where it is known which images are of one patient, all of this goes by patients: none is told of
-fewer than `metrics.FEW`, and an interval reaches as far as that of the bootstrap of whole patients.
+fewer than `intervals.FEW`, and an interval reaches as far as that of the bootstrap of whole
+patients.
 
 How many images are needed: as many as find a gain of `WORTH` in four of five samples (power 0.8 at
 5 %, two-sided; the usual formula for McNemar's test, Miettinen 1968), where the two models differ
@@ -33,11 +34,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from fedapp.evaluation.findings import read_alone
+from fedapp.evaluation.intervals import FEW, Z95, interval, resampled_counts, weights
+from fedapp.evaluation.quality import METRICS, NAMES, Metric, counted, enough
 from fedapp.ground.settings import CLOSED
-from fedapp.learn.findings import read_alone
-from fedapp.learn.metrics import FEW, Z95
-from fedapp.learn.quality import METRICS, NAMES, Metric, counted, enough
-from fedapp.learn.resampled import interval, resampled_counts, weights
 
 WORTH: Final = 0.1
 """The gain that a number of images is told for: 10 points."""
@@ -109,8 +109,8 @@ def verdict(
     joined, alone: probabilities [n, C]; None: there is no such model. labels: [n], in [0, C).
     patients: which images are of one, [n]; None: not known.
 
-    Of findings, labels [n, F], each that was read is an answer of two classes (`learn.findings`),
-    and those in an image are together as the images of a patient are.
+    Of findings, labels [n, F], each that was read is an answer of two classes
+    (`evaluation.findings`), and those in an image are together as the images of a patient are.
     """
     images = len(labels)
     if not images:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedapp.learn.metrics import FEW
-from fedapp.learn.verdict import WORTH, _said, images_needed, of_counts, paired, verdict
+from fedapp.evaluation.intervals import FEW
+from fedapp.evaluation.verdict import WORTH, _said, images_needed, of_counts, paired, verdict
 
 
 def answers(right, labels, classes=2):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as theirs
 
-from fedapp.ground.errors import RunError
-from fedapp.learn.quality import (
+from fedapp.evaluation.intervals import interval, one_against_rest, resampled_counts, weights
+from fedapp.evaluation.quality import (
     FEWEST,
     METRICS,
     accuracy,
@@ -21,7 +21,7 @@ from fedapp.learn.quality import (
     sensitivity,
     specificity,
 )
-from fedapp.learn.resampled import interval, one_against_rest, resampled_counts, weights
+from fedapp.ground.errors import RunError
 
 HAND = np.array([[8, 2, 0], [1, 3, 0], [0, 1, 5]])  # 20 images
 

@@ -8,8 +8,8 @@ class and w_b others in bin b, m and n in all,
     AUROC = sum_b r_b (w_0 + ... + w_{b-1} + w_b / 2) / (m n),
 
 which is that of the scores rounded to their bins. That of the scores themselves differs by at most
-sum_b r_b w_b / (2 m n), all pairs that one bin holds. Its interval is DeLong's (`learn.delong`) of
-the rounded scores, and counts images as independent.
+sum_b r_b w_b / (2 m n), all pairs that one bin holds. Its interval is DeLong's
+(`evaluation.intervals`) of the rounded scores, and counts images as independent.
 """
 
 import math
@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.learn.metrics import Z95
-from fedapp.learn.quality import FEWEST, Counts, Values, check, macro
+from fedapp.evaluation.intervals import Z95
+from fedapp.evaluation.quality import FEWEST, Counts, Values, check, macro
 from fedapp.messages.protocol import SCORE_BINS
 
 EDGES: Final[Values] = 1 / (1 + np.exp(-0.2 * np.arange(1 - SCORE_BINS // 2, SCORE_BINS // 2)))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedapp.learn.choice import Candidate
-from fedapp.learn.lights import drifted, lights, shifted, unlike
+from fedapp.evaluation.choice import Candidate
+from fedapp.evaluation.reliability_warnings import drifted, shifted, unlike, warnings_about
 from fedapp.learn.metrics import evaluation
 
 CLASSES = "cat", "dog", "deer", "frog"
@@ -25,7 +25,7 @@ EVEN = [0, 1, 2, 3] * 25
 
 def test_a_model_that_says_cat_to_everything_is_named():
     """A new user's west model: "cat" at 0.98 to everything, 25 of 100 right."""
-    [collapsed, missed, sure] = lights(answered([0] * 100, EVEN, 0.98), 50, CLASSES)
+    [collapsed, missed, sure] = warnings_about(answered([0] * 100, EVEN, 0.98), 50, CLASSES)
     assert collapsed == (
         "The model has collapsed: it answers 'cat' to 100 of 100 test images; 25 of them are."
     )
@@ -40,22 +40,22 @@ def test_a_model_that_says_cat_to_everything_is_named():
 
 def test_a_good_model_has_no_light():
     said = [*EVEN[:90], *([0] * 10)]
-    assert lights(answered(said, EVEN, 0.92), 50, CLASSES) == []
+    assert warnings_about(answered(said, EVEN, 0.92), 50, CLASSES) == []
 
 
 def test_one_class_for_all_is_right_where_nearly_all_are_of_it():
-    assert lights(answered([0] * 100, [0] * 95 + [1] * 5, 0.95), 50, CLASSES) == []
+    assert warnings_about(answered([0] * 100, [0] * 95 + [1] * 5, 0.95), 50, CLASSES) == []
 
 
 def test_fewer_images_than_classes():
-    [light] = lights(answered([0, 1, 2], [0, 1, 2]), 1, CLASSES)
+    [light] = warnings_about(answered([0, 1, 2], [0, 1, 2]), 1, CLASSES)
     assert light == "Fewer images than the 4 classes: 1 labelled training image and 3 test images."
-    [light] = lights(answered([], []), 9, CLASSES)
+    [light] = warnings_about(answered([], []), 9, CLASSES)
     assert light == "Fewer images than the 4 classes: 0 test images."
 
 
 def test_calibration_is_not_judged_by_few_images():
-    assert lights(answered([0, 1, 2, 3] * 4, [1, 2, 3, 0] * 4, 0.99), 9, CLASSES) == []
+    assert warnings_about(answered([0, 1, 2, 3] * 4, [1, 2, 3, 0] * 4, 0.99), 9, CLASSES) == []
 
 
 def test_a_class_mix_unlike_that_of_the_labels():

@@ -32,9 +32,9 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from fedapp.evaluation.findings import measured
+from fedapp.evaluation.quality import Metric, shortfall
 from fedapp.ground.settings import CLOSED
-from fedapp.learn.findings import measured
-from fedapp.learn.quality import Metric, shortfall
 from fedapp.messages.protocol import ANSWERS, Evaluation
 
 MARGIN: Final = 0.5
