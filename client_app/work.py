@@ -13,8 +13,8 @@ from client_app.node import alone, house_of, open_site
 from client_app.refusals import refusal_of
 from client_app.resident.frames import Letter
 from client_app.resident.inputs import inputs_of, stamp_of
-from fedapp.data.copies import in_words, learned_from
 from fedapp.data.sites import particulars
+from fedapp.data.split.groups import in_words, learned_from
 from fedapp.experiment.config import load_run_config
 from fedapp.experiment.presetfiles import Scalar, read_once
 from fedapp.ground.errors import ProtocolError

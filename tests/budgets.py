@@ -56,7 +56,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/*": (60, 3),
     "fedapp/ground": (1_400, 18),
     "fedapp/messages": (1_450, 18),
-    "fedapp/data": (3_700, 46),
+    "fedapp/data": (3_550, 32),
     "fedapp/evaluation": (700, 8),
     "fedapp/learn": (3_400, 62),
     "fedapp/methods": (5_700, 68),

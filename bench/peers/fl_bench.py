@@ -18,7 +18,7 @@ from torchvision import transforms
 
 from bench.peers.marks import Mark
 from bench.peers.problem import Problem
-from fedapp.data.manifest import TEST, TRAIN, VAL
+from fedapp.data.split.manifest import TEST, TRAIN, VAL
 
 DATASET = "bench"
 

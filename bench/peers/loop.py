@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bench.peers.marks import Mark
 from bench.peers.problem import SEED, Problem
-from fedapp.data.manifest import TEST, TRAIN, VAL
+from fedapp.data.split.manifest import TEST, TRAIN, VAL
 from fedapp.ground.rng import torch_stream
 
 EVALUATED_AT_ONCE = 500

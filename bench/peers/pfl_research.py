@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bench.peers.marks import Mark
 from bench.peers.problem import Problem
-from fedapp.data.manifest import TEST, TRAIN
+from fedapp.data.split.manifest import TEST, TRAIN
 from fedapp.learn.networks import Network
 
 NEVER = 10**9

@@ -17,7 +17,7 @@ import torch
 
 from bench.peers.marks import Mark
 from bench.peers.problem import Problem
-from fedapp.data.manifest import TEST, TRAIN
+from fedapp.data.split.manifest import TEST, TRAIN
 
 DATASET = "bench"
 

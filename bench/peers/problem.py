@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedapp.data.datasets import load_dataset
 from fedapp.data.inputs import DataSet, normalise
-from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
+from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
 from fedapp.ground.rng import numpy_stream
 from fedapp.ground.settings import DataSettings
 from fedapp.learn.networks import (

@@ -13,7 +13,7 @@ from bench.peers.loop import copy, rounds
 from bench.peers.marks import Mark
 from bench.peers.problem import Problem
 from fedapp.data.inputs import normalise
-from fedapp.data.manifest import TEST, TRAIN, VAL
+from fedapp.data.split.manifest import TEST, TRAIN, VAL
 from fedapp.learn.limits import LONGEST_GRADIENT
 from fedapp.learn.params import Params
 

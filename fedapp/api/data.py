@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from fedapp.api.tensors import Labelled, Unlabelled, labelled, stats, unlabelled
-from fedapp.data.bypatient import numbered
 from fedapp.data.inputs import DataSet
 from fedapp.data.memory import Given, GivenSites, give
 from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL, Part
 from fedapp.data.sites import SiteData
+from fedapp.data.split.groups import numbered
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.errors import DataError
 from fedapp.ground.names import SITE_NAME

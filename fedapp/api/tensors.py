@@ -10,8 +10,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedapp.data.images import channel_stats
-from fedapp.data.inputs import check_inputs, number_stats
+from fedapp.data.inputs import channel_stats, check_inputs, number_stats
 from fedapp.ground.errors import DataError
 from fedapp.messages.protocol import MAX_FINDINGS
 

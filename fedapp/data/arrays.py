@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedapp.data.bypatient import numbered
-from fedapp.data.images import channel_stats
-from fedapp.data.inputs import DataSet, check_inputs, number_stats
+from fedapp.data.inputs import DataSet, channel_stats, check_inputs, number_stats
+from fedapp.data.split.groups import numbered
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.functions import function_of
 from fedapp.messages.protocol import MAX_CLASSES

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from fedapp.data import published
 from fedapp.data.arrays import read_arrays
-from fedapp.data.bypatient import by_paths
 from fedapp.data.folder import list_images, read_images
-from fedapp.data.images import resize
-from fedapp.data.inputs import DataSet
+from fedapp.data.inputs import DataSet, resize
 from fedapp.data.memory import GivenSites, given, in_memory
+from fedapp.data.split.groups import by_paths
 from fedapp.ground import rng
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.functions import names_function

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedapp.data.stored import Stored
-from fedapp.data.window import Ramp, Sigmoid, Values, ValueTable, Window
+from fedapp.data.window import Ramp, Sigmoid, Stored, Values, ValueTable, Window
 from fedapp.ground.errors import ImageError
 from fedapp.ground.extras import needs
 

@@ -18,10 +18,9 @@ from PIL import Image
 from torch import Tensor
 
 from fedapp.data.dicom import DICOM, is_dicom, read_dicom
-from fedapp.data.images import MAX_SIDE, MIN_SIDE, channel_stats, resize
-from fedapp.data.inputs import DataSet
+from fedapp.data.inputs import MAX_SIDE, MIN_SIDE, DataSet, channel_stats, resize
 from fedapp.data.raster import RASTER, read_raster
-from fedapp.data.stored import Stored, levels
+from fedapp.data.window import Stored, levels
 from fedapp.ground.errors import DataError, ImageError
 
 SUFFIXES = RASTER + DICOM

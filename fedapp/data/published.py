@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedapp.data.images import channel_stats
-from fedapp.data.inputs import UNKNOWN, DataSet
+from fedapp.data.inputs import UNKNOWN, DataSet, channel_stats
 from fedapp.ground.errors import DataError
 
 FETCH_ERRORS = (

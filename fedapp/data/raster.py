@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
-from fedapp.data.stored import Stored
+from fedapp.data.window import Stored
 from fedapp.ground.errors import ImageError
 
 RASTER = (".png", ".jpg", ".jpeg", ".tif", ".tiff")

@@ -327,7 +327,7 @@ class SplitSettings:
         "dirichlet", "iid", "two_classes", "two_labelled_classes", "uneven_labels", "majority",
         "ten_mixes", "dirichlet_unlabelled",
     ] = "dirichlet"  # fmt: skip
-    """dirichlet: by the two alphas; the others with exact counts, see `fedapp.data.exact`."""
+    """dirichlet: by the two alphas; the others with exact counts, see `fedapp.data.split.exact`."""
     dirichlet_alpha: Positive = 0.5
     """alpha of Dir_K: label skew between sites; small = each site sees few classes."""
     label_alpha: Positive = 0.5

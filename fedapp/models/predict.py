@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedapp.data.folder import decode_all
 from fedapp.data.own.vectors import read_rows
-from fedapp.data.stored import DepthError
+from fedapp.data.window import DepthError
 from fedapp.ground.errors import ConfigError, DataError, ImageError, RunError, one_line
 from fedapp.ground.names import cell, of_cell
 from fedapp.ground.rng import seeded

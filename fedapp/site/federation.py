@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
-from fedapp.data.bypatient import Numbers, check_patients
-from fedapp.data.copies import alike, in_words, learned_from, tied
 from fedapp.data.datasets import data_root, load_dataset
-from fedapp.data.dealt import Dealt
 from fedapp.data.inputs import UNKNOWN, DataSet
-from fedapp.data.manifest import Manifest
 from fedapp.data.memory import GivenSites, given, in_memory
 from fedapp.data.own import OwnSites, Place, simulated_places
 from fedapp.data.own.deal import RULE as DEAL_RULE
-from fedapp.data.partition import partition
 from fedapp.data.parts import SPECIAL
 from fedapp.data.published import NAMES as PUBLISHED
+from fedapp.data.simulated_sites import SimulatedSites
 from fedapp.data.sites import SiteData, particulars
+from fedapp.data.split.groups import Numbers, alike, check_patients, in_words, learned_from, tied
+from fedapp.data.split.manifest import Manifest
+from fedapp.data.split.partition import partition
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError, DataError
@@ -274,7 +273,7 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
         together = _together(pool, data.name, split, patients)
         manifest = partition(pool.labels, split, seed, data.name, together)
     manifest = manifest.showing(split.labels)
-    dealt = Dealt(
+    dealt = SimulatedSites(
         pool,
         manifest,
         torch.device(device),

@@ -21,7 +21,7 @@ from bench.peers.contenders import KINDS, LOOP, OURS, STEPS, Contender, contende
 from bench.peers.marks import EnoughError, Marks
 from bench.peers.problem import Problem, Setting, apart, save_model, write
 from bench.peers.turn import peak_mib
-from fedapp.data.manifest import TEST, TRAIN, VAL
+from fedapp.data.split.manifest import TEST, TRAIN, VAL
 from fedapp.ground.errors import ConfigError
 
 SETTING = Setting(

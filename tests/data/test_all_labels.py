@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
-from fedapp.data.partition import partition
+from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
+from fedapp.data.split.partition import partition
 from fedapp.ground.settings import SplitSettings
 from fedapp.site.federation import federation_of
 from tests.small import small

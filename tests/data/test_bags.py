@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedapp.data.bagged import Bagged
 from fedapp.data.bags import condition, proportions_of
-from fedapp.data.dealt import Dealt
-from fedapp.data.manifest import TRAIN, Manifest
-from fedapp.data.partition import partition
 from fedapp.data.parts import Bags
+from fedapp.data.simulated_sites import SimulatedSites
 from fedapp.data.sites import SiteData
+from fedapp.data.split.bags import Bagged
+from fedapp.data.split.manifest import TRAIN, Manifest
+from fedapp.data.split.partition import partition
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import SplitSettings
 from tests.data.test_sites import numbers, pool
@@ -27,10 +27,10 @@ CPU = torch.device("cpu")
 
 def dealt(
     count: int = 400, bags: int = 4, seed: int = 0, clients: int = 4, **split: Any
-) -> tuple[Manifest, Dealt]:
+) -> tuple[Manifest, SimulatedSites]:
     images, settings = pool(count), SplitSettings(num_clients=clients, bags=bags, **split)
     manifest = partition(images.labels, settings, seed, "x")
-    return manifest, Dealt(images, manifest, CPU, prior_noise=settings.prior_noise)
+    return manifest, SimulatedSites(images, manifest, CPU, prior_noise=settings.prior_noise)
 
 
 def bagged(manifest: Manifest) -> Bagged:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.data.arrays import read_arrays
-from fedapp.data.bypatient import check_patients, numbered
 from fedapp.data.datasets import load_dataset
-from fedapp.data.manifest import TEST as TESTS
-from fedapp.data.partition import partition
+from fedapp.data.split.groups import check_patients, numbered
+from fedapp.data.split.manifest import TEST as TESTS
+from fedapp.data.split.partition import partition
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import DataSettings, SplitSettings
 from fedapp.methods.averaging.fedavg import FedAvg

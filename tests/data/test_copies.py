@@ -9,10 +9,10 @@ from sklearn.datasets import load_digits
 import fedapp
 from fedapp import Federation, Site
 from fedapp.api.runs import asked
-from fedapp.data.copies import alike, in_words, tied
 from fedapp.data.inputs import DataSet
-from fedapp.data.manifest import TEST, TRAIN, Manifest
-from fedapp.data.partition import partition
+from fedapp.data.split.groups import alike, in_words, tied
+from fedapp.data.split.manifest import TEST, TRAIN, Manifest
+from fedapp.data.split.partition import partition
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import SplitSettings

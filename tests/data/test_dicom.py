@@ -19,8 +19,7 @@ from pydicom.uid import (
 from fedapp.data import dicom as reader
 from fedapp.data.dicom import is_dicom, read_dicom
 from fedapp.data.folder import decode
-from fedapp.data.stored import DepthError
-from fedapp.data.window import Ramp, Sigmoid, ValueTable
+from fedapp.data.window import DepthError, Ramp, Sigmoid, ValueTable
 from fedapp.ground import extras
 from fedapp.ground.errors import ConfigError, ImageError
 from tests.imagefiles import PATIENT, dicom, header

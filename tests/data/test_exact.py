@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedapp.data.exact import _spread, pairs_of_classes
-from fedapp.data.manifest import TEST, TRAIN, VAL
-from fedapp.data.partition import partition
+from fedapp.data.split.exact import _spread, pairs_of_classes
+from fedapp.data.split.manifest import TEST, TRAIN, VAL
+from fedapp.data.split.partition import partition
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.settings import SplitSettings

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedapp.data.images import channel_stats, resize
+from fedapp.data.inputs import channel_stats, resize
 
 
 def test_channel_stats_by_hand() -> None:

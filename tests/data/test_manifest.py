@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
-from fedapp.data.partition import partition
+from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
+from fedapp.data.split.partition import partition
 from fedapp.ground.errors import DataError, StoreError
 from fedapp.ground.settings import SplitSettings
 

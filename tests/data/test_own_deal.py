@@ -7,10 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapp.data.copies import content_of
 from fedapp.data.own import Entry
-from fedapp.data.own.copies import together
-from fedapp.data.own.deal import ASIDE, TEST, TRAIN, VAL, deal
+from fedapp.data.own.deal import ASIDE, TEST, TRAIN, VAL, deal, together
+from fedapp.data.split.groups import content_of
 from fedapp.ground.settings import SplitSettings
 
 SHARES = SplitSettings()

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
-from fedapp.data.partition import partition
-from fedapp.data.shares import apportion, dirichlet
+from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
+from fedapp.data.split.partition import partition
+from fedapp.data.split.shares import apportion, dirichlet
 from fedapp.ground import rng
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import SplitSettings

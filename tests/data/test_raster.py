@@ -6,7 +6,7 @@ from PIL import Image
 
 from fedapp.data.folder import decode, read_stored
 from fedapp.data.raster import read_raster
-from fedapp.data.stored import DepthError
+from fedapp.data.window import DepthError
 from fedapp.ground.errors import ImageError
 from tests.imagefiles import raster
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedapp.data.dealt import Dealt
-from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
-from fedapp.data.partition import partition
+from fedapp.data.simulated_sites import SimulatedSites
+from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
+from fedapp.data.split.partition import partition
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import SplitSettings
 from fedapp.messages.protocol import SERVER_SITE
@@ -75,7 +75,7 @@ def test_the_reserved_site_has_them_and_no_other(tmp_path: Path) -> None:
     split = SplitSettings(num_clients=4, server_share=0.25)
     partition(images.labels, split, 0, "x").save(tmp_path / "m")
     manifest = Manifest.load(tmp_path / "m")
-    dealt = Dealt(images, manifest, CPU)
+    dealt = SimulatedSites(images, manifest, CPU)
     data = dealt.site(SERVER_SITE)
     own = manifest.indices(SERVER_SITE, TRAIN)
     assert data.site == SERVER_SITE and numbers(data.labelled) == own.tolist()
@@ -88,7 +88,9 @@ def test_the_reserved_site_has_them_and_no_other(tmp_path: Path) -> None:
 
 def test_a_server_without_data_of_its_own_is_told_so() -> None:
     images = pool(400)
-    dealt = Dealt(images, partition(images.labels, SplitSettings(num_clients=4), 0, "x"), CPU)
+    dealt = SimulatedSites(
+        images, partition(images.labels, SplitSettings(num_clients=4), 0, "x"), CPU
+    )
     with pytest.raises(
         DataError, match=r"nothing to the server: give a larger split\.server_share"
     ):

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedapp.data.dealt import Dealt
-from fedapp.data.partition import partition
 from fedapp.data.shift import Shift, apply, draw_shift, shifted
+from fedapp.data.simulated_sites import SimulatedSites
+from fedapp.data.split.partition import partition
 from fedapp.ground.settings import SHIFT_KINDS, SplitSettings
 from fedapp.site.federation import federation_of
 from tests.data.test_sites import CPU, pool
@@ -159,7 +159,10 @@ def test_a_pool_is_changed_site_by_site() -> None:
 def test_at_strength_zero_a_site_has_the_very_same_images() -> None:
     images = pool(200)
     manifest = partition(images.labels, SplitSettings(num_clients=3), 1, "x")
-    plain, off = Dealt(images, manifest, CPU), Dealt(images, manifest, CPU, 0.0, SHIFT_KINDS)
+    plain, off = (
+        SimulatedSites(images, manifest, CPU),
+        SimulatedSites(images, manifest, CPU, 0.0, SHIFT_KINDS),
+    )
     assert plain.site(1).digest == off.site(1).digest
 
 

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedapp.data.dealt import Dealt
 from fedapp.data.inputs import DataSet, normalise
-from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
-from fedapp.data.partition import partition
 from fedapp.data.parts import Bags, Part
+from fedapp.data.simulated_sites import SimulatedSites
 from fedapp.data.sites import Audit, SiteData
+from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
+from fedapp.data.split.partition import partition
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import SplitSettings
 
@@ -36,7 +36,7 @@ def test_each_site_gets_what_the_manifest_says(count: int, clients: int, alpha: 
     images = pool(count)
     split = SplitSettings(num_clients=clients, dirichlet_alpha=alpha, label_alpha=alpha)
     manifest = partition(images.labels, split, 1, "x")
-    dealt = Dealt(images, manifest, CPU)
+    dealt = SimulatedSites(images, manifest, CPU)
     for k in range(clients):
         data = dealt.site(k)
         assert data.site == k
@@ -56,10 +56,10 @@ def test_each_site_gets_what_the_manifest_says(count: int, clients: int, alpha: 
         assert data.audit.pseudo_label_errors(hidden + 1) == (len(hidden), len(hidden))
 
 
-def sites(seed: int = 0) -> tuple[DataSet, Manifest, Dealt]:
+def sites(seed: int = 0) -> tuple[DataSet, Manifest, SimulatedSites]:
     images = pool(400)
     manifest = partition(images.labels, SplitSettings(num_clients=4), seed, "x")
-    return images, manifest, Dealt(images, manifest, CPU)
+    return images, manifest, SimulatedSites(images, manifest, CPU)
 
 
 def test_nothing_is_copied_per_site() -> None:
@@ -138,7 +138,11 @@ def test_the_fingerprint_changes_with_what_scores_depend_on_and_nothing_else() -
     ]
     assert len({d.fingerprint for d in (data, *changed)}) == len(changed) + 1
     same = replace(data, site=9, audit=None).with_parts(val=data.parts["test"])
-    assert same.fingerprint == data.fingerprint == Dealt(*sites()[:2], CPU).site(0).fingerprint
+    assert (
+        same.fingerprint
+        == data.fingerprint
+        == SimulatedSites(*sites()[:2], CPU).site(0).fingerprint
+    )
     assert len(data.fingerprint) == 16
 
 
@@ -160,7 +164,7 @@ def test_to_the_same_device_is_the_same_value() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
 def test_a_site_on_the_gpu_is_the_same_site() -> None:
     images, manifest, dealt = sites()
-    there = Dealt(images, manifest, torch.device("cuda"))
+    there = SimulatedSites(images, manifest, torch.device("cuda"))
     for k in range(4):
         here, data = dealt.site(k), there.site(k)
         assert data.unlabelled.is_cuda and data.to(torch.device("cuda")) is data
@@ -193,12 +197,14 @@ def test_audit_refuses_what_are_no_classes(wrong: torch.Tensor) -> None:
 def test_a_manifest_of_other_data_is_refused() -> None:
     images, manifest, _ = sites()
     with pytest.raises(DataError, match="400 images of 3 classes, the data are 399 images"):
-        Dealt(pool(399), manifest, CPU)
+        SimulatedSites(pool(399), manifest, CPU)
     with pytest.raises(DataError, match="of 3 classes, the data are 400 images of 2 classes"):
-        Dealt(pool(400, 2), manifest, CPU)
+        SimulatedSites(pool(400, 2), manifest, CPU)
     with pytest.raises(DataError, match="another order"):
-        Dealt(replace(images, labels=images.labels.flip(0)), manifest, CPU)
-    Dealt(replace(images, labels=images.labels.flip(0)), replace(manifest, labels_sha256=""), CPU)
+        SimulatedSites(replace(images, labels=images.labels.flip(0)), manifest, CPU)
+    SimulatedSites(
+        replace(images, labels=images.labels.flip(0)), replace(manifest, labels_sha256=""), CPU
+    )
 
 
 @pytest.mark.parametrize("k", [-1, 4])

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedapp.data.dealt import Dealt
 from fedapp.data.inputs import UNKNOWN, DataSet
-from fedapp.data.manifest import TRAIN, Manifest
-from fedapp.data.partition import partition
+from fedapp.data.simulated_sites import SimulatedSites
 from fedapp.data.sites import Audit
+from fedapp.data.split.manifest import TRAIN, Manifest
+from fedapp.data.split.partition import partition
 from fedapp.drivers.loopback import run_loopback
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import DataSettings, SplitSettings
@@ -41,7 +41,7 @@ def test_they_are_dealt_evenly_beside_the_others_that_lie_where_they_would_alone
 
 def test_a_site_has_them_unlabelled_and_its_audit_judges_the_others_alone():
     data, manifest = dealt(deal="iid", label_share=0.5)
-    site = Dealt(data, manifest, torch.device("cpu")).site(0)
+    site = SimulatedSites(data, manifest, torch.device("cpu")).site(0)
     hidden = manifest.indices(0, TRAIN, False)
     assert sorted(site.unlabelled[:, 0, 0, 0].tolist()) == hidden.tolist()
     truth = torch.from_numpy(LABELS)[site.unlabelled[:, 0, 0, 0].long()]
@@ -72,7 +72,7 @@ def test_what_needs_their_classes_is_refused(changes, says):
 def test_a_split_that_shows_their_labels_is_refused():
     data, manifest = dealt()
     with pytest.raises(DataError, match="shows labels of inputs whose class is not known"):
-        Dealt(data, manifest.revealed(), torch.device("cpu"))
+        SimulatedSites(data, manifest.revealed(), torch.device("cpu"))
 
 
 def test_a_run_learns_from_them_and_counts_what_can_be_judged(tmp_path):

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.numpy import save
 
-from fedapp.data.manifest import Manifest
 from fedapp.data.own.vectors import read_rows
+from fedapp.data.split.manifest import Manifest
 from fedapp.experiment.config import load_experiment, parse_overrides
 from fedapp.experiment.resume import differences
 from fedapp.experiment.runfolder import RunFolder

@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.data.parts import Part
 from fedapp.data.sites import SiteData
+from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.drivers.calls import Loopback, carried
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.resume import open_run

@@ -1,7 +1,6 @@
 """Images, or vectors, that lie at a site and that nobody else ever sees: docs/OWN_DATA.md."""
 
-from fedapp.data.own.entries import Entry, Listing
-from fedapp.data.own.faults import Fault, Kind, OwnDataError
+from fedapp.data.own.entries import Entry, Fault, Kind, Listing, OwnDataError
 from fedapp.data.own.listing import list_agreed, list_own
 from fedapp.data.own.read import OwnSites, Place, simulated_places
 

@@ -1,6 +1,9 @@
 """Deal a site's images to training, validation and test, class by class and whole groups at a time.
 
-Only where the site has made no split of its own.
+Only where the site has made no split of its own. What is dealt together: a group's images, and
+images of equal content. Content is what a model would see: the decoded pixels at the agreed size.
+So a copy is found even if it was saved anew, without loss, in another format; a digest of the
+file's bytes would miss it. No file is read twice for it: a run decodes every image anyway.
 """
 
 from bisect import bisect_left
@@ -8,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from fedapp.data.own.copies import Group, together
 from fedapp.data.own.entries import Entry
+from fedapp.data.split.groups import numbers_of, tied
 from fedapp.ground import rng
 from fedapp.ground.settings import SplitSettings
 
@@ -21,6 +24,9 @@ ENOUGH = 3
 RULE = "by class, equal images together"
 """Name of this way of dealing, part of the digest of what all sites must share. A run begun with
 another way is not taken up with this one: images would move between training and testing."""
+
+Group = tuple[str, str]
+"""("group", its name), or ("image", its file's name) for an image that belongs to no group."""
 
 
 def deal(
@@ -94,3 +100,25 @@ def _borders(sizes: Sequence[int], settings: SplitSettings) -> tuple[int, int]:
     least = int(settings.val_share > 0 and count >= ENOUGH)  # groups for validation
     val = max(min(val, count - 1), 1 + least)
     return max(min(train, val - least), 1), val
+
+
+def together(entries: Sequence[Entry], contents: Sequence[str]) -> tuple[Group, ...]:
+    """Return which group each entry is dealt with: its own, or the first by name of those tied.
+
+    contents: `content_of` each entry's image; empty: unknown, equal to no other. Groups that hold
+    images of equal content are tied, and so are groups that are tied to the same third one.
+    """
+    groups = [group_of(entry) for entry in entries]
+    if not any(contents):
+        return tuple(groups)
+    alone = (content or at for at, content in enumerate(contents))
+    numbers = tied(numbers_of(groups), numbers_of(alone))
+    first: dict[int, Group] = {}
+    for number, group in zip(numbers, groups, strict=True):
+        first[number] = min(group, first.get(number, group))
+    return tuple(first[number] for number in numbers)
+
+
+def group_of(entry: Entry) -> Group:
+    """Return the group that an entry is in, its own where it names none."""
+    return ("group", entry.group) if entry.group else ("image", entry.name)

@@ -1,18 +1,75 @@
-"""What a site's listing is made of, and the faults that both ways of listing share."""
+"""What a site's listing is made of, and what may be wrong with it, whatever its layout.
+
+A fault is said to the site in full and to the server in part: a file's name may hold a patient's,
+and so may a label that is none (two columns exchanged). So a fault has two wordings: one with names
+for the site's own screen and log, one without for the server.
+
+Whose an image is, a column of labels.csv says, or a part of its path (`patients` of site.yaml). A
+patient's images are a group: they go to one part of a site together, and a site's intervals draw
+patients, not images. A split that the site has made itself must keep to that.
+"""
 
 import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 
 from torch import Tensor
 
-from fedapp.data.folder import KINDS
+from fedapp.data.folder import KINDS, SPLITS
 from fedapp.data.inputs import UNKNOWN
-from fedapp.data.own.faults import Fault, Kind
+from fedapp.data.split.groups import patient_in
+from fedapp.ground.errors import ImageError, one_line
 
 IMAGE = f"an image as {KINDS}"
+PATIENT, GROUP = "patient", "group"
+"""Columns of labels.csv, each of which says what must stay together."""
+PARTS = ("train", "val", "test")
+"""What a site's own split may say of an image."""
+_WHOSE = "so nobody knows whose it is"
+
+
+class Kind(StrEnum):
+    """Kinds of faults; the values are what the server is told."""
+
+    LAYOUT = "its folder or its labels.csv is not laid out as docs/OWN_DATA.md says"
+    LABEL = "it has labels that are not in data.classes"
+    FINDING = "its labels.csv has not a column of 1, 0 or nothing for each of data.findings"
+    FILE = "it has images that are absent, damaged or outside its folder"
+    DEPTH = "its images have more than 8 bits, and data.window does not say how to show them"
+    VECTORS = "its vectors are not those that docs/OWN_DATA.md and the preset ask for"
+    BAGS = "its bags or their proportions are not as docs/research/bags.md says"
+    PATIENT = "it does not say of each image whose it is, or all are one patient's"
+    SPLIT = "its split is not one that docs/OWN_DATA.md allows"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: where it is, what rule is broken, and what to do."""
+
+    kind: Kind
+    where: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{one_line(self.where, 500)}: {one_line(self.what, 500)}: {self.remedy}"
+
+
+class OwnDataError(ImageError):
+    """A site's data cannot be used. The message names files: it is for the site alone."""
+
+    def __init__(self, site: str, faults: Sequence[Fault]) -> None:
+        more = f" (and {len(faults) - 1} more; `fedapp check` lists them)" if faults[1:] else ""
+        first = faults[0]
+        super().__init__(f"site {site}: {first.where}", first.what, f"{first.remedy}{more}")
+        kinds = list(dict.fromkeys(fault.kind.value for fault in faults))
+        self.told = (
+            f"site {site!r} cannot use its data: {'; '.join(kinds)}: `fedapp check` at the site, "
+            "and its log, name the files"
+        )
 
 
 @dataclass(frozen=True)
@@ -65,6 +122,18 @@ class Listing:
     values: Tensor | None = None
 
 
+def check_label(
+    where: str, label: str, classes: Sequence[str], strange: set[str], faults: list[Fault]
+) -> None:
+    """Note the fault of a label that is not agreed, where it first comes up.
+
+    label: empty: there is none. classes: empty: any label will do. strange: labels noted before.
+    """
+    if label and classes and label not in {*classes, *strange}:
+        strange.add(label)
+        faults.append(label_fault(where, label, classes))
+
+
 def label_fault(where: str, label: str, classes: Sequence[str], called: str = "label") -> Fault:
     """Return the fault of a label, or what else it is called, that is not in the agreed list."""
     near = difflib.get_close_matches(label, classes, 1)
@@ -84,3 +153,92 @@ def outside_fault(where: str) -> Fault:
     return Fault(
         Kind.FILE, where, "leads out of the data's folder", "copy the images into the folder"
     )
+
+
+def by_path(listing: Listing, pattern: str) -> Listing:
+    """Return the listing with each image's patient, and what is wrong with that.
+
+    pattern: a regular expression with one group, which is found in an image's path below the data
+    and gives the patient; empty: the listing stays as it is.
+    """
+    if not pattern:
+        return listing
+    if any(entry.group for entry in listing.entries):
+        what = "names patients in a column, and a pattern reads them from paths"
+        fault = Fault(Kind.PATIENT, "labels.csv", what, "leave one of the two out")
+        return replace(listing, faults=(*listing.faults, fault))
+    entries, faults = list[Entry](), list[Fault]()
+    for entry in listing.entries:
+        patient = patient_in(entry.name, pattern)
+        if not patient:
+            what = f"its path does not match the pattern of patients {pattern!r}, {_WHOSE}"
+            remedy = "rename the file as the others are, or correct the pattern"
+            faults.append(Fault(Kind.PATIENT, entry.name, what, remedy))
+        else:
+            entries.append(replace(entry, group=patient))
+    faults += [] if faults else [*alone(entries), *apart("the site's split", entries)]
+    return replace(listing, entries=tuple(entries), faults=(*listing.faults, *faults))
+
+
+def lacking(where: str, patient: str) -> list[Fault]:
+    """Return the fault of a line without a patient, where others have one."""
+    if patient:
+        return []
+    what = f"the column {PATIENT} is empty, {_WHOSE}"
+    return [Fault(Kind.PATIENT, where, what, f"fill it in each line, or call it {GROUP}")]
+
+
+def alone(entries: Sequence[Entry]) -> list[Fault]:
+    """Return the fault of a site all of whose labelled images are one patient's."""
+    of = [entry.group for entry in entries if entry.label]
+    if not of or len(set(of)) > 1:
+        return []
+    what = f"all {len(of)} labelled images are of this one, to learn from and to be tested on"
+    remedy = "add images of other patients, or correct the column or the pattern of patients"
+    return [Fault(Kind.PATIENT, f"patient {of[0]!r}", what, remedy)]
+
+
+def part_of(word: str) -> str:
+    """Return the part that a word of a site's own split names, or the word itself."""
+    return SPLITS.get(word.lower(), word.lower())
+
+
+def part_fault(where: str, part: str, label: str) -> Fault | None:
+    """Return what is wrong with an input's part; empty: the site says none."""
+    if part in (*PARTS, "") and (label or part not in ("val", "test")):
+        return None
+    rule = f"split {part!r}" if label else f"split {part!r} of an image without a label"
+    remedy = "write train, val or test; without a label train or nothing"
+    return Fault(Kind.SPLIT, where, rule, remedy)
+
+
+def settled(table: str, entries: Sequence[Entry], faults: list[Fault]) -> list[Entry]:
+    """Return the entries, those without a label for training where the site has made a split.
+
+    faults: takes what is wrong with that split. table: the name of what says it.
+    """
+    if not any(entry.part for entry in entries):
+        return list(entries)
+    found = [e if e.part or e.label else replace(e, part="train") for e in entries]
+    faults += [
+        Fault(Kind.SPLIT, f"{table}: {entry.name}", "labelled, but without a split",
+              "give every labelled image one, or none")
+        for entry in found if not entry.part
+    ]  # fmt: skip
+    faults += apart(table, found)
+    return found
+
+
+def apart(table: str, entries: Sequence[Entry]) -> list[Fault]:
+    """Return the faults of groups that a site's own split has in several parts."""
+    parts: dict[str, set[str]] = {}
+    for entry in entries:
+        if entry.group and entry.part:
+            parts.setdefault(entry.group, set()).add(entry.part)
+    faults = []
+    for group, found in sorted(parts.items()):
+        if len(found) > 1:
+            what = f"is in {' and '.join(p for p in PARTS if p in found)}"
+            remedy = "give all its images one split, unlabelled ones (train) included"
+            faults.append(Fault(Kind.SPLIT, f"{table}: group {group!r}", what, remedy))
+    return faults

@@ -7,16 +7,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedapp.data.copies import content_of
 from fedapp.data.folder import decode_into
-from fedapp.data.own.deal import TEST, TRAIN, VAL, deal
-from fedapp.data.own.entries import Listing
-from fedapp.data.own.faults import Fault, Kind, OwnDataError
+from fedapp.data.memory_map import allocated, gathered
+from fedapp.data.own.deal import TEST, TRAIN, VAL, deal, group_of
+from fedapp.data.own.entries import Fault, Kind, Listing, OwnDataError
 from fedapp.data.own.listing import list_agreed
 from fedapp.data.parts import BAGS, LABELLED, UNLABELLED, Bags, Part
-from fedapp.data.room import gathered, room
 from fedapp.data.sites import SiteData
-from fedapp.data.stored import DepthError
+from fedapp.data.split.groups import content_of, numbers_of
+from fedapp.data.window import DepthError
 from fedapp.ground.errors import ConfigError, DataError, ImageError
 from fedapp.ground.settings import DataSettings, SplitSettings
 
@@ -135,7 +134,9 @@ def _read(
         return Part(images)
 
     parts = {name: part(*kind) for name, kind in _PARTS.items() if name != BAGS or kind in rows}
-    groups = _groups([entry.group for entry in entries])
+    groups = None
+    if any(entry.group for entry in entries):
+        groups = torch.from_numpy(numbers_of(map(group_of, entries)))
     return SiteData(
         site=site,
         parts=parts,
@@ -154,21 +155,12 @@ def _decoded(place: Place, listing: Listing, settings: DataSettings) -> Tensor:
     """Return every entry's input, [n, ...]. Raises OwnDataError."""
     if listing.values is not None:
         return listing.values
-    images = room((len(listing.entries), *settings.inputs))
+    images = allocated((len(listing.entries), *settings.inputs))
     try:
         decode_into([entry.path for entry in listing.entries], images, settings.window)
     except ImageError as error:
         raise OwnDataError(place.name, [_damage(place, error)]) from error
     return images
-
-
-def _groups(names: list[str]) -> torch.Tensor | None:
-    """Return which images are of one group, as numbers [n]; None: each is by itself."""
-    if not any(names):
-        return None
-    keys = [("group", name) if name else ("image", str(i)) for i, name in enumerate(names)]
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    return _whole([numbers[key] for key in keys])
 
 
 def _whole(numbers: list[int]) -> torch.Tensor:

@@ -1,25 +1,56 @@
-"""A site's images as a CSV file: `path`, `label` or `bag`, and `split`, `group` or `patient`."""
+"""A site's data as CSV files: labels.csv, a line for each image, and bags.csv, one for each bag.
 
+labels.csv has the columns `path`, `label` or `bag`, and `split`, `group` or `patient`; bags.csv has
+the class proportions of bags.
+"""
+
+import csv
 import difflib
+import math
 import os
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from fedapp.data.folder import SUFFIXES, is_image
-from fedapp.data.inputs import UNKNOWN
-from fedapp.data.own.bags import list_bags
-from fedapp.data.own.csvfile import rows
-from fedapp.data.own.entries import IMAGE, Entry, Listing, label_fault, outside, outside_fault
-from fedapp.data.own.faults import Fault, Kind
-from fedapp.data.own.patients import GROUP, PATIENT, alone, lacking
-from fedapp.data.own.split import part_fault, part_of, settled
+import torch
 
+from fedapp.data.bags import too_little
+from fedapp.data.folder import SUFFIXES, composed, is_image
+from fedapp.data.inputs import UNKNOWN
+from fedapp.data.own.entries import (
+    GROUP,
+    IMAGE,
+    PATIENT,
+    Entry,
+    Fault,
+    Kind,
+    Listing,
+    alone,
+    check_label,
+    label_fault,
+    lacking,
+    outside,
+    outside_fault,
+    part_fault,
+    part_of,
+    settled,
+)
+from fedapp.ground.names import of_cell
+
+Columns = Callable[[str, Sequence[str]], Sequence[str] | Fault]
+"""Where the first line stands and its fields -> the columns' names, or what is wrong with them."""
 COLUMNS = ("path", "label", "bag", "split", GROUP, PATIENT)
 _SAID = {"1": 1, "1.0": 1, "0": 0, "0.0": 0, "": UNKNOWN}
 """Of a finding; programs write whole numbers with a point where others of the column lack one."""
+BAGS = "bags.csv"
+"""Its name, beside the table of images."""
+_BAG_NAME = ""
+"""Its first column here: a class may be called bag."""
+_ROUNDING = 0.005 + 1e-9
+"""How far a proportion rounded to two digits may be from its own, and the computer's error."""
 
 
 def list_table(table: Path, classes: Sequence[str], findings: Sequence[str] = ()) -> Listing:
@@ -31,12 +62,12 @@ def list_table(table: Path, classes: Sequence[str], findings: Sequence[str] = ()
     faults: list[Fault] = []
     entries: list[Entry] = []
     seen: set[str] = set()
-    strange: set[str] = set()  # labels: each is a fault where it first comes up
+    strange: set[str] = set()
     root, by_patient = table.parent.resolve(), False
     first_line = ",".join(("path", *(findings or ("label",))))
-    for where, row in rows(table, partial(_columns, findings), faults, first_line):
+    for where, row in rows(table, partial(_image_columns, findings), faults, first_line):
         label, bag = row.get("label", ""), row.get("bag", "")
-        shown = _read(where, row, findings)
+        shown = _findings_of(where, row, findings)
         if isinstance(shown, Fault):
             faults.append(shown)
             continue
@@ -47,9 +78,7 @@ def list_table(table: Path, classes: Sequence[str], findings: Sequence[str] = ()
             remedy = "clear one of them: an image in a bag counts in its proportions alone"
             faults.append(Fault(Kind.BAGS, where, "both a label and a bag", remedy))
             continue
-        if label and classes and label not in {*classes, *strange}:
-            strange.add(label)
-            faults.append(label_fault(where, label, classes))
+        check_label(where, label, classes, strange, faults)
         part, path = part_of(row.get("split", "")), _on_disk(table.parent, row["path"])
         if fault := (
             part_fault(where, part, label) or _path_fault(where, path, table.parent, root)
@@ -72,7 +101,9 @@ def list_table(table: Path, classes: Sequence[str], findings: Sequence[str] = ()
     return Listing(tuple(entries), tuple(faults), bags=bags, by_patient=by_patient)
 
 
-def _read(where: str, row: Mapping[str, str], findings: Sequence[str]) -> tuple[int, ...] | Fault:
+def _findings_of(
+    where: str, row: Mapping[str, str], findings: Sequence[str]
+) -> tuple[int, ...] | Fault:
     """Return what a line says of each finding, or what is wrong with it."""
     found = []
     for name in findings:
@@ -84,7 +115,9 @@ def _read(where: str, row: Mapping[str, str], findings: Sequence[str]) -> tuple[
     return tuple(found)
 
 
-def _columns(findings: Sequence[str], where: str, fields: Sequence[str]) -> Sequence[str] | Fault:
+def _image_columns(
+    findings: Sequence[str], where: str, fields: Sequence[str]
+) -> Sequence[str] | Fault:
     """Return the columns that the first line names, or what is wrong with it."""
     header = [field.lower() for field in fields]
     rule = "columns must be path, label or bag and, if wanted, split, group or patient"
@@ -143,3 +176,169 @@ def _path_fault(where: str, text: str, folder: Path, root: Path) -> Fault | None
     if not is_image(folder / path):
         return Fault(Kind.FILE, where, f"not {IMAGE}", "save the image as one")
     return None
+
+
+def list_bags(
+    table: Path, entries: Sequence[Entry], classes: Sequence[str], faults: list[Fault]
+) -> Mapping[str, tuple[float, ...]]:
+    """Return the proportions of each bag, by name, in the order of the classes; each sums to 1.
+
+    table: the images' own. classes: the agreed ones; empty: those that the file names. faults:
+    takes what is wrong. Where no image lies in a bag, nothing is read.
+    """
+    sizes = Counter(entry.bag for entry in entries if entry.bag)
+    path, found = table.parent / BAGS, dict[str, tuple[float, ...]]()
+    if not sizes:
+        return found
+    first_line = ",".join(("bag", *(classes or ("CLASS", "CLASS"))))
+    if not path.is_file():
+        what = f"names bags, but there is no {BAGS} beside it"
+        remedy = f"write it, and begin it with the line {first_line}"
+        faults.append(Fault(Kind.BAGS, table.name, what, remedy))
+        return found
+    before, named = len(faults), set[str]()
+    for where, row in rows(path, partial(_bag_columns, classes), faults, first_line):
+        bag = row.pop(_BAG_NAME)
+        if not bag:
+            remedy = "name it in the first field, or remove the line"
+            faults.append(Fault(Kind.BAGS, where, "a bag without a name", remedy))
+            continue
+        if bag in named:
+            faults.append(Fault(Kind.BAGS, where, f"bag {bag!r} stands twice", "keep one line"))
+        elif not sizes[bag]:
+            remedy = f"name them in the column bag of {table.name}, or remove the line"
+            faults.append(Fault(Kind.BAGS, where, f"bag {bag!r} has no images", remedy))
+        elif isinstance(shares := _shares(where, bag, row, classes or [*row]), Fault):
+            faults.append(shares)
+        else:
+            found[bag] = shares
+        named.add(bag)
+    for bag in sorted(sizes.keys() - named) if named else ():  # else its first line is at fault
+        what, remedy = f"bag {bag!r} is not in {BAGS}", "add a line with its proportions"
+        faults.append(Fault(Kind.BAGS, table.name, what, remedy))
+    rows_found = torch.tensor(list(found.values()), dtype=torch.float64)
+    if len(faults) == before and (wrong := too_little(rows_found)):
+        what, remedy = wrong
+        if equal := _first_equal(found):
+            what += f" ({equal[0]!r} and {equal[1]!r} have the same)"
+        faults.append(Fault(Kind.BAGS, BAGS, what, remedy))
+    return found
+
+
+def _first_equal(found: Mapping[str, tuple[float, ...]]) -> tuple[str, str] | None:
+    """Return the names of two bags with the same proportions; None where all differ."""
+    first = dict[tuple[float, ...], str]()
+    for bag, shares in found.items():
+        if (other := first.setdefault(shares, bag)) != bag:
+            return other, bag
+    return None
+
+
+def _bag_columns(
+    classes: Sequence[str], where: str, fields: Sequence[str]
+) -> Sequence[str] | Fault:
+    """Return the columns that the first line names, or what is wrong with it."""
+    if not fields or fields[0].lower() != "bag":
+        remedy = "begin the first line with bag, then a comma and the classes"
+        return Fault(Kind.BAGS, where, "no column 'bag' in the first place", remedy)
+    named = fields[1:]
+    if classes and (strange := [name for name in named if name not in classes]):
+        return label_fault(where, strange[0], classes, "class")
+    if absent := [name for name in classes if name not in named]:
+        remedy = "add it, with 0 where a bag has none"
+        return Fault(Kind.BAGS, where, f"no column of class {absent[0]!r}", remedy)
+    if twice := [name for name, count in Counter(named).items() if count > 1]:
+        return Fault(Kind.BAGS, where, f"class {twice[0]!r} stands twice", "keep one column of it")
+    return [_BAG_NAME, *named]
+
+
+def _shares(
+    where: str, bag: str, row: Mapping[str, str], classes: Sequence[str]
+) -> tuple[float, ...] | Fault:
+    """Return a bag's proportions in the order of the classes, or what is wrong with them."""
+    shares = []
+    for name in classes:
+        try:
+            share = float(row[name])
+        except ValueError:
+            share = math.nan
+        if not 0 <= share <= 1:
+            what = f"proportion {row[name]!r} of class {name!r}"
+            remedy = "write a number from 0 to 1, such as 0.25"
+            return Fault(Kind.BAGS, where, what, remedy)
+        shares.append(share)
+    total = math.fsum(shares)
+    if abs(total - 1) > _ROUNDING * len(shares):
+        what = f"the proportions of bag {bag!r} sum to {total:.4g}, must sum to 1"
+        remedy = "divide the number of images of each class by that of all images in the bag"
+        return Fault(Kind.BAGS, where, what, remedy)
+    return tuple(share / total for share in shares)
+
+
+def rows(
+    table: Path, columns: Columns, faults: list[Fault], first_line: str
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield where each whole line of a CSV file stands, and its fields by column.
+
+    columns: gives the names of the columns that the first line names, or the fault in it.
+    first_line: what the file should begin with. faults: takes what is wrong.
+    """
+    text = _text(table, faults)
+    if text is None:
+        return
+    reader = csv.reader(text.splitlines(), strict=True)
+    header: Sequence[str] = ()
+    while True:
+        where = f"{table.name}, line {reader.line_num + 1}"
+        try:
+            fields = [composed(of_cell(field.strip())) for field in next(reader)]
+        except StopIteration:
+            break
+        except csv.Error as error:
+            remedy = "put fields with commas or quotes in double quotes"
+            faults.append(Fault(Kind.LAYOUT, where, f"not CSV ({error})", remedy))
+            return
+        if not any(fields):
+            continue
+        if not header:
+            named = _separated(where, fields) or columns(where, fields)
+            if isinstance(named, Fault):
+                faults.append(named)
+                return
+            header = named
+        elif len(fields) != len(header):
+            what = f"{len(fields)} fields, the header has {len(header)}"
+            remedy = "write one for each column; put a field that holds a comma in double quotes"
+            faults.append(Fault(Kind.LAYOUT, where, what, remedy))
+        else:
+            yield where, dict(zip(header, fields, strict=True))
+    if not header:
+        remedy = f"begin it with the line {first_line}"
+        faults.append(Fault(Kind.LAYOUT, table.name, "empty", remedy))
+
+
+def _separated(where: str, fields: Sequence[str]) -> Fault | None:
+    """Return the fault of a first line whose fields have something else than commas between."""
+    found = re.search(r"[;\t|]", fields[0]) if len(fields) == 1 else None
+    if found is None:
+        return None
+    what = f"fields are separated by {found[0]!r}"
+    return Fault(Kind.LAYOUT, where, what, "save the file with commas between them")
+
+
+def _text(table: Path, faults: list[Fault]) -> str | None:
+    """Return a CSV file's text, without a byte order mark."""
+    try:
+        text = table.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        what = f"cannot be read ({error.strerror})"
+        remedy = "let the user who runs the node read it"
+        faults.append(Fault(Kind.LAYOUT, table.name, what, remedy))
+        return None
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        what, remedy = "not UTF-8 text", "save it as 'CSV UTF-8 (comma delimited)'"
+        faults.append(Fault(Kind.LAYOUT, table.name, what, remedy))
+        return None
+    return text

@@ -1,26 +1,232 @@
 """A site's vectors: `vectors.npz` or `vectors.parquet`, with an id, and perhaps a label, of each.
 
-Stored embeddings and the rows of a table are such vectors. No file is unpickled.
+Stored embeddings and the rows of a table are such vectors. An .npz file has arrays by name, as
+NumPy writes them; a Parquet file the columns id, label, split, patient, encoder, and f0 to fN or
+vector. No file is unpickled.
 """
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fedapp.data.own.entries import Entry, Listing, label_fault
-from fedapp.data.own.faults import Fault, Kind
-from fedapp.data.own.npzfile import read_npz
-from fedapp.data.own.parquetfile import read_parquet
-from fedapp.data.own.patients import PATIENT, alone, lacking
-from fedapp.data.own.rows import Rows, VectorsError
-from fedapp.data.own.split import part_fault, part_of, settled
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedapp.data.folder import composed
+from fedapp.data.own.entries import (
+    PATIENT,
+    Entry,
+    Fault,
+    Kind,
+    Listing,
+    alone,
+    check_label,
+    lacking,
+    part_fault,
+    part_of,
+    settled,
+)
+from fedapp.ground.errors import DataError
+from fedapp.ground.extras import NotInstalled, needs
+from fedapp.ground.foreign import ForeignError, PickledError, arrays_of, check_unpacked
+
+TEXTS = ("label", "split", PATIENT, "encoder")
+"""What may stand beside id and vector."""
+_ID = re.compile(r"[^=+\-@\s][^\x00-\x1f\x7f]{0,199}")
+"""No spreadsheet takes such an id for a formula."""
+_ARRAYS = {
+    "ids": "id", "vectors": "", "labels": "label", "split": "split", PATIENT: PATIENT,
+    "encoder": "encoder",
+}  # fmt: skip
+VECTOR = "vector"
+_NUMBERED = re.compile(r"f(0|[1-9]\d*)")
+
+
+class VectorsError(DataError):
+    """A file of vectors cannot be used. faults: why, one or more; the message is the first."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        super().__init__(str(faults[0]))
+        self.faults = tuple(faults)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Vectors in a file's order.
+
+    ids: one each. values: float32 [n, D], n and D >= 1, perhaps not finite. texts: by a key of
+    `TEXTS`, n of each that is there; an empty text: not said.
+    """
+
+    ids: Sequence[str]
+    values: Tensor
+    texts: Mapping[str, Sequence[str]]
+
+    @property
+    def encoder(self) -> str:
+        """What made the vectors; empty: nobody says."""
+        return self.texts["encoder"][0] if "encoder" in self.texts else ""
+
+    def text(self, key: str, row: int) -> str:
+        """Return a row's text; empty where the file has no such column."""
+        return self.texts[key][row] if key in self.texts else ""
+
+    def by_id(self) -> "Rows":
+        """Return the same rows, ascending by id."""
+        order = sorted(range(len(self.ids)), key=self.ids.__getitem__)
+        texts = {key: [found[row] for row in order] for key, found in self.texts.items()}
+        return Rows([self.ids[row] for row in order], self.values[torch.tensor(order)], texts)
+
+
+def read_npz(file: Path) -> Rows:
+    """Read ids [n], vectors [n, D] and what there is of labels, split, patient (all [n]), encoder.
+
+    The encoder may be one text for all. Raises VectorsError.
+    """
+    arrays = _npz_arrays(file)
+    if absent := [name for name in ("ids", "vectors") if name not in arrays]:
+        what = f"no array {absent[0]!r}"
+        raise unusable(file, what, f"write {', '.join(_ARRAYS)}; the first two are needed")
+    values, count = arrays.pop("vectors"), len(arrays["ids"]) if arrays["ids"].ndim else 1
+    texts = {_ARRAYS[name]: _npz_texts(file, name, found, count) for name, found in arrays.items()}
+    return checked(file, texts.pop("id"), values, texts)
+
+
+def _npz_arrays(file: Path) -> dict[str, NDArray[Any]]:
+    def refuse(names: set[str]) -> None:
+        if other := sorted(names - _ARRAYS.keys()):
+            rule = f"only {', '.join(_ARRAYS)} are read"
+            raise unusable(file, f"array {other[0]!r}", f"leave it out; {rule}")
+
+    try:
+        return arrays_of(file, refuse)
+    except PickledError as error:
+        remedy = "write numbers, or text by np.asarray(values, dtype=str)"
+        raise unusable(file, str(error), remedy) from error
+    except ForeignError as error:
+        what = f"cannot be read as npz ({error})"
+        raise unusable(file, what, "write it again by numpy.savez") from error
+
+
+def _npz_texts(file: Path, name: str, found: NDArray[Any], count: int) -> Sequence[str]:
+    """Return an array's texts; one alone stands for all. Ids may be whole numbers."""
+    if found.ndim == 0 and name == "encoder":
+        found = np.repeat(found, count)
+    if found.ndim != 1 or found.dtype.kind not in ("Uiu" if name in ("ids", PATIENT) else "U"):
+        raise no_text(file, name, f"{found.dtype} {list(found.shape)}")
+    return [str(one).strip() for one in found.tolist()]
+
+
+def read_parquet(file: Path) -> Rows:
+    """Read a table with a row for each vector. Raises VectorsError."""
+    try:
+        parquet = needs("parquet", "pyarrow.parquet")
+    except NotInstalled as error:
+        raise unusable(file, error.what, error.remedy) from error
+    try:
+        opened: Any = parquet.ParquetFile(file)
+        # Eight bytes a value: equal ones are written once, however many there are.
+        check_unpacked(file, 8 * opened.metadata.num_rows * opened.metadata.num_columns)
+        table = opened.read()
+    except Exception as error:  # arrow's own kinds, Python's, and of what is no text
+        what = f"cannot be read as Parquet ({' '.join(str(error).split())})"
+        raise unusable(file, what, "write it again, whole") from error
+    names = list(table.column_names)
+    numbered = [name for name in names if _NUMBERED.fullmatch(name)]
+    if "id" not in names:
+        raise unusable(file, "no column 'id'", "name each vector in it")
+    if other := [name for name in names if name not in ("id", VECTOR, *TEXTS, *numbered)]:
+        rule = f"only id, {', '.join(TEXTS)}, and f0 to fN or {VECTOR}, are read"
+        raise unusable(file, f"column {other[0]!r}", f"leave it out; {rule}")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise unusable(file, f"column {twice[0]!r} stands twice", "keep one")
+    if (VECTOR in names) == bool(numbered):
+        what = f"{'both' if numbered else 'neither'} f0 to fN and {VECTOR}"
+        raise unusable(file, what, "write the numbers one way")
+    texts = {name: _parquet_texts(file, table, name) for name in ("id", *TEXTS) if name in names}
+    values = _numbered_columns(file, table, numbered) if numbered else _column_of_lists(file, table)
+    return checked(file, texts.pop("id"), values, texts)
+
+
+def _numbered_columns(file: Path, table: Any, names: Sequence[str]) -> NDArray[Any]:
+    """Return f0 to fN side by side; an empty cell is NaN."""
+    wanted = [f"f{number}" for number in range(len(names))]
+    if absent := [name for name in wanted if name not in names]:
+        what = f"no column {absent[0]!r}, but {len(names)} are numbered"
+        raise unusable(file, what, "number them from f0 on, without a gap")
+    columns = [_numbers(file, name, table.column(name).combine_chunks()) for name in wanted]
+    return np.stack(columns, axis=1)
+
+
+def _column_of_lists(file: Path, table: Any) -> NDArray[Any]:
+    """Return the rows of a column of lists, all of one length."""
+    column = table.column(VECTOR).combine_chunks()
+    if "list" not in str(column.type):
+        raise unusable(file, f"{VECTOR} is {column.type}, no list", "write lists of numbers")
+    if column.null_count or not len(column):
+        what = f"{column.null_count} of {len(column)} rows have no {VECTOR}"
+        raise unusable(file, what, "fill them in, or leave them out")
+    lengths = sorted(needs("parquet", "pyarrow.compute").list_value_length(column).to_pylist())
+    if lengths[0] != lengths[-1]:
+        what = f"vectors of {lengths[0]} and of {lengths[-1]} numbers"
+        raise unusable(file, what, "write vectors of one length")
+    return _numbers(file, VECTOR, column.flatten()).reshape(len(column), -1)
+
+
+def _numbers(file: Path, name: str, column: Any) -> NDArray[Any]:
+    found: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    if found.dtype.kind not in "fiu":
+        raise unusable(file, f"{name} holds {column.type}, no numbers", "write numbers")
+    return found
+
+
+def _parquet_texts(file: Path, table: Any, name: str) -> list[str]:
+    """Return a column's texts, empty where a cell is. Ids and patients may be whole numbers."""
+    column = table.column(name)
+    cells = column.to_pylist()
+    whole = (str, int) if name in ("id", PATIENT) else (str,)
+    if {type(cell) for cell in cells} - {*whole, type(None)}:
+        raise no_text(file, name, str(column.type))
+    return ["" if cell is None else str(cell).strip() for cell in cells]
+
+
+def unusable(file: Path, what: str, remedy: str, kind: Kind = Kind.VECTORS) -> VectorsError:
+    """Return the error of a file with one fault."""
+    return VectorsError([Fault(kind, file.name, what, remedy)])
+
+
+def checked(
+    file: Path, ids: Sequence[str], values: NDArray[Any], texts: Mapping[str, Sequence[str]]
+) -> Rows:
+    """Return rows whose lengths and types fit. Raises VectorsError."""
+    if values.ndim != 2 or 0 in values.shape or values.dtype.kind not in "fiu":
+        what = f"vectors are {values.dtype} {list(values.shape)}, must be numbers [n, D]"
+        raise unusable(file, what, "write one row of D numbers for each id")
+    for name, found in {"ids": ids, **texts}.items():
+        if len(found) != len(values):
+            what = f"{len(values)} vectors, but {len(found)} of {name}"
+            raise unusable(file, what, "write one for each vector, in the same order")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: a fault, later
+        numbers = np.ascontiguousarray(values, np.float32)
+    texts = {name: [composed(text) for text in found] for name, found in texts.items()}
+    return Rows(ids, torch.from_numpy(numbers.copy()), texts)
+
+
+def no_text(file: Path, name: str, kind: str) -> VectorsError:
+    """Return the error of a column that holds something else than text."""
+    remedy = "write the names of data.classes" if "label" in name else "write it as text"
+    of = Kind.LABEL if "label" in name else Kind.VECTORS
+    return unusable(file, f"{name} are {kind}, must be text", remedy, of)
+
 
 READERS = {".npz": read_npz, ".parquet": read_parquet}
 NAMES = tuple(f"vectors{ending}" for ending in READERS)
 """What the file is called in a site's folder."""
-_ID = re.compile(r"[^=+\-@\s][^\x00-\x1f\x7f]{0,199}")
-"""No spreadsheet takes such an id for a formula."""
 
 
 def vectors_file(data: Path) -> Path | None:
@@ -46,9 +252,7 @@ def list_vectors(file: Path, classes: Sequence[str], size: int = 0, encoder: str
     for row, name in enumerate(rows.ids):
         where = f"{file.name}: id {name!r}"
         label, part, patient = (rows.text(key, row) for key in ("label", "split", PATIENT))
-        if label and classes and label not in {*classes, *strange}:
-            strange.add(label)
-            faults.append(label_fault(where, label, classes))
+        check_label(where, label, classes, strange, faults)
         part = part_of(part)
         if fault := part_fault(where, part, label):
             faults.append(fault)

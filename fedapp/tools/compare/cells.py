@@ -12,7 +12,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any, Literal
 
-from fedapp.data.manifest import Manifest
+from fedapp.data.split.manifest import Manifest
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import experiment_digest, load_experiment, to_plain
 from fedapp.experiment.experiment import Experiment

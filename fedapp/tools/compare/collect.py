@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedapp.data.manifest import Manifest
+from fedapp.data.split.manifest import Manifest
 from fedapp.experiment.codehash import code_hash, versions
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.disk import write_atomic

@@ -12,8 +12,7 @@ from rich.table import Table
 
 from fedapp.data.folder import KINDS
 from fedapp.data.own import Entry, Listing, list_agreed, list_own
-from fedapp.data.own.copies import Group, together
-from fedapp.data.own.deal import deal
+from fedapp.data.own.deal import Group, deal, together
 from fedapp.data.own.entries import of_findings
 from fedapp.evaluation.findings import both
 from fedapp.experiment.experiment import Experiment

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fedapp.data.bags import condition, too_little
 from fedapp.data.own import Entry, Listing
-from fedapp.data.own.copies import Group
-from fedapp.data.own.deal import ASIDE, ENOUGH, TEST, TRAIN, VAL
+from fedapp.data.own.deal import ASIDE, ENOUGH, TEST, TRAIN, VAL, Group
 from fedapp.data.parts import BAGS
 from fedapp.evaluation.intervals import FEW, wilson
 from fedapp.experiment.experiment import Experiment

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from fedapp.data.copies import content_of
 from fedapp.data.folder import fitted, read_stored
-from fedapp.data.images import MAX_SIDE
+from fedapp.data.inputs import MAX_SIDE
 from fedapp.data.own import Entry
-from fedapp.data.stored import DepthError, Stored
+from fedapp.data.split.groups import content_of
+from fedapp.data.window import DepthError, Stored
 from fedapp.ground.errors import ImageError
 from fedapp.ground.extras import NotInstalled
 from fedapp.ground.settings import OWN_WINDOW, DataSettings, window_ends

@@ -477,7 +477,9 @@ def test_too_few_bags_are_refused_before_the_first_round(tmp_path, split):
 
 def test_told_proportions_that_are_all_wrong_are_refused_too(tmp_path, monkeypatch):
     """Bags enough, of which the sites are told the same."""
-    monkeypatch.setattr("fedapp.data.dealt.noisy", lambda told, *_: torch.full_like(told, 0.1))
+    monkeypatch.setattr(
+        "fedapp.data.simulated_sites.noisy", lambda told, *_: torch.full_like(told, 0.1)
+    )
     alike = {"split.deal": "majority", "split.prior_noise": 0.2}
     with pytest.raises(DataError, match=r"split\.bags = 12: site 0: its 12 bags do not tell 10"):
         loopback(federation("fedul", tmp_path, **alike))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedapp.data.manifest import Manifest
+from fedapp.data.split.manifest import Manifest
 from fedapp.experiment.codehash import code_hash
 from fedapp.experiment.config import to_plain
 from fedapp.ground.errors import RunError

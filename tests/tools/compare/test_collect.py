@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedapp.data.manifest import Manifest
+from fedapp.data.split.manifest import Manifest
 from fedapp.ground.errors import RunError
 from fedapp.results.comparison.record import COLUMNS
 from fedapp.tools.compare.cells import Cell

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fedapp.data.own import list_own
-from fedapp.data.stored import Stored
-from fedapp.data.window import Ramp
+from fedapp.data.window import Ramp, Stored
 from fedapp.ground import extras
 from fedapp.models.listing import list_images
 from fedapp.tools.datacheck.inputs import Depth, depth_of, kinds, remarks_on_depth, suggested

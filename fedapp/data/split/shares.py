@@ -37,7 +37,7 @@ def apportion(
 def by_owner(
     samples: NDArray[np.int64], site: NDArray[np.int32], sites: int
 ) -> list[NDArray[np.int64]]:
-    """Return each site's of these samples, ascending; none of them is the server's."""
+    """Return each site's of these samples, in their order; none of them is the server's."""
     owned = samples[np.argsort(site[samples], kind="stable")]
     ends = np.cumsum(np.bincount(site[samples], minlength=sites))
     return np.split(owned, ends[:-1])

@@ -1,6 +1,6 @@
 """Deal a pool of images to sites (paper, Sec. VI-A): label skew by Dir_K, label share by Dir_2.
 
-Beside the paper: labelled images for the server, splits with exact counts (`fedapp.data.exact`),
+Beside the paper: labelled images for the server, splits with exact counts (`exact`),
 sites with bags in the place of labels, and sites that know nothing.
 
 Every draw has its own key (class, class and split, site), so one class's or one site's share does
@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedapp.data.bagging import put_into_bags
-from fedapp.data.bypatient import dealt_by_patient
-from fedapp.data.exact import deal_exactly
 from fedapp.data.inputs import UNKNOWN
-from fedapp.data.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
-from fedapp.data.shares import apportion, by_owner, dirichlet
+from fedapp.data.split.bags import put_into_bags
+from fedapp.data.split.exact import deal_exactly
+from fedapp.data.split.groups import dealt_by_patient
+from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
+from fedapp.data.split.shares import apportion, by_owner, dirichlet
 from fedapp.ground import rng
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import LABELS, SplitSettings
@@ -43,14 +43,14 @@ def partition(
     too little to deal.
 
     Before they are dealt, the server takes server_share of the training data, all labelled. A site
-    that knows bags sees no label: its training data are put into bags (`bagging`). One that knows
-    nothing has unlabelled training data alone.
+    that knows bags sees no label: its training data are put into bags (`split.bags`). One that
+    knows nothing has unlabelled training data alone.
 
     All this is of the samples whose class is known. The others are dealt evenly to all sites, as
     unlabelled training data.
 
     patients: which samples are of one patient, or copies of one image, [N], from 0; then these
-    groups are dealt (`bypatient`).
+    groups are dealt (`split.groups`).
     """
     classes = _checked(labels, dataset)
     if patients is not None:

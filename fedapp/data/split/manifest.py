@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from fedapp.data.bagged import Bagged
+from fedapp.data.split.bags import Bagged
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.settings import SplitSettings

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fedapp.data.bags import noisy, proportions_of
 from fedapp.data.inputs import UNKNOWN, DataSet
-from fedapp.data.manifest import TRAIN, VAL, Manifest, labels_digest
 from fedapp.data.parts import BAGS, PARTS, UNLABELLED, Bags, Part, Supervision
 from fedapp.data.shift import shifted
 from fedapp.data.sites import Audit, SiteData
+from fedapp.data.split.manifest import TRAIN, VAL, Manifest, labels_digest
 from fedapp.ground import rng
 from fedapp.ground.errors import DataError
 from fedapp.messages.protocol import SERVER_SITE
@@ -22,7 +22,7 @@ _HIDDEN = np.array([name in (UNLABELLED, BAGS) for name in PARTS])
 """Which parts' labels their site may not see."""
 
 
-class Dealt:
+class SimulatedSites:
     """All sites of one process, as views of one tensor on the device.
 
     The pool is sorted once by site and part, the server's own data last. Hidden labels lie in a

@@ -22,7 +22,9 @@ _CHUNK = 64
 """Inputs copied at a time."""
 
 
-def room(shape: Sequence[int], dtype: torch.dtype = torch.uint8, all_in_all: int = 0) -> Tensor:
+def allocated(
+    shape: Sequence[int], dtype: torch.dtype = torch.uint8, all_in_all: int = 0
+) -> Tensor:
     """Return a tensor to be filled, on the CPU. Raises DataError where the disk has no room.
 
     all_in_all: bytes of all that it is a part of; 0: of itself.
@@ -46,7 +48,7 @@ def room(shape: Sequence[int], dtype: torch.dtype = torch.uint8, all_in_all: int
 def gathered(inputs: Tensor, rows: Sequence[int]) -> Tensor:
     """Return these rows of inputs [n, ...], copied."""
     chosen = torch.tensor(rows, dtype=torch.int64)
-    out = room((len(rows), *inputs.shape[1:]), inputs.dtype, inputs.nbytes)
+    out = allocated((len(rows), *inputs.shape[1:]), inputs.dtype, inputs.nbytes)
     for start in range(0, len(rows), _CHUNK):
         some = slice(start, start + _CHUNK)
         out[some] = inputs[chosen[some]]

@@ -6,9 +6,9 @@ import os
 import pytest
 import torch
 
-from fedapp.data import room as rooms
+from fedapp.data import memory_map as memory_map
+from fedapp.data.memory_map import allocated, gathered
 from fedapp.data.own import OwnSites, Place
-from fedapp.data.room import gathered, room
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import SplitSettings
 from tests.own import agreed, three_sites
@@ -19,7 +19,7 @@ def on_disk(tmp_path, monkeypatch):
     """Nothing is small enough for memory."""
     (tmp_path / "pages").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "pages"))
-    monkeypatch.setattr(rooms, "IN_MEMORY", 0)
+    monkeypatch.setattr(memory_map, "IN_MEMORY", 0)
     return tmp_path / "pages"
 
 
@@ -59,15 +59,17 @@ def test_rows_are_gathered_in_their_order(on_disk):
 
 def test_what_is_small_stays_in_memory(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
-    monkeypatch.setattr(rooms, "IN_MEMORY", 12)
-    assert room((3, 4)).shape == (3, 4)
+    monkeypatch.setattr(memory_map, "IN_MEMORY", 12)
+    assert allocated((3, 4)).shape == (3, 4)
 
 
 def test_a_full_disk_is_said_before_anything_is_read(on_disk, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(rooms.os, "posix_fallocate", full)
-    said = r"no room for 1.0 MB of decoded images \(No space left on device\): free some, or set"
+    monkeypatch.setattr(memory_map.os, "posix_fallocate", full)
+    said = (
+        r"no allocated for 1.0 MB of decoded images \(No space left on device\): free some, or set"
+    )
     with pytest.raises(DataError, match=said):
-        room((1000, 1000))
+        allocated((1000, 1000))

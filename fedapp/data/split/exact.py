@@ -22,8 +22,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.data.manifest import TEST, TRAIN, VAL
-from fedapp.data.shares import apportion, dirichlet
+from fedapp.data.split.manifest import TEST, TRAIN, VAL
+from fedapp.data.split.shares import apportion, by_owner, dirichlet
 from fedapp.ground import rng
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import FEW_LABELS, SplitSettings
@@ -61,10 +61,9 @@ def deal_exactly(
     else:
         owner[training] = _in_turn(len(training), sites)
     visible = (split != TRAIN) | ~free
-    by_site = training[np.argsort(owner[training], kind="stable")]
-    ends = np.cumsum(np.bincount(owner[training], minlength=sites))
     shares = _label_shares(settings, seed)
-    for site, (owned, share) in enumerate(zip(np.split(by_site, ends[:-1]), shares, strict=True)):
+    owned_by_site = by_owner(training, owner, sites)
+    for site, (owned, share) in enumerate(zip(owned_by_site, shares, strict=True)):
         there = len(np.unique(classes[owned]))
         visible[owned[_spread(len(owned), share, site, there)]] = True
     if settings.deal == "two_labelled_classes":
