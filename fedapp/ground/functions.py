@@ -1,9 +1,10 @@
-"""A user's own function or class, named in a setting as `package.module:function`."""
+"""What a setting names: a module of this package, or a user's own `package.module:function`."""
 
 import importlib
 import inspect
+import pkgutil
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,30 @@ def advice(name: str, names: Iterable[str]) -> str:
     if "." in name or ":" in name:
         return "a function of your own is named package.module:function"
     return nearest(name, names)
+
+
+def modules_in(folders: Iterable[str], helping: Sequence[str] = ("base",)) -> list[str]:
+    """Return the names of a package's modules, sorted; without `_private` and `helping` ones.
+
+    folders: the package's `__path__`.
+    """
+    names = (module.name for module in pkgutil.iter_modules(folders))
+    return sorted(name for name in names if name not in helping and name[0] != "_")
+
+
+def class_offered(package: str, name: str, constant: str, base: type) -> type:
+    """Return the class that a module of a package offers under the name of a constant.
+
+    Raises ConfigError where that is no class made from `base` whose `name` is the module's.
+    """
+    offered = getattr(importlib.import_module(f"{package}.{name}"), constant, None)
+    named = getattr(offered, "name", None) == name
+    if not (isinstance(offered, type) and issubclass(offered, base) and named):
+        raise ConfigError(
+            f"{package.replace('.', '/')}/{name}.py must offer {constant}, a class made from "
+            f'{base.__name__} whose `name` is "{name}"'
+        )
+    return offered
 
 
 def give(function: Callable[..., Any]) -> str:

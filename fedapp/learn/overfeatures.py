@@ -126,11 +126,6 @@ class _Given(FeatureMap):
         """Build it for vectors."""
         return cls(*inputs)
 
-    @classmethod
-    def misfit(cls, inputs: tuple[int, ...]) -> str:
-        """Nothing: it is built for what it is given."""
-        return ""
-
     def forward(self, x: Tensor) -> Tensor:
         """Return x."""
         return x

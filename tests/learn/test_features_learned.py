@@ -10,8 +10,9 @@ from torch import nn
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.rng import torch_stream
 from fedapp.learn.features import build_features
+from fedapp.learn.features.base import MOST_NUMBERS
 from fedapp.learn.features.both import Both
-from fedapp.learn.features.network import MOST, FrozenNetwork
+from fedapp.learn.features.network import FrozenNetwork
 from fedapp.learn.features.patches import GRAIN, RIDGE, THRESHOLD, Patches, whitening
 from fedapp.learn.networks import build_model, network_settings
 from fedapp.learn.networks.base import Network
@@ -272,13 +273,13 @@ def test_a_frozen_network_by_hand():
 
 
 def test_a_wide_network_is_projected():
-    d = MOST + 500
+    d = MOST_NUMBERS + 500
     features, x = FrozenNetwork(Wide(d), seed=1), images(6, d)
     found = features(x)
-    assert found.shape == (6, MOST) and float(found.norm(dim=1).max()) <= 1
+    assert found.shape == (6, MOST_NUMBERS) and float(found.norm(dim=1).max()) <= 1
     # Cosines stay: of random directions each is off by about 1 / sqrt(2000); 5 sigma
     cosines = nn.functional.normalize(x) @ nn.functional.normalize(x).T
-    assert float((found @ found.T - cosines).abs().max()) < 5 / math.sqrt(MOST)
+    assert float((found @ found.T - cosines).abs().max()) < 5 / math.sqrt(MOST_NUMBERS)
     assert torch.equal(FrozenNetwork(Wide(d), seed=1)(x), found)
     assert not torch.equal(FrozenNetwork(Wide(d), seed=2)(x), found)
     assert "projection" not in features.state_dict()

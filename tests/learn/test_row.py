@@ -7,7 +7,7 @@ from torch import nn
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.functions import function_of, give
 from fedapp.learn.networks import build_model, network_settings
-from fedapp.learn.networks._row import InRow, ends_in_head
+from fedapp.learn.networks._own import InRow, ends_in_head
 
 
 def row(inputs: tuple[int, ...], num_classes: int, units: int = 6) -> nn.Sequential:

@@ -1,9 +1,7 @@
 """Fixed features by name: `fedapp/learn/features/<name>.py` holds one and offers `FEATURES`."""
 
-import pkgutil
-from importlib import import_module
-
 from fedapp.ground.errors import ConfigError, nearest
+from fedapp.ground.functions import class_offered, modules_in
 from fedapp.learn.features.base import FeatureMap, LearnedFeatures
 from fedapp.learn.networks.base import Network
 
@@ -18,25 +16,18 @@ __all__ = [
 
 DEFAULT_FEATURES = "auto"
 """Where nothing says otherwise."""
-_NOT_FEATURES = ("base",)
 
 
 def feature_names() -> list[str]:
     """Return the name of every map of features, sorted: this package's modules but helping ones."""
-    files = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name for name in files if name not in _NOT_FEATURES and name[0] != "_")
+    return modules_in(__path__)
 
 
 def feature_class(name: str) -> type[FeatureMap]:
     """Return the class of a map of features. Raises ConfigError where there is none."""
     if name not in feature_names():
         raise ConfigError(f"no such features; {nearest(name, feature_names())}")
-    offered = getattr(import_module(f"{__name__}.{name}"), "FEATURES", None)
-    if not (isinstance(offered, type) and issubclass(offered, FeatureMap) and offered.name == name):
-        raise ConfigError(
-            f"fedapp/learn/features/{name}.py must offer FEATURES, a class made from FeatureMap "
-            f'whose `name` is "{name}"'
-        )
+    offered: type[FeatureMap] = class_offered(__name__, name, "FEATURES", FeatureMap)
     return offered
 
 

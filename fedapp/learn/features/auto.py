@@ -24,10 +24,5 @@ class Auto(FeatureMap):
             return Plain.build(inputs, seed, network)
         return (Hog if inputs[0] == 1 else Both).build(inputs, seed, network)
 
-    @classmethod
-    def misfit(cls, inputs: tuple[int, ...]) -> str:
-        """Return nothing: one of them fits."""
-        return ""
-
 
 FEATURES = Auto

@@ -1,5 +1,6 @@
 """What every map of features keeps to: fixed numbers of an input, for methods in closed form."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
@@ -7,9 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from fedapp.ground.rng import torch_stream
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Schema
 
+MOST_NUMBERS = 2000
+"""Of an input; where there are more, a random projection leaves so many."""
 BELOW_ONE = 1 - 1e-5
 """The norm that rows are given in place of 1: rounding does not take it above 1."""
 TINY = 1e-12
@@ -39,9 +43,9 @@ class FeatureMap(nn.Module, ABC):
         """
 
     @classmethod
-    @abstractmethod
     def misfit(cls, inputs: tuple[int, ...]) -> str:
         """Return why it cannot take inputs of this shape, and the remedy; empty: it can."""
+        return ""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
@@ -92,6 +96,17 @@ class LearnedFeatures(FeatureMap):
     @abstractmethod
     def sum_schema(self, step: int) -> Schema:
         """Return the shapes and dtypes of a step's sums."""
+
+
+def random_projection(seed: int, numbers: int, divisor: int) -> Tensor | None:
+    """Return a matrix [numbers, MOST_NUMBERS], or None where there are no more numbers than that.
+
+    Its entries are normal, of variance 1 / divisor, and the same wherever seed and numbers are.
+    """
+    if numbers <= MOST_NUMBERS:
+        return None
+    stream = torch_stream(seed, "projection", numbers)
+    return torch.randn(numbers, MOST_NUMBERS, generator=stream) / math.sqrt(divisor)
 
 
 def shortened(x: Tensor, least: float = TINY) -> Tensor:

@@ -1,19 +1,20 @@
 """What a network with weights of its own hands to its head, its weights frozen."""
 
-import math
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from fedapp.ground.errors import ConfigError
-from fedapp.ground.rng import torch_stream
-from fedapp.learn.features.base import BELOW_ONE, FeatureMap, shortened
+from fedapp.learn.features.base import (
+    BELOW_ONE,
+    MOST_NUMBERS,
+    FeatureMap,
+    random_projection,
+    shortened,
+)
 from fedapp.learn.networks.base import Network
 from fedapp.learn.uncertainty import cut
-
-MOST: Final = 2000
-"""Numbers of an input; where a network has more, a random projection leaves so many."""
 
 
 class FrozenNetwork(FeatureMap):
@@ -24,12 +25,9 @@ class FrozenNetwork(FeatureMap):
     def __init__(self, network: Network, seed: int) -> None:
         super().__init__()
         self.network = network
-        self.size = min(network.features, MOST)
+        self.size = min(network.features, MOST_NUMBERS)
         self.projection: Tensor | None
-        projection = None
-        if network.features > MOST:
-            stream = torch_stream(seed, "projection", network.features)
-            projection = torch.randn(network.features, MOST, generator=stream) / math.sqrt(MOST)
+        projection = random_projection(seed, network.features, MOST_NUMBERS)
         self.register_buffer("projection", projection, persistent=False)
         self.eval()
 
@@ -41,11 +39,6 @@ class FrozenNetwork(FeatureMap):
                 "`network` features need a network with weights; set model.weights, or use hog"
             )
         return cls(network, seed)
-
-    @classmethod
-    def misfit(cls, inputs: tuple[int, ...]) -> str:
-        """Return nothing: the network has its own rules."""
-        return ""
 
     def train(self, mode: bool = True) -> Self:
         """Stay in eval mode."""

@@ -3,15 +3,11 @@
 import math
 from typing import ClassVar, Final, Self
 
-import torch
 from torch import Tensor
 
-from fedapp.ground.rng import torch_stream
-from fedapp.learn.features.base import BELOW_ONE, FeatureMap
+from fedapp.learn.features.base import BELOW_ONE, MOST_NUMBERS, FeatureMap, random_projection
 from fedapp.learn.networks.base import Network
 
-MOST: Final = 2000
-"""Numbers of an input; of a longer one a random projection leaves so many."""
 LONG: Final = 3.0
 """Root mean square of an input's numbers above which it is shortened; they are standardised."""
 
@@ -24,24 +20,16 @@ class Plain(FeatureMap):
     def __init__(self, inputs: tuple[int, ...], seed: int) -> None:
         super().__init__()
         count = math.prod(inputs)
-        self.size = min(count, MOST)
+        self.size = min(count, MOST_NUMBERS)
         self.longest = LONG * math.sqrt(self.size)
-        projection = None
-        if count > MOST:
-            stream = torch_stream(seed, "projection", count)
-            projection = torch.randn(count, MOST, generator=stream) / math.sqrt(count)
         self.projection: Tensor | None
+        projection = random_projection(seed, count, count)
         self.register_buffer("projection", projection, persistent=False)
 
     @classmethod
     def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> Self:
         """Build the map for inputs of any shape."""
         return cls(inputs, seed)
-
-    @classmethod
-    def misfit(cls, inputs: tuple[int, ...]) -> str:
-        """Return nothing: it takes all."""
-        return ""
 
     def forward(self, x: Tensor) -> Tensor:
         """float32 [n, *inputs] -> float32 [n, size], of norm 1 at most."""

@@ -3,15 +3,13 @@
 A network of one's own is named `package.module:function` (docs/extend/networks.md).
 """
 
-import pkgutil
 import re
 from collections.abc import Mapping
-from importlib import import_module
 
 import torch
 
 from fedapp.ground.errors import ConfigError
-from fedapp.ground.functions import advice
+from fedapp.ground.functions import advice, class_offered, modules_in
 from fedapp.ground.rng import seeded
 from fedapp.learn.networks._own import check_contract, own_class
 from fedapp.learn.networks.base import Network, NetworkSettings
@@ -44,8 +42,7 @@ def network_names() -> list[str]:
 
     A network of one's own is not among them.
     """
-    files = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name for name in files if name not in _NOT_NETWORKS and name[0] != "_")
+    return modules_in(__path__, _NOT_NETWORKS)
 
 
 def network_class(name: str) -> type[NetworkSettings]:
@@ -57,14 +54,7 @@ def network_class(name: str) -> type[NetworkSettings]:
         return own_class(name)
     if name not in network_names():
         raise ConfigError(f"no such network; {advice(name, network_names())}")
-    offered = getattr(import_module(f"{__name__}.{name}"), "NETWORK", None)
-    if not (
-        isinstance(offered, type) and issubclass(offered, NetworkSettings) and offered.name == name
-    ):
-        raise ConfigError(
-            f"fedapp/learn/networks/{name}.py must offer NETWORK, a class made from "
-            f'NetworkSettings whose `name` is "{name}"'
-        )
+    offered: type[NetworkSettings] = class_offered(__name__, name, "NETWORK", NetworkSettings)
     return offered
 
 

@@ -1,6 +1,7 @@
 """A network of one's own, `model.name=package.module:function` (docs/extend/networks.md).
 
-The function is this machine's code: nothing of it is sent, and every site has its own copy.
+The function is this machine's code: nothing of it is sent, and every site has its own copy. It may
+return a plain row of layers, which is then cut at its dropout and its head.
 """
 
 import inspect
@@ -19,14 +20,34 @@ from torch import Tensor, nn
 from fedapp.ground.errors import ConfigError, one_line
 from fedapp.ground.functions import function_of
 from fedapp.ground.settings import CLOSED
-from fedapp.learn.networks._row import InRow, ends_in_head
-from fedapp.learn.networks.base import Network, NetworkSettings
+from fedapp.learn.networks.base import Features, Network, NetworkSettings
 
 _FORM = (
     "def function(inputs: tuple[int, ...], num_classes: int, ...settings) -> Network "
     "or nn.Sequential"
 )
 _PACKED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def ends_in_head(layers: nn.Sequential) -> bool:
+    """Whether the last two layers are a dropout and a linear head."""
+    return [type(layer) for layer in layers][-2:] == [nn.Dropout, nn.Linear]
+
+
+class InRow(Network):
+    """layers: a row that `ends_in_head`. Its answers are the row's own."""
+
+    def __init__(self, layers: nn.Sequential) -> None:
+        super().__init__()
+        *trunk, dropout, head = layers
+        assert isinstance(dropout, nn.Dropout) and isinstance(head, nn.Linear)
+        self.layers = nn.Sequential(*trunk)
+        self.dropout, self.head, self.features = dropout, head, head.in_features
+
+    def trunk(self, x: Tensor) -> Features:
+        """Run all layers but the last two."""
+        with self.in_compute_type(x.device):
+            return (self.layers(x),)
 
 
 def own_class(name: str) -> type[NetworkSettings]:

@@ -26,8 +26,9 @@ class Network(nn.Module, ABC):
     Everything in front of the first dropout gives the same answer on every pass of MC dropout:
     `trunk` holds it and is run once; `embed` and `classify` are what each pass repeats.
 
-    A subclass sets, in its constructor, `head`, `dropout` and `features`, and has `trunk` and
-    `embed`. All tensors of its state dict are float32 or int64.
+    A subclass sets, in its constructor, `head`, `dropout` and `features` (`end_in` does), and has
+    `trunk`, and `embed` where layers stand between its dropout and its head. All tensors of its
+    state dict are float32 or int64.
     """
 
     head: nn.Linear
@@ -48,6 +49,15 @@ class Network(nn.Module, ABC):
     _asked: bool | None = None
     """The mode that `train` was last asked for."""
 
+    def end_in(self, features: int, num_classes: int, dropout: float) -> None:
+        """Set the dropout and the linear head that a network ends in, once all else is there.
+
+        features: d. dropout: p, in [0, 1).
+        """
+        self.dropout = nn.Dropout(dropout)
+        self.features = features
+        self.head = nn.Linear(features, num_classes)
+
     def train(self, mode: bool = True) -> Self:
         """Set the mode, as torch does; where every module has it already, nothing is set.
 
@@ -62,12 +72,13 @@ class Network(nn.Module, ABC):
     def trunk(self, x: Tensor) -> Features:
         """Run all layers in front of the first dropout: float [n, *inputs] -> features."""
 
-    @abstractmethod
     def embed(self, features: Features, dropout: Draw | None = None) -> Tensor:
         """Run the layers from the first dropout to the head: features -> [n, d].
 
-        dropout: takes the place of the network's own, which acts in training mode only.
+        Here the dropout alone, for networks that have no layer behind it but the head. dropout:
+        takes the place of the network's own, which acts in training mode only.
         """
+        return drop(self.dropout, features[0], dropout)
 
     def classify(self, embedding: Tensor) -> Tensor:
         """Run the head: [n, d] -> logits float32 [n, num_classes]."""

@@ -19,7 +19,7 @@ from fedapp.ground.settings import CLOSED, Rate
 from fedapp.learn.networks._body import read_body, trained_modules, width
 from fedapp.learn.networks._recalled import Recalled
 from fedapp.learn.networks._record import Record, read_record, record_beside
-from fedapp.learn.networks.base import Draw, Features, Network, NetworkSettings, drop
+from fedapp.learn.networks.base import Features, Network, NetworkSettings
 
 
 class Body:
@@ -68,9 +68,7 @@ class Encoder(Network):
         for name in trained:
             module = self._held.body.module.get_submodule(name).requires_grad_(True)
             self.trained[name.replace(".", "_") or "body"] = module
-        self.dropout = nn.Dropout(dropout)
-        self.features = body.width
-        self.head = nn.Linear(body.width, num_classes)
+        self.end_in(body.width, num_classes, dropout)
 
     def trunk(self, x: Tensor) -> Features:
         """Run the body; what a frozen one said of an image is recalled."""
@@ -78,10 +76,6 @@ class Encoder(Network):
             if self._held.fixed and _plain(x):
                 return (self._held.body.recalled[self.compute](x),)
             return (self._held.body(x).float(),)
-
-    def embed(self, features: Features, dropout: Draw | None = None) -> Tensor:
-        """Drop before the head: [n, d]."""
-        return drop(self.dropout, features[0], dropout)
 
 
 class _Held:

@@ -54,9 +54,7 @@ class FedSiamCifar(Network):
         self.pair3 = Pair(128, 256, 256)
         self.fc1 = nn.Linear(256 * (height // 8) * (width // 8), 1024)
         self.fc2 = nn.Linear(1024, 512)
-        self.dropout = nn.Dropout(dropout)
-        self.features = 512
-        self.head = nn.Linear(512, num_classes)
+        self.end_in(512, num_classes, dropout)
 
     def trunk(self, x: Tensor) -> Features:
         """Run the first two pairs."""

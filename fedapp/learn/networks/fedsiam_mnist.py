@@ -34,9 +34,7 @@ class FedSiamMnist(Network):
         self.conv2 = nn.Conv2d(10, 20, 5)
         self.channel_dropout = nn.Dropout2d(dropout)
         self.fc = nn.Linear(20 * _left(height) * _left(width), 50)
-        self.dropout = nn.Dropout(dropout)
-        self.features = 50
-        self.head = nn.Linear(50, num_classes)
+        self.end_in(50, num_classes, dropout)
 
     def trunk(self, x: Tensor) -> Features:
         """Run both convolutions."""

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedapp.ground.settings import CLOSED, Rate
-from fedapp.learn.networks.base import Draw, Features, Network, NetworkSettings, drop
+from fedapp.learn.networks.base import Features, Network, NetworkSettings
 
 
 class FedULMnist(Network):
@@ -30,9 +30,7 @@ class FedULMnist(Network):
         self.fc1 = nn.Linear(128 * (height // 4) * (width // 4), 2048)
         self.norm4 = nn.BatchNorm1d(2048)
         self.fc2, self.norm5 = nn.Linear(2048, 512), nn.BatchNorm1d(512)
-        self.dropout = nn.Dropout(dropout)
-        self.features = 512
-        self.head = nn.Linear(512, num_classes)
+        self.end_in(512, num_classes, dropout)
 
     def trunk(self, x: Tensor) -> Features:
         """Run everything but dropout and head."""
@@ -43,10 +41,6 @@ class FedULMnist(Network):
             x = F.relu(self.norm3(self.conv3(x)))
             x = F.relu(self.norm4(self.fc1(x.flatten(1))))
             return (F.relu(self.norm5(self.fc2(x))),)
-
-    def embed(self, features: Features, dropout: Draw | None = None) -> Tensor:
-        """Drop before the head: [n, 512]."""
-        return drop(self.dropout, features[0], dropout)
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -31,9 +31,7 @@ class MLP(Network):
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise((dimensions, *hidden)))
-        self.dropout = nn.Dropout(dropout)
-        self.features = hidden[-1]
-        self.head = nn.Linear(hidden[-1], num_classes)
+        self.end_in(hidden[-1], num_classes, dropout)
 
     def trunk(self, x: Tensor) -> Features:
         """Run the first hidden layer."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedapp.ground.errors import Contradiction
 from fedapp.ground.settings import CLOSED, Rate
 from fedapp.learn.networks._weights import load_body, read_weights
-from fedapp.learn.networks.base import Draw, Features, Network, NetworkSettings, drop
+from fedapp.learn.networks.base import Features, Network, NetworkSettings
 
 
 class ResNet18(Network):
@@ -45,10 +45,6 @@ class ResNet18(Network):
             x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, stride=2, padding=1)
             x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
             return (F.adaptive_avg_pool2d(x, 1).flatten(1),)
-
-    def embed(self, features: Features, dropout: Draw | None = None) -> Tensor:
-        """Drop before the head: [n, 512]."""
-        return drop(self.dropout, features[0], dropout)
 
 
 @dataclass(frozen=True, config=CLOSED)

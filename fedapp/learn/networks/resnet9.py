@@ -66,9 +66,7 @@ class ResNet9(Network):
         self.down2 = ConvNorm(2 * w, 4 * w, norm)
         self.down3 = ConvNorm(4 * w, 8 * w, norm)
         self.res2 = nn.ModuleList([ConvNorm(8 * w, 8 * w, norm), ConvNorm(8 * w, 8 * w, norm)])
-        self.dropout = nn.Dropout(dropout)
-        self.features = 8 * w
-        self.head = nn.Linear(8 * w, num_classes)
+        self.end_in(8 * w, num_classes, dropout)
 
     def trunk(self, x: Tensor) -> Features:
         """Run all layers in front of the first dropout."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedapp.ground.errors import RunError
 from fedapp.learn.features import LearnedFeatures, build_features
-from fedapp.learn.features.network import MOST
+from fedapp.learn.features.base import MOST_NUMBERS
 from fedapp.learn.overfeatures import HEAD_WEIGHT
 from fedapp.learn.params import Params
 from fedapp.learn.priors import mean_mix, mean_mix_of_sums
@@ -252,7 +252,7 @@ def _fixed_size(rnd: Round, name: str) -> int:
         network = rnd.pool.read(rnd.pool.common())
         if not rnd.pool.has(SERVER_SITE, FILTERS):
             rnd.pool.put(network, FILTERS)
-        return min(network[HEAD_WEIGHT].shape[1], MOST)
+        return min(network[HEAD_WEIGHT].shape[1], MOST_NUMBERS)
     features = build_features(name, rnd.facts[rnd.sites[0]].inputs)
     if isinstance(features, LearnedFeatures):
         raise RunError(
