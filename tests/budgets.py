@@ -55,10 +55,12 @@ def code_lines(text: str) -> int:
 ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/*": (60, 3),
     "fedapp/ground": (1_400, 18),
+    "fedapp/privacy": (270, 4),
     "fedapp/messages": (1_450, 18),
     "fedapp/data": (3_550, 32),
     "fedapp/evaluation": (700, 8),
-    "fedapp/learn": (3_400, 62),
+    "fedapp/learn": (2_750, 47),
+    "fedapp/aggregation": (350, 8),
     "fedapp/methods": (5_700, 68),
     "fedapp/experiment": (1_350, 10),
     "fedapp/models": (1_200, 11),

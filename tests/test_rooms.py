@@ -14,10 +14,10 @@ from fedapp.methods import method_class, method_names
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("fedapp", "server_app", "client_app", "bench")
 ROOMS = (
-    "fedapp.ground", "fedapp.messages", "fedapp.data", "fedapp.evaluation", "fedapp.learn",
-    "fedapp.methods", "fedapp.experiment", "fedapp.models", "fedapp.site", "client_app",
-    "fedapp.server", "fedapp.results", "server_app", "fedapp.drivers", "fedapp.tools", "fedapp.api",
-    "fedapp.cli", "fedapp.__main__", "bench",
+    "fedapp.ground", "fedapp.privacy", "fedapp.messages", "fedapp.data", "fedapp.evaluation",
+    "fedapp.learn", "fedapp.aggregation", "fedapp.methods", "fedapp.experiment", "fedapp.models",
+    "fedapp.site", "client_app", "fedapp.server", "fedapp.results", "server_app", "fedapp.drivers",
+    "fedapp.tools", "fedapp.api", "fedapp.cli", "fedapp.__main__", "bench",
 )  # fmt: skip
 """A module imports its own room and those before it."""
 SITES_SIDE = ("fedapp.site", "client_app")
@@ -33,7 +33,8 @@ MATHEMATICS = (
     "messages/masks/words", "messages/masks/shares", "messages/masks/graph",
     "messages/masks/masking", "messages/masks/session", "messages/masks/opening",
     "learn/uncertainty", "learn/pseudolabels", "learn/losses", "learn/training", "learn/metrics",
-    "learn/changes", "learn/averages/base", "learn/averages/filtered", "learn/server_optimizers",
+    "aggregation/base", "aggregation/changes", "aggregation/filtered",
+    "aggregation/server_optimizers", "privacy/noise",
     "learn/steps", "learn/priors", "learn/prototypes",
     "evaluation/choice", "evaluation/findings", "evaluation/intervals", "evaluation/quality",
     "evaluation/ranked", "evaluation/reliability_warnings", "evaluation/verdict",

@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
+from fedapp.aggregation import rule_names
 from fedapp.data.datasets import NAMES as DATASETS
 from fedapp.data.parts import BAGS
 from fedapp.experiment.experiment import Experiment
@@ -61,7 +62,6 @@ from fedapp.ground.settings import (
     idle,
 )
 from fedapp.ground.withdrawn import SETTINGS, TAKEN_OUT, changes_nothing
-from fedapp.learn.averages import rule_names
 from fedapp.learn.networks import DEFAULT_NETWORK, NetworkSettings, network_class, network_names
 from fedapp.methods import learning_from, method_class, method_names, protecting
 from fedapp.methods.base import Method

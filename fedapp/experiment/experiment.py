@@ -18,8 +18,8 @@ from fedapp.ground.settings import (
     TransportSettings,
 )
 from fedapp.learn.networks import NetworkSettings
-from fedapp.learn.privacy.protection import Protection
 from fedapp.methods.base import Method
+from fedapp.privacy.accountant import Protection
 
 
 @dataclass(frozen=True, config=CLOSED)

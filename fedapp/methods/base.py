@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedapp.aggregation.base import Rule
 from fedapp.data.augment import weak
 from fedapp.data.inputs import normalise
 from fedapp.data.parts import LABELLED, UNLABELLED
@@ -25,7 +26,6 @@ from fedapp.evaluation.ranked import score_counts
 from fedapp.ground.errors import DIVERGED, ProtocolError, RunError
 from fedapp.ground.rng import numpy_stream, seeded, torch_stream
 from fedapp.ground.settings import PrivacySettings, RoundSettings, TrainSettings
-from fedapp.learn.averages.base import Rule
 from fedapp.learn.metrics import evaluation, predict_each
 from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.params import (
@@ -39,8 +39,6 @@ from fedapp.learn.params import (
     without,
 )
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.privacy.account import Plan
-from fedapp.learn.privacy.protection import Protection
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.steps import View
 from fedapp.learn.training import train
@@ -58,6 +56,7 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
+from fedapp.privacy.accountant import Plan, Protection
 
 
 class PoolView(Protocol):

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fedapp.aggregation import rule_of
+from fedapp.aggregation.base import Rule
 from fedapp.experiment.config import experiment_digest
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
@@ -16,8 +18,6 @@ from fedapp.ground.ours import seldom_searched
 from fedapp.ground.progress import Progress
 from fedapp.ground.rng import numpy_stream
 from fedapp.ground.settings import members_of
-from fedapp.learn.averages import rule_of
-from fedapp.learn.averages.base import Rule
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.params import Schema, to_bytes
 from fedapp.messages.ledger import Ledger

@@ -6,11 +6,17 @@ from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
 
+from fedapp.aggregation import none
+from fedapp.aggregation.base import Member, Memory, Rule
+from fedapp.aggregation.changes import (
+    MAX_STATISTICS_CHANGE,
+    MAX_WEIGHTS_CHANGE,
+    middle,
+    rough_length,
+    times,
+)
 from fedapp.ground.errors import RunError
 from fedapp.ground.settings import TransportSettings
-from fedapp.learn.averages import none
-from fedapp.learn.averages.base import Member, Memory, Rule
-from fedapp.learn.changes import FAR, FAR_STATISTICS, middle, rough_length, times
 from fedapp.learn.params import Params, Schema, schema_of, to_bytes
 from fedapp.learn.parsed import PARSED
 from fedapp.messages.protocol import MODEL, ModelRef
@@ -112,7 +118,7 @@ class RoundPool:
     ) -> list[Member]:
         """Return the members that did not move far beyond the others; note down how far all did."""
         out: set[int] = set()
-        kinds = (("", FAR), (".statistics", FAR_STATISTICS))
+        kinds = (("", MAX_WEIGHTS_CHANGE), (".statistics", MAX_STATISTICS_CHANGE))
         for (kind, limit), column in zip(kinds, zip(*lengths, strict=True), strict=False):
             before = self.moves.get(role + kind, Moves())
             found = times(column, before.largest)

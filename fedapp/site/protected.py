@@ -19,13 +19,12 @@ import torch
 from fedapp.ground.errors import ConfigError, FedAppError, Withheld, one_line
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.params import Params, digest_of, to_bytes
-from fedapp.learn.privacy.discrete import Integers
-from fedapp.learn.privacy.shares import honest, share
 from fedapp.messages.codec import encode
 from fedapp.messages.masks.words import FRACTION, bound
 from fedapp.messages.protocol import EPSILON, EVALUATE, MODEL, OF_PATIENTS, Task
 from fedapp.methods._summed import Layout, Row
 from fedapp.methods.base import Method, SiteContext, SiteReport
+from fedapp.privacy.noise import Integers, honest, share
 from fedapp.site.privacy import Releases
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,6 @@ from fedapp.ground.errors import (
 )
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import Params, Schema, digest_of, schema_of, to_bytes, without
-from fedapp.learn.privacy.discrete import Integers
 from fedapp.learn.scores import ScoreStore
 from fedapp.learn.shelf import features_in
 from fedapp.learn.worked import Worked, counting
@@ -55,6 +54,7 @@ from fedapp.messages.protocol import (
 from fedapp.messages.store import ModelStore
 from fedapp.methods._summed import COUNTS, NOISE_SHARE, WORDS, Added, Layout
 from fedapp.methods.base import Contents, SiteContext, SiteReport, schemas
+from fedapp.privacy.noise import Integers
 from fedapp.site.heads import Head
 from fedapp.site.holdings import Holdings
 from fedapp.site.privacy import Releases, clipped

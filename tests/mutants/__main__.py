@@ -34,8 +34,10 @@ ROOT = Path(__file__).parents[2]
 OUT = ROOT / "build" / "mutants"
 KNOWN = Path(__file__).with_name("known.toml")
 ROOMS = {
+    "aggregation": ("aggregation/**/*.py",),
     "evaluation": ("evaluation/**/*.py",),
     "learn": ("learn/**/*.py",),
+    "privacy": ("privacy/**/*.py",),
     "methods": ("methods/**/*.py",),
     "messages": ("messages/**/*.py",),
     "server": (
@@ -46,7 +48,7 @@ ROOMS = {
         "server/summing.py",
     ),
 }
-TESTS = ("evaluation", "learn", "methods", "messages", "server", "site")
+TESTS = ("aggregation", "evaluation", "learn", "privacy", "methods", "messages", "server", "site")
 """Folders of tests that are tried."""
 ANYTHING = "*"
 """What a test may call that is not yet measured."""

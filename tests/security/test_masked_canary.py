@@ -20,11 +20,10 @@ import pytest
 from scipy.stats import beta
 
 from fedapp.ground.settings import PrivacySettings
-from fedapp.learn.privacy.account import Plan, epsilon_spent
-from fedapp.learn.privacy.protection import Protection
-from fedapp.learn.privacy.shares import honest, lost_allowed, share
 from fedapp.messages.masks.context import SumContext
 from fedapp.messages.protocol import ModelRef, SumStep, Task
+from fedapp.privacy.accountant import Plan, Protection, epsilon_spent
+from fedapp.privacy.noise import honest, lost_allowed, share
 from fedapp.site.privacy import Releases
 from fedapp.site.protected import STEP, row_noise
 

@@ -9,15 +9,14 @@ import pytest
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.settings import PrivacySettings, RoundSettings
-from fedapp.learn.privacy.account import Plan
-from fedapp.learn.privacy.protection import Protection
-from fedapp.learn.privacy.shares import honest
 from fedapp.messages.masks.words import from_words, to_words
 from fedapp.messages.protocol import ModelRef, SumStep, Task
 from fedapp.methods._summed import ADDED, NOISE_SHARE, Added, Layout
 from fedapp.methods.closed_form import _server
 from fedapp.methods.closed_form._released import SENSITIVITY
 from fedapp.methods.closed_form.one_round import OneRound
+from fedapp.privacy.accountant import Plan, Protection
+from fedapp.privacy.noise import honest
 from fedapp.site import members
 from fedapp.site.privacy import Releases
 from fedapp.site.protected import STEP, noise_share, row_noise

@@ -14,12 +14,12 @@ from fedapp.experiment.config import experiment_digest
 from fedapp.experiment.resume import open_run
 from fedapp.ground.progress import Progress
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.learn.privacy.draws import normal
 from fedapp.messages import wire
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import Incoming, ModelRef, Reply, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods.averaging.pfedme import PFedMe
+from fedapp.privacy.noise import normal
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
 from fedapp.site.privacy import Releases, length, upload

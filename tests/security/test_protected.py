@@ -20,8 +20,6 @@ from fedapp.ground.settings import DataSettings, PrivacySettings, RoundSettings,
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.learn.privacy.account import noise_multiplier
-from fedapp.learn.privacy.shares import share
 from fedapp.learn.scores import ScoreStore
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import EPSILON, MODEL, ModelRef, Origin, Refusal, Reply, SumStep, Task
@@ -39,6 +37,8 @@ from fedapp.methods.closed_form._released import (
 from fedapp.methods.closed_form._site import ClosedSite
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.models.card import CARD
+from fedapp.privacy.accountant import noise_multiplier
+from fedapp.privacy.noise import share
 from fedapp.results.own import own_page
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of, forget

@@ -23,7 +23,7 @@ from fedapp.data.parts import Part
 from fedapp.ground.settings import PrivacySettings, RoundSettings
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.params import to_bytes
-from fedapp.learn.privacy.protection import Protection
+from fedapp.privacy.accountant import Protection
 from fedapp.site.privacy import Releases
 from fedapp.site.protected import pay
 from tests.security.test_masked_canary import least_epsilon

@@ -305,7 +305,7 @@ def test_a_huge_upload_is_left_out_of_the_average_named_and_ends_nothing(run, ca
 
 def test_where_most_answer_nan_the_newest_uploads_are_named_not_who_answered(run, monkeypatch):
     """As it was when nobody was left out; site 2 itself does its task, and honest sites cannot."""
-    for name in ("FAR", "FAR_STATISTICS"):
+    for name in ("MAX_WEIGHTS_CHANGE", "MAX_STATISTICS_CHANGE"):
         monkeypatch.setattr(f"fedapp.server.roundpool.{name}", math.inf)
 
     def mean(task, incoming):

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedapp.aggregation import rule_of
+from fedapp.aggregation.server_optimizers import FedAvgM
 from fedapp.ground.errors import ProtocolError, StoreError
 from fedapp.ground.settings import TransportSettings
-from fedapp.learn.averages import rule_of
 from fedapp.learn.params import from_bytes, schema_of, to_bytes
-from fedapp.learn.server_optimizers import FedAvgM
 from fedapp.messages.protocol import MODEL, SERVER_SITE, ModelRef
 from fedapp.messages.store import ModelStore
 from fedapp.server.pool import ModelPool

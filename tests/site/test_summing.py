@@ -13,14 +13,13 @@ import pytest
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError, ProtocolError, StoreError
 from fedapp.ground.settings import PrivacySettings
-from fedapp.learn.privacy.account import Plan
-from fedapp.learn.privacy.protection import Protection
-from fedapp.learn.privacy.shares import honest
 from fedapp.messages.masks.context import SumContext
 from fedapp.messages.masks.opening import announcements_for, by_receiver, unmask
 from fedapp.messages.masks.session import MaskSite, all_announced
 from fedapp.messages.masks.words import from_words
 from fedapp.messages.protocol import ModelRef, Origin, SumStep, Task
+from fedapp.privacy.accountant import Plan, Protection
+from fedapp.privacy.noise import honest
 from fedapp.site.heads import Head, RecordError
 from fedapp.site.members import registered, simulated
 from fedapp.site.privacy import Releases

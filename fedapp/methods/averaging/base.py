@@ -19,6 +19,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from fedapp.aggregation.base import Rule
+from fedapp.aggregation.server_optimizers import FedAdam, FedAvgM
 from fedapp.data.augment import STRONG_VIEWS, weak
 from fedapp.data.parts import LABELLED
 from fedapp.data.sites import SiteData
@@ -32,14 +34,10 @@ from fedapp.ground.settings import (
     Share,
     TrainSettings,
 )
-from fedapp.learn.averages.base import Rule
 from fedapp.learn.limits import Penalty
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work, fixmatch, supervised
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.privacy.account import Plan
-from fedapp.learn.privacy.steps import NoisySteps
-from fedapp.learn.server_optimizers import FedAdam, FedAvgM
 from fedapp.learn.steps import Step, View
 from fedapp.learn.training import descend
 from fedapp.messages.codec import encode
@@ -54,6 +52,8 @@ from fedapp.messages.protocol import (
     Task,
 )
 from fedapp.methods.base import Method, MethodState, Round, SiteContext, SiteReport
+from fedapp.privacy.accountant import Plan
+from fedapp.privacy.dp_sgd import NoisySteps
 
 WARM_UP = "warmup"
 
@@ -283,7 +283,8 @@ class ByObjective(WithPseudoLabels):
 class ByServerOptimizer(ByObjective):
     """The server goes along the average's change by an optimiser's rule (Reddi et al. 2021).
 
-    So it does in every average, the warm-up's too; `learn.server_optimizers` has the equations.
+    So it does in every average, the warm-up's too; `aggregation.server_optimizers` has the
+    equations.
     """
 
     server_optimizer: Literal["none", "fedavgm", "fedadam"] = "none"

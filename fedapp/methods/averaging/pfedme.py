@@ -14,11 +14,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from fedapp.aggregation.base import Rule
+from fedapp.aggregation.server_optimizers import FedAvgM
 from fedapp.ground.settings import CLOSED, Count, Positive
-from fedapp.learn.averages.base import Rule
 from fedapp.learn.limits import shortened
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.server_optimizers import FedAvgM
 from fedapp.learn.steps import Step
 from fedapp.learn.worked import count
 from fedapp.messages.protocol import Reply, Task

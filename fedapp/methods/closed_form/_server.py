@@ -16,7 +16,6 @@ from fedapp.learn.features.base import MOST_NUMBERS
 from fedapp.learn.overfeatures import HEAD_WEIGHT
 from fedapp.learn.params import Params
 from fedapp.learn.priors import mean_mix, mean_mix_of_sums
-from fedapp.learn.privacy.protection import Protection
 from fedapp.messages.protocol import SERVER_SITE, ModelRef, Reply, Task
 from fedapp.methods._summed import ADDED, NOISE_SHARE
 from fedapp.methods.base import Round
@@ -57,6 +56,7 @@ from fedapp.methods.closed_form._released import (
     Released,
     middle_of,
 )
+from fedapp.privacy.accountant import Protection
 
 LIKELY_RIDGE, LIKELY_TEMPERATURE = 1.0, 2.0
 """lambda and temperature where no validation image says anything."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedapp.learn.averages.base import Average, Memory, Rule
+from fedapp.aggregation.base import Average, Memory, Rule
 from fedapp.learn.params import WeightedSum
 
 TIMES = "slowing.times"

@@ -7,8 +7,8 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from fedapp.aggregation.server_optimizers import ServerOptimizer
 from fedapp.ground.settings import CLOSED
-from fedapp.learn.server_optimizers import ServerOptimizer
 from fedapp.methods.averaging.base import FromLabelled
 
 BETA1, BETA2, TAU = 0.9, 0.99, 1e-3

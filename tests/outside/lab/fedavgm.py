@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from fedapp.aggregation.server_optimizers import ServerOptimizer
 from fedapp.ground.settings import CLOSED
-from fedapp.learn.server_optimizers import ServerOptimizer
 from fedapp.methods.averaging.base import FromLabelled
 
 

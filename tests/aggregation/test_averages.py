@@ -7,16 +7,16 @@ from functools import reduce
 import pytest
 import torch
 
+from fedapp.aggregation import filtered, rule_of
+from fedapp.aggregation import median as medians
+from fedapp.aggregation.base import Member, Memory
+from fedapp.aggregation.bounded import bounded_parts, capped
+from fedapp.aggregation.changes import length, rough_length, times
+from fedapp.aggregation.filtered import AWAY, agreement, products
+from fedapp.aggregation.median import median
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError
-from fedapp.learn.averages import filtered, rule_of
-from fedapp.learn.averages import median as medians
-from fedapp.learn.averages.base import Member, Memory
-from fedapp.learn.averages.bounded import bounded_parts, capped
-from fedapp.learn.averages.filtered import AWAY, agreement, products
-from fedapp.learn.averages.median import median
-from fedapp.learn.changes import length, rough_length, times
 from fedapp.learn.params import weighted_mean
 from fedapp.methods.averaging.fedavg import FedAvg
 from tests.small import small

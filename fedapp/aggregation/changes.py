@@ -8,7 +8,7 @@ import torch
 
 from fedapp.learn.params import Params
 
-FAR, FAR_STATISTICS = 30.0, 300.0
+MAX_WEIGHTS_CHANGE, MAX_STATISTICS_CHANGE = 30.0, 300.0
 """A change of weights, and of statistics, is left out above so many times the usual length, by
 every rule. Honest ones were at most 5 and 41 times as long (docs/SECURITY.md)."""
 
@@ -22,11 +22,12 @@ def middle(lengths: Iterable[float]) -> float:
 
 
 def times(lengths: Sequence[float], before: float) -> list[float]:
-    """Return how many times as long as usual each change is; above `FAR` it is too long.
+    """Return how many times as long as usual each change is.
 
-    lengths: of a round's members, >= 0. before: the largest `middle` of earlier rounds, 0 without
-    any. Usual is this round's `middle`, but no more than `before`: in a round in which most members
-    are bad, their median is no measure. All are 0 where nobody moved.
+    Above `MAX_WEIGHTS_CHANGE` it is too long. lengths: of a round's members, >= 0. before: the
+    largest `middle` of earlier rounds, 0 without any. Usual is this round's `middle`, but no more
+    than `before`: in a round in which most members are bad, their median is no measure. All are 0
+    where nobody moved.
     """
     usual = min(middle(lengths), before or math.inf)
     return [length / usual if usual else 0.0 for length in lengths]

@@ -6,7 +6,7 @@ It holds the running sum and one model.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from fedapp.learn.averages.base import Average, Member, Memory, Rule
+from fedapp.aggregation.base import Average, Member, Memory, Rule
 from fedapp.learn.params import Params, WeightedSum
 
 

@@ -10,8 +10,7 @@ from dp_accounting import gaussian_mechanism, pld, rdp
 from fedapp.ground import extras
 from fedapp.ground.extras import NotInstalled
 from fedapp.ground.settings import PrivacySettings
-from fedapp.learn.privacy.account import Plan, epsilon_spent, noise_multiplier
-from fedapp.learn.privacy.protection import Protection
+from fedapp.privacy.accountant import Plan, Protection, epsilon_spent, noise_multiplier
 
 ONCE = Plan(releases=1)
 

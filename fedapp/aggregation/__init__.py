@@ -1,21 +1,21 @@
-"""Averaging rules by name: `fedapp/learn/averages/<name>.py` holds one and offers `RULE`.
+"""Averaging rules by name: `fedapp/aggregation/<name>.py` holds one and offers `RULE`.
 
 A rule of one's own is named `package.module:Class` (docs/extend/methods.md).
 """
 
-import pkgutil
 from importlib import import_module
 from typing import Any
 
+from fedapp.aggregation.base import Rule
 from fedapp.ground.errors import ConfigError, nearest
-from fedapp.ground.functions import class_of
-from fedapp.learn.averages.base import Rule
+from fedapp.ground.functions import class_of, modules_in
+
+_NOT_RULES = ("base", "changes", "server_optimizers")
 
 
 def rule_names() -> list[str]:
-    """Return every rule's name, sorted: this package's modules but `base` and `_private` ones."""
-    files = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name for name in files if name != "base" and not name.startswith("_"))
+    """Return every rule's name, sorted: this package's modules but `_private` and helping ones."""
+    return modules_in(__path__, _NOT_RULES)
 
 
 def rule_of(name: str) -> Rule[Any]:

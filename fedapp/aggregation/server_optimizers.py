@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedapp.learn.averages.base import Average, Member, Memory, Rule
+from fedapp.aggregation.base import Average, Member, Memory, Rule
 from fedapp.learn.params import Params
 
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from fedapp.learn.averages.base import AtOnce, Average, Member, Memory
-from fedapp.learn.changes import length
+from fedapp.aggregation.base import AtOnce, Average, Member, Memory
+from fedapp.aggregation.changes import length
 from fedapp.learn.params import Params, weighted_mean
 
 MOST_WEIGHT = 3

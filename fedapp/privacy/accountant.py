@@ -6,7 +6,7 @@ noise. A discrete Gaussian of standard deviation sigma steps is that noise round
 but for a factor of exp(+-(k^2 + 1) / (12 sigma^2)) for a number k sigma from 0, and rounding after
 the noise costs nothing. So with D numbers, and k = 12 beyond which lies 1e-32, the epsilon of a
 release is at most D 25 / sigma^2 higher: 1e-7 for a million numbers at sigma = 2^24
-(`shares.LEAST`).
+(`noise.LEAST_SIGMA`).
 """
 
 from dataclasses import dataclass, replace
@@ -14,9 +14,12 @@ from functools import lru_cache
 from typing import Any
 
 from fedapp.ground.extras import needs
+from fedapp.ground.settings import PrivacySettings
 
 MOST_NOISE = 1e4
 """Largest multiplier that is looked for."""
+RELEASES_SHARE = 0.5
+"""Share of epsilon that a run's releases get beside its steps."""
 _CLOSE = 1e-3
 """How closely the multiplier of many steps is found, and how finely losses are counted for it."""
 
@@ -89,3 +92,33 @@ def _event(dp: Any, multiplier: float, plan: Plan, certain: float) -> Any:
         release = dp.GaussianDpEvent(certain or multiplier)
         every.append(dp.SelfComposedDpEvent(release, plan.releases))
     return dp.ComposedDpEvent(every)
+
+
+@dataclass(frozen=True)
+class Protection:
+    """A run's promise for one image, and what the run releases of it (`Method.plan`)."""
+
+    settings: PrivacySettings
+    plan: Plan
+
+    @property
+    def released(self) -> float:
+        """Noise multiplier of each release. Raises NotInstalled."""
+        privacy, alone = self.settings, replace(self.plan, steps=0, rate=0.0)
+        share = RELEASES_SHARE if self.plan.steps else 1.0
+        return noise_multiplier(share * privacy.epsilon, privacy.delta, alone)
+
+    @property
+    def stepped(self) -> float:
+        """Noise multiplier of each step, the releases' being settled. Raises NotInstalled."""
+        privacy = self.settings
+        certain = self.released if self.plan.releases else 0.0
+        return noise_multiplier(privacy.epsilon, privacy.delta, self.plan, certain)
+
+    @property
+    def spent(self) -> float:
+        """Epsilon of the whole plan at this noise: at most, and hardly below, what was set."""
+        privacy = self.settings
+        certain = self.released if self.plan.releases else 0.0
+        last = self.stepped if self.plan.steps else certain
+        return epsilon_spent(last, privacy.delta, self.plan, certain)

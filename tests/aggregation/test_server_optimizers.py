@@ -6,9 +6,9 @@ from functools import reduce
 import pytest
 import torch
 
-from fedapp.learn.averages import rule_of
-from fedapp.learn.averages.base import Member, Memory
-from fedapp.learn.server_optimizers import FedAdam, FedAvgM
+from fedapp.aggregation import rule_of
+from fedapp.aggregation.base import Member, Memory
+from fedapp.aggregation.server_optimizers import FedAdam, FedAvgM
 
 NONE = rule_of("none")
 TRAINED = {"weight"}
@@ -80,7 +80,7 @@ def test_it_is_around_any_rule():
 
 def test_what_the_other_rule_remembers_is_its_own():
     """`Latest` keeps the weights before, and nothing else of what there was."""
-    rule = FedAvgM(rule_of("tests.learn.own_rule:Latest"), 1.0, 0.5)
+    rule = FedAvgM(rule_of("tests.aggregation.own_rule:Latest"), 1.0, 0.5)
     assert went(rule, [1, 2, 2.5]) == [1, 2.5, 3.25]
     memory = averaged(rule, [model(1)], model(0)).memory
     assert set(memory.tensors) == {"latest.weight", "FedAvgM.velocity.weight"}

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.extras import needs
-from fedapp.learn.privacy.draws import normal, uniform
+from fedapp.privacy.noise import normal, uniform
 
 AT_ONCE = 64
 """Images whose gradients are held at a time."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedapp.learn.averages.base import AtOnce, Average, Member, Memory
+from fedapp.aggregation.base import AtOnce, Average, Member, Memory
 from fedapp.learn.params import Params
 
 HELD_BYTES = 2**28

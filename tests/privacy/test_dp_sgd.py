@@ -10,7 +10,7 @@ from torch import nn
 
 from fedapp.ground.errors import ConfigError
 from fedapp.learn.networks.resnet9 import ResNet9
-from fedapp.learn.privacy.steps import NoisySteps
+from fedapp.privacy.dp_sgd import NoisySteps
 
 IMAGES = torch.randn(24, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 LABELS = torch.arange(24) % 3

@@ -14,9 +14,9 @@ from statistics import median_high
 import torch
 from torch import Tensor
 
-from fedapp.learn.averages.base import AtOnce, Average, Member, Memory
-from fedapp.learn.averages.bounded import bounded_mean
-from fedapp.learn.averages.median import COORDINATES, median, stacked
+from fedapp.aggregation.base import AtOnce, Average, Member, Memory
+from fedapp.aggregation.bounded import bounded_mean
+from fedapp.aggregation.median import COORDINATES, median, stacked
 from fedapp.learn.params import Params
 
 LONG = 4.0

@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare, kstest
 
-from fedapp.learn.privacy.discrete import WIDEST, discrete_gaussian, shares_differ
-from fedapp.learn.privacy.shares import LEAST, honest, lost_allowed, share
+from fedapp.privacy.noise import (
+    LARGEST_SIGMA,
+    LEAST_SIGMA,
+    discrete_gaussian,
+    honest,
+    lost_allowed,
+    share,
+    shares_differ,
+)
 
 KEY = b"k" * 32
 
@@ -45,7 +52,7 @@ def test_every_number_comes_as_often_as_it_should(sigma):
     assert chisquare(seen, p * seen.sum()).pvalue > 1e-6
 
 
-@pytest.mark.parametrize("sigma", [1.0, 3.3, 1000.5, 2.0**24, 2.0**40, WIDEST])
+@pytest.mark.parametrize("sigma", [1.0, 3.3, 1000.5, 2.0**24, 2.0**40, LARGEST_SIGMA])
 def test_moments(sigma):
     """Mean 0, and the variance of the definition; above some steps sigma^2. 5 sigma each."""
     count = 100_000
@@ -56,7 +63,7 @@ def test_moments(sigma):
     assert abs(drawn.var() / variance - 1) < 5 * math.sqrt(2 / count)
 
 
-@pytest.mark.parametrize("sigma", [2.0**20, 2.0**40, WIDEST])
+@pytest.mark.parametrize("sigma", [2.0**20, 2.0**40, LARGEST_SIGMA])
 def test_wide_noise_is_the_normal_distribution_rounded(sigma):
     """Kolmogorov and Smirnov; a false alarm in 1e6 keys. And no bit of a number is fixed."""
     drawn = discrete_gaussian(KEY, 100_000, sigma)
@@ -78,8 +85,8 @@ def test_the_extremes():
     assert not discrete_gaussian(KEY, 100, 0.0).any()
     assert not discrete_gaussian(KEY, 100, 0.01).any()  # the next number has weight e^-5000
     assert discrete_gaussian(KEY, 0, 3.0).shape == (0,)
-    assert discrete_gaussian(KEY, 5, WIDEST).dtype == np.int64
-    for wrong in (-1.0, 2 * WIDEST, math.nan, math.inf):
+    assert discrete_gaussian(KEY, 5, LARGEST_SIGMA).dtype == np.int64
+    for wrong in (-1.0, 2 * LARGEST_SIGMA, math.nan, math.inf):
         with pytest.raises(ValueError, match="sigma"):
             discrete_gaussian(KEY, 1, wrong)
 
@@ -120,9 +127,9 @@ def test_how_many_sites_make_the_noise_by_hand():
 def test_rounding_to_whole_steps_is_in_the_sensitivity():
     """With steps as wide as the noise the rounding of 10,000 numbers would count 100 steps."""
     fine = share(KEY, 10_000, 1.0, 1.0, 2.0**-30) * 2.0**-30
-    coarse = share(KEY, 10_000, 2.0**-20, LEAST / 2**4, 2.0**-20)
+    coarse = share(KEY, 10_000, 2.0**-20, LEAST_SIGMA / 2**4, 2.0**-20)
     assert statistics.pstdev(fine.tolist()) == pytest.approx(1.0, rel=0.05)
-    assert coarse.std() == pytest.approx(101 * LEAST / 2**4, rel=0.05)
+    assert coarse.std() == pytest.approx(101 * LEAST_SIGMA / 2**4, rel=0.05)
 
 
 def test_too_wide_a_step_is_refused():

@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedapp.aggregation import rule_names, rule_of
+from fedapp.aggregation.base import Memory
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError, RunError
-from fedapp.learn.averages import rule_names, rule_of
-from fedapp.learn.averages.base import Memory
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.server.pool import RULE, ModelPool
 from tests.methods.conformance import play, toy
 from tests.methods.test_resuming import Stop, cut_at
 from tests.server.test_roundpool import content, left_out_of, model, pool_of
 
-HERE = "tests.learn.own_rule"
+HERE = "tests.aggregation.own_rule"
 
 
 def test_the_rules_of_the_package():
@@ -27,9 +27,9 @@ def test_the_rules_of_the_package():
     ("mean", "no such rule; did you mean 'median'"),
     ("no.such.module:Rule", r"cannot import 'no\.such\.module' .* PYTHONPATH"),
     (f"{HERE}:", "must be package.module:Class"),
-    (f"{HERE}:Nothing", r"has no class 'Nothing' made from fedapp\.learn\.averages\.base\.Rule"),
+    (f"{HERE}:Nothing", r"has no class 'Nothing' made from fedapp\.aggregation\.base\.Rule"),
     (f"{HERE}:NoRule", "has no class 'NoRule' made from"),
-    (f"{HERE}:Half", "Half of 'tests.learn.own_rule' lacks finish; write them"),
+    (f"{HERE}:Half", "Half of 'tests.aggregation.own_rule' lacks finish; write them"),
 ])  # fmt: skip
 def test_what_is_no_rule_is_refused_in_a_line(name, says):
     with pytest.raises(ConfigError, match=says) as error:
