@@ -63,30 +63,6 @@ def test_saved_and_loaded_is_the_same(tmp_path: Path) -> None:
         assert set(file.keys()) == {"site", "split", "visible"}
 
 
-@pytest.mark.parametrize("cut", [0, 1, 7, 8, 100, -1])
-def test_a_cut_file_is_refused(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / "m.safetensors"
-    example().save(path)
-    path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(DataError, match=r"m\.safetensors: not a whole manifest") as caught:
-        Manifest.load(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "m.safetensors"
-    manifest = example()
-    manifest.save(path)
-    data = path.read_bytes()
-    for position in range(len(data)):
-        path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
-        try:
-            loaded = Manifest.load(path)
-        except DataError:
-            continue
-        assert loaded.digest() == manifest.digest()  # harmless, such as padding
-
-
 def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such manifest"):
         Manifest.load(tmp_path / "absent")
