@@ -1,14 +1,18 @@
-"""Readers of the published data sets: where their files lie, how they are read and fetched.
+"""The published data sets: where their files lie, how they are fetched, checked and read.
 
 torchvision and medmnist are imported where they are used: each costs seconds, and a site with its
 own images needs neither.
 """
 
+import fcntl
 import http.client
+import os
+import socket
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +34,9 @@ FETCH_ERRORS = (
     zlib.error,
 )
 """What a download or the unpacking of one may raise."""
+
+_STALL_SECONDS = 30.0
+"""A download that stays silent for longer has failed."""
 
 STL10_WHOLE = "stl10_unlabelled"
 
@@ -65,6 +72,29 @@ def source(name: str) -> Source:
     return others[name]()
 
 
+def read(name: str, root: Path, download: bool) -> DataSet:
+    """Return the whole pool of a data set, one of `NAMES`, from its files below a folder.
+
+    download: whether absent files are fetched. Raises DataError where files are absent or damaged.
+    """
+    if name == "digits":
+        return read_digits()
+    chosen = source(name)
+    if _absent(chosen, root):
+        if not download:
+            raise _not_found(name, chosen, root, "data.download is off", "set data.download=true")
+        _fetch(name, chosen, root)
+    from torchvision.datasets.utils import check_integrity
+
+    for file, md5 in chosen.files:
+        if md5 is not None:
+            with reading(root / file):
+                whole = check_integrity(root / file, md5)
+            if not whole:
+                raise damaged(root / file, f"its MD5 is not {md5}")
+    return chosen.read(root)
+
+
 def read_digits() -> DataSet:
     """Return scikit-learn's 1797 handwritten digits, 8 x 8 grey; they come with the package."""
     from sklearn.datasets import load_digits
@@ -75,6 +105,74 @@ def read_digits() -> DataSet:
     images = torch.from_numpy(pixels.astype(np.uint8))[:, None]
     labels = torch.from_numpy(digits.target.astype(np.int64))
     return DataSet(images, labels, tuple(map(str, digits.target_names)), *channel_stats(images))
+
+
+def _absent(source: Source, root: Path) -> list[str]:
+    return [file for file, _ in source.files if not (root / file).is_file()]
+
+
+def _not_found(name: str, source: Source, root: Path, reason: str, remedy: str) -> DataError:
+    files = ", ".join(str(root / file) for file in _absent(source, root))
+    return DataError(
+        f"{name}: not found and {reason}: put there {files}, or set data.root or FEDAPP_DATA to "
+        f"the folder that holds them, or {remedy}"
+    )
+
+
+def _fetch(name: str, source: Source, root: Path) -> None:
+    """Download into a folder of its own and move whole files only.
+
+    An interrupted download leaves nothing that looks like data, and of several processes on one
+    machine that lack the files one downloads and the others wait.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        # Before the network is asked: what is wrong with the folder no network mends.
+        tempfile.TemporaryFile(dir=root).close()
+    except OSError as error:
+        reason = f"{root} cannot be written to ({error.strerror})"
+        raise _not_found(name, source, root, reason, "make it a folder that can be") from error
+    try:
+        with (
+            _alone(root),
+            _stall_limit(_STALL_SECONDS),
+            tempfile.TemporaryDirectory(dir=root, prefix=".download-") as staging,
+        ):
+            if _absent(source, root):
+                source.fetch(Path(staging))
+            for file in _absent(source, root):
+                (root / file).parent.mkdir(parents=True, exist_ok=True)
+                (Path(staging) / file).replace(root / file)
+    except FETCH_ERRORS as error:
+        reason = f"the download failed ({' '.join(str(error).split())})"
+        remedy = "run again with data.download=true on a working network"
+        raise _not_found(name, source, root, reason, remedy) from error
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold a folder, without a file in it, against others that would do the same there.
+
+    Where the disk knows no such locks, as some of the network do, nobody waits.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _stall_limit(seconds: float) -> Iterator[None]:
+    """Give every new connection a time limit: urllib has none of its own."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 @contextmanager
