@@ -1,13 +1,13 @@
-"""Evaluation sums against scikit-learn and by hand."""
+"""Evaluation sums against scikit-learn and by hand; the calibration error of sums over sites."""
 
 import pytest
 import torch
 from sklearn.metrics import confusion_matrix
 
-from fedapp.evaluation.intervals import wilson
 from fedapp.learn.metrics import (
     BINS,
     LABEL_GROUPS,
+    calibration_error,
     evaluation,
     label_group,
     predict,
@@ -16,6 +16,7 @@ from fedapp.learn.metrics import (
 )
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
+from fedapp.messages.protocol import Evaluation
 
 
 def test_confusion_matrix_is_scikit_learns():
@@ -73,40 +74,40 @@ def test_worst_decile_is_the_mean_of_the_worst_tenth():
     assert worst_decile([k / 20 for k in range(20)]) == pytest.approx((0 + 0.05) / 2)
 
 
-def test_the_interval_by_hand():
-    """8 of 10, z = 1.96: (0.8 + 0.19208 -+ 1.96 sqrt(0.016 + 0.009604)) / 1.38416."""
-    assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
-
-
-def test_another_width_of_the_interval_by_hand():
-    """3 of 4, z = 1: (0.75 + 0.125 -+ sqrt(0.1875 / 4 + 1 / 64)) / 1.25."""
-    assert wilson(3, 4, z=1) == pytest.approx((0.5, 0.9))
-
-
-def test_the_intervals_ends():
-    assert wilson(0, 0) == (0.0, 1.0)
-    z2 = 1.959963984540054**2
-    for total in (1, 10, 1000):  # closed forms: z^2 / (n + z^2) and n / (n + z^2)
-        assert wilson(0, total) == (0.0, pytest.approx(z2 / (total + z2)))
-        assert wilson(total, total) == (pytest.approx(total / (total + z2)), 1.0)
-
-
-@pytest.mark.parametrize("total", [1, 7, 20, 165])
-def test_the_interval_is_symmetric_and_holds_the_accuracy(total):
-    for correct in range(total + 1):
-        low, high = wilson(correct, total)
-        assert 0 <= low <= correct / total <= high <= 1
-        assert wilson(total - correct, total) == pytest.approx((1 - high, 1 - low))
-
-
-def test_the_interval_narrows_as_one_over_the_square_root():
-    low, high = wilson(500_000, 1_000_000)
-    assert high - low == pytest.approx(2 * 1.959963984540054 * 0.5 / 1000, rel=1e-4)
-
-
 @pytest.mark.parametrize(
     ("mu", "group"), [(0.0, 0), (0.0999, 0), (0.1, 1), (0.5, 1), (0.5001, 2), (1.0, 2)]
 )
 def test_the_ends_of_a_label_group(mu, group):
     assert LABEL_GROUPS == ("mu < 0.1", "0.1 <= mu <= 0.5", "mu > 0.5")
     assert label_group(mu) == group
+
+
+def sums(count: list[int], correct: list[int], confidence: list[float]) -> Evaluation:
+    return Evaluation(
+        ((sum(count),),), bin_count=tuple(count), bin_correct=tuple(correct),
+        bin_confidence=tuple(confidence),
+    )  # fmt: skip
+
+
+def test_the_calibration_error_by_hand():
+    """(|3 - 2| + |1 - 1.8|) / 6."""
+    assert calibration_error([sums([4, 2], [3, 1], [2.0, 1.8])]) == pytest.approx(1.8 / 6)
+
+
+def test_every_image_counts_the_same_whichever_site_it_lies_at():
+    """Bins are added first: what one site is too sure of, another may be too unsure of."""
+    sure, unsure = sums([0, 2], [0, 0], [0.0, 2.0]), sums([0, 6], [0, 6], [0.0, 4.0])
+    assert calibration_error([sure, unsure]) == pytest.approx(0.0)
+    assert calibration_error([sure]) == pytest.approx(1.0)
+    assert calibration_error([sure, sums([6, 0], [6, 0], [6.0, 0.0])]) == pytest.approx(2 / 8)
+
+
+def test_without_images_there_is_no_calibration_error():
+    assert calibration_error([]) is None
+    assert calibration_error([sums([0, 0], [0, 0], [0.0, 0.0])]) is None
+
+
+def test_sure_and_right_is_0_sure_and_wrong_is_1():
+    answers = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    assert calibration_error([evaluation(answers, torch.tensor([0, 1]))]) == 0.0
+    assert calibration_error([evaluation(answers, torch.tensor([1, 0]))]) == 1.0
