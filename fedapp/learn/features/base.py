@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedapp.ground.rng import torch_stream
+from fedapp.learn.features._images import image_misfit
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Schema
 
@@ -29,6 +30,8 @@ class FeatureMap(nn.Module, ABC):
     """
 
     name: ClassVar[str]
+    of_images: ClassVar[bool] = False
+    """Whether it takes images alone, of some size; others take inputs of any shape."""
     at_once: ClassVar[int] = 64
     """Inputs that are fastest at a time: what is computed of more leaves the cache."""
     size: int
@@ -45,7 +48,7 @@ class FeatureMap(nn.Module, ABC):
     @classmethod
     def misfit(cls, inputs: tuple[int, ...]) -> str:
         """Return why it cannot take inputs of this shape, and the remedy; empty: it can."""
-        return ""
+        return image_misfit(cls.name, inputs) if cls.of_images else ""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedapp.learn.features._images import Cells, WorkingSize, image_misfit
+from fedapp.learn.features._images import Cells, WorkingSize
 from fedapp.learn.features.base import BELOW_ONE, FeatureMap, shortened
 from fedapp.learn.networks.base import Network
 
@@ -34,6 +34,7 @@ class Hog(FeatureMap):
     """At most 80 x (8 + channels) numbers of an image: 720 grey, 880 in colour."""
 
     name: ClassVar[str] = "hog"
+    of_images: ClassVar[bool] = True
 
     def __init__(self, inputs: tuple[int, ...]) -> None:
         super().__init__()
@@ -46,11 +47,6 @@ class Hog(FeatureMap):
     def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> Self:
         """Build the map; it draws nothing."""
         return cls(inputs)
-
-    @classmethod
-    def misfit(cls, inputs: tuple[int, ...]) -> str:
-        """Return why it cannot take inputs of this shape, and the remedy; empty: it can."""
-        return image_misfit(cls.name, inputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """float32 [n, channels, height, width] -> float32 [n, size], of norm 1 at most."""

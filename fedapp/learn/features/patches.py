@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedapp.ground.rng import torch_stream
-from fedapp.learn.features._images import WorkingSize, image_misfit
+from fedapp.learn.features._images import WorkingSize
 from fedapp.learn.features.base import BELOW_ONE, TINY, LearnedFeatures, shortened
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Schema
@@ -53,6 +53,7 @@ class Patches(LearnedFeatures):
     """Four numbers a filter, 800 as a rule."""
 
     name: ClassVar[str] = "patches"
+    of_images: ClassVar[bool] = True
     at_once: ClassVar[int] = 16
     mean: Tensor
     """Of all patches, [d]."""
@@ -81,11 +82,6 @@ class Patches(LearnedFeatures):
     def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> Self:
         """Build the map before anything was learned."""
         return cls(inputs, seed)
-
-    @classmethod
-    def misfit(cls, inputs: tuple[int, ...]) -> str:
-        """Return why it cannot take inputs of this shape, and the remedy; empty: it can."""
-        return image_misfit(cls.name, inputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """float32 [n, channels, height, width] -> float32 [n, size], of norm 1 at most.
