@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
+from fedapp.data.own import OwnSites, Place
 from fedapp.data.published import read_digits
+from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.settings import DataSettings, SplitSettings
 from tests.small import SMALL, small
@@ -40,6 +43,19 @@ def agreed(**changes: object) -> DataSettings:
         "image_size": 8, "channels": 1,
     }  # fmt: skip
     return DataSettings(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def read_site(
+    data: Path,
+    settings: DataSettings,
+    name: str = "north",
+    number: int = 0,
+    split: SplitSettings | None = None,
+    seed: int = 0,
+) -> SiteData:
+    """Read one site's own files, as a run does."""
+    places, split = {number: Place(name, data)}, split or SplitSettings()
+    return OwnSites(places, settings, split, seed, torch.device("cpu")).site(number)
 
 
 def experiment(root: Path, **changes: object) -> Experiment:

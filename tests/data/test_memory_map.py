@@ -8,10 +8,8 @@ import torch
 
 from fedapp.data import memory_map as memory_map
 from fedapp.data.memory_map import allocated, gathered
-from fedapp.data.own import OwnSites, Place
 from fedapp.ground.errors import DataError
-from fedapp.ground.settings import SplitSettings
-from tests.own import agreed, three_sites
+from tests.own import agreed, read_site, three_sites
 
 
 @pytest.fixture
@@ -35,8 +33,7 @@ def mapped(tensor: torch.Tensor) -> bool:
 
 
 def site(root):
-    places = {0: Place("north", root / "north")}
-    return OwnSites(places, agreed(), SplitSettings(), 0, torch.device("cpu")).site(0)
+    return read_site(root / "north", agreed())
 
 
 def test_a_site_on_disk_is_the_site_in_memory(tmp_path, monkeypatch, request):

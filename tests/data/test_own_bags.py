@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-import torch
 
-from fedapp.data.own import Kind, OwnDataError, OwnSites, Place, list_own
+from fedapp.data.own import Kind, OwnDataError, list_own
 from fedapp.data.parts import Bags
 from fedapp.data.sites import SiteData
 from fedapp.experiment.config import load_experiment
@@ -13,7 +12,7 @@ from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import SplitSettings
 from fedapp.site.federation import federation_of
 from tests.flower.results import loopback, rows
-from tests.own import CLASSES, NAMES, agreed, experiment, table, three_sites
+from tests.own import CLASSES, NAMES, agreed, experiment, read_site, table, three_sites
 
 LINES = ("a.png,mon", "b.png,mon", "c.png,tue", "d.png,wed")
 SHARES = "bag,nought,one,two\nmon,0.5,0.5,0\ntue,0,1,0\nwed,0,0.25,0.75\n"
@@ -27,8 +26,7 @@ def site(folder: Path, shares: str | None = SHARES, lines: tuple[str, ...] = LIN
 
 
 def read(folder: Path) -> SiteData:
-    places = {0: Place("east", folder)}
-    return OwnSites(places, agreed(), SplitSettings(num_clients=3), 0, torch.device("cpu")).site(0)
+    return read_site(folder, agreed(), "east", split=SplitSettings(num_clients=3))
 
 
 def bags_of(data: SiteData) -> Bags:

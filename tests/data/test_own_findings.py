@@ -4,17 +4,16 @@ import io
 import json
 
 import pytest
-import torch
 from rich.console import Console
 
-from fedapp.data.own import OwnDataError, OwnSites, Place, list_own
+from fedapp.data.own import OwnDataError, list_own
 from fedapp.data.own.deal import TEST, TRAIN, deal
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import SplitSettings
 from fedapp.tools.datacheck.check import Options, check
 from tests.flower.results import loopback
-from tests.own import agreed, experiment, image, table
+from tests.own import agreed, experiment, image, read_site, table
 
 FINDINGS = ("Effusion", "mass")
 HEADER = "path,effusion,mass"
@@ -47,8 +46,7 @@ def test_one_nought_and_nothing(tmp_path):
 def test_a_sites_parts_hold_rows_of_findings(tmp_path):
     lines = ["a.png,1,0,train", "b.png,,1,val", "c.png,0,0,test", "d.png,,,"]
     table(tmp_path, *lines, header=f"{HEADER},split")
-    sites = OwnSites({0: Place("east", tmp_path)}, AGREED, SplitSettings(), 0, torch.device("cpu"))
-    data = sites.site(0)
+    data = read_site(tmp_path, AGREED)
     assert data.finds and data.num_classes == 2
     assert data.labels.tolist() == [[1, 0]]
     assert data.val_labels.tolist() == [[-1, 1]] and data.test_labels.tolist() == [[0, 0]]
@@ -57,8 +55,8 @@ def test_a_sites_parts_hold_rows_of_findings(tmp_path):
 
 def test_a_site_without_labels_has_rows_of_none(tmp_path):
     table(tmp_path, "a.png,,", header=HEADER)
-    sites = OwnSites({0: Place("east", tmp_path)}, AGREED, SplitSettings(), 0, torch.device("cpu"))
-    assert sites.site(0).labels.shape == (0, 2) and sites.site(0).finds
+    data = read_site(tmp_path, AGREED)
+    assert data.labels.shape == (0, 2) and data.finds
 
 
 def test_images_are_dealt_by_what_they_show(tmp_path):
@@ -97,9 +95,8 @@ def test_folders_cannot_say_findings(tmp_path):
 
 def test_the_server_is_told_of_no_file(tmp_path):
     table(tmp_path, "a.png,2,0", header=HEADER)
-    sites = OwnSites({0: Place("east", tmp_path)}, AGREED, SplitSettings(), 0, torch.device("cpu"))
     with pytest.raises(OwnDataError) as error:
-        sites.site(0)
+        read_site(tmp_path, AGREED)
     assert "a.png" not in error.value.told and "data.findings" in error.value.told
 
 

@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
-from fedapp.data.own import OwnSites, Place, list_own
+from fedapp.data.own import list_own
 from fedapp.ground.settings import SplitSettings
-from tests.own import CLASSES, agreed, image, table
+from tests.own import CLASSES, agreed, image, read_site, table
 
 PATTERN = r"/(p\d+)_"
 
@@ -36,8 +35,7 @@ def test_a_patients_images_are_in_one_part(given, tmp_path):
     [entries] = [list_own(data, CLASSES, settings.patients).entries]
     assert len({entry.group for entry in entries}) == 12
     split = SplitSettings(train_share=0.5, val_share=0.2)
-    sites = OwnSites({0: Place("north", data)}, settings, split, 0, torch.device("cpu"))
-    site = sites.site(0)
+    site = read_site(data, settings, split=split)
     each = 2 if given == "path" else 3  # labelled images of a patient
     assert len(site.test) and len(site.test) % each == 0 and len(site.val) % each == 0
     assert site.test_groups.bincount().tolist() == [each] * (len(site.test) // each)

@@ -10,14 +10,13 @@ from fedapp.data import folder
 from fedapp.data.own import OwnDataError, OwnSites, Place, simulated_places
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.settings import DataSettings, SplitSettings
-from tests.own import NAMES, agreed, image, table, three_sites
+from tests.own import NAMES, agreed, image, read_site, table, three_sites
 
 CPU = torch.device("cpu")
 
 
 def site(data: Path, name: str = "north", number: int = 1, seed: int = 0, **changes):
-    places = {number: Place(name, data)}
-    return OwnSites(places, agreed(**changes), SplitSettings(), seed, CPU).site(number)
+    return read_site(data, agreed(**changes), name, number, seed=seed)
 
 
 def test_a_site_of_three_ways_to_write(tmp_path):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedapp.data.own import Kind, OwnDataError, OwnSites, Place, list_own
+from fedapp.data.own import Kind, OwnDataError, list_own
 from fedapp.data.own.listing import list_agreed
 from fedapp.ground import extras
 from fedapp.ground.errors import ConfigError, Contradiction
-from fedapp.ground.settings import SplitSettings
+from tests.own import read_site
 from tests.vectors import CLASSES, ENCODER, SIZE, agreed, arrays, three_sites, write
 
 CPU = torch.device("cpu")
@@ -22,8 +22,7 @@ SMALL = {
 
 
 def site(data, name="east", number=0, **changes):
-    places = {number: Place(name, data)}
-    return OwnSites(places, agreed(**changes), SplitSettings(), 0, CPU).site(number)
+    return read_site(data, agreed(**changes), name, number)
 
 
 def faults(tmp_path, settings=None, **changes):
