@@ -5,14 +5,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 from fedapp.data import augment, datasets
 from fedapp.data.augment import OPERATIONS, STRONG_VIEWS, cutout, flips, strong, weak
-from fedapp.data.operations import GEOMETRY, GREY, PIXELS
+from fedapp.data.operations import GEOMETRY, GREY
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.rng import torch_stream
+from tests.data.by_pillow import POOL, as_pillow, as_tensor, pillows
 
 View = Callable[[Tensor, bool, torch.Generator], Tensor]
 SHAPES = [
@@ -141,72 +141,26 @@ def test_weak_views_one_by_one(shape: tuple[int, int, int, int]) -> None:
 # The strong view
 
 
-def pillow_act(name: str, level: int) -> Callable[[Image.Image], Image.Image]:
-    """Pillow's own call for one operation, as FixMatch's code makes it."""
-    v = level / 65536
-
-    def transform(image: Image.Image) -> Image.Image:
-        width, height = image.size
-        fill = (GREY,) * 3 if image.mode == "RGB" else GREY
-        if name == "rotate":
-            return image.rotate(v, fillcolor=fill)
-        matrix = {
-            "shear_x": (1, v, 0, 0, 1, 0),
-            "shear_y": (1, 0, 0, v, 1, 0),
-            "translate_x": (1, 0, v * width, 0, 1, 0),
-            "translate_y": (1, 0, 0, 0, 1, v * height),
-        }[name]
-        return image.transform(image.size, Image.Transform.AFFINE, matrix, fillcolor=fill)
-
-    def stretched(image: Image.Image) -> Image.Image:
-        table = []  # Pillow's autocontrast, without its error of rounding
-        for low, high in np.atleast_2d(image.getextrema()).tolist():
-            span = high - low
-            table += [(i - low) * 255 // span if span and i >= low else i for i in range(256)]
-        return image.point([min(value, 255) for value in table])
-
-    return {
-        "autocontrast": stretched,
-        "brightness": lambda i: ImageEnhance.Brightness(i).enhance(level / 1024),
-        "color": lambda i: ImageEnhance.Color(i).enhance(level / 1024),
-        "contrast": lambda i: ImageEnhance.Contrast(i).enhance(level / 1024),
-        "equalize": ImageOps.equalize,
-        "identity": lambda i: i,
-        "posterize": lambda i: ImageOps.posterize(i, level),
-        "sharpness": lambda i: ImageEnhance.Sharpness(i).enhance(level / 1024),
-        "solarize": lambda i: ImageOps.solarize(i, level),
-    }.get(name, transform)
-
-
-POOL = [(act.__name__, low, high) for act, low, high in PIXELS] + [
-    (name, -limit, limit) for name, limit in GEOMETRY
-]
-
-
 @pytest.mark.parametrize("shape", [*SHAPES, (300, 1, 28, 28), (300, 3, 16, 24)])
 def test_strong_views_one_by_one(shape: tuple[int, int, int, int]) -> None:
     """The same draws, image by image, by Pillow: every bit, all 14 operations, twice."""
-    count, channels, height, width = shape
+    count, _, height, width = shape
     images, draws = noise(*shape), stream()
     seen = strong(images, True, stream())
-    shown = []
-    for image in weak(images, True, draws):
-        array = image[0].numpy() if channels == 1 else image.permute(1, 2, 0).numpy()
-        shown.append(Image.fromarray(array))
+    shown = [as_pillow(image) for image in weak(images, True, draws)]
     drawn = torch.randint(14, (2, count), generator=draws).tolist()
     shares = torch.rand((2, count), generator=draws, dtype=torch.float64).tolist()
     for operations, parts in zip(drawn, shares, strict=True):
         for i, (operation, share) in enumerate(zip(operations, parts, strict=True)):
             name, low, high = POOL[operation]
-            shown[i] = pillow_act(name, low + int(share * (high - low + 1)))(shown[i])
+            shown[i] = pillows(name, low + int(share * (high - low + 1)))(shown[i])
     rows = torch.randint(height, (count, 1), generator=draws).flatten().tolist()
     columns = torch.randint(width, (count, 1), generator=draws).flatten().tolist()
     reach = min(height, width) // 4
     for image, y, x, found in zip(shown, rows, columns, seen, strict=True):
         array = np.array(image)
         array[max(y - reach, 0) : y + reach, max(x - reach, 0) : x + reach] = GREY
-        wanted = torch.from_numpy(array)
-        assert torch.equal(found, wanted[None] if channels == 1 else wanted.permute(2, 0, 1))
+        assert torch.equal(found, as_tensor(array))
 
 
 def test_operations_and_magnitudes_are_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
