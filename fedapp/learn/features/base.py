@@ -17,7 +17,7 @@ MOST_NUMBERS = 2000
 """Of an input; where there are more, a random projection leaves so many."""
 BELOW_ONE = 1 - 1e-5
 """The norm that rows are given in place of 1: rounding does not take it above 1."""
-TINY = 1e-12
+LEAST_NORM = 1e-12
 """Norms are at least this where something is divided by them, so that 0 / 0 is 0."""
 
 
@@ -112,7 +112,7 @@ def random_projection(seed: int, numbers: int, divisor: int) -> Tensor | None:
     return torch.randn(numbers, MOST_NUMBERS, generator=stream) / math.sqrt(divisor)
 
 
-def shortened(x: Tensor, least: float = TINY) -> Tensor:
+def shortened(x: Tensor, least: float = LEAST_NORM) -> Tensor:
     """Return the rows of x, [n, d], with the norm 1; of zeros, zeros.
 
     least: what is shorter is divided by this instead, and stays shorter than 1.

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedapp.ground.rng import torch_stream
 from fedapp.learn.features._images import WorkingSize
-from fedapp.learn.features.base import BELOW_ONE, TINY, LearnedFeatures, shortened
+from fedapp.learn.features.base import BELOW_ONE, LEAST_NORM, LearnedFeatures, shortened
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Schema
 
@@ -176,7 +176,9 @@ class Patches(LearnedFeatures):
         centred = total["sum"] - total["weight"][:, None] * self.mean.double()
         whitened = centred @ self.whitening.double()
         long = whitened.norm(dim=1, keepdim=True)
-        self.filters.copy_(torch.where(long > TINY, whitened / long.clamp_min(TINY), self.filters))
+        self.filters.copy_(
+            torch.where(long > LEAST_NORM, whitened / long.clamp_min(LEAST_NORM), self.filters)
+        )
 
     def _patches(self, step: int, x: Tensor) -> Tensor:
         """Return the patches of a step, rounded, float64 [patches, d]."""
@@ -209,7 +211,7 @@ def whitening(covariance: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(covariance)
     values = values.clamp_min(0)
     level = float(values.mean())
-    if level <= TINY:
+    if level <= LEAST_NORM:
         return torch.eye(len(values), dtype=covariance.dtype)
     found: Tensor = (vectors * (values + RIDGE * level).rsqrt()) @ vectors.T
     return found
