@@ -65,8 +65,6 @@ def test_a_full_disk_is_said_before_anything_is_read(on_disk, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(memory_map.os, "posix_fallocate", full)
-    said = (
-        r"no allocated for 1.0 MB of decoded images \(No space left on device\): free some, or set"
-    )
+    said = r"no room for 1.0 MB of decoded images \(No space left on device\): free some, or set"
     with pytest.raises(DataError, match=said):
         allocated((1000, 1000))
