@@ -20,7 +20,6 @@ from fedapp.ground.disk import refused
 from fedapp.ground.errors import ConfigError, ProtocolError, RunError
 from fedapp.ground.settings import OWN
 from fedapp.learn.params import digest_of
-from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import mends
 from fedapp.messages.masks.keys import fingerprint
 from fedapp.messages.poolkey import read_key
@@ -32,7 +31,6 @@ from fedapp.site.house import KEY as SITE_FOLDER
 from fedapp.site.house import NO_TERMS, House
 from fedapp.site.members import SIGNING_KEY, registered
 from fedapp.site.privacy import RELEASED
-from fedapp.site.private import PrivateParts
 from fedapp.site.protected import withheld
 from fedapp.site.site import SiteClient
 from fedapp.site.summing import JOURNAL, Summing
@@ -85,11 +83,9 @@ def open_site(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise refused(folder, error) from error
-    scores = ScoreStore(folder / "scores")
     key = read_key(run / "pool") if place is None else ""
     shares = bool(key) and digest_of(key.encode()) == origin.pool
     store = _pool(run / "pool") if shares else ModelStore(folder / "models")
-    private = PrivateParts(folder / "private")
     protects = experiment.protection is not None
     own_images = protects and data is not None
     with withheld(own_images):
@@ -105,7 +101,16 @@ def open_site(
             which = f"releases {origin.run} {origin.identity} {number}"
             released = Head(own, which, folder / "privacy" / RELEASED, AGAIN)
     with withheld(own_images):
-        site = federation.site(number, experiment, store, scores, private, shares, keeps, summing)
+        site = federation.site(
+            number,
+            experiment,
+            store,
+            folder,
+            shares_pool=shares,
+            keeps_scores=True,
+            keeps=keeps,
+            summing=summing,
+        )
         if experiment.data.name == OWN:
             check_unchanged(folder / "data.sha256", site.data)
     features = place / "features" if place else None  # of any run: an encoder is an encoder

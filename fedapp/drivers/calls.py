@@ -5,13 +5,11 @@ from pathlib import Path
 
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ProtocolError
-from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import delivered, encode
 from fedapp.messages.protocol import Incoming, Outgoing, Refusal, Reply, SiteFacts
 from fedapp.messages.store import ModelStore
 from fedapp.server.phases import Fetch
 from fedapp.site.federation import Keeps, LoadedSites
-from fedapp.site.private import PrivateParts
 from fedapp.site.site import SiteClient
 
 
@@ -36,8 +34,7 @@ class Loopback:
                 k,
                 experiment,
                 store,
-                ScoreStore(),
-                PrivateParts(sites_root / f"site-{k}" / "private"),
+                sites_root / f"site-{k}",
                 shares_pool=True,
                 keeps=keeps,
             )

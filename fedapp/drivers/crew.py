@@ -23,13 +23,11 @@ from fedapp.drivers.calls import Loopback, carried
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ConfigError, FedAppError, RunError
 from fedapp.ground.ours import process_is_ours
-from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import decode_request, encode
 from fedapp.messages.protocol import Incoming, Outgoing, Task
 from fedapp.messages.store import ModelStore
 from fedapp.server.phases import Fetch
 from fedapp.site.federation import Keeps, LoadedSites, federation_of
-from fedapp.site.private import PrivateParts
 from fedapp.site.site import SiteClient
 
 PATIENCE_S = 5.0
@@ -47,14 +45,13 @@ class Workplace:
 
     def open(self, number: int, store: ModelStore) -> SiteClient:
         """Open a site on the server's pool, as another process left it."""
-        folder = self.sites / f"site-{number}"
         return federation_of(self.experiment).site(
             number,
             self.experiment,
             store,
-            ScoreStore(folder / "scores"),
-            PrivateParts(folder / "private"),
+            self.sites / f"site-{number}",
             shares_pool=True,
+            keeps_scores=True,
             keeps=self.keeps,
         )
 

@@ -22,7 +22,6 @@ from fedapp.ground.errors import FedAppError
 from fedapp.learn.networks import build_model
 from fedapp.learn.params import Params
 from fedapp.learn.parsed import MEMORY
-from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import INITIAL_SITE, ModelRef, Task
 from fedapp.methods.base import SiteContext
 from fedapp.site.federation import federation_of
@@ -50,7 +49,6 @@ def measure(experiment: Experiment) -> Need:
         model=network.to(device),
         contents=none_needed,
         kept={},
-        scores=ScoreStore(),
         training=replace(experiment.training, batch_size=size),
         seed=experiment.seed,
         device=device,

@@ -5,22 +5,14 @@ process: server and sites share it where they are one process.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
-from fedapp.ground.recent import Recent
+from fedapp.ground.cache import Cache
 from fedapp.ground.settings import TransportSettings
 from fedapp.learn.params import Params, Schema, from_bytes
 from fedapp.messages.store import ModelStore
 
 MEMORY = 512 * 2**20
 """Most bytes of tensors that are kept."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Known:
-    params: Params
-    schema: Schema
-    transport: TransportSettings
 
 
 class Parsed:
@@ -30,12 +22,7 @@ class Parsed:
     """
 
     def __init__(self, memory: int = MEMORY) -> None:
-        self._known = Recent[_Known](memory)
-
-    @property
-    def used(self) -> int:
-        """Bytes of tensors that are kept now, at most `memory`."""
-        return self._known.used
+        self.cache = Cache[Params](memory)
 
     def get(
         self,
@@ -49,19 +36,17 @@ class Parsed:
 
         read: returns the content of a digest, having compared the two.
         """
-        known = self._known.get(digest)
-        if known and known.schema == schema and known.transport == transport:
-            return dict(known.params)
-        params = from_bytes(read(digest), schema, owner, transport)
-        self.put(digest, params, schema, transport)
-        return params
+
+        def checked() -> Params:
+            return from_bytes(read(digest), schema, owner, transport)
+
+        return dict(self.cache.found(digest, checked, of=(schema, transport)))
 
     def put(
         self, digest: str, params: Params, schema: Schema, transport: TransportSettings
     ) -> None:
         """Keep a model that `from_bytes` made of the content of this digest."""
-        size = sum(tensor.nbytes for tensor in params.values())
-        self._known.put(digest, _Known(dict(params), schema, transport), size)
+        self.cache.put(digest, dict(params), of=(schema, transport))
 
     def keep_only(
         self, store: ModelStore, digests: Collection[str], *, reuse: bool = False
@@ -71,7 +56,7 @@ class Parsed:
         Models of earlier rounds would otherwise fill all of `memory`, each in memory that the
         system must first clear.
         """
-        self._known.drop(store.keep_only(digests, reuse=reuse))
+        self.cache.drop(store.keep_only(digests, reuse=reuse))
 
 
 PARSED = Parsed()

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from fedapp.ground.cache import Cache
 from fedapp.ground.disk import TEMPORARY, is_stale, make_durable, write_atomic
 from fedapp.ground.errors import StoreError
-from fedapp.ground.recent import Recent
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class ModelStore:
     def __init__(self, root: Path, memory_bytes: int = 256 * 2**20) -> None:
         self.root = root
         self._folder = str(root)
-        self._memory = Recent[bytes](memory_bytes)
+        self._memory = Cache[bytes](memory_bytes)
         self._proved: dict[str, _State] = {}
         """Files whose bytes this process has compared with their name, or written itself."""
         self._spare: list[str] = []
@@ -70,7 +70,7 @@ class ModelStore:
             self._note_proved(digest, _state(path))
         elif durable:
             make_durable([path])
-        self._memory.put(digest, blob, len(blob))
+        self._memory.put(digest, blob)
         return digest
 
     def settle(self, digests: Collection[str]) -> None:
@@ -90,7 +90,7 @@ class ModelStore:
         if (known := self._memory.get(digest)) is not None:
             return known
         blob = self._read(digest)
-        self._memory.put(digest, blob, len(blob))
+        self._memory.put(digest, blob)
         return blob
 
     def proved(self, digest: str) -> bool:
@@ -107,7 +107,7 @@ class ModelStore:
             if digest in self._memory or self._proved.get(digest) == before:
                 return True
         blob = self._read(digest)
-        self._memory.put(digest, blob, len(blob))
+        self._memory.put(digest, blob)
         self._note_proved(digest, before)
         return True
 

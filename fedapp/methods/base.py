@@ -23,6 +23,7 @@ from fedapp.data.inputs import normalise
 from fedapp.data.parts import LABELLED, UNLABELLED
 from fedapp.data.sites import SiteData
 from fedapp.evaluation.ranked import score_counts
+from fedapp.ground.cache import Cache
 from fedapp.ground.errors import DIVERGED, ProtocolError, RunError
 from fedapp.ground.rng import numpy_stream, seeded, torch_stream
 from fedapp.ground.settings import PrivacySettings, RoundSettings, TrainSettings
@@ -39,7 +40,7 @@ from fedapp.learn.params import (
     without,
 )
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.scores import ScoreStore
+from fedapp.learn.scores import Score
 from fedapp.learn.steps import View
 from fedapp.learn.training import train
 from fedapp.learn.worked import count
@@ -248,6 +249,10 @@ Asked = Callable[[Sequence[str]], Sequence[Tensor]]
 """Parts of a site's data -> a model's probabilities [n, C] for the images of each."""
 
 
+CACHED_AT_A_SITE = 2**27
+"""Most bytes of `SiteContext.cache`."""
+
+
 class Contents(Protocol):
     """Contents by reference, parsed and checked."""
 
@@ -261,11 +266,10 @@ class SiteContext:
 
     kept: the tensors of the site's model that it keeps to itself, none for most methods.
     memory: what it remembers between its tasks (`Method.memory`).
-    evaluated: the site's evaluation by its own model, by the digests of all that is in that model;
-    it is kept from task to task where the site is (not under Flower, which makes it anew).
-    answered: the last probabilities of each of its answers, by name: the digests of all that they
-    are of, and one tensor a part; kept likewise.
-    features: fixed features of the site's images, by what they depend on and part; kept likewise.
+    scores: what the site knows of other sites' models (`learn.scores`).
+    cache: what else was computed from the site's images and need not be computed again: fixed
+    features, answers of models and their evaluation. It is kept from task to task. Of a model it
+    goes by the digests of all that the model depends on.
     protection: of single images; None: there is none. secret: 32 bytes that only this site can
     compute, equal for equal text: draws that nobody else may know are keyed by them.
     flip: whether a mirror image of such data is an image of the same class.
@@ -276,16 +280,14 @@ class SiteContext:
     model: Network
     contents: Contents
     kept: Params
-    scores: ScoreStore
     training: TrainSettings
     seed: int
     device: torch.device
     flip: bool = False
     scored: bool = False
     memory: Params = field(default_factory=dict)
-    evaluated: dict[tuple[str, ...], dict[str, Evaluation]] = field(default_factory=dict)
-    answered: dict[str, tuple[tuple[str, ...], dict[str, Tensor]]] = field(default_factory=dict)
-    features: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    scores: Cache[Score] = field(default_factory=lambda: Cache(CACHED_AT_A_SITE))
+    cache: Cache[Any] = field(default_factory=lambda: Cache(CACHED_AT_A_SITE))
     protection: Protection | None = None
     secret: Callable[[bytes], bytes] = lambda what: b""
 
@@ -391,11 +393,14 @@ class SiteContext:
         name: of the answer; of: the digests of all that it depends on. asked: answers parts that
         are not known yet.
         """
-        if name not in self.answered or self.answered[name][0] != of:
-            self.answered[name] = of, {}
-        known = self.answered[name][1]
+        known: dict[str, Tensor] = {}
+        for part in parts:
+            if (answer := self.cache.get(("answer", name, part), of)) is not None:
+                known[part] = answer
         if missing := [part for part in dict.fromkeys(parts) if part not in known]:
-            known.update(zip(missing, asked(missing), strict=True))
+            for part, answer in zip(missing, asked(missing), strict=True):
+                self.cache.put(("answer", name, part), answer, of)
+                known[part] = answer
         return [known[part] for part in parts]
 
     def of_parts(self, parts: Sequence[str]) -> list[Tensor]:

@@ -32,13 +32,11 @@ from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError, DataError
 from fedapp.ground.extras import needs
 from fedapp.ground.settings import OWN, DataSettings, SplitSettings, window_ends
-from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
 from fedapp.methods import learning_from
 from fedapp.models.maker import Maker
 from fedapp.site.keeping import KeptModel
-from fedapp.site.private import PrivateParts
 from fedapp.site.site import SiteClient
 
 if TYPE_CHECKING:  # it needs cryptography, of the extra `app`
@@ -79,15 +77,17 @@ class LoadedSites:
         number: int,
         experiment: Experiment,
         store: ModelStore,
-        scores: ScoreStore,
-        private: PrivateParts,
+        folder: Path,
+        *,
         shares_pool: bool = False,
+        keeps_scores: bool = False,
         keeps: Keeps | None = None,
         summing: "Summing | None" = None,
     ) -> SiteClient:
-        """Return a site that works on its part of the data. keeps: its models for use; or not.
+        """Return a site that works on its part of the data.
 
-        summing: its part in masked sums; None: a simulated site's, where they are masked.
+        store, folder, shares_pool, keeps_scores: see `SiteClient`. keeps: its models for use; or
+        not. summing: its part in masked sums; None: a simulated site's, where they are masked.
 
         Raises ConfigError where it has labels to learn from, and the server alone is to have some,
         and where it has data of a kind that the method cannot learn from. Raises DataError
@@ -115,17 +115,17 @@ class LoadedSites:
             classes=self.classes,
             split_digest=self.digest,
             store=store,
-            scores=scores,
-            private_parts=private,
+            folder=folder,
             device=pick_device(experiment.runtime.device),
             shares_pool=shares_pool,
+            keeps_scores=keeps_scores,
         )
         if experiment.privacy.masked:
             needs("app", "cryptography")
             from fedapp.site.members import simulated
             from fedapp.site.summing import Summing
 
-            mine = summing or Summing(simulated(experiment, number), private.root.with_name("sums"))
+            mine = summing or Summing(simulated(experiment, number), folder / "sums")
             site = replace(site, summing=mine)
         if keeps is None:
             return site

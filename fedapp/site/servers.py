@@ -9,11 +9,9 @@ from fedapp.data.own import Place
 from fedapp.data.parts import LABELLED, TEST, VAL, Part
 from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
-from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
 from fedapp.site.federation import federation_of
-from fedapp.site.private import PrivateParts
 from fedapp.site.site import SiteClient
 
 PLACE = "server"
@@ -25,11 +23,11 @@ def servers_site(experiment: Experiment, pool: ModelStore, sites_root: Path) -> 
 
     Its images are its part of the data set that is dealt, or lie in `runtime.server_data`.
     """
-    private = PrivateParts(sites_root / "server" / "private")
     own = experiment.runtime.server_data
     places = {SERVER_SITE: Place(PLACE, Path(own).expanduser())} if own else {}
     federation = federation_of(experiment, places)
-    site = federation.site(SERVER_SITE, experiment, pool, ScoreStore(), private, shares_pool=True)
+    folder = sites_root / "server"
+    site = federation.site(SERVER_SITE, experiment, pool, folder, shares_pool=True)
     return replace(site, data=all_to_learn_from(site.data)) if own else site
 
 

@@ -17,6 +17,7 @@ from fedapp.data.augment import flips
 from fedapp.data.parts import TEST
 from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
+from fedapp.ground.cache import Cache
 from fedapp.ground.devices import deterministic, pick_dtype, torch_threads
 from fedapp.ground.errors import (
     ConfigError,
@@ -26,10 +27,10 @@ from fedapp.ground.errors import (
     one_line,
     told,
 )
+from fedapp.learn.frozen_answers import features_in
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import Params, Schema, digest_of, schema_of, to_bytes, without
-from fedapp.learn.scores import ScoreStore
-from fedapp.learn.shelf import features_in
+from fedapp.learn.scores import Score, score_cache
 from fedapp.learn.worked import Worked, counting
 from fedapp.messages.codec import encode
 from fedapp.messages.poolkey import read_key
@@ -53,7 +54,7 @@ from fedapp.messages.protocol import (
 )
 from fedapp.messages.store import ModelStore
 from fedapp.methods._summed import COUNTS, NOISE_SHARE, WORDS, Added, Layout
-from fedapp.methods.base import Contents, SiteContext, SiteReport, schemas
+from fedapp.methods.base import CACHED_AT_A_SITE, Contents, SiteContext, SiteReport, schemas
 from fedapp.privacy.noise import Integers
 from fedapp.site.heads import Head
 from fedapp.site.holdings import Holdings
@@ -81,10 +82,6 @@ if TYPE_CHECKING:  # it needs cryptography, of the extra `app`
 
 log = logging.getLogger(__name__)
 
-SCORES_KEPT = 64
-"""Scores a site keeps: a model turned down once is often drawn again before it changes. A score is
-small: 10 kB for 250 images and 10 classes, where a model has 26 MB."""
-
 
 class Keeper(Protocol):
     """Keeps what a site is to have of a run, at the site."""
@@ -97,9 +94,11 @@ class Keeper(Protocol):
 class SiteClient:
     """One site, ready to work.
 
+    folder: the site's own, for what it shares with nobody.
     shares_pool: the store is the server's own pool, on the same machine: nothing is copied, and the
         server alone removes contents. Otherwise the store is this site's: it holds what its task
         names and no more (for UM-pFSSL M + R models), and trouble with it is this site's trouble.
+    keeps_scores: scores are kept in its folder too, since another process may do its next task.
     keeper: sees what every task brought; None: nobody does.
     features: folder for what frozen networks say of its images; None: nothing is kept there.
     summing: its part in masked sums; None: its answers go to the server as they are.
@@ -111,10 +110,10 @@ class SiteClient:
     classes: tuple[str, ...]
     split_digest: str
     store: ModelStore
-    scores: ScoreStore
-    private_parts: PrivateParts
+    folder: Path
     device: torch.device
     shares_pool: bool = False
+    keeps_scores: bool = False
     keeper: Keeper | None = None
     summing: "Summing | None" = None
     features: Path | None = None
@@ -200,10 +199,10 @@ class SiteClient:
 
     def _reported(self, task: Task, context: SiteContext) -> SiteReport:
         """Do the method's rule, and let the site keep what it is to have of it."""
-        scored_before = self.scores.computed
+        scored_before = self.scores.misses
         report = self.experiment.method.site_round(task, context)
         # A matter of the log: a round that is done again finds its scores in hand.
-        if scored := self.scores.computed - scored_before:
+        if scored := self.scores.misses - scored_before:
             log.info("site %d, round %d: %d models scored", task.site, task.round, scored)
         if self.keeper is not None:
             self.keeper.take(task, report, context)
@@ -245,7 +244,6 @@ class SiteClient:
         if self.summing is not None:
             return self._masked(task, report, private, context)
         packed = self._holdings.pack(task, report, context.kept)
-        self.scores.keep_newest(SCORES_KEPT)
         evaluations, equal = each_once(report.evaluations)
         answer = Reply(
             site=task.site,
@@ -338,9 +336,8 @@ class SiteClient:
             training=self.experiment.training,
             seed=self.experiment.seed,
             device=self.device,
-            evaluated={} if own.lost else self._evaluated,
-            answered={} if own.lost else self._answered,
-            features=self._features,
+            # What a lost model answered is known under a digest that no longer tells what it is.
+            cache=Cache(CACHED_AT_A_SITE) if own.lost else self._cache,
             protection=self.experiment.protection,
             secret=self.releases.key,
             flip=flips(self.experiment.data.name),
@@ -359,19 +356,20 @@ class SiteClient:
         return data.raw() if self.experiment.model.raw else data
 
     @cached_property
-    def _evaluated(self) -> dict[tuple[str, ...], dict[str, Evaluation]]:
-        """The site's evaluation by its own model: see `SiteContext.evaluated`."""
-        return {}
+    def private_parts(self) -> PrivateParts:
+        """What never leaves the site."""
+        return PrivateParts(self.folder / "private")
 
     @cached_property
-    def _answered(self) -> dict[str, tuple[tuple[str, ...], dict[str, torch.Tensor]]]:
-        """What the site's models said last: see `SiteContext.answered`."""
-        return {}
+    def scores(self) -> Cache[Score]:
+        """What the site knows of other sites' models."""
+        folder = self.folder / "scores" if self.keeps_scores else None
+        return score_cache(len(self.data.unlabelled), len(self.classes), folder)
 
     @cached_property
-    def _features(self) -> dict[tuple[str, str], torch.Tensor]:
-        """Fixed features of the site's images: see `SiteContext.features`."""
-        return {}
+    def _cache(self) -> Cache[Any]:
+        """See `SiteContext.cache`."""
+        return Cache(CACHED_AT_A_SITE)
 
     @cached_property
     def _holdings(self) -> Holdings:
@@ -443,7 +441,7 @@ class SiteClient:
 
         In a simulation it follows from the seed, equal in all drivers.
         """
-        root, secret = self.private_parts.root.with_name("privacy"), None
+        root, secret = self.folder / "privacy", None
         if self.data.audit is not None:
             secret = simulated_secret(self.experiment.seed, self.data.site)
         return Releases(root, secret, self.released)

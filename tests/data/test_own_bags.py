@@ -210,4 +210,4 @@ def test_a_method_that_is_not_made_for_bags_says_so(tmp_path):
     wanted = experiment(bagged_sites(tmp_path))
     federation = federation_of(wanted)
     with pytest.raises(ConfigError, match=r"site 1 \(north\) has images in bags, .*: choose"):
-        federation.site(1, wanted, None, None, None)
+        federation.site(1, wanted, None, None)

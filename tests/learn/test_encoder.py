@@ -12,9 +12,9 @@ from torch.nn.functional import interpolate
 from torchvision.models import get_model
 
 from fedapp.ground.errors import ConfigError
+from fedapp.learn.frozen_answers import PIECE, Recalled
 from fedapp.learn.networks import build_model, initial_params, network_settings
 from fedapp.learn.networks._body import _built, _cut_off, trained_modules, width
-from fedapp.learn.networks._recalled import PIECE, Recalled
 from fedapp.learn.networks._record import read_record
 from tests.encoders import BODY, RECORD, drawn, encoder_fields, sha256, written
 
@@ -128,7 +128,7 @@ def test_each_image_is_asked_once_and_in_any_company_the_bits_are_the_same():
 
 
 def test_what_is_too_much_is_asked_again(monkeypatch):
-    monkeypatch.setattr("fedapp.learn.networks._recalled.MOST", 5)
+    monkeypatch.setattr("fedapp.learn.frozen_answers.MOST", 5)
     asked = []
     recalled = Recalled(lambda x: (asked.append(len(x)), x.flatten(1)[:, :3])[1], 3)
     for _ in range(2):

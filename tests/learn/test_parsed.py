@@ -61,14 +61,14 @@ def test_what_is_refused_is_not_kept():
     for _ in range(2):
         with pytest.raises(ProtocolError, match="NaN"):
             parsed.get(digest, shelf, schema, "it", PLAIN)
-    assert shelf.asked == 2 and parsed.used == 0
+    assert shelf.asked == 2 and parsed.cache.used == 0
 
 
 def test_one_larger_than_the_memory_is_not_kept():
     digest, blob, schema = content(1, size=100)
     parsed, shelf = Parsed(memory=40), Shelf(blob)
     parsed.get(digest, shelf, schema, "it", PLAIN)
-    assert parsed.used == 0
+    assert parsed.cache.used == 0
 
 
 def test_what_a_store_lets_go_is_forgotten_and_gives_its_memory_back(tmp_path):
@@ -79,7 +79,7 @@ def test_what_a_store_lets_go_is_forgotten_and_gives_its_memory_back(tmp_path):
     for digest in (first, second):
         parsed.get(digest, shelf, schema, "it", PLAIN)
     parsed.keep_only(store, {second})
-    assert parsed.used == 16
+    assert parsed.cache.used == 16
     for digest in (second, first):
         parsed.get(digest, shelf, schema, "it", PLAIN)
     assert shelf.asked == 3

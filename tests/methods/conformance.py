@@ -34,7 +34,6 @@ from fedapp.ground.settings import (
 from fedapp.learn.networks import NetworkSettings, build_model, initial_params
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.learn.scores import ScoreStore
 from fedapp.messages.codec import encode
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import EVALUATE, Incoming, Reply, Task
@@ -42,7 +41,7 @@ from fedapp.messages.store import ModelStore
 from fedapp.methods.base import Method, SiteContext
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
-from fedapp.site.private import MEMORY, SALT, PrivateParts
+from fedapp.site.private import MEMORY, SALT
 
 CPU = torch.device("cpu")
 
@@ -167,8 +166,7 @@ class Wire(Loopback):
                 k,
                 experiment,
                 ModelStore(root / f"site-{k}" / "models"),
-                ScoreStore(),
-                PrivateParts(root / f"site-{k}" / "private"),
+                root / f"site-{k}",
             )
             for k in range(experiment.split.num_clients)
         }
@@ -532,7 +530,6 @@ def context(
         contents=lambda ref: w_t,
         kept=private or {},
         memory=memory or {},
-        scores=ScoreStore(),
         training=TrainSettings(**{**usual, **training}),
         seed=5,
         device=CPU,

@@ -16,7 +16,6 @@ from fedapp.ground.settings import PrivacySettings, RoundSettings, TrainSettings
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.params import Params, digest_of, to_bytes
 from fedapp.learn.params import without as without_names
-from fedapp.learn.scores import ScoreStore
 from fedapp.messages.masks.words import bound, to_words
 from fedapp.messages.protocol import (
     EVALUATE,
@@ -37,7 +36,7 @@ from fedapp.methods.closed_form._site import ClosedSite
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.site.federation import federation_of
 from fedapp.site.house import House
-from fedapp.site.private import SALT, PrivateParts
+from fedapp.site.private import SALT
 from fedapp.site.protected import pay, withheld, within
 from fedapp.site.site import SiteClient
 from fedapp.site.terms import Terms
@@ -70,10 +69,8 @@ def opened(tmp_path):
 
     def made(experiment, folder, site: int = 0) -> SiteClient:
         root = tmp_path / folder
-        client = federation_of(experiment).site(
-            site, experiment, ModelStore(root / "store"), ScoreStore(root / "scores"),
-            PrivateParts(root / "private"),
-        )  # fmt: skip
+        store = ModelStore(root / "store")
+        client = federation_of(experiment).site(site, experiment, store, root)
         return replace(client, data=replace(client.data, audit=None))
 
     return made

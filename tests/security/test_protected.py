@@ -14,13 +14,13 @@ from fedapp.drivers.calls import Loopback
 from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.resume import open_run
+from fedapp.ground.cache import Cache
 from fedapp.ground.errors import ConfigError, StoreError, Withheld
 from fedapp.ground.progress import Progress
 from fedapp.ground.settings import DataSettings, PrivacySettings, RoundSettings, TrainSettings
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.learn.scores import ScoreStore
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import EPSILON, MODEL, ModelRef, Origin, Refusal, Reply, SumStep, Task
 from fedapp.messages.store import ModelStore
@@ -45,7 +45,6 @@ from fedapp.site.federation import federation_of, forget
 from fedapp.site.heads import Head
 from fedapp.site.house import House
 from fedapp.site.privacy import RELEASED
-from fedapp.site.private import PrivateParts
 from fedapp.site.protected import STEP, row_noise
 from fedapp.site.site import SiteClient
 from fedapp.tools.use.export import export
@@ -81,9 +80,7 @@ def site(tmp_path):
         federation = federation_of(experiment)
         root = tmp_path / folder
         store = ModelStore(root / "store")
-        client: SiteClient = federation.site(
-            0, experiment, store, ScoreStore(root / "scores"), PrivateParts(root / "private")
-        )
+        client: SiteClient = federation.site(0, experiment, store, root)
         w_0 = to_bytes(client._initial())
         store.put(w_0)
         if real:
@@ -184,7 +181,7 @@ def test_a_list_of_releases_that_is_gone_is_noticed(site, tmp_path):
     assert isinstance(incoming.answer, Reply)
     house.after(incoming, client, task, origin)
     house.before(task, client, origin)  # the list is there: it may be asked again
-    shutil.rmtree(client.private_parts.root.with_name("privacy"))
+    shutil.rmtree(client.folder / "privacy")
     with pytest.raises(StoreError, match="list of this run's noisy releases is gone"):
         house.before(task, client, origin)
 
@@ -293,7 +290,7 @@ def test_a_patient_with_twenty_images_cannot_be_told_by_more_than_epsilon(site, 
     def released(known, patients):
         labelled = Part(data.labelled[known], data.labels[known])
         less = replace(data.with_parts(labelled=labelled), patients=patients)
-        its = ClosedSite.of("plain", task, replace(context, data=less, features={}))
+        its = ClosedSite.of("plain", task, replace(context, data=less, cache=Cache(2**20)))
         rows = [its.features(part) for part in ("labelled", "unlabelled")]
         every = torch.cat([shortened(one) for one in rows])
         g = [shortened(one, middle) for one in rows]

@@ -18,7 +18,6 @@ from fedapp.ground.disk import refused, write_atomic
 from fedapp.ground.errors import RunError, StoreError
 from fedapp.ground.progress import Progress
 from fedapp.learn.params import digest_of
-from fedapp.learn.scores import ScoreStore
 from fedapp.messages.ledger import Ledger
 from fedapp.messages.protocol import (
     Incoming,
@@ -32,7 +31,6 @@ from fedapp.messages.store import ModelStore
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
-from fedapp.site.private import PrivateParts
 from tests.small import small
 
 
@@ -480,8 +478,8 @@ class Remote(Loopback):
                 k,
                 experiment,
                 ModelStore(root / f"{k}/models"),
-                ScoreStore(root / f"{k}/scores"),
-                PrivateParts(root / f"{k}/private"),
+                root / f"{k}",
+                keeps_scores=True,
             )
             for k in range(experiment.split.num_clients)
         }

@@ -103,9 +103,9 @@ def test_what_is_dropped_is_no_longer_known_as_parsed(pool: ModelPool) -> None:
     for round, blob in enumerate((dropped, last), 1):
         ref = pool.upload(1, digest_of(blob), blob, round)
         PARSED.get(ref.digest, pool.get, schema, "it", TransportSettings())
-    before = PARSED.used
+    before = PARSED.cache.used
     pool.keep(more_come=True)
-    assert PARSED.used == before - 8
+    assert PARSED.cache.used == before - 8
     PARSED.get(digest_of(last), {}.__getitem__, schema, "it", TransportSettings())  # not read
 
 

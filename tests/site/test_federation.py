@@ -13,14 +13,12 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import DataSettings, SplitSettings
 from fedapp.learn.networks.mlp import MLPSettings
-from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import SERVER_SITE, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.local_only import LocalOnly
 from fedapp.methods.base import Method, SiteContext, SiteReport
 from fedapp.site.federation import federation_of
-from fedapp.site.private import PrivateParts
 from tests.small import SMALL, small
 
 VECTORS, IMAGES = "tests.arrays:vectors", "tests.arrays:images"
@@ -91,8 +89,8 @@ class FromBags(LocalOnly):
 
 
 def site_of(experiment: Experiment, number: int, folder: Path) -> Any:
-    store, private = ModelStore(folder / "models"), PrivateParts(folder / "private")
-    return federation_of(experiment).site(number, experiment, store, ScoreStore(), private)
+    store = ModelStore(folder / "models")
+    return federation_of(experiment).site(number, experiment, store, folder)
 
 
 def test_bags_are_neither_labelled_nor_unlabelled(tmp_path: Path) -> None:

@@ -143,11 +143,12 @@ class Averaging(Method[MethodState]):
             # Nothing else is in the site's own model, which stays as it is until it learns again.
             model = task.own if task.own.version else task.models["server"][0]
             known = model.digest, task.private
-            if known not in site.evaluated:
+
+            def tuned() -> dict[str, Evaluation]:
                 self.load_tuned(task, site)
-                site.evaluated.clear()
-                site.evaluated[known] = site.evaluate("val", "test", answer="tuned")
-            results |= site.evaluated[known]
+                return site.evaluate("val", "test", answer="tuned")
+
+            results |= site.cache.found("tuned", tuned, of=known)
         else:  # it has never learned, and answers with the server's
             results |= {f"{part}_tuned": results[f"{part}_common"] for part in ("val", "test")}
         return results | {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}

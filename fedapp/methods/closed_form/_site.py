@@ -47,9 +47,6 @@ from fedapp.methods.closed_form._released import (
     totals,
 )
 
-MOST_KEPT = 2**22
-"""Numbers of a site's features that are kept from task to task; more are computed anew."""
-
 _READ: dict[str, Solution] = {}
 """The solution that this process read last, by digest: all its sites ask for the same."""
 
@@ -183,14 +180,19 @@ class ClosedSite:
 
         They are chosen once for a solution, by labels without noise.
         """
-        ref = task.models[SOLUTION][0]
-        kept, of = self.site.features, (self.made + ref.digest, "home")
-        if of not in kept:
+
+        def chosen_here() -> Tensor:
             chosen = deciding(self.site)
             seen = self.features(VAL).cpu()[chosen], self.site.data.val_labels.cpu()[chosen]
-            kept[of] = chosen_at_home(solution, self.known(), seen, self.mix_alone())
-        temperature, own = kept[of].tolist()
+            return chosen_at_home(solution, self.known(), seen, self.mix_alone())
+
+        found = self.site.cache.found("chosen at home", chosen_here, of=self._of(task))
+        temperature, own = found.tolist()
         return solution.tempered(temperature, own)
+
+    def _of(self, task: Task) -> str:
+        """Return what all that is solved here depends on: the features and the solution."""
+        return self.made + task.models[SOLUTION][0].digest
 
     def known(self) -> tuple[Tensor, Tensor]:
         """Return the features of the labelled images, [n, d], and the labels, on the CPU."""
@@ -201,15 +203,13 @@ class ClosedSite:
 
         It is solved once for a solution.
         """
-        kept, of = self.site.features, self.made + task.models[SOLUTION][0].digest
-        if (of, HEAD_WEIGHT) not in kept:
-            for old in [key for key in kept if key[1] in (HEAD_WEIGHT, HEAD_BIAS)]:
-                del kept[old]  # of a solution that is no more
+
+        def solved() -> Head:
             solution = self.solution(task)
-            kept[of, HEAD_WEIGHT], kept[of, HEAD_BIAS] = solution.head(
-                *self.known(), solution.own_weight
-            )
-        return kept[of, HEAD_WEIGHT], kept[of, HEAD_BIAS]
+            return solution.head(*self.known(), solution.own_weight)
+
+        found: Head = self.site.cache.found("head", solved, of=self._of(task))
+        return found
 
     def mix(self, task: Task) -> Tensor:
         """Return the site's class mix, from its own head's answers to unlabelled images too."""
@@ -270,12 +270,10 @@ class ClosedSite:
 
         Where single images are protected, their coordinates.
         """
-        kept, key = self.site.features, (self.made, part)
-        if key in kept:
-            return kept[key]
-        found = mapped(self.map, self.site.data.parts[part].inputs, self.site.normalise)
-        if self.coordinates is not None:
-            found = self.coordinates.seen(found)
-        if found.numel() + sum(one.numel() for one in kept.values()) <= MOST_KEPT:
-            kept[key] = found
+
+        def made() -> Tensor:
+            seen = mapped(self.map, self.site.data.parts[part].inputs, self.site.normalise)
+            return seen if self.coordinates is None else self.coordinates.seen(seen)
+
+        found: Tensor = self.site.cache.found(("features", self.made, part), made)
         return found

@@ -23,7 +23,7 @@ from fedapp.learn.features import DEFAULT_FEATURES, feature_class
 from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.params import Schema
 from fedapp.learn.predictors import Predictor
-from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
+from fedapp.messages.protocol import EVALUATE, Evaluation, Reply, SiteFacts, Task
 from fedapp.methods._summed import NOISE_SHARE
 from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext, SiteReport
 from fedapp.methods.closed_form._checks import check_closed, check_owed
@@ -159,13 +159,14 @@ class OneRound(Method[Solved]):
         closed = self._closed(task, site)
         if task.action != EVALUATE:
             return replace(closed.answer(task), holds=lasting(task))
-        known = (task.models[SOLUTION][0].digest,)
-        if known not in site.evaluated:
+
+        def measured() -> dict[str, Evaluation]:
             results = closed.measured(task, {name: name for name in ("common", "tuned", "alone")})
-            results |= {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
-            site.evaluated.clear()
-            site.evaluated[known] = results
-        return SiteReport(evaluations=site.evaluated[known], holds=lasting(task))
+            return results | {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
+
+        solution = task.models[SOLUTION][0].digest
+        results = site.cache.found("measured", measured, of=solution)
+        return SiteReport(evaluations=results, holds=lasting(task))
 
     def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
         """Return the answer that is used."""

@@ -11,7 +11,6 @@ from fedapp.ground.devices import pick_device, torch_threads
 from fedapp.ground.errors import RunError
 from fedapp.ground.progress import doing
 from fedapp.ground.text import size
-from fedapp.learn.scores import ScoreStore
 from fedapp.messages.protocol import EVALUATE, Task
 from fedapp.models.description import (
     DESCRIPTION,
@@ -25,7 +24,6 @@ from fedapp.models.maker import INEXACT, Maker, tested
 from fedapp.models.model import load_model
 from fedapp.server.finished import Finished, finished_run
 from fedapp.site.federation import LoadedSites, federation_of
-from fedapp.site.private import PrivateParts
 
 LAST = "the last answer that the site used: what it kept during the run is gone"
 """Why it is this model, where the run's own choice is lost: only the last one is in the pool."""
@@ -102,9 +100,8 @@ def _make(folder: Path, run: Finished, federation: LoadedSites, number: int) -> 
     if not run.pool.store.root.is_dir():
         raise RunError(f"{run.path}: its models were removed: run it again")
     experiment, facts = run.experiment, run.facts[number]
-    private = PrivateParts(RunFolder(run.path).sites_root / f"site-{number}" / "private")
-    store = run.pool.store
-    site = federation.site(number, experiment, store, ScoreStore(), private, shares_pool=True)
+    folder = RunFolder(run.path).sites_root / f"site-{number}"
+    site = federation.site(number, experiment, run.pool.store, folder, shares_pool=True)
     task = Task(
         site=number,
         round=run.state.round,

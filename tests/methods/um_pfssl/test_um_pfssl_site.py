@@ -7,13 +7,13 @@ import torch
 
 from fedapp.data.parts import Part
 from fedapp.data.sites import Audit, SiteData
+from fedapp.ground.cache import Cache
 from fedapp.ground.rng import seeded
 from fedapp.ground.settings import TrainSettings
 from fedapp.learn.metrics import predict
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import weighted_mean
-from fedapp.learn.scores import ScoreStore
 from fedapp.learn.uncertainty import mc_probabilities
 from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.base import SiteContext
@@ -78,20 +78,13 @@ class Spy(SiteContext):
         return 0.5
 
 
-class Forgetful(ScoreStore):
-    """A score cache whose disk is always full and whose memory is short."""
-
-    def get(self, key, compute):
-        return compute()
-
-
 def context(data, scores=None, contents=model_of):
     return Spy(
         data=data,
         model=build_model(SETTINGS, (1, 8, 8), 3),
         contents=lambda r: contents(r.site),
         kept={},
-        scores=scores or ScoreStore(),
+        scores=scores or Cache(2**20),
         training=TrainSettings(),
         seed=5,
         device=CPU,
@@ -130,10 +123,10 @@ def assert_equal(params, expected):
         torch.testing.assert_close(params[name], tensor, msg=name)
 
 
-@pytest.mark.parametrize("scores", [ScoreStore, Forgetful])
-def test_a_site_with_both_kinds_trains_the_weighted_mean_on_labels_and_surest_answers(scores):
+@pytest.mark.parametrize("budget", [2**20, 0])
+def test_a_site_with_both_kinds_trains_the_weighted_mean_on_labels_and_surest_answers(budget):
     data = data_of()
-    site = context(data, scores())
+    site = context(data, Cache(budget))
     report = METHOD.site_round(train_task(), site)
     own, first, second = (score(k, data) for k in (0, 1, 2))
 
@@ -266,6 +259,6 @@ def test_recalibration_changes_the_statistics_and_nothing_else():
 def test_scores_are_computed_once_per_content():
     site = context(data_of())
     METHOD.site_round(train_task(), site)
-    assert site.scores.computed == 3  # itself, the helper, the newcomer
+    assert site.scores.misses == 3  # itself, the helper, the newcomer
     METHOD.site_round(replace(train_task(helpers=(1, 2), newcomers=()), round=2), site)
-    assert site.scores.computed == 3
+    assert site.scores.misses == 3

@@ -1,0 +1,132 @@
+"""Answers of a network that never changes, kept by the bytes of what it was asked.
+
+They are kept in this process, and in a folder of the site from one start to the next.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedapp.ground.cache import Cache, Files
+
+KEY_BYTES = 16
+"""Of an input's key."""
+PIECE = 16
+"""Inputs that are asked at a time, filled up with zeros: other numbers would give other last bits,
+and an answer must not depend on what else is asked."""
+MOST = 2**26
+"""Numbers that are kept, 256 MiB; what comes later is computed each time."""
+ON_DISK = 640 * 2**20
+"""Bytes of a folder: room for two networks of `MOST` numbers, with the keys of their inputs."""
+
+Answers = dict[bytes, Tensor]
+"""Answers float32 [width] by the key of the input."""
+
+
+class Recalled:
+    """answer: [PIECE, ...] -> float32 [PIECE, width], each row by itself. Not for GPUs.
+
+    of: all that the answers depend on beside the input, this machine's arithmetic left out.
+    """
+
+    def __init__(self, answer: Callable[[Tensor], Tensor], width: int, of: object = None) -> None:
+        self._answer, self._width, self._of = answer, width, of
+        self._known: Answers = {}
+        self._fresh = False  # whether some are not on the disk
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the answers to any number of inputs, one at least; each is computed once."""
+        if (place := _PLACE.get()) is not None and self not in place.asked:
+            place.asked.append(self)
+            self._read(place.cache)
+        shape = str(list(x.shape[1:])).encode()
+        keys = [
+            blake2b(row.numpy().data, digest_size=KEY_BYTES, key=shape).digest()
+            for row in x.contiguous()
+        ]
+        fresh = {key: place for place, key in enumerate(keys) if key not in self._known}
+        found: Answers = {}
+        order = list(fresh)
+        for start in range(0, len(order), PIECE):
+            some = order[start : start + PIECE]
+            asked = x.new_zeros(PIECE, *x.shape[1:])
+            asked[: len(some)] = x[[fresh[key] for key in some]]
+            found.update(zip(some, self._answer(asked).float().clone(), strict=False))
+        self._fresh |= self._take(found)
+        return torch.stack([found[key] if key in found else self._known[key] for key in keys])
+
+    def keep(self, cache: Cache[Answers]) -> None:
+        """Keep all in a folder's cache, where there is something new."""
+        if self._fresh:
+            cache.put(self._name, self._known)
+            self._fresh = False
+
+    def _read(self, cache: Cache[Answers]) -> None:
+        """Take what lies there, of this network on a machine that computes as this one."""
+        if not self._known:  # else this process read it, or found it itself
+            self._take(cache.get(self._name) or {})
+
+    def _take(self, found: Answers) -> bool:
+        """Keep answers, if there is room; return whether some were kept."""
+        room = (len(self._known) + len(found)) * self._width <= MOST
+        if room:
+            self._known.update(found)
+        return room and bool(found)
+
+    @property
+    def _name(self) -> str:
+        arithmetic = torch.__version__, torch.backends.cpu.get_cpu_capability()
+        of = [self._of, self._width, PIECE, *arithmetic, torch.get_num_threads()]
+        return hashlib.sha256(json.dumps(of).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A folder's cache, and the networks that were asked while it was the place for answers."""
+
+    cache: Cache[Answers]
+    asked: list[Recalled] = field(default_factory=list)
+
+
+_PLACE: ContextVar[_Place | None] = ContextVar("place", default=None)
+
+
+@contextmanager
+def features_in(folder: Path | None) -> Iterator[None]:
+    """While it is open, frozen networks read what they said from a folder; then add what is new.
+
+    None: they remember for as long as the process lives. A folder that cannot be written to costs
+    a line and time, no more.
+    """
+    if folder is None:
+        yield
+        return
+    place = _Place(Cache(ON_DISK, Files(folder, "features", _to_bytes, _from_bytes)))
+    token = _PLACE.set(place)
+    try:
+        yield
+    finally:
+        _PLACE.reset(token)
+        for network in place.asked:
+            network.keep(place.cache)
+
+
+def _to_bytes(known: Answers) -> bytes:
+    keys = torch.frombuffer(bytearray(b"".join(known)), dtype=torch.uint8).view(-1, KEY_BYTES)
+    return save({"keys": keys, "answers": torch.stack(list(known.values()))})
+
+
+def _from_bytes(blob: bytes) -> Answers:
+    found = load(blob)
+    pairs = zip(found["keys"], found["answers"], strict=True)
+    return {key.numpy().tobytes(): answer for key, answer in pairs}
