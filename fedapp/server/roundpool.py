@@ -1,7 +1,8 @@
 """What a method may ask of the model pool in one round (`methods.base.PoolView`)."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
@@ -74,19 +75,19 @@ class RoundPool:
         begins anew. Where nobody is heard, the new version is the last one's content.
         """
         own = self.read(self.common(role))
-        members = [
-            Member(r.site, weight, partial(self.read, r)) for weight, r in parts if weight > 0
-        ]
+        heard = [(weight, _Reading(partial(self.read, r)), r) for weight, r in parts if weight > 0]
+        members = [Member(r.site, weight, reading) for weight, reading, r in heard]
         floating = [name for name, tensor in own.items() if tensor.is_floating_point()]
         weights = [name for name in floating if name in self.weights]
         others = [name for name in floating if name not in self.weights]
         lengths: list[tuple[float, float]] = []
         total = self.rule.start(own)
-        for member in members:  # how far each moved: its weights, and its statistics
-            params = member.read()
-            far = rough_length(params, own, weights), rough_length(params, own, others)
-            lengths.append(far)
-            total = self.rule.accumulate(total, member)
+        for member, (_, reading, _) in zip(members, heard, strict=True):
+            with reading.at_hand() as params:
+                # How far it moved: its weights, and its statistics.
+                far = rough_length(params, own, weights), rough_length(params, own, others)
+                lengths.append(far)
+                total = self.rule.accumulate(total, member)
         near = members if self.rule.masked else self._near(members, lengths, role)
         if len(near) < len(members):
             total = reduce(self.rule.accumulate, near, self.rule.start(own))
@@ -136,3 +137,24 @@ class RoundPool:
         """Return a content's tensors."""
         schema, owner = self.schemas[ref.role], f"{ref.role} of site {ref.site}"
         return PARSED.get(ref.digest, self.pool.get, schema, owner, self.transport)
+
+
+class _Reading:
+    """How a member's tensors are read: once for all that is done while they are at hand."""
+
+    def __init__(self, read: Callable[[], Params]) -> None:
+        self._read = read
+        self._held: Params | None = None
+
+    def __call__(self) -> Params:
+        """Return the tensors, read anew where they are not at hand."""
+        return self._read() if self._held is None else self._held
+
+    @contextmanager
+    def at_hand(self) -> Iterator[Params]:
+        """Read them and hold them for a while: of all members one at a time."""
+        self._held = self._read()
+        try:
+            yield self._held
+        finally:
+            self._held = None

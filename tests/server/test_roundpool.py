@@ -1,5 +1,6 @@
 """What a method may ask of the pool: the weighted mean by hand, and who has trained."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -61,6 +62,17 @@ def test_whole_numbers_are_the_servers_and_keep_their_type(tmp_path):
     rnd = pool_of(tmp_path, [model(1, count=5)], server=model(0, count=3))
     found = content(rnd, rnd.average([(1, rnd.latest(0))]))["count"]
     assert found.dtype == torch.int64 and found.item() == 3
+
+
+@pytest.mark.parametrize(("last", "times"), [(2, 1), (1000, 2)])
+def test_an_average_reads_each_model_once_and_again_only_without_one_that_is_left_out(
+    tmp_path, monkeypatch, last, times
+):
+    rnd = pool_of(tmp_path, [model(1), model(2), model(2), model(last)])
+    read, asked = RoundPool.read, Counter()
+    monkeypatch.setattr(RoundPool, "read", lambda s, ref: asked.update([ref.site]) or read(s, ref))
+    rnd.average([(1, rnd.latest(site)) for site in range(4)])
+    assert asked == {SERVER_SITE: 1, 0: times, 1: times, 2: times, 3: 1}
 
 
 @pytest.mark.parametrize(("beta", "weight"), [(0.5, 7.0), (1.0, 4.0), (2.0, -2.0)])
